@@ -1,4 +1,4 @@
-"""Datastores of trained models: their keys, building and tuning them, and what retrieval brings (kNN-LM, SPALM)."""
+"""Datastores of trained models (kNN-LM, SPALM): building them, tuning their use, and reading what is retrieved."""
 
 from memjax.retrieval.building import *
 from memjax.retrieval.generation import *

@@ -1,4 +1,4 @@
-"""Generation with a datastore: between two tokens the host searches for what the rows have read."""
+"""Generation with a datastore: before each token the host searches for neighbours of what the rows have read."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,31 +21,31 @@ __all__ = ["knn_recall", "spalm_recall"]
 
 
 def knn_recall(model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2") -> Recall:
-    """The `recall` of `stream_tokens` for kNN-LM: searches with what the model itself has just computed.
+    """Makes the `recall` function of `stream_tokens` for kNN-LM, which searches with tensors of the model itself.
 
     Args:
-      model: a language model with a `KNNMemory` among its mixtures (`memjax.models.add_mixtures`).
-      search: as in `search_neighbors`, like `values` and `metric`.
-      values: ids to tokens.
-      metric: of the scores.
+      model: Language model with exactly one `KNNMemory` among its mixtures. See `memjax.models.add_mixtures`.
+      search: Function that searches an index. See `search_neighbors`.
+      values: Function from ids of entries to their tokens.
+      metric: Metric of the scores that `search` returns, 'squared_l2' or 'inner_product'.
 
     Raises:
-      ValueError: a model without such a memory.
+      ValueError: The model has no `KNNMemory`, or more than one.
     """
-    places = [place for place, memory in enumerate(model.mixtures) if isinstance(memory, KNNMemory)]
-    if len(places) != 1:
-        raise ValueError(f"model: given {len(places)} KNNMemory among its mixtures, allowed: 1; see add_mixtures")
-    place, memory = places[0], model.mixtures[places[0]]
+    positions = [position for position, memory in enumerate(model.mixtures) if isinstance(memory, KNNMemory)]
+    if len(positions) != 1:
+        raise ValueError(f"model: given {len(positions)} KNNMemory among its mixtures, allowed: 1; see add_mixtures")
+    position, memory = positions[0], model.mixtures[positions[0]]
     read = jax.jit(memory.recall)
 
     def recall(prefix: Prefix, _: Sequence[Sequence[int]]) -> Prefix:
         prediction: Prediction = prefix.hidden
-        before = prediction.recalled[place]
-        there = search_neighbors(np.asarray(before.query), search, values, memory.num_neighbors, metric=metric)
-        found = read(jnp.asarray(there.distances)[:, None], jnp.asarray(there.values)[:, None])
-        found = jax.tree.map(lambda leaf: leaf[:, 0], found)
-        found = dataclasses.replace(found, query=before.query)
-        recalled = (*prediction.recalled[:place], found, *prediction.recalled[place + 1 :])
+        before = prediction.recalled[position]
+        neighbors = search_neighbors(np.asarray(before.query), search, values, memory.num_neighbors, metric=metric)
+        candidates = read(jnp.asarray(neighbors.distances)[:, None], jnp.asarray(neighbors.values)[:, None])
+        candidates = jax.tree.map(lambda leaf: leaf[:, 0], candidates)
+        candidates = dataclasses.replace(candidates, query=before.query)
+        recalled = (*prediction.recalled[:position], candidates, *prediction.recalled[position + 1 :])
         return Prefix(dataclasses.replace(prediction, recalled=recalled), prefix.state)
 
     return recall
@@ -63,23 +63,24 @@ def spalm_recall(
     feature: str = SPALM_TAP,
     metric: str = "squared_l2",
 ) -> Recall:
-    """The `recall` of `stream_tokens` for SPALM: a frozen model reads along, and searches with what it computes.
+    """Makes the `recall` function of `stream_tokens` for SPALM, which searches with tensors of a frozen model.
 
-    For one call of `stream_tokens`: it holds what the frozen model has read.
+    The frozen model reads along, and the function holds the state of its memories. So use it for one call of
+    `stream_tokens` only.
 
     Args:
-      model: a language model with `Spalm`.
-      variables: its variables.
-      key_model: the frozen model, with the same vocabulary.
-      key_variables: its variables.
-      search: as in `search_neighbors`, like `values` and `metric`.
-      values: ids to tokens.
-      segment_length: of the frozen model's segments.
-      feature: its inner tensor that the keys of the store are.
-      metric: of the scores.
+      model: Language model with `Spalm`.
+      variables: Variables of the model.
+      key_model: Frozen model, with the same vocabulary.
+      key_variables: Variables of the frozen model.
+      search: Function that searches an index. See `search_neighbors`.
+      values: Function from ids of entries to their tokens.
+      segment_length: Number of tokens in a segment of the frozen model.
+      feature: Name of the frozen model's inner tensor that the keys of the store are.
+      metric: Metric of the scores that `search` returns, 'squared_l2' or 'inner_product'.
 
     Raises:
-      ValueError: a model without `Spalm`, or with mixtures, which would have read hidden states without neighbours.
+      ValueError: The model has no `Spalm`, or it has mixtures, which would read hidden states without neighbours.
     """
     memory = model.output_memory
     if memory is None or not memory.needs or model.mixtures:
@@ -87,30 +88,32 @@ def spalm_recall(
         raise ValueError(f"model: given one with {kind} and {more} mixtures, allowed: with Spalm and none")
     reader = add_mixtures(key_model, KNNMemory(num_neighbors=1, feature=feature))
     key_variables = regroup(key_variables, key_model, reader)
-    held: Prefix | None = None
+    frozen_prefix: Prefix | None = None
 
     def recall(prefix: Prefix, new: Sequence[Sequence[int]]) -> Prefix:
-        nonlocal held
-        if held is None:
+        nonlocal frozen_prefix
+        if frozen_prefix is None:
             keys = prefill(reader, key_variables, new, segment_length=segment_length)
         else:
             tokens = jnp.asarray([list(row) or [0] for row in new], jnp.int32)
-            keys = read_tokens(reader, key_variables, tokens, jnp.asarray([len(row) for row in new]), held)
-        held, query = keys, keys.hidden.recalled[-1].query
-        found = search_neighbors(np.asarray(query), search, values, model.output_memory.num_neighbors, metric=metric)
-        return Prefix(_refine(model, variables, prefix.hidden, jnp.asarray(found.values)), prefix.state)
+            keys = read_tokens(reader, key_variables, tokens, jnp.asarray([len(row) for row in new]), frozen_prefix)
+        frozen_prefix, query = keys, keys.hidden.recalled[-1].query
+        neighbors = search_neighbors(
+            np.asarray(query), search, values, model.output_memory.num_neighbors, metric=metric
+        )
+        return Prefix(_refine(model, variables, prefix.hidden, jnp.asarray(neighbors.values)), prefix.state)
 
     return recall
 
 
 @jit_by_model()
 def _refine(model: Any, variables: Any, hidden: Any, values: Any) -> Any:
-    """The last hidden states with their neighbours, which decoding alone leaves out."""
-    nothing = DecodeState(EmptyState(), EmptyState(), jnp.zeros(len(hidden), jnp.int32))
+    """Adds neighbours to the last hidden states, which decoding computes without them."""
+    no_state = DecodeState(EmptyState(), EmptyState(), jnp.zeros(len(hidden), jnp.int32))
     active = jnp.ones(len(hidden), bool)
 
     def read(module: Any) -> Any:
-        named = {"active": active, "embed_output": module.embed_output, "neighbor_values": values[:, None]}
-        return module.output_memory.decode(hidden[:, None], nothing, **named)[0][:, 0]
+        options = {"active": active, "embed_output": module.embed_output, "neighbor_values": values[:, None]}
+        return module.output_memory.decode(hidden[:, None], no_state, **options)[0][:, 0]
 
     return model.apply(variables, method=read)

@@ -1,7 +1,7 @@
-"""What a trained model makes of every scored token of a split: the keys of a datastore, and the queries of one.
+"""The inner tensors of a trained model at every scored token of a split: keys for a datastore, and queries to it.
 
-Entries come in the order in which an evaluation of the same protocol reads the split, each token once, so that entry
-number, token and score belong together whoever reads.
+Entries come in the order in which an evaluation with the same protocol reads the split, each token once. So the number
+of an entry, its token and its score belong together, whichever reader produced them.
 """
 
 import dataclasses
@@ -27,18 +27,18 @@ from memjax.training.runs import config_to_dict
 __all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeySource", "make_key_source"]
 
 TAP = "layer_-1/feed_forward_input_normed"
-"""what kNN-LM found best: the input of the last feed-forward part, after its norm"""
+"""Inner tensor that worked best as the key of kNN-LM: the input of the last feed-forward part, after its norm."""
 SPALM_TAP = "output_normed"
-"""what SPALM searches with: the final hidden state, as the softmax reads it"""
+"""Inner tensor that SPALM searches with: the final hidden state that the softmax reads."""
 
 
 class Entries(NamedTuple):
-    """Scored tokens of one segment of all rows, row by row.
+    """Keys, tokens and scores of one segment of all rows, row by row, without tokens that are not scored.
 
     Attributes:
       keys: `[entries, dim]`, at least float32.
-      targets: int32 `[entries]`, the token that followed.
-      nats: `[entries]`, its negative log-likelihood by the model alone.
+      targets: int32 `[entries]`, the token that follows the position of the key.
+      nats: `[entries]`, negative log-likelihood of that token under the model alone.
     """
 
     keys: np.ndarray
@@ -47,12 +47,13 @@ class Entries(NamedTuple):
 
 
 class KeyReader:
-    """Reads a split once, from the beginning or from where an earlier reader stood.
+    """Reads a split once, and yields the `Entries` of one segment after the other.
+
+    It starts at the beginning or where an earlier reader stopped. After each segment, `progress` and `state()` are what
+    another reader needs to continue there.
 
     Attributes:
-      progress: JSON value, where the next segment begins.
-
-    Iterating yields `Entries`; after each, `progress` and `state()` are those to go on with.
+      progress: JSON value, position of the next segment.
     """
 
     def __init__(
@@ -67,20 +68,20 @@ class KeyReader:
         progress: Mapping[str, Any] | None = None,
         state: Mapping[str, np.ndarray] | None = None,
     ):
-        """Prepares a pass.
+        """Prepares one pass over a split.
 
         Args:
-          model: a language model that shows the tap.
-          variables: of that model.
-          documents: the split.
-          reading: how it is read.
-          tap: name of the inner tensor, as the model has it.
-          host_rows: `(start, stop)`, the rows of this host; all of them if None.
-          progress: of an earlier reader of the same split.
-          state: of the same reader at the same place, from `state()`.
+          model: Language model with the tap among its features.
+          variables: Variables of the model.
+          documents: Data of the split.
+          reading: Protocol with which the split is read.
+          tap: Full name of the inner tensor, such as `layer_02/output`.
+          host_rows: `(start, stop)`, the range of rows that this host reads. None = all rows.
+          progress: `progress` of an earlier reader of the same split, to continue there. None = from the beginning.
+          state: `state()` of that reader at the same position. None = from the beginning.
 
         Raises:
-          ValueError: progress without state, or of other documents or rows.
+          ValueError: Only one of `progress` and `state` is given, or they belong to other documents or rows.
         """
         if (progress is None) != (state is None):
             raise ValueError("progress: given without state (or state without progress), allowed: both or none")
@@ -93,33 +94,39 @@ class KeyReader:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Where the next segment begins."""
+        """Position of the next segment, a JSON value."""
         return self._stream.position
 
     def state(self) -> dict[str, np.ndarray]:
-        """What the model remembers there, name -> array on the host."""
+        """Returns the memory state of the model at the next segment, as named arrays on the host."""
         return {name: np.asarray(leaf) for name, leaf in jax.device_get(flatten(self._memory)).items()}
 
     def __iter__(self) -> Iterator[Entries]:
         for batch in self._stream:
-            one = jax.tree.map(lambda leaf: leaf[0], batch)
-            arrays = (one.inputs, one.targets, one.mask, one.start_of_document, self._model.choose_extras(one.extras))
+            segment = jax.tree.map(lambda leaf: leaf[0], batch)
+            arrays = (
+                segment.inputs,
+                segment.targets,
+                segment.mask,
+                segment.start_of_document,
+                self._model.choose_extras(segment.extras),
+            )
             self._memory, scored, _ = self._read(self._variables, self._memory, *arrays)
-            scored, chosen = jax.device_get(scored), one.weights > 0
-            keys = scored.features[self._tap][chosen]
+            scored, is_scored = jax.device_get(scored), segment.weights > 0
+            keys = scored.features[self._tap][is_scored]
             wide = keys.astype(jnp.promote_types(keys.dtype, jnp.float32))
-            yield Entries(wide, one.targets[chosen], scored.nats[chosen])
+            yield Entries(wide, segment.targets[is_scored], scored.nats[is_scored])
 
 
 @dataclasses.dataclass(frozen=True)
 class KeySource:
-    """A trained model that gives keys, and how it reads.
+    """A trained model that gives keys, with its way of reading texts.
 
     Attributes:
-      run: the run.
-      model: its model, with the tap as its only feature.
-      variables: of the model.
-      tap: name of the feature.
+      run: The run that trained the model.
+      model: Model of the run, with the tap as its only feature.
+      variables: Variables of the model.
+      tap: Name of the tap as the user gave it, such as `layer_-1/output`.
     """
 
     run: LoadedRun
@@ -129,34 +136,38 @@ class KeySource:
 
     @property
     def feature(self) -> str:
-        """The tap as the model names it."""
+        """The full name of the tap, such as `layer_02/output`."""
         (name,) = (*self.model.stack.features, *self.model.features)
         return name
 
     @property
     def dim(self) -> int:
-        """Width of a key: every tap is of the residual stream."""
+        """The width of a key. Every tap is in the residual stream."""
         return self.run.experiment.config.model.dim
 
     def with_documents(self, documents: Mapping[str, Documents]) -> "KeySource":
-        """The source on other texts (split -> documents), in the tokens of its run."""
+        """Returns the source with other texts, which must be tokenised as in its run.
+
+        Args:
+          documents: Documents of each split.
+        """
         experiment = dataclasses.replace(self.run.experiment, documents=documents.__getitem__)
         return dataclasses.replace(self, run=dataclasses.replace(self.run, experiment=experiment))
 
     def articles(self, split: str) -> np.ndarray:
-        """First token of each document, and the number of all, int64; of each article where they are read as one text.
+        """Returns the first token of each document and the number of all tokens, int64.
 
-        What is one text in contiguous streams is opened as in separate ones; if its tokens are not the same there, it
-        is one article.
+        Where a split is read as one text, these are the offsets of its articles. They come from opening the split with
+        the protocol 'separate'. If its tokens are not the same there, the whole split counts as one article.
         """
         documents = AnnotatedDocuments(self.run.experiment.documents(split))
         if len(documents) > 1:
             return documents.offsets
-        apart = AnnotatedDocuments(self.run.experiment.reopened(split, protocol="separate"))
-        return apart.offsets if same_tokens([apart], documents) else documents.offsets
+        articles = AnnotatedDocuments(self.run.experiment.reopened(split, protocol="separate"))
+        return articles.offsets if same_tokens([articles], documents) else documents.offsets
 
     def protocol(self) -> dict[str, Any]:
-        """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
+        """Returns how texts are read, as JSON. Keys and queries of different protocols cannot be compared."""
         reading = self.run.experiment.reading()
         windows = {"stride": reading.stride} if reading.stride else {}
         return {
@@ -169,12 +180,12 @@ class KeySource:
         }
 
     def numbers(self, split: str, *, rows: int = 0, num_shards: int = 1) -> np.ndarray:
-        """Which token of the split each entry is, int64 `[entries]`, counted through the documents in their order.
+        """Returns the token number of each entry, int64 `[entries]`, counted through the documents in their order.
 
         Args:
-          split: of the run's data.
-          rows: in which the store was read; 0 = those of the run's evaluation.
-          num_shards: of the store; each holds the entries of an equal share of the rows.
+          split: Split of the run's data.
+          rows: Number of rows with which the store was read. 0 = those of the run's evaluation.
+          num_shards: Number of shards of the store. Each holds the entries of an equal share of the rows.
         """
         documents = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True)
         reading = self.run.experiment.reading()
@@ -186,18 +197,26 @@ class KeySource:
         return np.concatenate(parts).astype(np.int64)
 
     def reader(self, split: str, **arguments: Any) -> KeyReader:
-        """A reader of a split of the run's data; see `KeyReader` for more arguments."""
+        """Makes a reader of a split of the run's data.
+
+        Args:
+          split: Split of the run's data.
+          **arguments: More arguments of `KeyReader`.
+        """
         experiment = self.run.experiment
         documents, reading = experiment.documents(split), experiment.reading()
         return KeyReader(self.model, self.variables, documents, reading, tap=self.feature, **arguments)
 
     def evaluator(self, split: str, *mixtures: OutputMemory, documents: Documents | None = None) -> Evaluator:
-        """Scores a split as `reader` reads it, and shows the tap: for `find_neighbors` and `score_targets`.
+        """Makes an evaluator that scores a split as `reader` reads it and returns the tap.
+
+        It is made for `find_neighbors` and `score_targets`.
 
         Args:
-          split: of the run's data; `evaluation.max_segments` of the configuration is all that is read of it.
-          *mixtures: memories laid over the model; what each says of every target is shown too.
-          documents: the split with more annotations, numbers among them.
+          split: Split of the run's data. At most `evaluation.max_segments` segments are read, as the configuration
+            says.
+          *mixtures: Output memories added to the model. The probabilities under each of them are returned too.
+          documents: The split with more annotations, among them token numbers. None = the split with token numbers.
         """
         experiment = self.run.experiment
         return experiment.evaluator(
@@ -210,7 +229,10 @@ class KeySource:
 
 
 def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
-    """Whether the documents of some parts, one after the other, are the tokens of a split, wherever its own begin."""
+    """Returns whether the documents of `parts`, joined in order, are the same tokens as a whole split.
+
+    Documents may begin elsewhere in the two.
+    """
     pieces = [(part, index) for part in parts for index in range(len(part))]
     split, begin = AnnotatedDocuments(whole), 0
     if sum(part.num_tokens(index) for part, index in pieces) != split.offsets[-1]:
@@ -224,18 +246,20 @@ def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
 
 
 def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:
-    """The model of a run with a tap, which changes how its layers are grouped.
+    """Adds a tap to the model of a run, whose layers may be grouped anew for it.
 
     Args:
-      run: opened.
-      tap: `layer_<index>/<tap>` or `output`, `output_normed`, see `memjax.models.transformer.TAPS`.
+      run: Run with its model and variables.
+      tap: Inner tensor to use as the key: `layer_<index>/<tap>`, `output` or `output_normed`. See
+        `memjax.models.transformer.TAPS`.
 
     Raises:
-      ValueError: no such tap, or a model without any.
+      ValueError: The tap does not exist, the model has no taps, or the evaluation changes the memory length or selects
+        a task.
     """
     run.experiment.model.require("stores_keys")
     evaluation = run.experiment.config.evaluation
-    for name, given in (("memory_length", evaluation.memory_length), ("task", evaluation.task or None)):
-        require(given is None, f"evaluation.{name}", given, "None for keys, which are made as the run was trained")
+    for name, value in (("memory_length", evaluation.memory_length), ("task", evaluation.task or None)):
+        require(value is None, f"evaluation.{name}", value, "None for keys, which are made as the run was trained")
     model = add_features(run.experiment.model, tap)
     return KeySource(run, model, regroup(run.variables, run.experiment.model, model), tap)

@@ -1,12 +1,13 @@
-"""Neighbours of a whole corpus, found before training: SPALM's step then needs no search.
+"""Search for the neighbours of a whole corpus before training, so that SPALM's update needs no search.
 
     values = neighbors_of_split(source, "train", store, index, 4)
     write_neighbors(folder, "train", values, source.run.experiment.documents("train"))
 
 A position of the training split is itself an entry of the store, at distance 0 and with the very token that is to be
-predicted: `own` says which entry that is, and it is never among a position's neighbours. Nor is, unless that is asked
-for, anything else of its article: no position of another split has that in the store. What is left is that the model
-that makes the keys has learned the training split; keys by halves (`neighbors_by_halves`) are of models that have not.
+predicted. The argument `own` says which entry that is. It is never among the neighbours of its position. By default no
+other entry of its article is either, because positions of other splits have no such entries in the store. One
+difference remains: the model that makes the keys has learned the training split. Keys of models that have not come from
+cross-fitting, see `neighbors_by_halves`.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,16 +28,17 @@ from memjax.settings.relations import require
 __all__ = ["Half", "near", "neighbors_by_halves", "precompute_neighbors", "same_document"]
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(own token `[queries, 1]`, found tokens `[queries, neighbors]`, as numbers in the corpus) -> bool
-`[queries, neighbors]`, which must not be used. The own one never is."""
+"""A function that selects neighbours that must not be used, beside the position itself, which never is. It maps the
+own token `[queries, 1]` and found tokens `[queries, neighbors]`, as numbers in the corpus, to bool `[queries,
+neighbors]`."""
 PIECE = 1 << 14
-"""stored keys that are read together"""
+"""Number of stored keys that are read at once."""
 MOST = 1 << 12
-"""neighbours that are asked for at most, to have enough that may be used"""
+"""Largest number of neighbours that a search asks for in order to find enough that may be used."""
 
 
 def near(distance: int) -> Exclude:
-    """Excludes the tokens that stand up to `distance` before or after one's own.
+    """Excludes the tokens that stand up to `distance` before or after the query's own token.
 
     Example:
       >>> near(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
@@ -46,10 +48,10 @@ def near(distance: int) -> Exclude:
 
 
 def same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
-    """Excludes the tokens of one's own document.
+    """Excludes all tokens of the query's own document.
 
     Args:
-      offsets: first token of each document, and the number of all (`AnnotatedDocuments.offsets`).
+      offsets: First token of each document, and the number of all tokens (`AnnotatedDocuments.offsets`).
 
     Example:
       >>> same_document(np.array([0, 3, 5]))(np.array([[1]]), np.array([[0, 2, 3]]))
@@ -69,25 +71,27 @@ def neighbors_of_split(
     exclude: Exclude | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """The tokens after the nearest contexts of every token of a split, for `memjax.data.write_neighbors`.
+    """Finds the tokens after the nearest contexts of every token of a split, for `memjax.data.write_neighbors`.
 
     Args:
-      source: the frozen model that made the store, and how it reads.
-      split: of its data. One that the store was built from is recognised: no token is its own neighbour then.
-      store: keys and values.
-      index: of the store.
-      num_neighbors: of each token.
-      exclude: what must not be used of the store's own split; None = the own article, `near(n)` = the tokens up to n
-        before and after, `near(0)` = the own one only.
-      progress: told what is done, how much, and of how much.
+      source: Frozen model that made the store, with its way of reading texts.
+      split: Split of the run's data. If the store was built from it, this is recognised, and no token is its own
+        neighbour.
+      store: Store with keys and values.
+      index: Index of the store.
+      num_neighbors: Number of neighbours of each token.
+      exclude: Neighbours that must not be used if the store was built from this split. None = all of the own article.
+        `near(n)` = the n tokens before and after. `near(0)` = the token itself only.
+      progress: Function called with 'neighbours', the number of entries searched so far, and the number of all.
 
     Returns:
-      int32 `[tokens, num_neighbors]` in the order of the documents, nearest first; -1 where there are none, and for
-      tokens that are not scored.
+      int32 `[tokens, num_neighbors]` in the order of the documents, nearest first. -1 where there are no more
+      neighbours, and for tokens that are not scored.
 
     Raises:
-      ValueError: a store of another model, tokenizer or protocol, or of a split to be evaluated; `exclude` for a split
-        that is not the store's own; an own split of one article.
+      ValueError: The store belongs to another model, tokenizer or protocol, or holds the split to be evaluated. Or
+        `exclude` is given for a split that the store was not built from, or is needed because that split is one
+        article.
     """
     check_store(source, store)
     if split != "train":
@@ -102,10 +106,10 @@ def neighbors_of_split(
     numbers = source.numbers(split, **layout)
     total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
     values, done = np.full((total, num_neighbors), -1, np.int32), 0
-    named = {"numbers": numbers, "exclude": exclude, "metric": index.metric}
-    for keys, own in _stored_pieces(store) if stored else ((part.keys, None) for part in source.reader(split)):
-        found = precompute_neighbors(keys, index.search, store.values, num_neighbors, own=own, **named)
-        values[numbers[done : done + len(keys)]] = found.values
+    options = {"numbers": numbers, "exclude": exclude, "metric": index.metric}
+    for keys, entries in _stored_pieces(store) if stored else ((part.keys, None) for part in source.reader(split)):
+        result = precompute_neighbors(keys, index.search, store.values, num_neighbors, own=entries, **options)
+        values[numbers[done : done + len(keys)]] = result.values
         done += len(keys)
         if progress is not None:
             progress("neighbours", done, len(numbers))
@@ -113,12 +117,12 @@ def neighbors_of_split(
 
 
 class Half(NamedTuple):
-    """A model that was trained on one half of the training split, and that half as its store.
+    """A model trained on one half of the training split, with a store of that half.
 
     Attributes:
-      source: the run, with `data.half`.
-      store: of its training split, with its keys.
-      index: of the store.
+      source: Run that was trained with `data.half`.
+      store: Store of the run's training split, with keys of its model.
+      index: Index of the store.
     """
 
     source: KeySource
@@ -129,26 +133,28 @@ class Half(NamedTuple):
 def neighbors_by_halves(
     first: Half, second: Half, num_neighbors: int, *, progress: Progress | None = None
 ) -> tuple[np.ndarray, Documents]:
-    """Neighbours of a training split by keys of models that have not learned it (cross-fitting).
+    """Finds the neighbours of a training split with models that have not learned it (cross-fitting).
 
-    Each half is read by the model of the other, which searches its own half, as it does for a split to be evaluated. So
-    the text that is asked for is new to the model, what is found is not, and no article is among its own neighbours.
+    Each half is read by the model that was trained on the other half, which searches the store of that other half. So
+    the queries come from text that is new to the model, as they do for a split to be evaluated. The neighbours come
+    from text that the model has learned, and no article is among its own neighbours.
 
     Args:
-      first: with `data.half` 'first'.
-      second: with `data.half` 'second'.
-      num_neighbors: of each token.
-      progress: told what is done, how much, and of how much.
+      first: Model and store with `data.half` 'first'.
+      second: Model and store with `data.half` 'second'.
+      num_neighbors: Number of neighbours of each token.
+      progress: Function called with 'neighbours', the number of entries searched so far, and the number of all.
 
     Returns:
-      As `neighbors_of_split` of the whole training split, and its documents.
+      The result of `neighbors_of_split` for the whole training split, and its documents.
 
     Raises:
-      ValueError: other halves, stores of other texts than their models were trained on, or texts that do not join.
+      ValueError: The runs have other halves, a store holds other texts than its run was trained on, or the halves
+        together are not the training split.
     """
-    for half, wanted in ((first, "first"), (second, "second")):
-        given = half.source.run.experiment.config.data.half
-        require(given == wanted, "data.half", given, f"{wanted!r} in the run of the {wanted} half")
+    for half, name in ((first, "first"), (second, "second")):
+        half_setting = half.source.run.experiment.config.data.half
+        require(half_setting == name, "data.half", half_setting, f"{name!r} in the run of the {name} half")
         if half.store.header.data != make_header(half.source, "train", num_shards=1).data:
             raise ValueError(f"datastore: {half.store.path} is not of what its run was trained on, allowed: its half")
     texts = [half.source.run.experiment.documents("train") for half in (first, second)]
@@ -158,16 +164,16 @@ def neighbors_by_halves(
     parts = []
     for text, reader in zip(texts, (second, first), strict=True):
         source = reader.source.with_documents({"train": text})
-        found = neighbors_of_split(source, "train", reader.store, reader.index, num_neighbors, progress=progress)
-        parts.append(found)
+        neighbors = neighbors_of_split(source, "train", reader.store, reader.index, num_neighbors, progress=progress)
+        parts.append(neighbors)
     return np.concatenate(parts), whole
 
 
 def _stored_pieces(store: Store) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The keys of a store, and which entries they are."""
+    """Yields the keys of a store piece by piece, with the numbers of their entries."""
     for begin in range(0, store.entries, PIECE):
-        own = np.arange(begin, min(begin + PIECE, store.entries))
-        yield store.keys(own), own
+        entries = np.arange(begin, min(begin + PIECE, store.entries))
+        yield store.keys(entries), entries
 
 
 def precompute_neighbors(
@@ -182,24 +188,25 @@ def precompute_neighbors(
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
 ) -> Neighbors:
-    """The neighbours of every position of a corpus.
+    """Finds the neighbours of every position of a corpus.
 
     Args:
-      keys: `[queries, dim]`, the frozen model's state at each position.
-      search: as in `search_neighbors`, like `values` and `metric`.
-      values: ids to tokens.
-      num_neighbors: of each position.
-      own: the entry of the store that each position is; None = the corpus is not in the store.
-      numbers: the token that each entry is, which `exclude` is asked about; None = entries are in the order of tokens.
-      exclude: more tokens that must not be used, from `near` or `same_document`; needs `own`.
-      metric: of the scores.
-      queries_at_once: searched together.
+      keys: `[queries, dim]`, the key of the frozen model at each position.
+      search: Function that searches an index. See `search_neighbors`.
+      values: Function from ids of entries to their tokens.
+      num_neighbors: Number of neighbours of each position.
+      own: `[queries]`, the entry of the store that each position is. None = the corpus is not in the store.
+      numbers: `[entries]`, the token number of each entry, which `exclude` gets. None = entries are in the order of
+        tokens.
+      exclude: Further neighbours that must not be used, from `near` or `same_document`. Needs `own`.
+      metric: Metric of the scores that `search` returns, 'squared_l2' or 'inner_product'.
+      queries_at_once: Number of queries searched at once.
 
     Returns:
-      Neighbours of all positions, in their order; -1 where fewer may be used.
+      Neighbours of all positions, in their order. Missing ones have id and value -1.
 
     Raises:
-      ValueError: `own` of another length, or `exclude` without it.
+      ValueError: `own` has another length than `keys`, or `exclude` is given without it.
     """
     total = len(keys)
     if own is not None and len(own) != total:
@@ -216,35 +223,38 @@ def precompute_neighbors(
         if own is None:
             parts.append(ask(queries, num_neighbors))
         else:
-            parts.append(_search_others(queries, np.asarray(own[rows], np.int64), ask, num_neighbors, more))
+            parts.append(_search_without_self(queries, np.asarray(own[rows], np.int64), ask, num_neighbors, more))
     return Neighbors(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _search_others(
+def _search_without_self(
     queries: np.ndarray,
     own: np.ndarray,
     ask: Callable[[np.ndarray, int], Neighbors],
     num_neighbors: int,
     exclude: Exclude | None,
 ) -> Neighbors:
-    """Asks for one more than is needed, and for twice as many where that was not enough."""
+    """Searches for neighbours other than the query itself.
+
+    Asks for one neighbour more than is needed, and for twice as many again where too few of them may be used.
+    """
     count = num_neighbors + 1
     shape = (len(queries), num_neighbors)
-    found = Neighbors(np.zeros(shape, np.float32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int64))
+    result = Neighbors(np.zeros(shape, np.float32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int64))
     waiting = np.arange(len(queries))
     while len(waiting):
-        there = ask(queries[waiting], count)
+        batch = ask(queries[waiting], count)
         mine = own[waiting][:, None]
-        usable = (there.ids >= 0) & (there.ids != mine)
+        usable = (batch.ids >= 0) & (batch.ids != mine)
         if exclude is not None:
-            usable &= ~exclude(mine, there.ids)
+            usable &= ~exclude(mine, batch.ids)
         order = np.argsort(~usable, axis=1, kind="stable")[:, :num_neighbors]
         chosen = np.take_along_axis(usable, order, axis=1)
-        for into, array, nothing in zip(found, there, (0, -1, -1), strict=True):
+        for into, array, nothing in zip(result, batch, (0, -1, -1), strict=True):
             into[waiting] = np.where(chosen, np.take_along_axis(array, order, axis=1), nothing)
-        exhausted = (there.ids < 0).any(axis=1)
+        exhausted = (batch.ids < 0).any(axis=1)
         waiting = waiting[~chosen.all(axis=1) & ~exhausted]
         if count >= MOST:
             break
         count = min(2 * count, MOST)
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""What was retrieved for chosen tokens, as text: where each neighbour stands, how far it is and what it weighs."""
+"""The neighbours retrieved for some targets as readable text: their contexts, distances and weights."""
 
 import dataclasses
 import math
@@ -16,10 +16,10 @@ class Neighbor:
     """One neighbour of a target.
 
     Attributes:
-      context: the text before it.
-      token: the token after that, which it votes for.
-      distance: of its key.
-      weight: its share of the neighbours' distribution.
+      context: Text before the neighbour.
+      token: The token that follows the context, for which the neighbour votes.
+      distance: Distance of the neighbour's key to the query.
+      weight: Share of the neighbour in the distribution over the target's neighbours.
     """
 
     context: str
@@ -30,15 +30,15 @@ class Neighbor:
 
 @dataclasses.dataclass(frozen=True)
 class Retrieved:
-    """A target, and its neighbours.
+    """A target with its neighbours.
 
     Attributes:
-      number: of the target among the tokens of its split.
-      context: the text before it.
-      token: the target.
-      probability: under the model.
-      mixed: under the mixture, or None where that is not known.
-      neighbors: nearest first.
+      number: Number of the target among the tokens of its split.
+      context: Text before the target.
+      token: The target itself, as text.
+      probability: Probability of the target under the model.
+      mixed: Probability of the target under the mixture. None where that is unknown.
+      neighbors: Neighbours of the target, nearest first.
     """
 
     number: int
@@ -50,12 +50,12 @@ class Retrieved:
 
 
 def largest_gains(targets: Targets, mixed: np.ndarray, count: int) -> np.ndarray:
-    """The targets whose log-probability a mixture has raised most, largest gain first.
+    """Returns the targets whose log-probability a mixture raises most, largest gain first.
 
     Args:
-      targets: with the model's log-probabilities.
-      mixed: `[targets]`, those of the mixture.
-      count: how many.
+      targets: Scored targets with the model's log-probabilities.
+      mixed: `[targets]`, log-probabilities under the mixture.
+      count: Number of targets to return.
     """
     return np.argsort(targets.log_probs - mixed, kind="stable")[:count]
 
@@ -72,37 +72,37 @@ def read_retrieved(
     mixed: np.ndarray | None = None,
     count: int = 5,
 ) -> list[Retrieved]:
-    """The chosen targets with their nearest neighbours.
+    """Decodes some targets with their nearest neighbours.
 
     Args:
-      chosen: rows of `targets`.
-      targets: scored targets.
-      neighbors: theirs.
-      before_target: number of a target -> the tokens before it, as `AnnotatedDocuments.before` gives them.
-      before_entry: id of an entry of the store -> the tokens before it.
-      decode: tokens to text.
-      temperature: of the weights.
-      mixed: log-probabilities under the mixture, to show.
-      count: neighbours of each target. Weights are shares of all that were found.
+      chosen: Rows of `targets` to decode.
+      targets: Scored targets of a split.
+      neighbors: Neighbours of all targets.
+      before_target: Function from the number of a target to the tokens before it, such as `AnnotatedDocuments.before`.
+      before_entry: Function from the id of a store's entry to the tokens before it.
+      decode: Function from tokens to text.
+      temperature: Number above 0 that distances are divided by for the weights.
+      mixed: `[targets]`, log-probabilities under the mixture, to show them too. None = unknown.
+      count: Number of neighbours of each target to decode. Their weights are shares among all neighbours found.
     """
     if temperature <= 0:
         raise ValueError(f"temperature: given {temperature}, allowed: more than 0")
     text = lambda tokens: decode([int(token) for token in tokens])
     rows = []
     for row in chosen:
-        there = neighbors.values[row] >= 0
-        distances = np.where(there, neighbors.distances[row].astype(np.float64), np.inf)
+        is_neighbor = neighbors.values[row] >= 0
+        distances = np.where(is_neighbor, neighbors.distances[row].astype(np.float64), np.inf)
         nearest = distances.min(initial=np.inf)
-        shares = np.exp(-(distances - (nearest if there.any() else 0)) / temperature)
+        shares = np.exp(-(distances - (nearest if is_neighbor.any() else 0)) / temperature)
         weights = shares / max(shares.sum(), np.finfo(float).tiny)
-        found = [
+        decoded = [
             Neighbor(
                 text(before_entry(int(neighbors.ids[row, k]))),
                 text([neighbors.values[row, k]]),
                 float(distances[k]),
                 float(weights[k]),
             )
-            for k in np.argsort(distances, kind="stable")[: min(count, int(there.sum()))]
+            for k in np.argsort(distances, kind="stable")[: min(count, int(is_neighbor.sum()))]
         ]
         number = int(targets.numbers[row])
         rows.append(
@@ -112,18 +112,18 @@ def read_retrieved(
                 text([targets.tokens[row]]),
                 math.exp(float(targets.log_probs[row])),
                 None if mixed is None else math.exp(float(mixed[row])),
-                tuple(found),
+                tuple(decoded),
             )
         )
     return rows
 
 
 def describe_retrieved(rows: Sequence[Retrieved], width: int = 60) -> str:
-    """A table: a line for each target, under it one for each neighbour.
+    """Formats targets and their neighbours as a table: one line for each target, and under it one for each neighbour.
 
     Args:
-      rows: from `read_retrieved`.
-      width: characters of a context that are shown, its end.
+      rows: Targets with neighbours, from `read_retrieved`.
+      width: Number of characters to show of each context. The end of the context is shown.
     """
     lines = []
     for row in rows:
@@ -137,10 +137,11 @@ def describe_retrieved(rows: Sequence[Retrieved], width: int = 60) -> str:
 
 
 def _visible(text: str) -> str:
-    """On one line."""
+    """Escapes line breaks and tabs, so that a text stays on one line."""
     return text.replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _end(text: str, width: int) -> str:
+    """Returns the last `width` characters of a text."""
     text = _visible(text)
     return text if len(text) <= width else "..." + text[3 - width :]

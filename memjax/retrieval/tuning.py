@@ -1,4 +1,4 @@
-"""Neighbours of every scored target: found once, mixed and tuned as often as wanted without another search.
+"""Tuning of kNN-LM: finds the neighbours of every scored target once, and tries any weights without another search.
 
     documents = AnnotatedDocuments(validation, numbers=True)
     evaluator = Evaluator(add_features(model, KEY), documents, features=(KEY,), ...)
@@ -6,7 +6,7 @@
     tuning = tune(targets, neighbors, weights=[...], temperatures=[...])
     score_mixture(test_targets, test_neighbors, tuning.interpolation_weight, tuning.temperature)
 
-Arrays are on the host, one row for each scored target, in the order of the documents.
+All arrays are on the host, with one row for each scored target, in the order of the documents.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ __all__ = [
 ]
 
 WEIGHTS = tuple(i / 20 for i in range(20))
-"""interpolation weights that are tried"""
+"""Interpolation weights that are tried by default."""
 TEMPERATURES = tuple(float(2**n) for n in range(-2, 8))
-"""of distances, that are tried"""
+"""Temperatures of the distances that are tried by default."""
 SCORES_AT_ONCE = 1 << 24
-"""neighbours whose probabilities are worked out in one piece"""
+"""Number of neighbours whose probabilities are computed at once."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """The scored targets of a split and what a model says of them.
+    """The scored targets of a split with their probabilities under a model.
 
     Attributes:
-      numbers: int64 `[targets]`, number of each among the tokens of the split, ascending.
-      tokens: int32 `[targets]`.
-      log_probs: `[targets]`, under the model with everything that is laid over it.
-      parts: `[parts, targets]`, under the model alone and under each memory laid over it (the model's own where that
-        has no candidates), if the evaluator shows them.
+      numbers: int64 `[targets]`, number of each target among the tokens of the split, ascending.
+      tokens: int32 `[targets]`, token ids of the targets.
+      log_probs: `[targets]`, log-probabilities under the model with all its output memories.
+      parts: `[parts, targets]`, log-probabilities under the model alone and under each of its output memories. Where a
+        memory has no candidates it is the model's own. None unless the evaluator returns them.
     """
 
     numbers: Int[np.ndarray, " targets"]
@@ -68,15 +68,17 @@ class Targets:
         return len(self.numbers)
 
     def mixed(self, weight: float, part: int = 1) -> Targets:
-        """Under the model alone interpolated with one of the memories laid over it, whatever the evaluation mixed.
+        """Returns the targets with probabilities of the model interpolated with one of its output memories.
+
+        The interpolation of the evaluation itself does not matter.
 
         Args:
-          weight: of the memory; 0 = the model alone.
-          part: which memory, from 1, among the `parts`.
+          weight: Weight of the memory. 0 = the model alone.
+          part: Number of the memory in `parts`, from 1.
         """
         assert self.parts is not None
-        own, other = self.parts[[0, part]].astype(np.float64)
-        return dataclasses.replace(self, log_probs=_mixed(own, other, weight))
+        model_log_probs, memory_log_probs = self.parts[[0, part]].astype(np.float64)
+        return dataclasses.replace(self, log_probs=_interpolate(model_log_probs, memory_log_probs, weight))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +86,9 @@ class CachedNeighbors:
     """The neighbours of scored targets, nearest first.
 
     Attributes:
-      distances: float32 `[targets, neighbors]`, squared L2 (of inner products their negative).
-      values: int32 `[targets, neighbors]`, the tokens after the neighbours; -1 = no neighbour.
-      ids: int64 `[targets, neighbors]`, entries of the store; -1 = no neighbour.
+      distances: float32 `[targets, neighbors]`, squared L2 distances. For inner products their negative.
+      values: int32 `[targets, neighbors]`, the token after each neighbour. -1 = no neighbour.
+      ids: int64 `[targets, neighbors]`, numbers of the neighbours among the entries of the store. -1 = no neighbour.
     """
 
     distances: Float[np.ndarray, "targets neighbors"]
@@ -94,7 +96,7 @@ class CachedNeighbors:
     ids: Int[np.ndarray, "targets neighbors"]
 
     def first(self, num_neighbors: int) -> CachedNeighbors:
-        """The nearest of them, as a search for fewer would have found."""
+        """Returns the `num_neighbors` nearest neighbours, as a search for fewer would have found."""
         if not 1 <= num_neighbors <= self.values.shape[1]:
             raise ValueError(
                 f"num_neighbors: given {num_neighbors}, allowed: 1 to {self.values.shape[1]}, as were found"
@@ -102,11 +104,13 @@ class CachedNeighbors:
         return CachedNeighbors(**{name: array[:, :num_neighbors] for name, array in vars(self).items()})
 
     def annotations(self, numbers: np.ndarray, num_tokens: int) -> dict[str, np.ndarray]:
-        """Arrays over all tokens of the split for `AnnotatedDocuments`; tokens that were not scored have none.
+        """Arranges the neighbours as arrays over all tokens of the split, for `AnnotatedDocuments`.
+
+        Tokens that were not scored have no neighbours.
 
         Args:
-          numbers: of the targets (`Targets.numbers`).
-          num_tokens: of the split.
+          numbers: Numbers of the targets among the tokens, `Targets.numbers`.
+          num_tokens: Number of tokens of the split.
         """
         shape = (num_tokens, self.values.shape[1])
         distances, values = np.zeros(shape, np.float32), np.full(shape, -1, np.int32)
@@ -114,26 +118,29 @@ class CachedNeighbors:
         return {DISTANCES: distances, VALUES: values}
 
     def save(self, path: Path | str) -> None:
-        """Writes them to an .npz file."""
+        """Writes the neighbours to an .npz file."""
         np.savez(path, **vars(self))
 
     @classmethod
     def load(cls, path: Path | str) -> CachedNeighbors:
-        """Reads what `save` has written."""
+        """Reads neighbours that `save` has written."""
         with np.load(path) as file:
             return cls(**{field.name: file[field.name] for field in dataclasses.fields(cls)})
 
 
 def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, Targets]:
-    """Evaluates, and keeps the log-probability of every target.
+    """Evaluates a model, and records the log-probability of every target.
 
     Args:
-      evaluator: on documents with numbers (`AnnotatedDocuments(..., numbers=True)`), of one host.
-      variables: of its model.
+      evaluator: Evaluator of documents with token numbers, `AnnotatedDocuments(..., numbers=True)`, on one host.
+      variables: Variables of the evaluator's model.
+
+    Returns:
+      The result of the evaluation, and its targets.
     """
-    parts: list[tuple[np.ndarray, ...]] = []
-    result = evaluator(variables, observe=lambda batch, scored: parts.append(_scored_targets(batch, scored)))
-    return result, _in_order(parts)[0]
+    batches: list[tuple[np.ndarray, ...]] = []
+    result = evaluator(variables, observe=lambda batch, scored: batches.append(_targets_of_batch(batch, scored)))
+    return result, _sort_targets(batches)[0]
 
 
 def find_neighbors(
@@ -147,53 +154,60 @@ def find_neighbors(
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
 ) -> tuple[EvaluationResult, Targets, CachedNeighbors]:
-    """Evaluates, and finds the neighbours of every scored target with the model's inner tensor as the query.
+    """Evaluates a model, and searches for the neighbours of every scored target.
+
+    The query of a target is an inner tensor of the model.
 
     Args:
-      evaluator: as in `score_targets`, with `feature` among its features.
-      variables: of its model.
-      search: as in `search_neighbors`, like `values` and `metric`.
-      values: ids to tokens.
-      num_neighbors: of each target.
-      feature: the inner tensor that the keys of the store are.
-      metric: of the scores.
-      queries_at_once: searched together, at least.
+      evaluator: Evaluator as for `score_targets`, with `feature` among its features.
+      variables: Variables of the evaluator's model.
+      search: Function that searches an index. See `search_neighbors`.
+      values: Function from ids of entries to their tokens.
+      num_neighbors: Number of neighbours of each target.
+      feature: Name of the inner tensor that the keys of the store are.
+      metric: Metric of the scores that `search` returns, 'squared_l2' or 'inner_product'.
+      queries_at_once: Smallest number of queries that are searched at once, except for the last ones.
 
     Returns:
-      The model's own result, its targets, and their neighbours.
+      The result of the evaluation without neighbours, its targets, and their neighbours.
 
     Raises:
-      ValueError: documents without numbers or targets, or a search that gives another number of rows than queries.
+      ValueError: The documents have no token numbers, nothing is scored, or `search` returns another number of rows.
     """
-    parts: list[tuple[np.ndarray, ...]] = []
-    waiting: list[np.ndarray] = []
-    found: list[Neighbors] = []
+    batches: list[tuple[np.ndarray, ...]] = []
+    queries: list[np.ndarray] = []
+    results: list[Neighbors] = []
 
     def search_waiting() -> None:
-        found.append(search_neighbors(np.concatenate(waiting), search, values, num_neighbors, metric=metric))
-        waiting.clear()
+        results.append(search_neighbors(np.concatenate(queries), search, values, num_neighbors, metric=metric))
+        queries.clear()
 
     def observe(batch: Batch, scored: Scored) -> None:
-        parts.append(_scored_targets(batch, scored))
+        batches.append(_targets_of_batch(batch, scored))
         if feature not in scored.features:
             raise ValueError(f"feature: given {feature!r}, the evaluator shows {sorted(scored.features)}")
-        waiting.append(scored.features[feature][batch.weights > 0].astype(np.float32))
-        if sum(map(len, waiting)) >= queries_at_once:
+        queries.append(scored.features[feature][batch.weights > 0].astype(np.float32))
+        if sum(map(len, queries)) >= queries_at_once:
             search_waiting()
 
     result = evaluator(variables, observe=observe)
     if not result.targets:
         raise ValueError("evaluation.max_segments: nothing is scored in what is read of the split, allowed: more")
-    if waiting:
+    if queries:
         search_waiting()
-    targets, order = _in_order(parts)
-    return result, targets, CachedNeighbors(*(np.concatenate(part)[order] for part in zip(*found, strict=True)))
+    targets, order = _sort_targets(batches)
+    return result, targets, CachedNeighbors(*(np.concatenate(part)[order] for part in zip(*results, strict=True)))
 
 
 def neighbor_log_probs(targets: Targets, neighbors: CachedNeighbors, temperatures: Sequence[float]) -> np.ndarray:
-    """`log p_kNN` of every target at each temperature, float64 `[temperatures, targets]`.
+    """Computes `log p_kNN` of every target at each temperature, float64 `[temperatures, targets]`.
 
-    Where a target has no neighbours at all it is the model's own log-probability, so that mixing changes nothing.
+    A target without neighbours gets its log-probability under the model, so that mixing does not change it.
+
+    Args:
+      targets: Scored targets.
+      neighbors: Neighbours of the targets.
+      temperatures: Numbers above 0 that distances are divided by.
     """
     if len(neighbors.values) != len(targets):
         raise ValueError(f"neighbors: given those of {len(neighbors.values)} targets, allowed: {len(targets)}")
@@ -211,12 +225,12 @@ def neighbor_log_probs(targets: Targets, neighbors: CachedNeighbors, temperature
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What every setting of a grid gives.
+    """Results of trying all combinations of interpolation weights and temperatures.
 
     Attributes:
-      weights: interpolation weights.
-      temperatures: of distances.
-      nats_per_token: float64 `[temperatures, weights]`.
+      weights: Interpolation weights that were tried.
+      temperatures: Temperatures of the distances that were tried.
+      nats_per_token: float64 `[temperatures, weights]`, mean negative log-likelihood of the targets.
     """
 
     weights: tuple[float, ...]
@@ -225,21 +239,21 @@ class Tuning:
 
     @property
     def interpolation_weight(self) -> float:
-        """The best one."""
+        """The interpolation weight of the best combination."""
         return self.weights[self._best()[1]]
 
     @property
     def temperature(self) -> float:
-        """The best one."""
+        """The temperature of the best combination."""
         return self.temperatures[self._best()[0]]
 
     @property
     def perplexity(self) -> float:
-        """Of the best setting."""
+        """The perplexity of the best combination."""
         return perplexity(float(self.nats_per_token[self._best()]))
 
     def rows(self) -> list[dict[str, float]]:
-        """Every setting with its perplexity, best first."""
+        """Returns every combination with its perplexity, best first."""
         settings = [
             {"interpolation_weight": weight, "temperature": temperature, "perplexity": perplexity(float(nats))}
             for temperature, row in zip(self.temperatures, self.nats_per_token, strict=True)
@@ -259,16 +273,21 @@ def tune(
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> Tuning:
-    """Tries every interpolation weight with every temperature on cached neighbours.
+    """Tries every interpolation weight with every temperature on neighbours that were already found.
 
-    What the neighbours are mixed with is `targets.log_probs`: with a continuous cache over the model, both together.
+    Args:
+      targets: Scored targets. Neighbours are mixed with `targets.log_probs`. For a model with a continuous cache this
+        is the mixture of both.
+      neighbors: Neighbours of the targets.
+      weights: Interpolation weights to try.
+      temperatures: Temperatures of the distances to try.
     """
     if not len(weights) or not len(temperatures):
         raise ValueError(f"weights, temperatures: given {weights!r}, {temperatures!r}, allowed: at least one of each")
     for weight in weights:
         require(0 <= weight <= 1, "interpolation_weight", weight, "0 to 1")
-    others = neighbor_log_probs(targets, neighbors, temperatures)
-    nats = mixture_nats(targets.log_probs, others, weights) / max(len(targets), 1)
+    neighbor_probs = neighbor_log_probs(targets, neighbors, temperatures)
+    nats = mixture_nats(targets.log_probs, neighbor_probs, weights) / max(len(targets), 1)
     return Tuning(tuple(weights), tuple(temperatures), nats)
 
 
@@ -280,80 +299,110 @@ def tune_both(
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> tuple[float, Tuning]:
-    """The weight of a memory laid over the model that is best together with neighbours, and what those then give.
+    """Tunes the weight of an output memory of the model together with that of neighbours.
 
     Args:
-      targets: with parts.
-      neighbors: theirs.
-      part: which memory, see `Targets.mixed`.
-      weights: tried for the memory and for the neighbours.
-      temperatures: of distances.
+      targets: Scored targets with `parts`.
+      neighbors: Neighbours of the targets.
+      part: Number of the memory in `parts`, from 1. See `Targets.mixed`.
+      weights: Interpolation weights to try for the memory and for the neighbours.
+      temperatures: Temperatures of the distances to try.
+
+    Returns:
+      The best weight of the memory, and the tuning of the neighbours with it.
     """
-    others = neighbor_log_probs(targets, neighbors, temperatures)
+    neighbor_probs = neighbor_log_probs(targets, neighbors, temperatures)
     present = (neighbors.values >= 0).any(axis=1)
-    found = []
+    tunings = []
     for weight in weights:
-        own = targets.mixed(weight, part).log_probs
-        nats = mixture_nats(own, np.where(present, others, own), weights) / max(len(targets), 1)
-        found.append((weight, Tuning(tuple(weights), tuple(temperatures), nats)))
-    return min(found, key=lambda one: one[1].nats_per_token.min())
+        mixed = targets.mixed(weight, part).log_probs
+        nats = mixture_nats(mixed, np.where(present, neighbor_probs, mixed), weights) / max(len(targets), 1)
+        tunings.append((weight, Tuning(tuple(weights), tuple(temperatures), nats)))
+    return min(tunings, key=lambda weight_and_tuning: weight_and_tuning[1].nats_per_token.min())
 
 
 def score_mixture(
     targets: Targets, neighbors: CachedNeighbors, interpolation_weight: float, temperature: float
 ) -> tuple[Score, np.ndarray]:
-    """The score of one setting, and the log-probability of every target under it."""
-    others = neighbor_log_probs(targets, neighbors, [temperature])
-    mixed = _mixed(targets.log_probs.astype(np.float64), others[0], interpolation_weight)
+    """Scores targets with one interpolation weight and one temperature.
+
+    Args:
+      targets: Scored targets.
+      neighbors: Neighbours of the targets.
+      interpolation_weight: Weight of the neighbours, 0 to 1.
+      temperature: Number above 0 that distances are divided by.
+
+    Returns:
+      The score, and the log-probability of every target under the mixture, `[targets]`.
+    """
+    neighbor_probs = neighbor_log_probs(targets, neighbors, [temperature])
+    mixed = _interpolate(targets.log_probs.astype(np.float64), neighbor_probs[0], interpolation_weight)
     return Score(nats=-float(mixed.sum()), targets=len(targets)), mixed
 
 
 def mixture_nats(
     log_probs: Float[np.ndarray, " targets"], others: Float[np.ndarray, "options targets"], weights: Sequence[float]
 ) -> np.ndarray:
-    """Nats of all targets for every weight of every other distribution, float64 `[options, weights]`.
+    """Sums the nats of all targets for every mixture of a model with another distribution.
 
-    Also for the parts of a continuous cache: `mixture_nats(targets.parts[0], targets.parts[1:], weights)`.
+    It also applies to the parts of a continuous cache: `mixture_nats(targets.parts[0], targets.parts[1:], weights)`.
 
     Args:
-      log_probs: of the targets under the model.
-      others: under each other distribution.
-      weights: of the other.
+      log_probs: `[targets]`, log-probabilities of the targets under the model.
+      others: `[options, targets]`, log-probabilities of the targets under each other distribution.
+      weights: Weights of the other distribution to try.
+
+    Returns:
+      float64 `[options, weights]`.
 
     Example:
       >>> mixture_nats(np.log([0.5]), np.log([[0.25]]), [0.0, 1.0]).round(4).tolist()
       [[0.6931, 1.3863]]
     """
-    own = log_probs.astype(np.float64)
-    return np.array([[-_mixed(own, other.astype(np.float64), w).sum() for w in weights] for other in others])
+    model_log_probs = log_probs.astype(np.float64)
+    return np.array(
+        [[-_interpolate(model_log_probs, other.astype(np.float64), w).sum() for w in weights] for other in others]
+    )
 
 
-def _mixed(own: np.ndarray, other: np.ndarray, weight: float) -> np.ndarray:
+def _interpolate(model_log_probs: np.ndarray, other_log_probs: np.ndarray, weight: float) -> np.ndarray:
+    """Interpolates two distributions, given as log-probabilities, with `weight` for the second."""
     if not 0 <= weight <= 1:
         raise ValueError(f"interpolation_weight: given {weight}, allowed: 0 to 1")
     with np.errstate(divide="ignore"):
-        return np.logaddexp(own + np.log1p(-weight), other + np.log(weight)) if weight else own
+        return (
+            np.logaddexp(model_log_probs + np.log1p(-weight), other_log_probs + np.log(weight))
+            if weight
+            else model_log_probs
+        )
 
 
 @jax.jit
 def _log_probs_at(temperatures: Any, distances: Any, values: Any, tokens: Any) -> Any:
+    """Computes `log p_kNN` of some targets at each temperature."""
     return jax.lax.map(lambda t: neighbor_log_prob(distances, values, tokens, t), temperatures)
 
 
-def _scored_targets(batch: Batch, scored: Scored) -> tuple[np.ndarray, ...]:
-    """The arrays of `Targets` for one batch."""
+def _targets_of_batch(batch: Batch, scored: Scored) -> tuple[np.ndarray, ...]:
+    """Returns the arrays of `Targets` for one batch."""
     if NUMBER not in batch.extras:
         raise ValueError("documents: given without numbers, allowed: AnnotatedDocuments(..., numbers=True)")
-    chosen = batch.weights > 0
-    each = () if scored.parts is None else (scored.parts[:, chosen],)
-    return batch.extras[NUMBER][chosen], batch.targets[chosen], -scored.nats[chosen], *each
+    is_scored = batch.weights > 0
+    parts = () if scored.parts is None else (scored.parts[:, is_scored],)
+    return batch.extras[NUMBER][is_scored], batch.targets[is_scored], -scored.nats[is_scored], *parts
 
 
-def _in_order(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[Targets, np.ndarray]:
-    """The targets of all batches in the order of the documents, and that order."""
-    numbers, tokens, log_probs, *each = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+def _sort_targets(batches: Sequence[tuple[np.ndarray, ...]]) -> tuple[Targets, np.ndarray]:
+    """Joins the targets of all batches in the order of the documents.
+
+    Returns:
+      The targets, and the order of their rows.
+    """
+    numbers, tokens, log_probs, *part_log_probs = (
+        np.concatenate(arrays, axis=-1) for arrays in zip(*batches, strict=True)
+    )
     order = np.argsort(numbers, kind="stable")
     if (np.diff(numbers[order]) == 0).any():
         raise ValueError("documents: a target was scored twice; the numbers of their tokens are not unique")
-    shown = each[0][:, order] if each else None
-    return Targets(numbers[order].astype(np.int64), tokens[order], log_probs[order], shown), order
+    ordered_parts = part_log_probs[0][:, order] if part_log_probs else None
+    return Targets(numbers[order].astype(np.int64), tokens[order], log_probs[order], ordered_parts), order
