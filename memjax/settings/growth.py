@@ -1,4 +1,4 @@
-"""Networks that grow from task to task."""
+"""Settings of methods whose model grows from task to task."""
 
 from __future__ import annotations
 
@@ -28,40 +28,44 @@ class ELLE(Method):
     made_by = "elle.elle"
 
     dims: tuple[Count, ...] = ()
-    """width of the residual stream from the second task on, one each, in heads of the same width and with a
-    feed-forward part in proportion; () = it stays"""
+    """widths of the residual stream from the second task on, one for each task; heads keep their width, the
+    feed-forward part grows in proportion; () = the width stays"""
     layers: tuple[Count, ...] = ()
-    """layers from the second task on, one each; () = they stay"""
+    """numbers of layers from the second task on, one for each task; () = the number stays"""
     copies: Literal["random", "cyclic"] = "random"
-    """which entries new ones are copies of"""
+    """old entries that new entries of the residual stream are copies of: drawn at 'random', or in turn ('cyclic')"""
     norms: Literal["weighted", "plain"] = "weighted"
-    """'weighted': norms count copies, so that any width computes the same; 'plain' (the paper): only one in which every
-    entry has equally many copies does"""
+    """norms of a model that has grown in width: 'weighted' = they count the copies of an entry, so that it computes the
+    same at any width; 'plain' (the paper) = ordinary norms, which compute the same only where all entries have equally
+    many copies"""
     noise: Literal["zero_sum", "paper", "code", "none"] = "zero_sum"
-    """on rows of matrices that read copies: it adds up to nothing; on all of these rows; on the copies; none"""
+    """noise on rows of matrices that read copied entries, so that copies become different: 'zero_sum' = it adds up to 0
+    over the copies of an entry; 'paper' = on all of these rows; 'code' = on the copies only; 'none'"""
     noise_stddev: Annotated[float, zero_or_more("none")] = 0.01
-    """of it"""
+    """standard deviation of the noise on copies; 0 = no noise"""
     depth: Literal["identity", "copy"] = "identity"
-    """new layers are copies that at first give what they get (of pre-norm layers), or plain copies (the paper)"""
+    """initial values of new layers: 'identity' = copies of old layers that return their input at first (pre-norm models
+    only); 'copy' = plain copies (the paper)"""
     moments: Literal["fresh", "mapped"] = "fresh"
-    """the optimiser begins anew, or its moments go on with the copies"""
+    """moments of the optimiser after a growth: 'fresh' = the optimiser starts again; 'mapped' = they are copied with
+    the parameters"""
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
-    """of earlier tasks"""
+    """memory of rows of earlier tasks"""
     rows: Number = 3
-    """from the memory beside every batch; published is one for nine of the stream; 0 = there is no memory"""
+    """number of replayed rows beside every batch; one for nine of the stream in the paper; 0 = no memory"""
     warm_up: Number = 0
-    """updates on the memory alone after the model has grown (function-recovering warm-up); 0 = none"""
+    """number of updates on the memory alone after a growth (function-recovering warm-up); 0 = none"""
     warm_up_rows: Count = 32
-    """of each of them"""
+    """number of rows in each update of the warm-up after a growth"""
     annealed: bool = False
-    """'weighted' norms become ordinary ones, which count every entry once, in the course of a warm-up"""
+    """let 'weighted' norms become ordinary ones, which count every entry once, in the course of the warm-up"""
     share: Annotated[float, Range(words="a share of 0 (as the memory's policy writes) to 1", least=0, most=1)] = 0.0
-    """of the examples of a task, which the memory keeps when it has been learned (published is 6 % of a domain), drawn
-    at random; 0 = the memory is written while a task is learned, as its policy says"""
+    """share of the examples of a task stored at its end, drawn at random (6 % of a domain in the paper); 0 = rows are
+    stored while the task is learned, by the write policy of the memory"""
     replayed: Literal["uniform", "progress"] = "uniform"
-    """which rows of the memory: all that it has alike, so that a task comes by its share of them, and the one that is
-    being learned too where the memory is written meanwhile (the paper draws earlier tasks alone, each alike); or those
-    of one task, drawn by how much its loss falls (published code)"""
+    """choice of the replayed rows: 'uniform' = all rows of the memory are equally likely, including those of the
+    current task if it writes them meanwhile (the paper draws from earlier tasks alone, each equally often); 'progress'
+    = rows of one task, drawn by how much its loss falls (published code)"""
 
     @classmethod
     def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
@@ -141,7 +145,7 @@ class ProgressiveNetwork(Method):
     made_by = "progressive.progressive"
 
     columns: Count = 1
-    """that there are: 1 where a run begins, which adds one before every task but the first"""
+    """number of columns of the model: 1 at the start of a run, which adds one before every task but the first"""
 
     def check(self, field: str, config: Config) -> None:
         model, kind = config.model, type(config.model.carrier).__name__

@@ -1,4 +1,4 @@
-"""Tasks that are learned one after the other."""
+"""Settings of lifelong learning: tasks that are learned one after the other."""
 
 from __future__ import annotations
 
@@ -40,50 +40,53 @@ MethodKind = BaselineKind | MbPA | OML | ANML | MAML | MetaMbPA | EMAR | EMR | E
 
 @dataclass(slots=True, kw_only=True)
 class TaskData(Settings):
-    """One task of several."""
+    """One task of a stream: its name and its data."""
 
     name: str = ""
-    """in evaluations and metrics"""
+    """name of the task in evaluations and metrics"""
     source: SourceKind = field(default_factory=KeyValueRecall)
-    """where its documents or examples come from"""
+    """source of the documents or examples of the task"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Lifelong(Settings):
-    """Tasks one after the other, each evaluated after each of them."""
+    """A stream of tasks that are learned one after the other; all tasks are evaluated after each of them."""
 
     method: MethodKind = field(default_factory=Sequential)
-    """what is done against forgetting"""
+    """method against forgetting"""
     tasks: tuple[TaskData, ...] = ()
-    """of one vocabulary: that of data.source"""
+    """tasks of the stream; all use the vocabulary of `data.source`"""
     order: tuple[int, ...] = ()
-    """numbers of the tasks, from 0, as they are learned; () = as they stand"""
+    """numbers of the tasks, from 0, in the order in which they are learned; () = the order of `tasks`"""
     folder: str = ""
-    """in which the paths of the tasks' sources, and that of data.source, lie; '' = they stand alone"""
+    """folder to which the paths of the tasks' sources and of `data.source` are relative; '' = the paths are used as
+    they are"""
     vocabulary: Literal["source", "tasks"] = "source"
-    """texts that the tokenizer is trained on: those of data.source, or of all tasks that the run begins with"""
+    """texts on which the tokenizer is trained: those of `data.source`, or of all tasks that the run begins with"""
     epochs: Number = 0
-    """how often the examples of a task are read, and training.steps then follows from them; 0 = each task gets an
-    equal share of training.steps"""
+    """number of passes over the examples of each task, from which `training.steps` follows; 0 = every task gets an
+    equal share of `training.steps`"""
     limits: tuple[Count, ...] = ()
-    """examples that each stage reads of its task, in the order of the stream, drawn by data.seed; () = all"""
+    """number of examples to read of each task, in the order of the stream, drawn by `data.seed`; () = all"""
     borders: Literal["known", "sharp", "blurred", "mixed"] = "known"
-    """between tasks: known to the method, or one stream that tells nothing, in which a task ends at once, goes over
-    into the next within border_width examples, or all are mixed"""
+    """boundaries between tasks: 'known' = the method is told when a task begins and ends; the others are one stream
+    that does not tell it: 'sharp' = a task ends at once; 'blurred' = it goes over into the next within `border_width`
+    examples; 'mixed' = the examples of all tasks are shuffled"""
     evaluate_before: bool = False
-    """every task is also evaluated before the first one is learned, for forward transfer"""
+    """also evaluate every task before the first one is learned, to measure forward transfer"""
     border_width: Number = 0
-    """examples over which blurred borders extend"""
+    """number of examples over which one task goes over into the next where `borders` is 'blurred'"""
     last_batch: Literal["share", "mean"] = "share"
-    """a batch with fewer examples counts by its share of a full one, or as a full one (published codes)"""
+    """weight of a batch with fewer rows than a full one: 'share' = the share of rows that it has; 'mean' = that of a
+    full batch (published codes)"""
     least_updates: Number = 0
-    """updates of a task, at least: one with few examples is read more than `epochs` times; 0 = never"""
+    """minimum number of updates of a task; a task with few examples is read more than `epochs` times; 0 = no minimum"""
     growths: Number = 0
-    """how often the model has grown: 0 where a run begins, which grows it"""
+    """number of times that the model has grown; 0 in a config, the run counts it"""
 
     @property
     def in_order(self) -> tuple[TaskData, ...]:
-        """The tasks as they are learned."""
+        """The tasks in the order in which they are learned."""
         return tuple(self.tasks[number] for number in self.order) or self.tasks
 
     def passes(self, examples: int, rows: int) -> int:
@@ -102,17 +105,17 @@ class Lifelong(Settings):
         return max(self.epochs, -(-self.least_updates // batches)) if batches else self.epochs
 
     def source_of(self, name: str) -> SourceKind:
-        """The source of a task as one of the stream: some depend on what was learned before."""
+        """Returns the source of a task of the stream, which may depend on the tasks before it."""
         sources: list[Any] = [task.source for task in self.in_order]
         place = [task.name for task in self.in_order].index(name)
         return sources[place].after(sources if self.method.joins else sources[:place])
 
     def first(self, count: int) -> Lifelong:
-        """The first tasks alone."""
+        """Returns a stream of the first `count` tasks only."""
         return replace(self, tasks=self.in_order[:count], order=(), limits=self.limits[:count])
 
     def located(self, source: SourceKind) -> SourceKind:
-        """A source whose path, where it has one, lies in the folder."""
+        """Returns a source whose path, if it has one, is resolved against `folder`."""
         has_path = any(field.name == "path" for field in fields(source))
         if not has_path or not self.folder or (source.path and Path(source.path).is_relative_to(self.folder)):
             return source
@@ -127,8 +130,8 @@ class Lifelong(Settings):
             require(not self.least_updates, f"{field}least_updates", self.least_updates, f"0 with {field}epochs 0")
             require(training.steps % number == 0, "training.steps", training.steps, f"a multiple of the {number} tasks")
         else:
-            one = training.segments_per_update
-            require(one == 1, "training.segments_per_update", one, "1 where examples are read")
+            segments = training.segments_per_update
+            require(segments == 1, "training.segments_per_update", segments, "1 where examples are read")
         limits = "() where documents are read for ever" if not self.epochs else f"(), or {number} numbers, one a task"
         require(len(self.limits) in (0, number if self.epochs else 0), f"{field}limits", self.limits, limits)
         blurred = self.borders == "blurred"

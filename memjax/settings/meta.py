@@ -1,4 +1,4 @@
-"""Methods that learn how to adapt: OML-ER, ANML-ER, MAML-ER, and Meta-MbPA."""
+"""Settings of methods that learn to adapt: OML-ER, ANML-ER, MAML-ER and Meta-MbPA."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ Order = Annotated[int, Range(words="1 or 2", least=1, most=2)]
 
 @dataclass(slots=True, kw_only=True)
 class Episodic(Method):
-    """What OML-ER, ANML-ER and MAML-ER share (Holla et al. 2020)."""
+    """Common settings of OML-ER, ANML-ER and MAML-ER (Holla et al. 2020): episodes of support and query, replay."""
 
     memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(policy="all", capacity=10_000))
-    """what is kept"""
+    """memory of earlier rows"""
     every: Number = 9600
-    """examples of the stream from one replay to the next, about (R_I); 0 = no replay"""
+    """approximate number of examples of the stream between two replays (R_I); 0 = no replay"""
     rate: Share = 0.01
-    """examples of a replay's query, over `every` (r)"""
+    """number of examples in the query of a replay, as a share of `every` (r)"""
     steps: Number = 5
-    """batches of the stream that each episode adapts to (m); 0 = none"""
+    """number of support batches of an episode, with one gradient step on each before the query (m); 0 = no
+    adaptation"""
     inner_learning_rate: Annotated[float, zero_or_more()] = 1e-3
-    """of these steps (alpha)"""
+    """learning rate of the adaptation to the support batches (alpha)"""
     order: Order = 1
-    """of the derivatives through these steps: 1 = the gradient at the adapted parameters, 2 = through them"""
+    """order of the derivatives through the adaptation: 1 = the gradient at the adapted parameters (first-order
+    approximation); 2 = the gradient through the adaptation's steps"""
     reduction: Literal["mean", "sum"] = "mean"
-    """of the batches of a replay's query: 'sum' is a larger step (the published code)"""
+    """reduction of the gradients over the batches of a replay's query; 'sum' takes larger steps (the published code)"""
     adapts_at_test: bool = True
-    """every test set is answered with parameters that are adapted to `steps` batches of the memory"""
+    """answer every test set with parameters adapted to `steps` batches of the memory"""
     last_episode: Literal["dropped", "kept"] = "dropped"
-    """the batches of a stage that fill no episode: left out (the published code), or an episode with fewer steps"""
+    """treatment of batches at the end of a stage that do not fill an episode: 'dropped' = left out (the published
+    code); 'kept' = read in an episode with fewer steps"""
 
     @property
     def batches(self) -> int:
-        """Those that are adapted to, and the query; a replay has one less."""
+        """Number of batches of an episode: `steps` support batches and the query. A replay has one less."""
         return self.steps + 1
 
     def check(self, field: str, config: Config) -> None:
@@ -51,26 +54,27 @@ class Episodic(Method):
         require(fits, f"{field}rate", self.rate, f"at least 1 / every = {1 / self.every if self.every else 0:.2g}")
 
     def arguments(self) -> dict[str, Any]:
-        given = Method.arguments(self)
+        arguments = Method.arguments(self)
         # A product such as 0.07 * 100 must not fall below the number that it stands for.
-        rows = int(self.every * given.pop("rate") + 1e-9)
-        return {**given, "rows": rows}
+        rows = int(self.every * arguments.pop("rate") + 1e-9)
+        return {**arguments, "rows": rows}
 
 
 @dataclass(slots=True, kw_only=True)
 class OML(Episodic):
-    """OML-ER: the encoder learns from the loss of a query after the head has been adapted to the batches before it."""
+    """OML-ER: the head is adapted to the support batches; the encoder learns from the loss of the query afterwards."""
 
     made_by = "oml.oml"
 
 
 @dataclass(slots=True, kw_only=True)
 class ANML(Episodic):
-    """ANML-ER: all but a gate (`model.gate`) is adapted, which multiplies what the head reads."""
+    """ANML-ER: all parameters are adapted except for a gate (`model.gate`), which multiplies the input of the head."""
 
     made_by = "oml.anml"
     train_gate_encoder: bool = False
-    """the encoder in the gate is trained too, as the published code does without meaning to"""
+    """also train the encoder inside the gate, which is frozen in the paper but trained by an oversight in the published
+    code"""
 
     def check(self, field: str, config: Config) -> None:
         Episodic.check(self, field, config)
@@ -80,14 +84,14 @@ class ANML(Episodic):
 
 @dataclass(slots=True, kw_only=True)
 class MAML(Episodic):
-    """MAML-ER: everything is adapted."""
+    """MAML-ER: all parameters are adapted to the support batches."""
 
     made_by = "oml.maml"
 
 
 @dataclass(slots=True, kw_only=True)
 class MetaMbPA(Neighborly):
-    """Meta-MbPA (Wang et al. 2020): learning for the adaptation to neighbours, and one adaptation for many queries.
+    """Meta-MbPA (Wang et al. 2020): trains for the loss after an adaptation; one adaptation may serve many queries.
 
     `penalty` is without effect in training where `inner_steps` is 1.
     """
@@ -97,25 +101,27 @@ class MetaMbPA(Neighborly):
     memory: EpisodicMemory = field(
         default_factory=lambda: EpisodicMemory(policy="diversity", probability=0.01, capacity=10_000)
     )
-    """what is kept"""
+    """memory of earlier rows"""
     meta: bool = True
-    """what is learned is the loss after an adaptation; False = the plain loss, as MbPA++ learns"""
+    """train for the loss after an adaptation to neighbours; False = train for the plain loss, as MbPA++ does"""
     shared: bool = True
-    """in training one neighbourhood for all rows of an update, that of their mean key; False = one for each row, with
-    a copy of what is adapted for each"""
+    """in training, adapt once for all rows of an update, to the neighbours of their mean key; False = adapt for each
+    row to its own neighbours, with a copy of the adapted parameters for each"""
     inner_steps: Count = 1
-    """of the adaptation in training"""
+    """number of gradient steps of the adaptation in training"""
     inner_learning_rate: Annotated[float, zero_or_more()] = 1e-5
-    """of the adaptation in training (alpha)"""
+    """learning rate of the adaptation in training (alpha)"""
     order: Order = 1
-    """of the derivatives through the adaptation in training: 1 = the gradient at the adapted parameters"""
+    """order of the derivatives through the adaptation in training: 1 = the gradient at the adapted parameters
+    (first-order approximation); 2 = the gradient through the adaptation's steps"""
     exclude_self: bool = True
-    """a stored row is not among its own neighbours"""
+    """exclude a stored row from its own neighbours"""
     inference: Literal["random", "together", "each"] = "random"
-    """what is answered with: parameters adapted once to random rows, to the neighbours of the mean key of the rows that
-    are scored together (`evaluation.rows`), or for each row to its own (MbPA++)"""
+    """parameters that answer: 'random' = adapted once, to random stored rows; 'together' = adapted for every batch of
+    `evaluation.rows` rows, to the neighbours of their mean key; 'each' = adapted for every row, to its own neighbours
+    (MbPA++)"""
     learning_rate: Annotated[float, zero_or_more()] = 1e-5
-    """of the adaptation before answers"""
+    """learning rate of the adaptation before answering"""
 
     @property
     def adapts(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is done against forgetting: the methods of lifelong learning, and the memory of those that keep rows."""
+"""Settings of the methods of lifelong learning, and of the episodic memory of stored examples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Penalty = Annotated[float, zero_or_more()]
 
 @dataclass(slots=True, kw_only=True)
 class Method(Settings):
-    """What is done against forgetting; base of all methods."""
+    """Base class of the settings of all methods against forgetting. Facts about a method stand beside its fields."""
 
     made_by = ""  # file of memjax/lifelong and its function: fields -> the method
     every = 0  # examples from one replay, or projection, to the next; 0 = none is counted
@@ -44,39 +44,47 @@ class Method(Settings):
     adapts = False  # every row is scored with parameters that have been adapted to it
 
     def arguments(self) -> dict[str, Any]:
-        """Of the function that makes it."""
+        """Returns the keyword arguments of the function that makes the method."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(slots=True, kw_only=True)
 class EpisodicMemory(Settings):
-    """What is kept of the stream, as the rows that training has read."""
+    """An episodic memory: rows of earlier batches, stored to be learned again or looked up by their keys."""
 
     capacity: Count = 1000
-    """rows"""
+    """number of rows that the memory can hold"""
     policy: Literal["all", "random", "reservoir", "priority", "balanced", "diversity", "uncertainty", "forgettable"] = (
         "reservoir"
     )
-    """which rows are written: each, each with `probability`, by algorithm R, the best of random priorities, an equal
-    share of each of `groups`, those unlike what is kept, those that the model is least sure of, or those that were
-    answered rightly and then wrongly most often, each time they were replayed"""
+    """rule by which rows are written: 'all' = every row; 'random' = each with `probability`; 'reservoir' = a uniform
+    sample of all rows so far (algorithm R); 'priority' = those with the highest random priorities; 'balanced' = an
+    equal share of each class or task (`groups`); 'diversity' = rows unlike the stored ones; 'uncertainty' = rows of
+    which the model is least sure; 'forgettable' = rows whose answers changed most often from right to wrong when they
+    were replayed"""
     probability: Share = 1.0
-    """'random': of being written"""
+    """probability that a row is written where `policy` is 'random', share of the rows that are written where it is
+    'diversity'"""
     full: Literal["drop", "ring"] = "drop"
-    """'all' and 'random': a full memory takes nothing more, or overwrites its oldest rows"""
+    """behaviour of a full memory where `policy` is 'all', 'random' or 'diversity': 'drop' = nothing more is written;
+    'ring' = the oldest rows are overwritten"""
     groups: Literal["class", "task"] = "class"
-    """'balanced': what shares the memory equally"""
+    """groups that share the memory equally where `policy` is 'balanced'"""
     temperature: Positive = 0.1
-    """'diversity': divides the squared distance to the nearest key (beta)"""
+    """divisor of the squared distance to the nearest stored key where `policy` is 'diversity' (beta)"""
     unit: Literal["median", "one"] = "median"
-    """'diversity': of the temperature, the median squared distance between the first 256 keys, or 1; published is 10
-    times 1, for keys of BERT as they are: with keys of length 1 that is a uniform choice"""
+    """unit of `temperature` where `policy` is 'diversity': 'median' = the median squared distance between the first 256
+    keys; 'one' = 1. Published is a temperature of 10 with 'one', for BERT's keys as they are; for keys of length 1 that
+    amounts to a uniform choice"""
     sign: Literal["unlike", "like"] = "unlike"
-    """'diversity': rows unlike what is kept are written rather (the paper's words), or rows like it (its formula)"""
+    """rows that are preferred where `policy` is 'diversity': 'unlike' = rows far from the stored ones (the paper's
+    text); 'like' = rows near to them (the paper's formula)"""
     place: Literal["device", "host"] = "device"
-    """in the train state, on the devices; or in the memory of the host: for more rows, and every update waits for it"""
+    """storage of the rows: 'device' = in the train state, on the devices; 'host' = in the memory of the host, which has
+    room for more rows, but every update waits for it"""
     index: Literal["exact", "scann"] = "exact"
-    """how a memory on the host looks up keys: exactly, or with ScaNN, whose index is built anew as the memory grows"""
+    """search for the nearest keys where `place` is 'host': 'exact', or 'scann' = an approximate ScaNN index, which is
+    rebuilt as the memory grows"""
 
     def check(self, field: str, config: Config) -> None:
         del config
@@ -88,14 +96,14 @@ class EpisodicMemory(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Sequential(Method):
-    """Plain training on one task after the other: the lower bound of every method (ENC-DEC, naive, fine-tuning)."""
+    """Plain training on one task after the other (ENC-DEC, naive, fine-tuning): the lower bound of all methods."""
 
     made_by = "methods.sequential"
 
 
 @dataclass(slots=True, kw_only=True)
 class SingleTask(Method):
-    """Every task from the first parameters again: what each can reach alone, on the diagonal of the accuracies.
+    """Training on each task alone, from the initial parameters: what every task can reach without the others.
 
     The learning rate begins anew too, and a decay is laid out over the updates of all tasks: take `decay` 'constant'.
     """
@@ -105,12 +113,13 @@ class SingleTask(Method):
 
 @dataclass(slots=True, kw_only=True)
 class Joint(Method):
-    """Training on the examples of several tasks at once: the upper bounds."""
+    """Training on the examples of several tasks at once: the upper bound of all methods."""
 
     made_by = "methods.joint"
     stages: Literal["one", "cumulative", "anew"] = "one"
-    """all tasks shuffled in one stage (multi-task); all up to each task, going on (cumulative), or from the first
-    parameters again (joint re-training at every step)"""
+    """'one' = all tasks shuffled in one stage (multi-task learning); 'cumulative' = a stage for each task with all
+    tasks so far, going on from the stage before; 'anew' = such stages, each from the initial parameters (joint
+    re-training at every step)"""
 
     @property
     def joins(self) -> bool:
@@ -123,152 +132,166 @@ class Replay(Method):
 
     made_by = "methods.replay"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
-    """what is kept"""
+    """memory of earlier rows"""
     mode: Literal["sparse", "mixed"] = "mixed"
-    """an update of its own now and then (de Masson d'Autume et al. 2019), or rows in every update"""
+    """'sparse' = replayed rows get an update of their own now and then (de Masson d'Autume et al. 2019); 'mixed' = they
+    are added to every batch"""
     every: Count = 10_000
-    """'sparse': examples of the stream from one replay to the next"""
+    """number of examples of the stream between two replays where `mode` is 'sparse'"""
     rows: Count = 32
-    """replayed at once"""
+    """number of rows of a replay"""
     replace: bool = True
-    """drawn with replacement"""
+    """draw the rows of a replay with replacement"""
     compared: Literal["seen", "batch"] = "seen"
-    """classes that rows of the stream are compared with: all that were seen, or those of the batch alone, so that new
-    classes do not push old ones away (ER-ACE, Caccia et al. 2022)"""
+    """classes in the softmax over rows of the stream: 'seen' = all classes; 'batch' = the classes of the batch alone,
+    so that new classes do not push old ones away (ER-ACE, Caccia et al. 2022)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class AGEM(Method):
-    """A-GEM (Chaudhry et al. 2019): no update against the gradient of rows from the memory."""
+    """A-GEM (Chaudhry et al. 2019): updates are projected so that they do not increase the loss on stored rows."""
 
     made_by = "methods.agem"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
-    """what is kept"""
+    """memory of earlier rows"""
     rows: Count = 32
-    """whose gradient is the reference"""
+    """number of rows of the memory whose gradient is the reference for a projection"""
     every: Number = 0
-    """examples from one projected update to the next; 0 = every update is projected"""
+    """number of examples of the stream between two projected updates; 0 = every update is projected"""
 
 
 @dataclass(slots=True, kw_only=True)
 class GEM(Method):
-    """GEM (Lopez-Paz and Ranzato 2017): no update against the gradient of the rows of any earlier task."""
+    """GEM (Lopez-Paz and Ranzato 2017): updates are projected so that they increase no earlier task's loss on its
+    stored rows.
+    """
 
     made_by = "methods.gem"
     rows: Count = 100
-    """kept of each task, all of which a gradient is of"""
+    """number of stored rows of each task, over all of which its gradient is computed"""
     margin: Annotated[float, zero_or_more()] = 0.5
-    """least weight of each earlier gradient once one is violated (the memory strength of the authors' code); 0 = as in
-    the paper's program"""
+    """minimum weight of every earlier task's gradient once one of them is violated (memory strength in the authors'
+    code); 0 = as in the paper's program"""
     epsilon: Annotated[float, zero_or_more()] = 1e-3
-    """added to the diagonal of the dual program"""
+    """number added to the diagonal of the dual quadratic program"""
     stored: bool = False
-    """hold the gradients of all tasks at once: less arithmetic, and as many gradients in memory as tasks"""
+    """hold the gradients of all tasks in memory at once, which takes less computation and one gradient per task of
+    memory"""
 
 
 @dataclass(slots=True, kw_only=True)
 class EWC(Method):
-    """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty around what earlier tasks left."""
+    """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty holds parameters that matter to old
+    tasks.
+    """
 
     made_by = "methods.ewc"
     weight: Penalty = 1.0
-    """of the penalty (the paper's lambda)"""
+    """weight of the penalty (lambda in the paper)"""
     fisher: Literal["example", "batch", "true"] = "example"
-    """squared gradients of single rows, the empirical Fisher information; of whole batches, as Avalanche has it,
-    smaller by about the rows of a batch; or of single rows with labels that the model draws"""
+    """estimate of the Fisher information: 'example' = squared gradients of single rows (empirical Fisher information);
+    'batch' = squared gradients of whole batches, as in Avalanche, smaller by about the number of rows of a batch;
+    'true' = of single rows with labels drawn from the model"""
     batches: Count = 32
-    """batches of a task's data that the Fisher information is the mean of"""
+    """number of batches of a task over which the Fisher information is averaged"""
     form: Literal["separate", "online"] = "separate"
-    """a penalty around each earlier task, or one around the last with the information of all"""
+    """'separate' = one penalty around the parameters after each earlier task; 'online' = a single penalty around those
+    after the last task, with the information of all"""
     decay: Share = 1.0
-    """online: share of the earlier information that stays at each task (the gamma of Schwarz et al. 2018)"""
+    """factor on the information of earlier tasks at each new one where `form` is 'online', from 0 to 1 (gamma in
+    Schwarz et al. 2018)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class MAS(Method):
-    """Memory aware synapses (Aljundi et al. 2018): importance is how much the outputs depend on a parameter."""
+    """Memory aware synapses (Aljundi et al. 2018): a quadratic penalty on parameters that the outputs depend on."""
 
     made_by = "methods.mas"
     weight: Penalty = 1.0
-    """of the penalty (lambda)"""
+    """weight of the penalty (lambda in the paper)"""
     flavour: Literal["example", "batch"] = "example"
-    """absolute gradients of single rows, or of whole batches, where they cancel"""
+    """gradients whose absolute values are averaged: 'example' = of single rows; 'batch' = of whole batches, where
+    opposite signs cancel"""
     batches: Count = 32
-    """batches of a task's data"""
+    """number of batches of a task over which the importance is averaged"""
     alpha: Share | None = None
-    """None = the sum over tasks; else the share of the earlier importance (Avalanche: 0.5)"""
+    """weight of earlier tasks in the importance, from 0 to 1 (0.5 in Avalanche); the new task has the rest; None = the
+    importances of all tasks are added up"""
 
 
 @dataclass(slots=True, kw_only=True)
 class SI(Method):
-    """Synaptic intelligence (Zenke et al. 2017): importance is what a parameter has contributed along the way."""
+    """Synaptic intelligence (Zenke et al. 2017): a quadratic penalty on parameters that have reduced the loss."""
 
     made_by = "methods.si"
     weight: Penalty = 1.0
-    """of the penalty (the paper's c)"""
+    """weight of the penalty (c in the paper)"""
     damping: Positive = 0.1
-    """added to the squared distance of each parameter (the paper's xi)"""
+    """number added to the squared distance that a parameter has moved (xi in the paper)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class LwF(Method):
-    """Learning without forgetting (Li and Hoiem 2016): the model before the task teaches on the task's inputs."""
+    """Learning without forgetting (Li and Hoiem 2016): the model before a task is the teacher on the task's inputs."""
 
     made_by = "methods.lwf"
     weight: Penalty = 1.0
-    """of the divergence from the teacher"""
+    """weight of the divergence from the teacher's answers"""
     temperature: Positive = 2.0
-    """divides the scores of both"""
+    """divisor of the scores of model and teacher before their softmax"""
 
 
 @dataclass(slots=True, kw_only=True)
 class LogitKD(Method):
-    """Experience replay whose rows the model before the task teaches too."""
+    """Experience replay with distillation: the model before a task is the teacher on the replayed rows."""
 
     made_by = "methods.logit_kd"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
-    """what is kept"""
+    """memory of earlier rows"""
     rows: Count = 32
-    """replayed beside every batch"""
+    """number of replayed rows beside every batch"""
     weight: Penalty = 1.0
-    """of the divergence from the teacher"""
+    """weight of the divergence from the teacher's answers"""
     temperature: Positive = 2.0
-    """divides the scores of both"""
+    """divisor of the scores of model and teacher before their softmax"""
     annealed: bool = False
-    """the weight falls from all to nothing while a task is learned (published code of ELLE)"""
+    """let `weight` fall to 0 while a task is learned (as the published code of ELLE does)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Neighborly(Method):
-    """What MbPA, MbPA++ and Meta-MbPA share: a memory that is replayed now and then, and read by its keys."""
+    """Common settings of MbPA, MbPA++ and Meta-MbPA: sparse replay, and adaptation to stored neighbours of a query."""
 
     memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(policy="all", capacity=10_000))
-    """what is kept"""
+    """memory of earlier rows"""
     every: Number = 10_000
-    """examples of the stream from one replay to the next; 0 = no replay"""
+    """number of examples of the stream between two replays; 0 = no replay"""
     rows: Count = 100
-    """replayed at once"""
+    """number of rows of a replay"""
     num_neighbors: Count = 32
-    """of an adaptation (K); of questions, windows of their texts"""
+    """number of nearest stored rows that an adaptation uses (K); for question answering windows of texts"""
     weights: Literal["uniform", "inverse_distance", "softmax"] = "uniform"
-    """of the neighbours: MbPA++ has them uniform, MbPA by their inverse distance"""
+    """weights of the neighbours in the loss of the adaptation: 'uniform' (MbPA++), 'inverse_distance' (MbPA), or
+    'softmax' over negative distances or inner products"""
     metric: Literal["squared_l2", "inner_product"] = "squared_l2"
-    """of keys"""
+    """measure by which the keys of a query and of stored rows are compared"""
     key: Literal["inputs", "first", "question", "mean", "prompt"] = "inputs"
-    """of a row: its inputs where they are vectors, or what the frozen encoder gives for its first token, for the first
-    token of a question, the mean, or the mean up to the first token that is asked for (of Instructions)"""
+    """key of a row: 'inputs' = its vector of numbers; the others are states of the frozen encoder: 'first' = at the
+    first token, 'question' = at the first token of the question, 'mean' = averaged over the text, 'prompt' = averaged
+    up to the first token of the answer (task Instructions)"""
     steps: Number = 30
-    """of the adaptation before answers (L); 0 = none"""
+    """number of gradient steps of the adaptation before answering (L); 0 = no adaptation"""
     learning_rate: Annotated[float, zero_or_more()] = 5e-3
-    """of the adaptation before answers"""
+    """learning rate of the adaptation before answering"""
     momentum: Share = 0.0
-    """of the adaptation before answers"""
+    """momentum of the adaptation before answering"""
     penalty: Penalty = 1e-3
-    """of the squared distance to the trained parameters (lambda)"""
+    """weight of the squared distance to the trained parameters in the adaptation's loss (lambda)"""
     adapted: tuple[str, ...] = ()
-    """parts of the paths of the parameters that are adapted; () = all"""
+    """parts of the paths of the parameters that are adapted; () = all parameters"""
     queries: Count = 16
-    """adapted side by side on a device, where each row is for itself: each has its own copy of what is adapted"""
+    """number of queries adapted side by side on a device, where every row is adapted to its own neighbours; each takes
+    a copy of the adapted parameters"""
 
     def check(self, field: str, config: Config) -> None:
         del config
@@ -282,7 +305,7 @@ class MbPA(Neighborly):
 
     made_by = "mbpa.mbpa"
     neighbors: Literal["nearest", "random"] = "nearest"
-    """whom a query is adapted to; random ones need no keys"""
+    """stored rows that a query is adapted to: the 'nearest', or 'random' ones, which need no keys"""
 
     def check(self, field: str, config: Config) -> None:
         super(MbPA, self).check(field, config)  # slots=True makes the class anew, which a bare super() does not see

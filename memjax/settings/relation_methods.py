@@ -1,4 +1,4 @@
-"""Methods that keep examples of every task and compare by similarity: EMAR, EMR and EA-EMR."""
+"""Settings of methods that rehearse stored examples and score by similarity: EMAR, EMR and EA-EMR."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["EMAR", "EMR", "EAEMR"]
 
 @dataclass(slots=True, kw_only=True)
 class Rehearsing(Method):
-    """Keeps examples of every task, and scores by similarity."""
+    """Common settings of EMAR, EMR and EA-EMR, which store examples of every task and score classes by similarity."""
 
     size: Annotated[int, zero_or_more("no memory", "examples")] = 50
-    """kept of each task (B)"""
+    """number of examples that are stored of each task (B); 0 = no memory"""
 
     def check(self, field: str, config: Config) -> None:
         similar, kind = config.task.similarity, type(self).__name__
@@ -29,33 +29,35 @@ class Rehearsing(Method):
 
 @dataclass(slots=True, kw_only=True)
 class EMAR(Rehearsing):
-    """EMAR (Han et al. 2020): prototypes of classes, activated and reconsolidated after every task."""
+    """EMAR (Han et al. 2020): after each task, trains against class prototypes that are made from stored examples."""
 
     made_by = "emar.emar"
     selection: Literal["two_level", "flat", "random"] = "two_level"
-    """who is kept: as many of each class as k-means over the task calls for, those nearest to the centroids of the
-    class; those nearest to the centroids of the task; or any"""
+    """choice of the stored examples: 'two_level' = in each class those nearest to its k-means centroids, as many as
+    k-means over the task gives the class; 'flat' = those nearest to the k-means centroids of the task; 'random'"""
     embedding: Literal["learned", "name"] = "learned"
-    """what prototypes are made of beside examples: the vector of the class in the head, or what the encoder makes of
-    its name"""
+    """vector of a class that its final prototype averages with its stored examples: 'learned' = the vector in the head;
+    'name' = the encoding of the class's name, which the prototypes of every round average too"""
     first: Literal["task", "both"] = "task"
-    """examples of the first pass over a task: its own, or what is kept of others too"""
+    """examples of the first pass over a task: 'task' = its own; 'both' = also the stored ones of earlier tasks"""
     rounds: Number = 2
-    """of activation and reconsolidation; prototypes are made anew in each"""
+    """number of rounds of activation (training on memory and task) and reconsolidation (training on the memory against
+    prototypes) after a task; each makes new prototypes"""
     activations: Number = 1
-    """epochs over memory and task in a round"""
+    """number of epochs over memory and task in a round"""
     reconsolidations: Number = 1
-    """epochs over the memory in a round"""
+    """number of epochs over the memory in a round"""
     instances: Annotated[int, zero_or_more("all", "examples")] = 4
-    """of a class, drawn from what is kept for a prototype of a round, and for its reconsolidation"""
+    """number of stored examples of each class that are drawn for its prototype in a round, and as many for its
+    reconsolidation; 0 = all"""
     rows: Count = 5
-    """of a batch in reconsolidation"""
+    """number of rows of a batch in reconsolidation"""
     new_optimizer: bool = False
-    """the optimiser is at its beginning in every pass"""
+    """start every pass with a new state of the optimiser"""
 
     @classmethod
     def as_published(cls) -> EMAR:
-        """As the authors' code has it, which is not as the paper says."""
+        """Returns the settings of the authors' code, which differ from the paper."""
         whole = {"instances": 0, "new_optimizer": True}
         return cls(selection="flat", embedding="name", first="both", **whole)
 
@@ -64,35 +66,37 @@ class EMAR(Rehearsing):
         vectors, margin = config.task.vectors, config.task.margin
         require(vectors == "learned", "task.vectors", vectors, "'learned' with EMAR")
         require(not margin, "task.margin", margin, "0 with EMAR")
-        named = self.embedding == "learned" or config.model.reads == "words"
-        require(named, f"{field}embedding", self.embedding, "'learned' but with a BiLSTM")
+        has_vector = self.embedding == "learned" or config.model.reads == "words"
+        require(has_vector, f"{field}embedding", self.embedding, "'learned' but with a BiLSTM")
 
 
 @dataclass(slots=True, kw_only=True)
 class EMR(Rehearsing):
-    """EMR (Wang et al. 2019): before each batch one step on all that is kept of one earlier task, each in turn."""
+    """EMR (Wang et al. 2019): before each batch, one update on all stored examples of one earlier task, each task in
+    turn.
+    """
 
     made_by = "ea_emr.emr"
     selection: Literal["random", "flat"] = "random"
-    """who is kept: any, or those nearest to the centroids of k-means over the task"""
+    """choice of the stored examples: 'random', or 'flat' = those nearest to the k-means centroids of the task"""
     normalized: bool = True
-    """'flat': features of length 1"""
+    """scale features to length 1 before k-means where `selection` is 'flat'"""
     num_candidates: Number = 10
-    """other classes that a kept example is compared with, drawn anew for each task from those seen; 0 = its own
-    candidates"""
+    """number of other classes that a stored example is compared with, drawn for each task from the classes seen so far;
+    0 = the example's own candidates"""
 
 
 @dataclass(slots=True, kw_only=True)
 class EAEMR(EMR):
-    """EA-EMR (Wang et al. 2019): EMR, and a linear map after each task that brings embeddings to where they were."""
+    """EA-EMR (Wang et al. 2019): EMR with a linear map, fitted after each task, that restores earlier embeddings."""
 
     made_by = "ea_emr.ea_emr"
     selection: Literal["random", "flat"] = "flat"
-    """as in EMR"""
+    """choice of the stored examples: 'random', or 'flat' = those nearest to the k-means centroids of the task"""
     alignments: Number = 20
-    """epochs over what is kept in which the map is fitted; 0 = it stays the identity"""
+    """number of epochs over the stored examples in which the linear map is fitted; 0 = it stays the identity"""
     learning_rate: Positive = 1e-4
-    """of the map's own Adam"""
+    """learning rate of the Adam optimiser that fits the linear map"""
 
     aligns = True
 
