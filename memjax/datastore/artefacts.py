@@ -1,10 +1,10 @@
-"""Serialised indices in the folder of a store: whole or not there, checked when they are opened.
+"""Saved indices in the folder of a store, which are complete or absent, and checked when they are opened.
 
-    indices/NAME.json       what it is, of which store, and the size and SHA-256 of each of its files; written last
-    indices/NAME-xxxxxxxx/  the files that the library of the backend has written
+    indices/NAME.json       description, fingerprint of the store, size and SHA-256 of each file; written last
+    indices/NAME-xxxxxxxx/  files that the library of the backend has written
 
-The JSON file names the folder. Building again writes another folder and replaces the JSON file; a folder that no JSON
-file names is what an interrupted build has left, and the next build of that name deletes it.
+The JSON file names the folder. Building again writes another folder and replaces the JSON file. A folder that no JSON
+file names is left over from an interrupted build, and the next build with that name deletes it.
 """
 
 import errno
@@ -23,18 +23,18 @@ from memjax.datastore.store import Store
 def save_artefact(
     store: Store, name: str, about: dict[str, Any], write: Callable[[Path], None], expected_bytes: int = 0
 ) -> None:
-    """Saves an index, in place of the one of that name if there is one.
+    """Saves an index in the folder of a store, replacing an index of the same name.
 
     Args:
-      store: whose index it is.
-      name: of the index.
-      about: what it is, a JSON object; `open_artefact` gives it back.
-      write: writes files into an empty folder.
-      expected_bytes: that it will take, about.
+      store: Store that the index belongs to.
+      name: Name of the index.
+      about: Description of the index, a JSON object that `open_artefact` returns.
+      write: Function that writes the files of the index into an empty folder.
+      expected_bytes: Approximate size of the files, for checking the free space first.
 
     Raises:
-      ValueError: another process is saving an index of that name.
-      DiskFull: no space is left; the old index is still there.
+      ValueError: Another process is saving an index of that name.
+      DiskFull: No space is left. The old index is still there.
     """
     indices = store.path / "indices"
     hint = f"free some and build the index {name} again"
@@ -62,10 +62,10 @@ def save_artefact(
 
 
 def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
-    """(folder, about) of a saved index whose files are what was written.
+    """Checks the files of a saved index, and returns their folder and the description of the index.
 
     Raises:
-      ValueError: there is none, it is damaged, or it was made from other keys than the store has now.
+      ValueError: There is no such index, it is damaged, or it was built from other keys than the store has now.
     """
     path = store.path / "indices" / f"{name}.json"
     if not path.is_file():
@@ -78,17 +78,18 @@ def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
         )
     folder = path.parent / value["folder"]
     for file, expected in value["files"].items():
-        found = folder / file
-        intact = found.is_file() and found.stat().st_size == expected["bytes"]
-        if not intact or file_checksum(found) != expected["sha256"]:
+        saved_file = folder / file
+        intact = saved_file.is_file() and saved_file.stat().st_size == expected["bytes"]
+        if not intact or file_checksum(saved_file) != expected["sha256"]:
             raise ValueError(
-                f"index: {found} is damaged: it is not what was written; build the index again (memjax datastore index)"
+                f"index: {saved_file} is damaged: it is not what was written; "
+                "build the index again (memjax datastore index)"
             )
     return folder, value["about"]
 
 
 def artefact_problems(store: Store) -> Iterator[str]:
-    """Reads all saved indices and yields one line for every one that cannot be opened."""
+    """Reads all saved indices and yields a line for every one that cannot be opened."""
     for name in artefact_names(store):
         try:
             open_artefact(store, name)
@@ -97,13 +98,13 @@ def artefact_problems(store: Store) -> Iterator[str]:
 
 
 def remove_artefact(store: Store, name: str) -> None:
-    """Deletes a saved index; after a crash it is there in full or not at all."""
+    """Deletes a saved index. A crash leaves it complete or absent."""
     (store.path / "indices" / f"{name}.json").unlink(missing_ok=True)
     remove_leftovers(store, name)
 
 
 def artefact_names(store: Store) -> list[str]:
-    """Names of all saved indices of a store."""
+    """Returns the names of all saved indices of a store."""
     return sorted(path.stem for path in (store.path / "indices").glob("*.json"))
 
 
@@ -111,15 +112,16 @@ def remove_leftovers(store: Store, name: str) -> None:
     """Deletes the folders of an index that its JSON file does not name."""
     path = store.path / "indices" / f"{name}.json"
     try:
-        kept = read_json(path)["folder"] if path.is_file() else ""
+        current_folder = read_json(path)["folder"] if path.is_file() else ""
     except ValueError:  # it is damaged and names nothing any more
-        kept = ""
+        current_folder = ""
     for folder in path.parent.glob(f"{name}-????????"):
-        if folder.name != kept:
+        if folder.name != current_folder:
             shutil.rmtree(folder)
 
 
 def _write(folder: Path, write: Callable[[Path], None], hint: str) -> None:
+    """Calls `write`, and explains a failure on a full disk."""
     try:
         write(folder)
     except RuntimeError as error:  # the libraries of the backends do not say why they could not write

@@ -1,11 +1,11 @@
-"""The parts of a store made by an Apache Beam pipeline, on as many machines as its runner has.
+"""Parts of a store or index made by an Apache Beam pipeline, on as many machines as its runner has.
 
-Beam hands out the numbers of parts, and nothing else passes through it: the workers read the data and write the store
-themselves. So all of them, and whoever starts the pipeline, see the same disk under the same path. It must know locks
-and appending, as local disks and NFS do and object stores do not.
+Beam only hands out the numbers of the parts. The workers read the data and write the store themselves. So all of them,
+and the process that starts the pipeline, must see the same disk under the same path. The disk must support locks and
+appending, as local disks and NFS do. Object stores do not.
 
-A part may be tried again, and a pipeline may be started again, whatever ended it: what makes the parts goes on where
-it stood.
+A part may be tried again, and a pipeline may be started again, whatever ended it. Each part continues where its last
+try stopped.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 from memjax.datastore.files import DiskFull
 
 MARK = "memjax-error:"
-"""Before the line of an error: runners pass on the text of an exception, not the exception."""
+"""Prefix of an error's line. Runners pass on the text of an exception, not the exception itself."""
 WATCH_SECONDS = 1.0
 
 
@@ -30,19 +30,19 @@ def run_pipeline(
     options: Sequence[str] = (),
     watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Makes every part, each as one element of a pipeline, and returns when all are made.
+    """Makes every part as one element of a pipeline, and returns when all are made.
 
     Args:
-      load: gives the function that makes a part. It is called once in each process of a worker, and sent there: a
-        function of a module, or a `functools.partial` of one.
-      parts: their numbers; the work on a part must go on where an earlier try has stopped.
-      runner: of Beam, such as DirectRunner (this machine), DataflowRunner, FlinkRunner, SparkRunner.
-      options: of the pipeline, `name=value` or `name`, such as `direct_num_workers=4`.
-      watch: called about once a second while the pipeline runs.
+      load: Function that returns the function that makes a part. It is called once in each worker process and is sent
+        there, so it must be a function of a module, or a `functools.partial` of one.
+      parts: Numbers of the parts. The work on a part must continue where an earlier try has stopped.
+      runner: Runner of Beam, such as DirectRunner (this machine), DataflowRunner, FlinkRunner or SparkRunner.
+      options: Options of the pipeline, `name=value` or `name`, such as `direct_num_workers=4`.
+      watch: Function called about once a second while the pipeline runs.
 
     Raises:
-      ValueError: a runner or option that Beam does not know, or what `load` or a part has raised.
-      DiskFull: no space is left where a part is written.
+      ValueError: Beam does not know the runner or an option, or `load` or a part has raised an error.
+      DiskFull: No space is left where a part is written.
     """
     import apache_beam as beam  # type: ignore[import-not-found]
     from apache_beam.options.pipeline_options import PipelineOptions  # type: ignore[import-not-found]
@@ -53,11 +53,11 @@ def run_pipeline(
             self._loaded = Shared()
 
         def setup(self):
-            with _marked():
+            with _encode_errors():
                 self._make = self._loaded.acquire(load)
 
         def process(self, part: int) -> Iterator[int]:
-            with _marked():
+            with _encode_errors():
                 self._make(part)
             yield part
 
@@ -75,15 +75,15 @@ def run_pipeline(
     # Without the reshuffle a runner would keep all parts in the one place where they are created.
     _ = pipeline | "Parts" >> beam.Create(list(parts)) | beam.Reshuffle() | "Make" >> beam.ParDo(MakePart())
     try:
-        with _watching(watch):
+        with _call_periodically(watch):
             pipeline.run().wait_until_finish()
     except Exception as error:
-        raise _unmarked(error) or error from None
+        raise _decode_error(error) or error from None
 
 
 @contextlib.contextmanager
-def _marked() -> Iterator[None]:
-    """Writes what a `ValueError` or `OSError` says in a form that `_unmarked` finds in a longer text."""
+def _encode_errors() -> Iterator[None]:
+    """Rewrites a `ValueError` or `OSError` in a form that `_decode_error` finds in a longer text."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -93,8 +93,8 @@ def _marked() -> Iterator[None]:
         raise RuntimeError(f"{MARK}{json.dumps([line, file])}") from error
 
 
-def _unmarked(error: Exception) -> Exception | None:
-    """The error that `_marked` has written into the text of another one."""
+def _decode_error(error: Exception) -> Exception | None:
+    """Recovers the error that `_encode_errors` has written into the text of another exception."""
     _, mark, rest = str(error).rpartition(MARK)
     if not mark:
         return None
@@ -103,7 +103,8 @@ def _unmarked(error: Exception) -> Exception | None:
 
 
 @contextlib.contextmanager
-def _watching(watch: Callable[[], Any]) -> Iterator[None]:
+def _call_periodically(watch: Callable[[], Any]) -> Iterator[None]:
+    """Calls `watch` about once a second in a thread while the block runs."""
     done = threading.Event()
 
     def run() -> None:

@@ -1,6 +1,6 @@
-"""Small files that are old or new and never half of it, data that is on the disk when it is said to be, full disks.
+"""Crash-safe files: replaced as a whole, written through to the disk, and explained when the disk is full.
 
-A JSON file written here carries the checksum of its own contents, so that a flipped bit in it is noticed too.
+A JSON file written here carries the checksum of its own contents, so that even a flipped bit is noticed.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ import numpy as np
 __all__ = ["DiskFull"]
 
 PARTIAL = ".partial"
-"""end of the names of files that are being written"""
+"""Suffix of the names of files that are being written."""
 
 
 class DiskFull(OSError):
-    """No space is left; names the file, and says what is there and how to go on."""
+    """An error for a full disk. It names the file, and says what is already written and how to continue."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes an object with its checksum; after a crash there is the old file or the new one.
+    """Writes a JSON object with its checksum. A crash leaves either the old file or the new one.
 
     Args:
-      path: of the file.
-      value: a JSON object without the name `checksum`.
+      path: File to write.
+      value: JSON object without the name `checksum`.
     """
     text = json.dumps({**value, "checksum": checksum(value)}, indent=1) + "\n"
     # Hosts that share a disk may write the same file at once: each has a temporary file of its own.
@@ -45,10 +45,10 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote, with its `checksum`.
+    """Reads a JSON object that `write_json` wrote, including its `checksum`.
 
     Raises:
-      ValueError: the file is not what was written.
+      ValueError: The file is not as it was written.
     """
     try:
         value = json.loads(path.read_text("utf-8"))
@@ -61,7 +61,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def checksum(value: Any) -> str:
-    """SHA-256 of a JSON value, in hexadecimal digits; the order of names in an object does not count.
+    """Returns the SHA-256 of a JSON value in hexadecimal digits. The order of names in an object has no effect.
 
     Example:
       >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
@@ -71,13 +71,13 @@ def checksum(value: Any) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
+    """Returns the SHA-256 of a file in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file that survives a loss of power; its name does after `sync` of the folder."""
+    """Writes a file whose contents survive a loss of power. Its name survives after `sync` of the folder."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(descriptor, data)
@@ -87,19 +87,20 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Writes everything at the end of a file (`os.write` may write a part)."""
+    """Writes all bytes at the end of a file, where `os.write` may write only some."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array, without a copy and for every dtype (bfloat16 has no buffer of its own)."""
+    """Returns the bytes of a contiguous array of any dtype without a copy."""
+    # The view as bytes is for bfloat16, which has no buffer of its own.
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def sync(path: Path) -> None:
-    """Makes new names in a folder, or what somebody else wrote to a file, survive a loss of power."""
+    """Makes new names in a folder, or the contents of a file that another writer wrote, survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -109,7 +110,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def explain_full_disk(path: Path, message: str) -> Iterator[None]:
-    """Gives the error of a full disk (or quota) the file and a message; lets all others pass."""
+    """Turns errors of a full disk or quota into `DiskFull` with a file and a message. Other errors pass unchanged."""
     try:
         yield
     except OSError as error:
@@ -120,10 +121,14 @@ def explain_full_disk(path: Path, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """One process at a time; the lock falls when the process ends, however that happens.
+    """Locks a file, so that one process at a time runs the block. The lock ends with the process, however it ends.
+
+    Args:
+      path: Lock file, which is created.
+      what: Name of the locked thing in the error message.
 
     Raises:
-      ValueError: another process holds it.
+      ValueError: Another process holds the lock.
     """
     import fcntl
 

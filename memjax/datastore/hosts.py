@@ -1,4 +1,4 @@
-"""Indices of several processes as one: a store that outgrows the memory of one host."""
+"""One index over several processes, for a store that does not fit into the memory of one host."""
 
 import jax
 import numpy as np
@@ -9,13 +9,17 @@ __all__ = ["HostsIndex"]
 
 
 class HostsIndex(BaseIndex):
-    """The index of this process together with those of all others, each of other entries of one store.
+    """An index that joins the indices of all processes, each over other entries of one store.
+
+    Every process calls `search` with the same queries, as for a jitted function on several hosts. Each process searches
+    its own entries, and only the scores and ids of its neighbours are sent to all. With one process it gives the
+    results of its own index.
 
     Every process calls `search` with the same queries, as a step of a program on several hosts does; each searches its
     own entries, and scores and ids of what was found, and nothing else, go to all. With one process it is its index.
 
     Attributes:
-      entries: of all processes.
+      entries: Number of entries of all processes.
 
     Example:
       >>> from memjax.datastore.exact import ExactIndex
@@ -25,10 +29,13 @@ class HostsIndex(BaseIndex):
     """
 
     def __init__(self, index: Index):
-        """Takes this process's part, such as `open_index(store, "scann", part=jax.process_index())`.
+        """Joins this process's index with those of the others. All processes have to call it.
+
+        Args:
+          index: Index of this process, such as `open_index(store, "scann", part=jax.process_index())`.
 
         Raises:
-          ValueError: parts of several metrics or widths.
+          ValueError: The indices of the processes differ in metric or width.
         """
         kinds = _gather(np.array([index.metric == "squared_l2", index.dim, index.entries], np.int64))
         if (kinds[:, :2] != kinds[0, :2]).any():
@@ -37,16 +44,17 @@ class HostsIndex(BaseIndex):
         self._index = index
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
-        own = self._index.search(queries, num_neighbors)
-        scores, ids, valid = (_gather(np.asarray(array)) for array in own)
+        local_neighbors = self._index.search(queries, num_neighbors)
+        scores, ids, valid = (_gather(np.asarray(array)) for array in local_neighbors)
         parts = [Neighbors(*part) for part in zip(scores, ids, valid, strict=True)]
         return merge_neighbors(parts, num_neighbors, self.metric)
 
 
 def _gather(array: np.ndarray) -> np.ndarray:
-    """`[...]` of every process -> `[processes, ...]`, bit for bit: as bytes, since JAX would shorten 64-bit numbers."""
+    """Gathers an array of every process, `[...]` -> `[processes, ...]`, bit for bit."""
     if jax.process_count() == 1:
         return array[None]
+    # The arrays travel as bytes, since JAX would shorten 64-bit numbers.
     from jax.experimental import multihost_utils
 
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Opens the index of a store, whatever searches it."""
+"""Opening the index of a store with a backend of choice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from memjax.datastore.store import Store
 __all__ = ["choose_backend", "open_index"]
 
 SMALL_BYTES = 1 << 30
-"""of keys that are searched exactly where no index was built"""
+"""Bytes of keys up to which a store without an index is searched exactly."""
 
 OPENERS: dict[Backend, Callable[..., Index]] = {
     "exact": ExactIndex.from_store,
@@ -34,21 +34,21 @@ def open_index(
     num_candidates: int = 0,
     **options: Any,
 ) -> Index:
-    """An index of a store.
+    """Opens an index of a store.
 
     Args:
-      store: its keys.
-      backend: one of `Backend`. "exact" loads the keys into the memory of a device, "sharded" into that of all devices
-        of a mesh; "streamed" reads them from disk for every search; "scann" and "faiss" open what `build_scann` or
-        `build_faiss` has saved in the store.
-      metric: of the scores.
-      exact_scores: score what was found again with the keys of the store.
-      num_candidates: see `rescore`.
-      **options: of the backend: see `ExactIndex.from_store`, `StreamedIndex`, `ShardedIndex.from_store`, `open_scann`,
-        `open_faiss`.
+      store: Store with the keys.
+      backend: One of `Backend`. "exact" loads the keys into the memory of a device, "sharded" into that of all devices
+        of a mesh. "streamed" reads them from disk for every search. "scann" and "faiss" open the index that
+        `build_scann` or `build_faiss` has saved in the store.
+      metric: Metric of the scores, "squared_l2" or "inner_product".
+      exact_scores: Whether the scores of the neighbours are computed again from the keys of the store.
+      num_candidates: Number of candidates for exact scores. See `rescore`.
+      **options: Options of the backend. See `ExactIndex.from_store`, `StreamedIndex`, `ShardedIndex.from_store`,
+        `open_scann` and `open_faiss`.
 
     Raises:
-      ValueError: an unknown backend or metric, or an index that was not built, is damaged or of another store.
+      ValueError: The backend or metric is unknown, or the index was not built, is damaged or belongs to another store.
     """
     check_metric(metric)
     if backend not in OPENERS:
@@ -58,14 +58,14 @@ def open_index(
 
 
 def choose_backend(store: Store, metric: Metric = "squared_l2") -> str:
-    """What a store is best searched with: an index that was built for it, or exactly where it is small.
+    """Returns the best backend for a store: an index that was built for it, or "exact" where the store is small.
 
     Args:
-      store: which.
-      metric: of the scores.
+      store: Store to search.
+      metric: Metric of the scores, "squared_l2" or "inner_product".
 
     Raises:
-      ValueError: a large store without an index.
+      ValueError: The store is large and has no index.
     """
     built = [
         name for name in ("scann", "faiss") if any(n.startswith(f"{name}_{metric}") for n in artefact_names(store))

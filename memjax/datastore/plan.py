@@ -1,4 +1,4 @@
-"""What a store will cost, before it is built."""
+"""Estimates of the disk space, memory and time that a datastore will take, before it is built."""
 
 import dataclasses
 import math
@@ -18,19 +18,19 @@ GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """Bytes and seconds of a store that is to be built.
+    """Estimated bytes and seconds of a store that is to be built.
 
     Attributes:
-      entries: of the store.
-      key_bytes: of all keys.
-      value_bytes: of all values.
-      checksum_bytes: of the checksums of all blocks.
-      index_bytes: backend -> bytes of its index, in the place where it is searched: device memory of `exact` and
-        `sharded` (per device), main memory and disk of `scann` and `faiss`. Estimates.
-      build_bytes: backend -> main memory while its index is built.
-      forward_seconds: of the forward passes of all hosts together, or None where their speed is not known.
-      write_seconds: of writing, on one disk, or None.
-      free_bytes: on the disk, or None where no path was given.
+      entries: Number of entries of the store.
+      key_bytes: Bytes of all keys.
+      value_bytes: Bytes of all values.
+      checksum_bytes: Bytes of the checksums of all blocks.
+      index_bytes: Estimated bytes of the index by backend, in the memory that it is searched in. This is device memory
+        for `exact` and `sharded` (per device), main memory and disk for `scann` and `faiss`.
+      build_bytes: Estimated bytes of main memory by backend while the index is built.
+      forward_seconds: Seconds of the forward passes of all hosts together. None where their speed is not known.
+      write_seconds: Seconds of writing the store to one disk. None where its speed is not known.
+      free_bytes: Free bytes of the disk. None where no path was given.
     """
 
     entries: int
@@ -45,16 +45,16 @@ class StorePlan:
 
     @property
     def store_bytes(self) -> int:
-        """On disk, without indices."""
+        """The bytes of the store on disk, without indices."""
         return self.key_bytes + self.value_bytes + self.checksum_bytes
 
     @property
     def fits(self) -> bool:
-        """The store fits on its disk, as far as is known."""
+        """Whether the store fits on its disk. True where the free space is unknown."""
         return self.free_bytes is None or self.store_bytes <= self.free_bytes
 
     def lines(self) -> list[str]:
-        """The plan in words, a line for each part."""
+        """Formats the plan for printing, one line for each item."""
         free = "" if self.free_bytes is None else f" of {_size(self.free_bytes)} free"
         lines = [
             f"entries   {self.entries:,}",
@@ -78,15 +78,16 @@ def plan_store(
     write_bytes_per_second: float | None = None,
     num_devices: int = 1,
 ) -> StorePlan:
-    """The cost of a store of so many entries.
+    """Estimates what a store with this number of entries costs.
 
     Args:
-      header: of the store.
-      entries: one for each token that is scored.
-      path: where it is to be; its disk is asked for free space (nothing is written).
-      tokens_per_second: of the forward pass of all hosts together, measured on a few batches.
-      write_bytes_per_second: of the disk, see `measure_write_speed`.
-      num_devices: over which the `sharded` backend splits the keys.
+      header: Description of the store.
+      entries: Number of entries, one for each scored token.
+      path: Folder that the store is to be written to. Only the free space of its disk is read. None = not checked.
+      tokens_per_second: Tokens that the forward passes of all hosts process in a second, measured on a few batches.
+        None = unknown.
+      write_bytes_per_second: Bytes that the disk writes in a second. See `measure_write_speed`. None = unknown.
+      num_devices: Number of devices over which the `sharded` backend splits the keys.
 
     Example:
       >>> header = Header(dim=1024, model="m", tokenizer="t", data="d", protocol={})
@@ -124,7 +125,7 @@ def plan_store(
 
 
 def free_bytes(path: str | Path) -> int:
-    """Free on the disk where a path is, or will be."""
+    """Returns the free bytes of the disk that holds a path, whether the path exists yet or not."""
     path = Path(path).absolute()
     while not path.exists():
         path = path.parent
@@ -132,7 +133,7 @@ def free_bytes(path: str | Path) -> int:
 
 
 def measure_write_speed(path: str | Path, num_bytes: int = 64 << 20) -> float:
-    """Bytes per second that reach the disk of a folder, by writing and deleting a file there."""
+    """Measures how many bytes per second reach the disk of a folder, by writing and deleting a file there."""
     file = Path(path) / f"speed.{uuid.uuid4().hex[:8]}{PARTIAL}"
     data = os.urandom(num_bytes)
     with explain_full_disk(file, "the speed of the disk was not measured"):
@@ -145,6 +146,7 @@ def measure_write_speed(path: str | Path, num_bytes: int = 64 << 20) -> float:
 
 
 def _size(num_bytes: float) -> str:
+    """Formats a number of bytes with a suitable unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if num_bytes < 1024:
             return f"{num_bytes:.1f} {unit}" if unit != "bytes" else f"{num_bytes:.0f} bytes"
@@ -153,6 +155,7 @@ def _size(num_bytes: float) -> str:
 
 
 def _duration(seconds: float) -> str:
+    """Formats seconds with a suitable unit."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

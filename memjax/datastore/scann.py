@@ -1,12 +1,13 @@
-"""Approximate search on the host with ScaNN: a tree of leaves, asymmetric hashing, reordering with the keys.
+"""Approximate nearest-neighbour search on the host with ScaNN.
 
-ScaNN (Guo et al. 2020, https://arxiv.org/abs/1908.10396) looks into the leaves nearest to a query, ranks their entries
-by a product with quantised keys, and ranks the best of those again by the keys themselves. Small parts are searched by
-brute force. A build is not reproducible (two builds of the same keys differ), so what was built is saved in the store,
-and a saved index gives the same neighbours whenever it is opened.
+ScaNN (Guo et al. 2020, https://arxiv.org/abs/1908.10396) partitions the keys into the leaves of a tree. It searches the
+leaves nearest to a query, ranks their entries by a product with quantised keys (asymmetric hashing), and ranks the best
+of those again by the keys themselves. Small parts are searched by brute force. A build is not reproducible: two builds
+of the same keys differ. So the built index is saved in the store, and a saved index gives the same neighbours whenever
+it is opened.
 
-A store that outgrows one host is indexed in parts, each of a range of entries, by any number of processes; a search
-merges the parts that are opened.
+A store that does not fit on one host is indexed in parts, each a range of entries, by any number of processes. A search
+merges the results of the parts that are opened.
 """
 
 import dataclasses
@@ -40,14 +41,15 @@ MEASURES = {"squared_l2": "squared_l2", "inner_product": "dot_product"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScannSettings:
-    """How an index is built; `n` are the entries of one part.
+    """Settings for building the index of one part with `n` entries.
 
     Attributes:
-      num_leaves: of the tree; 0 = the square root of `n`.
-      training_entries: drawn to train the tree and the codebooks.
-      dims_per_block: dimensions that share 4 bits of a quantised key.
-      anisotropic_threshold: of the quantisation for products; NaN = none. Distances have none.
-      brute_force_entries: parts with fewer entries are searched in full.
+      num_leaves: Number of leaves of the tree. 0 = the square root of `n`.
+      training_entries: Number of random entries that the tree and the codebooks are trained on.
+      dims_per_block: Number of dimensions that share 4 bits of a quantised key.
+      anisotropic_threshold: Threshold of anisotropic quantisation for inner products. NaN = isotropic quantisation,
+        which distances always use.
+      brute_force_entries: Number of entries below which a part is searched in full.
     """
 
     num_leaves: int = 0
@@ -58,16 +60,25 @@ class ScannSettings:
 
 
 class ScannIndex(BaseIndex):
-    """One part of a store, in the memory of the host. `build_scann` makes it, `open_scann` opens a saved one.
+    """A ScaNN index of one part of a store, in the memory of the host.
+
+    `build_scann` builds one, `open_scann` opens a saved one.
 
     Attributes:
-      leaves_to_search: of the tree; 0 = a twentieth, and more where many neighbours are asked for. The more, the higher
-        the recall and the slower the search; it may be changed at any time.
-      reorder: candidates that are ranked again by their keys; 0 = four times the neighbours, at least 128.
+      leaves_to_search: Number of leaves to search. More leaves give a higher recall and a slower search. 0 = a
+        twentieth, and more where many neighbours are asked for. May be changed at any time.
+      reorder: Number of candidates that are ranked again by their keys. 0 = four times the neighbours, at least 128.
     """
 
     def __init__(self, searcher: Any, about: dict[str, Any], *, leaves_to_search: int = 0, reorder: int = 0):
-        """Takes a searcher of ScaNN and what `build_scann` says about it."""
+        """Wraps a ScaNN searcher.
+
+        Args:
+          searcher: Searcher of ScaNN.
+          about: Description of the index that `build_scann` saves.
+          leaves_to_search: See `ScannIndex`.
+          reorder: See `ScannIndex`.
+        """
         self._first, last = about["range"]
         super().__init__(about["metric"], last - self._first, about["dim"])
         self._searcher, self._leaves = searcher, about["leaves"]
@@ -94,6 +105,7 @@ class ScannIndex(BaseIndex):
         return pad_neighbors(scores, ids.astype(np.int64) + self._first, ~np.isnan(scores), num_neighbors, self.metric)
 
     def _default_leaves(self, num_neighbors: int) -> int:
+        """Returns the number of leaves to search for this number of neighbours."""
         per_leaf = self.entries / self._leaves
         return max(1, math.ceil(self._leaves / 20), math.ceil(16 * num_neighbors / per_leaf))
 
@@ -112,17 +124,17 @@ def build_scann(
     All keys of the part are read into main memory as float32 and compared with their checksums.
 
     Args:
-      store: its keys.
+      store: Store with the keys.
       metric: "squared_l2" or "inner_product".
-      settings: None = the defaults.
-      part: of `num_parts` of nearly equal size, from 0.
-      num_parts: in which the whole store is indexed; the parts may be built by different processes at the same time.
-      save: in the folder of the store.
+      settings: Settings of the index. None = the defaults.
+      part: Number of the part, from 0. The parts are of nearly equal size.
+      num_parts: Number of parts of the whole store. Different processes may build them at the same time.
+      save: Whether to save the index in the folder of the store.
 
     Raises:
-      ValueError: a part or metric that does not exist, a damaged store, or a key that is not finite (ScaNN would accept
-        it and then find wrong neighbours).
-      DiskFull: while it is saved; an index that was there is still there.
+      ValueError: The part or metric does not exist, the store is damaged, or a key is not finite. ScaNN would accept
+        such a key and then find wrong neighbours.
+      DiskFull: No space is left. An index that was saved before is still there.
     """
     check_metric(metric)
     settings = settings or ScannSettings()
@@ -132,9 +144,9 @@ def build_scann(
         raise ValueError(f"num_parts: given {num_parts}, allowed: 1 to {store.entries}, the entries of {store.path}")
     first, last = (store.entries * p // num_parts for p in (part, part + 1))
     keys = _load_float32(store, first, last)
-    searcher, about = _built(keys, first, metric, settings)
+    searcher, about = _build_searcher(keys, first, metric, settings)
     if save:
-        name = _name(metric, part, num_parts)
+        name = _artefact_name(metric, part, num_parts)
         serialize = lambda folder: searcher.serialize(str(folder), relative_path=True)
         save_artefact(store, name, about, serialize, expected_bytes=keys.nbytes)
     return ScannIndex(searcher, about)
@@ -143,37 +155,38 @@ def build_scann(
 def build_scann_in_memory(
     keys: Float[np.ndarray, "entries dim"], *, metric: Metric = "squared_l2", settings: ScannSettings | None = None
 ) -> ScannIndex:
-    """Builds the index of keys that are in no store; it is not saved.
+    """Builds an index of keys that are not in a store, without saving it.
 
     Args:
-      keys: `[entries, dim]`; the index has a float32 copy.
+      keys: `[entries, dim]`. The index holds a float32 copy.
       metric: "squared_l2" or "inner_product".
-      settings: None = the defaults.
+      settings: Settings of the index. None = the defaults.
 
     Raises:
-      ValueError: an unknown metric, or a key that is not finite.
+      ValueError: The metric is unknown, or a key is not finite.
     """
     check_metric(metric)
     bad = ~np.isfinite(keys).all(axis=1)
     if bad.any():
         raise ValueError(f"keys: given row {int(np.argmax(bad))} that is NaN or infinite; they must be finite")
-    return ScannIndex(*_built(keys.astype(np.float32), 0, metric, settings or ScannSettings()))
+    return ScannIndex(*_build_searcher(keys.astype(np.float32), 0, metric, settings or ScannSettings()))
 
 
 def open_scann(
     store: Store, *, metric: Metric = "squared_l2", part: int | None = None, leaves_to_search: int = 0, reorder: int = 0
 ) -> Index:
-    """Opens what `build_scann` has saved; the ids of what it finds are those of the store.
+    """Opens an index that `build_scann` has saved. The ids of its neighbours are entries of the store.
 
     Args:
-      store: whose keys it was built from.
-      metric: as it was built.
-      part: only this one, as on a host of several (`memjax.datastore.HostsIndex` merges what they find); None = all.
+      store: Store whose keys the index was built from.
+      metric: Metric that the index was built for.
+      part: Number of the only part to open, as on one of several hosts, whose results `memjax.datastore.HostsIndex`
+        merges. None = all parts.
       leaves_to_search: see `ScannIndex`.
       reorder: see `ScannIndex`.
 
     Raises:
-      ValueError: no such index, a part that is missing, a damaged file, or an index of other keys.
+      ValueError: There is no such index, a part is missing, a file is damaged, or the index belongs to other keys.
     """
     check_metric(metric)
     names = [name for name in artefact_names(store) if name.startswith(f"scann_{metric}_")]
@@ -181,12 +194,12 @@ def open_scann(
     if len(counts) > 1:
         raise ValueError(f"index: {store.path} has scann indices of {metric} in {counts} parts; delete all but one")
     num_parts = counts[0] if counts else 1
-    found = []
+    indices = []
     for number in range(num_parts) if part is None else [part]:
-        folder, about = open_artefact(store, _name(metric, number, num_parts))
+        folder, about = open_artefact(store, _artefact_name(metric, number, num_parts))
         searcher = import_scann().scann_ops_pybind.load_searcher(str(folder))
-        found.append(ScannIndex(searcher, about, leaves_to_search=leaves_to_search, reorder=reorder))
-    return found[0] if len(found) == 1 else MergedIndex(found)
+        indices.append(ScannIndex(searcher, about, leaves_to_search=leaves_to_search, reorder=reorder))
+    return indices[0] if len(indices) == 1 else MergedIndex(indices)
 
 
 def build_scann_parts(
@@ -198,22 +211,22 @@ def build_scann_parts(
     runner: str = "",
     runner_options: Sequence[str] = (),
 ) -> bool:
-    """Builds and saves several parts, here one after the other or as an Apache Beam pipeline.
+    """Builds and saves several parts, one after the other in this process or with an Apache Beam pipeline.
 
     Args:
-      store: its keys.
-      parts: the numbers of those to build, from 0.
-      num_parts: in which the whole store is indexed.
+      store: Store with the keys.
+      parts: Numbers of the parts to build, from 0.
+      num_parts: Number of parts of the whole store.
       metric: "squared_l2" or "inner_product".
-      runner: of Beam, see `memjax.datastore.beam`; '' = this process.
-      runner_options: of the pipeline.
+      runner: Runner of Beam, see `memjax.datastore.beam`. '' = this process.
+      runner_options: Options of the pipeline, `name=value` or `name`.
 
     Returns:
-      Whether all parts are there now. Indices of other numbers of parts are deleted then.
+      Whether all parts are saved now. If so, indices with another number of parts are deleted.
 
     Raises:
-      ValueError: as `build_scann`.
-      DiskFull: as `build_scann`.
+      ValueError: As in `build_scann`.
+      DiskFull: As in `build_scann`.
     """
     load = functools.partial(_load_work, store.path.absolute(), metric, num_parts)
     if runner:
@@ -223,18 +236,19 @@ def build_scann_parts(
     else:
         for part in parts:
             build_scann(store, metric=metric, part=part, num_parts=num_parts)
-    return _keep_division(store, metric, num_parts)
+    return _delete_other_divisions(store, metric, num_parts)
 
 
 def _load_work(path: Path, metric: Metric, num_parts: int) -> Callable[[int], ScannIndex]:
+    """Opens a store and makes the function with which a worker builds a part of its index."""
     store = Store(path)
     return lambda part: build_scann(store, metric=metric, part=part, num_parts=num_parts)
 
 
-def _keep_division(store: Store, metric: Metric, num_parts: int) -> bool:
-    """Deletes the indices of other numbers of parts if all of this number are there."""
+def _delete_other_divisions(store: Store, metric: Metric, num_parts: int) -> bool:
+    """Deletes indices with another number of parts if all parts of this division are saved."""
     names = {name for name in artefact_names(store) if name.startswith(f"scann_{metric}_")}
-    wanted = {_name(metric, part, num_parts) for part in range(num_parts)}
+    wanted = {_artefact_name(metric, part, num_parts) for part in range(num_parts)}
     if not wanted <= names:
         return False
     for name in names - wanted:
@@ -261,8 +275,10 @@ def import_scann() -> Any:
     return scann
 
 
-def _built(keys: np.ndarray, first: int, metric: Metric, settings: ScannSettings) -> tuple[Any, dict[str, Any]]:
-    """A searcher of ScaNN, and what is known about it; the first key has the number `first`."""
+def _build_searcher(
+    keys: np.ndarray, first: int, metric: Metric, settings: ScannSettings
+) -> tuple[Any, dict[str, Any]]:
+    """Builds a searcher of ScaNN, and describes it. `first` is the number of the first key in the store."""
     leaves = 0
     builder = import_scann().scann_ops_pybind.builder(keys, min(128, max(1, len(keys))), MEASURES[metric])
     if len(keys) < settings.brute_force_entries:
@@ -290,6 +306,7 @@ def _built(keys: np.ndarray, first: int, metric: Metric, settings: ScannSettings
 
 
 def _load_float32(store: Store, first: int, last: int) -> np.ndarray:
+    """Reads the keys `[first, last)` of a store as float32, and checks that they are finite."""
     keys = np.empty((last - first, store.dim), np.float32)
     for block in store.blocks(first=first, last=last):
         bad = ~np.isfinite(block.keys).all(axis=1)
@@ -302,9 +319,11 @@ def _load_float32(store: Store, first: int, last: int) -> np.ndarray:
     return keys
 
 
-def _name(metric: Metric, part: int, num_parts: int) -> str:
+def _artefact_name(metric: Metric, part: int, num_parts: int) -> str:
+    """Returns the name under which a part of an index is saved."""
     return f"scann_{metric}_{part:05d}_of_{num_parts:05d}"
 
 
 def _json_number(value: float) -> float | None:
+    """Replaces NaN, which JSON does not have, by None."""
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""How much of what exact search finds an index finds too."""
+"""Recall of an index: the share of the neighbours from exact search that the index finds too."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ from memjax.datastore.store import Store
 __all__ = ["recall"]
 
 TOLERANCE = 1e-5
-"""of a score, relative to the size of the numbers it is made of: entries as near as the last true neighbour count"""
+"""Tolerance of a score, relative to the size of the numbers it is computed from. Entries as near as the last true
+neighbour within it count as found."""
 
 
 def recall(
@@ -24,22 +25,26 @@ def recall(
     seed: int = 0,
     true: Neighbors | None = None,
 ) -> float:
-    """The share of the nearest entries of a sample of queries that an index finds.
+    """Returns the share of the nearest entries of a sample of queries that an index finds.
+
+    The true neighbours come from exact search in the whole store. Texts repeat themselves, so many keys are equal. So
+    an entry counts as found if it is as near as the last of the true neighbours, whatever its number.
 
     The truth comes from exact search in the whole store. Texts repeat themselves, so many keys are equal: an entry
     counts as found where it is as near as the last of the true neighbours, whatever its number.
 
     Args:
-      index: any, of the entries of the store.
-      store: with the keys; it is read once.
-      sample: queries `[queries, dim]`, best of a text that is not in the store; or how many keys of the store to draw
-        (each finds itself, so that is the easier test).
-      num_neighbors: of each query.
-      seed: of the draw.
-      true: what exact search finds for the same queries, for recalls of several indices; None = it is searched.
+      index: Any index of the entries of the store.
+      store: Store with the keys, which is read once.
+      sample: Queries `[queries, dim]`, preferably of a text that is not in the store. Or the number of keys of the
+        store to draw as queries, an easier test because each finds itself.
+      num_neighbors: Number of neighbours of each query.
+      seed: Seed of the random choice of keys.
+      true: Neighbours that exact search finds for the same queries, to compare several indices. None = they are
+        searched for.
 
     Raises:
-      ValueError: an index of another width, or no queries.
+      ValueError: The index has another width than the store, or there are no queries.
     """
     check_num_neighbors(num_neighbors)
     queries = store.keys(store.sample(sample, seed)) if isinstance(sample, int) else np.asarray(sample)
@@ -49,8 +54,8 @@ def recall(
     sign = 1 if index.metric == "squared_l2" else -1
     if true is None:
         true = StreamedIndex(store, metric=index.metric).search(queries, num_neighbors)
-    found = index.search(queries, num_neighbors)
-    ids = _without_repetitions(found.ids)
+    neighbors = index.search(queries, num_neighbors)
+    ids = _mask_repeated_ids(neighbors.ids)
     scores = sign * exact_scores(queries, store, ids, index.metric)
     limits = np.max(sign * true.scores, axis=1, where=true.valid, initial=-np.inf)
     sizes = np.maximum(np.sum(np.square(queries), axis=1), np.abs(limits))
@@ -58,7 +63,7 @@ def recall(
     return float(np.minimum(hits.sum(axis=1), true.valid.sum(axis=1)).sum() / true.valid.sum())
 
 
-def _without_repetitions(ids: np.ndarray) -> np.ndarray:
-    """The ids of each row once; -1 in the place of the others."""
+def _mask_repeated_ids(ids: np.ndarray) -> np.ndarray:
+    """Replaces repeated ids in each row by -1, and sorts the ids."""
     ids = np.sort(ids, axis=1)
     return np.where(np.pad(ids[:, 1:] == ids[:, :-1], [(0, 0), (1, 0)]), -1, ids)
