@@ -1,7 +1,9 @@
-"""Methods by composition: rules that lay something over plain training, an episodic memory, and what is replayed of it.
+"""Builds a lifelong-learning method from components, an episodic memory, and options for replaying its rows.
 
-One update is: the loss with those of the rules, its gradients, those of rows from the memory, links, clipping and the
-optimiser, the finite check, what the rules gather, the memory's write. `memjax.training.step` has the halves.
+One update computes the loss with the losses of the components, its gradients, and the gradients of rows from the
+memory. It then applies the gradient transformations of the components, clipping and the optimiser, and checks that all
+is finite. At last components update what they store, and rows are written to the memory. `memjax.training.step` has
+the functions that compute and apply gradients.
 """
 
 from __future__ import annotations
@@ -46,38 +48,42 @@ from memjax.typing import Batch, Sum
 __all__ = ["SUPPORT", "Adapting", "Episode", "Replayed", "Rule", "compose", "rows_of"]
 
 REPLAY, PROJECTED = "replay", "projected"
-"""kinds of update beside `stream`"""
+"""Names of the kinds of update other than `stream`."""
 SUPPORT = "support"
-"""what the rows of an update are adapted to before their loss, in what a method gives its losses"""
+"""Name of the support in the method state that losses read: the rows that an update adapts to before its loss."""
 
 StateChange = Callable[[TrainState, Context, TaskInfo], TrainState]
 Observe = Callable[[TrainState, Batch | None, str], tuple[TrainState, dict[str, Sum]]]
 Lay = Callable[[Objective, Any], Objective]
-"""`lay(objective, model) -> objective`, with something over it"""
+"""A function `wrap(objective, model) -> objective` that adds something to an objective, such as a penalty."""
 
 
 def as_it_is(objective: Objective, model: Any) -> Objective:
-    """Nothing over it."""
+    """Returns the objective unchanged."""
     del model
     return objective
 
 
 class Rule(NamedTuple):
-    """What a method lays over plain training; every part may be left out.
+    """One ingredient of a learning method: extra losses, a gradient transformation and hooks around updates and tasks.
+
+    All fields but `name` are optional.
 
     Attributes:
-      name: of what it keeps, in `TrainState.method`.
-      init: `init(params)`, what it keeps at the start.
-      stream: over the objective of the rows of the stream.
-      memory: over that of replayed rows.
-      link: of the optimiser, before clipping; it may ask for `reference`.
-      after_update: `after_update(kept, params before, params after, gradients) -> kept`.
-      before: `before(state, context, task) -> state`, before a task.
-      after: likewise after it.
-      needs: what it must be told.
-      begin: `begin(params)`, the parameters that training begins with, of fresh or loaded ones.
-      frozen: parts of the paths of parameters that it keeps as they are.
-      counts: it reads how far a stage has come (`memjax.lifelong.spans.share_done` of what the method keeps).
+      name: Name under which the component stores its state in `TrainState.method`.
+      init: `init(params)` returns the first state of the component. None if it stores nothing.
+      stream: Wrapper of the objective for rows of the stream.
+      memory: Wrapper of the objective for replayed rows.
+      link: Gradient transformation, applied before clipping. It may ask for the argument `reference`.
+      after_update: `after_update(component_state, params_before, params_after, gradients)` returns the new state of the
+        component, after every update.
+      before: `before(state, context, task) -> state`, called once before the updates of a task.
+      after: `after(state, context, task) -> state`, called once after the updates of a task.
+      needs: Information that batches and tasks must carry for the component, such as task numbers.
+      begin: `begin(params)` changes the parameters that training begins with, whether new or loaded.
+      frozen: Parts of paths of parameters. Parameters whose path contains one of them are not trained.
+      counts: Whether the component reads how far the stage has come
+        (`memjax.lifelong.spans.share_done(state.method)`).
     """
 
     name: str
@@ -97,22 +103,24 @@ class Rule(NamedTuple):
 COUNTING = Rule(
     SPAN,
     init=lambda params: jnp.zeros(2, jnp.int32),
-    after_update=lambda kept, before, after, gradients: kept.at[0].add(1),
+    after_update=lambda progress, before, after, gradients: progress.at[0].add(1),
 )
-"""counts the updates of a stage, for the rules that read them"""
+"""A component that counts the updates of a stage for other components that read them."""
 
 
 class Replayed(NamedTuple):
-    """What is done with rows of the memory.
+    """Options for replaying rows of the episodic memory: how many, how often, and in which way.
 
     Attributes:
-      rows: at once; of each task where mode is "tasks".
-      mode: "sparse": an update of their own; "mixed": beside every batch; "reference": their gradient is the
-        reference of a link; "tasks": the gradients of each earlier task are.
-      every: examples from one to the next; 0 = every update, but for "sparse", where it is never.
-      replace: drawn with replacement.
-      by_progress: the rows are of one task, drawn by how much its loss falls (`memjax.lifelong.progress`), from a
-        memory whose groups are tasks; else all rows are drawn equally.
+      rows: Number of rows that are replayed at once. With mode "tasks", the number for each earlier task.
+      mode: Use of the rows. "sparse": separate updates between those of the stream. "mixed": in one update with a batch
+        of the stream. "reference": their gradient is the reference of a gradient transformation. "tasks": the
+        gradients of every earlier task are the references.
+      every: Number of examples of the stream from one replay to the next. With 0, every update replays, and with mode
+        "sparse" none does.
+      replace: Whether rows are drawn with replacement.
+      by_progress: Whether all rows are of one task, drawn by how much its loss falls (`memjax.lifelong.progress`). The
+        groups of the memory must be tasks. If not, all rows of the memory are equally likely.
     """
 
     rows: int
@@ -123,22 +131,24 @@ class Replayed(NamedTuple):
 
     @property
     def schedule(self) -> Schedule:
-        """Which updates stand between those of the stream."""
+        """The schedule of the updates that replay."""
         if self.mode == "sparse":
             return Schedule(self.every, REPLAY)
         return Schedule(self.every, PROJECTED, reads=True)
 
 
 class Episode(NamedTuple):
-    """What the query of an update, its last batch, is adapted to before its loss.
+    """Options for learning in episodes: each update adapts to a support before the loss of its query.
 
-    The losses of rules find it under `SUPPORT`: batches of the stream, `[steps, rows, ...]`, or what `find` gives.
+    The query is the last batch of an update. Losses of components find the support under `SUPPORT`: batches of the
+    stream, `[steps, rows, ...]`, or the result of `find`.
 
     Attributes:
-      steps: batches of the stream in front of the query.
-      find: `find(model, store)(variables, query)`, rows of the memory instead, for the rows of a query.
-      reduction: of a query of the memory: the mean over its rows, or the sum of the means of batches of them.
-      keeps_last: as in `EpisodeSchedule`.
+      steps: Number of batches of the stream in front of the query.
+      find: `find(model, store)(variables, query)` returns rows of the memory as the support of a query. None for a
+        support from the stream.
+      reduction: Loss of a query from the memory: "mean" over its rows, or "sum" of the means of its batches.
+      keeps_last: Whether batches that are left at the end of a stage form a shorter episode. See `EpisodeSchedule`.
     """
 
     steps: int = 0
@@ -148,13 +158,16 @@ class Episode(NamedTuple):
 
 
 class Adapting(NamedTuple):
-    """How a method adapts to the memory before it answers.
+    """Functions by which a method adapts to its memory before it is evaluated.
 
     Attributes:
-      variables: `variables(experiment, store)(state, support, key)`, as in `Learner.adapt`.
-      rows: `rows(model, store)`, as in `Learner.adapt_rows`; None = all rows are answered with the same parameters.
-      width: as in `Sizes`.
-      copied: likewise.
+      variables: `variables(experiment, store)(state, support, key)` returns the variables to evaluate with. See
+        `Learner.adapt`.
+      rows: `rows(model, store)` returns the adaptation of each row by itself. See `Learner.adapt_rows`. None if all
+        rows are evaluated with the same parameters.
+      width: Name of the setting for the number of rows that are evaluated side by side on a device, each with its own
+        parameters. Empty for none.
+      copied: `copied(params)` returns the parameters of which each of those rows has a copy.
     """
 
     variables: Callable[[Experiment, Store], Callable[[TrainState, Any, Any], dict[str, Any]]]
@@ -171,15 +184,16 @@ def compose(
     adapting: Adapting | None = None,
     episode: Episode | None = None,
 ) -> Method:
-    """The method of some rules, as `optax.chain` is the transformation of some.
+    """Combines components into a learning method, as `optax.chain` combines gradient transformations.
 
     Args:
-      *rules: in the order in which they are laid over the loss and linked.
-      memory: kept of the stream.
-      replay: what is done with it.
-      scope: whose examples a stage reads.
-      adapting: of what is scored to the memory; None = nothing is adapted.
-      episode: of what is learned from; None = nothing is adapted.
+      *rules: Components. Their losses wrap the objective in this order, the first one innermost, and their gradient
+        transformations are applied in this order.
+      memory: Episodic memory of rows of the stream. None for none.
+      replay: Options for replaying rows of the memory. None for no replay.
+      scope: Tasks whose examples a stage reads: its own ("task"), all up to it ("seen"), or all at once ("all").
+      adapting: Adaptation to the memory before an evaluation. None for none.
+      episode: Adaptation to a support within each update. None for none.
     """
     counts = any(rule.counts for rule in rules) or (replay is not None and replay.by_progress)
     rules = (*rules, COUNTING) if counts else rules
@@ -192,44 +206,53 @@ def compose(
     if episode is not None and episode.find is None:
         schedule = EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
 
-    def around(changes: Sequence[StateChange | None]) -> Callable[[TaskInfo], Phase]:
-        given = [change for change in changes if change is not None]
-        return lambda task: phase_of(*(functools.partial(_of_task, change, task) for change in given))
+    def make_phase(changes: Sequence[StateChange | None]) -> Callable[[TaskInfo], Phase]:
+        present = [change for change in changes if change is not None]
+        return lambda task: phase_of(*(functools.partial(_apply_change, change, task) for change in present))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         return _Composed(rules, memory, replay, method, adapting, episode, experiment, objective).learner(layout)
 
-    before, after = around([rule.before for rule in rules]), around([rule.after for rule in rules])
+    before, after = make_phase([rule.before for rule in rules]), make_phase([rule.after for rule in rules])
     takes_tasks = memory is None or not memory.of_each_task
     method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
     method = method if memory is None else method._replace(notes=memory.notes)
-    return method._replace(stages=lambda task, own: [spanned(own)]) if counts else method
+    return method._replace(stages=lambda task, stage: [spanned(stage)]) if counts else method
 
 
-def _of_task(change: StateChange, task: TaskInfo, state: TrainState, context: Context) -> TrainState:
+def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: Context) -> TrainState:
     return change(state, context, task)
 
 
 def over(objective: MakeObjective, laid: Sequence[Lay]) -> MakeObjective:
-    """The objective of a configuration with others over it, in their order."""
+    """Applies wrappers to the objective that `objective(config, model)` makes, the first one innermost."""
 
-    def made(config: Any, model: Any) -> Objective:
-        found = objective(config, model)
-        for lay in laid:
-            found = lay(found, model)
-        return found
+    def make_wrapped(config: Any, model: Any) -> Objective:
+        wrapped = objective(config, model)
+        for wrap in laid:
+            wrapped = wrap(wrapped, model)
+        return wrapped
 
-    return made
+    return make_wrapped
 
 
 def updating(experiment: Experiment, objective: MakeObjective, *rules: Rule) -> Observe:
-    """The update of some rules without a memory (`Learner.observe`), for kinds of update of a learner of one's own."""
-    made = _Composed(rules, None, None, compose(*rules), None, None, experiment, objective)
-    return made.observe
+    """Makes the update function of components without a memory, for learners that add it as one kind of update.
+
+    Args:
+      experiment: Experiment with the model and its configuration.
+      objective: `objective(config, model)` makes the objective that the components wrap.
+      *rules: Components, in the order of `compose`.
+
+    Returns:
+      `observe(state, batch, kind) -> (state, sums)`. See `Learner.observe`.
+    """
+    composed = _Composed(rules, None, None, compose(*rules), None, None, experiment, objective)
+    return composed.observe
 
 
 class _Composed:
-    """The learner of a composition."""
+    """The learner of a method that `compose` has made: its update function, its memory, and its first state."""
 
     def __init__(
         self,
@@ -248,11 +271,11 @@ class _Composed:
         self.settings = settings_of(experiment)
         links = [rule.link for rule in rules if rule.link is not None]
         training = self.config.training
-        kept = dataclasses.replace(
+        partly_frozen = dataclasses.replace(
             training, frozen=(*training.frozen, *(name for rule in rules for name in rule.frozen))
         )
         self.parts = make_parts(
-            dataclasses.replace(self.config, training=kept),
+            dataclasses.replace(self.config, training=partly_frozen),
             self.model,
             objective=over(objective, [r.stream for r in rules]),
             links=links,
@@ -271,20 +294,20 @@ class _Composed:
         def init(values: Mapping[str, Any]) -> TrainState:
             for rule in self.rules:
                 values = {**values, "params": rule.begin(values["params"])} if rule.begin else values
-            kept = self._init_rules(values)
+            stored = self._init_components(values)
             episodes = {} if self.store is None else {EPISODES: self.store.init()}
             if schedule.every:
-                kept[UPDATES] = jnp.zeros((), jnp.int32)
+                stored[UPDATES] = jnp.zeros((), jnp.int32)
             if self.replay is not None and self.replay.by_progress:
-                kept[PROGRESS] = init_progress(len(self.settings.tasks))
+                stored[PROGRESS] = init_progress(len(self.settings.tasks))
             rows, key = self.config.data.rows, jax.random.key(self.config.training.seed)
 
-            method = {**kept, **episodes}
-            # Which sums there are is asked of losses, which read what their rows are adapted to.
-            given = {**values, "method": method}
-            asked = jax.eval_shape(self._with_support, given, kinds[STREAM], example)["method"]
+            method = {**stored, **episodes}
+            # The names of the sums are found by tracing the losses, which read the support of their rows.
+            traced = {**values, "method": method}
+            with_support = jax.eval_shape(self._with_support, traced, kinds[STREAM], example)["method"]
             begun = self.parts.init(
-                values, self.model.init_state(rows), example, jax.random.fold_in(key, 1), method=asked
+                values, self.model.init_state(rows), example, jax.random.fold_in(key, 1), method=with_support
             )
             return dataclasses.replace(begun, method=method)
 
@@ -304,20 +327,20 @@ class _Composed:
                 learner = learner._replace(adapt_rows=rows, evaluators=scored.evaluators(layout))
                 parts["search"] = Part(lambda state, batch: rows.find(variables(state, None, state.key), batch))
                 sizes = sizes._replace(width=self.adapting.width, copied=self.adapting.copied)
-        # What the host keeps and searches is no matter of a device.
+        # A plan counts the memory of devices: rows that the host stores and searches are left out.
         return learner if self.store.outside else learner._replace(sizes=sizes._replace(parts=parts))
 
-    def _init_rules(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _init_components(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
 
-    def _reads(self, kind: str) -> bool:
-        """Whether an update of this kind reads rows of the memory."""
+    def _reads_memory(self, kind: str) -> bool:
+        """Returns whether an update of this kind reads rows of the memory."""
         if self.replay is None:
             return False
         return kind != STREAM or (self.replay.mode != "sparse" and not self.replay.every)
 
     def _example(self) -> Batch:
-        """A batch of the stream."""
+        """Returns a batch of the stream, for its shapes."""
         if not self.settings.epochs:
             return self.experiment.example()
         return self.experiment.example(stage_examples(self.experiment, self.method)[0])
@@ -325,60 +348,83 @@ class _Composed:
     # One update
 
     def observe(self, state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
-        """One update of a kind: `stream`, `projected` (of the stream too), or `replay`, of rows of the memory."""
-        kept = dict(state.method)
-        episodes = kept.pop(EPISODES, None)  # apart: no check and no gradient goes through all of it
-        slim = dataclasses.replace(state, method=kept)
+        """Makes one update of the train state. See `Learner.observe`.
+
+        Args:
+          state: Train state.
+          batch: Batch of the stream. None for updates that only read rows of the memory.
+          kind: Kind of the update: "stream", "projected" (a batch of the stream, with rows of the memory), or "replay"
+            (rows of the memory).
+
+        Returns:
+          The new train state, and the sums of losses and metrics by name.
+        """
+        stored = dict(state.method)
+        # The memory is taken out, so that no check and no gradient goes through all of it.
+        episodes = stored.pop(EPISODES, None)
+        slim = dataclasses.replace(state, method=stored)
         if batch is None:
-            drawn = self._drawn(state, episodes)
-            new, sums = self._apply(slim, self._of_memory(self._adapting(slim, episodes, None, drawn), drawn))
-            new = self._noted(new, drawn, sums["nll"])
-            episodes = self._seen_again(state, episodes, drawn, sums)
+            replayed_rows = self._drawn(state, episodes)
+            query_state = self._with_support_in_state(slim, episodes, None, replayed_rows)
+            new, sums = self._apply_gradients(slim, self._replay_gradients(query_state, replayed_rows))
+            new = self._noted(new, replayed_rows, sums["nll"])
+            episodes = self._record_replayed_answers(state, episodes, replayed_rows, sums)
             return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
         # Dropout follows the updates of the stream: replays between them do not move it.
-        updates = kept.get(UPDATES, state.step)
-        # What asks for nothing is of no class.
+        updates = stored.get(UPDATES, state.step)
+        # Targets that weigh nothing get the number of no class.
         classes = jnp.where(batch.weights > 0, batch.targets, jnp.iinfo(jnp.int32).max)
         slim = dataclasses.replace(slim, constants=note_classes(state.constants, self.model.head_place, classes))
         if kind == REPLAY:  # an episode whose query is of the memory
-            drawn = self._drawn(state, episodes)
-            found = self._of_memory(self._adapting(slim, episodes, batch, drawn), drawn)
-            new, sums = self._apply(slim, found)
-            episodes = self._seen_again(state, episodes, drawn, sums)
-            return self._written(state, new, episodes, batch, updates, sums)
+            replayed_rows = self._drawn(state, episodes)
+            query_state = self._with_support_in_state(slim, episodes, batch, replayed_rows)
+            new, sums = self._apply_gradients(slim, self._replay_gradients(query_state, replayed_rows))
+            episodes = self._record_replayed_answers(state, episodes, replayed_rows, sums)
+            return self._write_to_memory(state, new, episodes, batch, updates, sums)
         steps = self.episode.steps if self.episode else 0
         query = jax.tree.map(lambda leaf: leaf[steps:], batch)
-        at = self._adapting(dataclasses.replace(slim, step=updates), episodes, batch, query)
-        own = self.model.init_state(query.inputs.shape[1]) if kind != STREAM else None
-        found = self._gradients(self.parts.objective, at, query, memory=own)
-        present, rows, more, reference = jnp.sum(_present(query)), query.inputs.shape[1], {}, None
-        drawn, again = None, found
-        if self._reads(kind):
+        query_state = self._with_support_in_state(dataclasses.replace(slim, step=updates), episodes, batch, query)
+        start = self.model.init_state(query.inputs.shape[1]) if kind != STREAM else None
+        gradients = self._compute_gradients(self.parts.objective, query_state, query, memory=start)
+        present, rows, replay_sums, reference = jnp.sum(_present_rows(query)), query.inputs.shape[1], {}, None
+        replayed_rows, replayed = None, gradients
+        if self._reads_memory(kind):
             assert self.replay is not None
             if self.replay.mode == "tasks":
                 reference = self._of_tasks(slim, episodes, batch)
             else:
-                drawn = self._drawn(state, episodes)
-                again, there = self._of_memory(slim, drawn), jnp.sum(_present(drawn))
-                more = {f"replayed/{name}": value for name, value in again.sums.items()}
+                replayed_rows = self._drawn(state, episodes)
+                replayed = self._replay_gradients(slim, replayed_rows)
+                num_replayed = jnp.sum(_present_rows(replayed_rows))
+                replay_sums = {f"replayed/{name}": value for name, value in replayed.sums.items()}
                 if self.replay.mode == "mixed":
-                    found, present, rows = _mixed(found, again), present + there, rows + there
+                    gradients = _average_gradients(gradients, replayed)
+                    present, rows = present + num_replayed, rows + num_replayed
                 else:
-                    reference = Reference(lambda name: again.params, *[_no_losses] * 3)
+                    reference = Reference(lambda name: replayed.params, *[_refuse_losses] * 3)
         if self.settings.epochs and self.settings.last_batch == "share":
-            found = _scaled(found, present / rows)
-        new, sums = self._apply(slim, found, reference)
-        if drawn is not None:
-            new = self._noted(new, drawn, again.sums["nll"])
-            episodes = self._seen_again(state, episodes, drawn, sums)
-        counted = lambda leaf: jnp.where(sums["skipped"].total == 0, leaf, 0).astype(jnp.float32)
-        more = {name: jax.tree.map(counted, value) for name, value in more.items()}
-        return self._written(state, new, episodes, batch, updates, {**sums, **more})
+            gradients = _scale_gradients(gradients, present / rows)
+        new, sums = self._apply_gradients(slim, gradients, reference)
+        if replayed_rows is not None:
+            new = self._noted(new, replayed_rows, replayed.sums["nll"])
+            episodes = self._record_replayed_answers(state, episodes, replayed_rows, sums)
+        zero_if_skipped = lambda leaf: jnp.where(sums["skipped"].total == 0, leaf, 0).astype(jnp.float32)
+        replay_sums = {name: jax.tree.map(zero_if_skipped, value) for name, value in replay_sums.items()}
+        return self._write_to_memory(state, new, episodes, batch, updates, {**sums, **replay_sums})
 
-    def _written(
+    def _write_to_memory(
         self, state: TrainState, new: TrainState, episodes: Any, batch: Batch, updates: Any, sums: dict[str, Sum]
     ) -> tuple[TrainState, dict[str, Sum]]:
-        """The state after an update that has read a batch, with its rows offered to the memory."""
+        """Returns the state and the sums after an update that has read a batch, with its rows offered to the memory.
+
+        Args:
+          state: Train state before the update.
+          new: Train state after the update of the parameters.
+          episodes: The memory, which `state.method` and `new.method` may lack.
+          batch: Batch that the update has read.
+          updates: Number of earlier updates that have read the stream.
+          sums: Sums of the update. Nothing is written if they say that it was skipped.
+        """
         ok, method = sums["skipped"].total == 0, dict(new.method)
         if UPDATES in method:
             method[UPDATES] = updates + ok
@@ -392,15 +438,15 @@ class _Composed:
         constants = jax.tree.map(lambda now, old: jnp.where(ok, now, old), new.constants, state.constants)
         return dataclasses.replace(new, method=method, constants=constants), sums
 
-    def _adapting(self, state: TrainState, episodes: Any, batch: Batch | None, query: Batch) -> TrainState:
-        """The state for the loss of a query: with what its rows are adapted to."""
+    def _with_support_in_state(self, state: TrainState, episodes: Any, batch: Batch | None, query: Batch) -> TrainState:
+        """Returns the state with the support of a query in its method state, for the loss of the query."""
         variables = {**model_variables(state), "method": {**state.method, EPISODES: episodes}}
-        found = dict(self._with_support(variables, batch, query)["method"])
-        del found[EPISODES]
-        return dataclasses.replace(state, method=found)
+        method = dict(self._with_support(variables, batch, query)["method"])
+        del method[EPISODES]
+        return dataclasses.replace(state, method=method)
 
     def _with_support(self, variables: Mapping[str, Any], batch: Batch | None, query: Batch) -> Mapping[str, Any]:
-        """Variables with what a query is adapted to: the batches in front of it, or rows of the memory."""
+        """Returns variables with the support of a query: the batches in front of it, or rows of the memory."""
         if self.episode is None:
             return variables
         steps = self.episode.steps
@@ -410,44 +456,47 @@ class _Composed:
             support = jax.lax.stop_gradient(self.find(variables, rows_of(query)))
         return {**variables, "method": {**variables["method"], SUPPORT: support}}
 
-    def _gradients(self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None) -> Gradients:
+    def _compute_gradients(
+        self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None
+    ) -> Gradients:
         return gradients_of(objective, state, batch, memory=memory, **self.parts.segments)[1]
 
-    def _of_memory(self, state: TrainState, rows: Batch) -> Gradients:
-        """The gradients of replayed rows; their dropout has a key of its own."""
+    def _replay_gradients(self, state: TrainState, rows: Batch) -> Gradients:
+        """Computes the gradients of replayed rows. Their dropout uses a separate random key."""
         state = dataclasses.replace(state, key=purpose_key(state.key, "replay", 1))
         memory = self.model.init_state(rows.inputs.shape[1])
-        found = self._gradients(self.replayed, state, rows, memory=memory)
-        summed = self.episode is not None and self.episode.reduction == "sum"
+        gradients = self._compute_gradients(self.replayed, state, rows, memory=memory)
+        is_sum = self.episode is not None and self.episode.reduction == "sum"
         assert self.replay is not None
-        return _scaled(found, self.replay.rows / self.config.data.rows) if summed else found
+        return _scale_gradients(gradients, self.replay.rows / self.config.data.rows) if is_sum else gradients
 
-    def _apply(
-        self, state: TrainState, found: Gradients, reference: Reference | None = None
+    def _apply_gradients(
+        self, state: TrainState, update_gradients: Gradients, reference: Reference | None = None
     ) -> tuple[TrainState, dict[str, Sum]]:
-        gathering = [rule for rule in self.rules if rule.after_update is not None]
+        hooked = [rule for rule in self.rules if rule.after_update is not None]
 
         def after_update(method: Any, before: Any, after: Any, gradients: Any) -> Any:
-            new = {rule.name: rule.after_update(method[rule.name], before, after, gradients) for rule in gathering}  # type: ignore[misc]
+            update = lambda rule: rule.after_update(method[rule.name], before, after, gradients)
+            new = {rule.name: update(rule) for rule in hooked}
             return {**method, **new}
 
         return apply_gradients(
             state,
-            found,
+            update_gradients,
             self.parts.optimizer,
             table_optimizer=self.parts.table_optimizer,
             reference=reference,
-            after_update=after_update if gathering else None,
+            after_update=after_update if hooked else None,
         )
 
     # The memory
 
     def _make_store(self, plain: Learner, example: Batch, layout: Layout | None) -> Store | None:
-        """Where the memory is."""
+        """Makes the memory backend, on the devices or on the host. None if the method has no memory."""
         if self.memory is None:
             return None
         values: Any = jax.eval_shape(plain.variables)
-        shapes = lambda values, batch: self._offered(values, self._init_rules(values), batch, jnp.ones((), bool))
+        shapes = lambda values, batch: self._offered(values, self._init_components(values), batch, jnp.ones((), bool))
         offered = jax.eval_shape(shapes, values, example)
         of_one = lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype)
         row, keys = jax.tree.map(of_one, example), offered["keys"]
@@ -459,14 +508,14 @@ class _Composed:
             HostMemory(*sizes, index=self.memory.index),
             self.memory.policy,
             offered,
-            reads=self._reads,
+            reads=self._reads_memory,
             rows=self.replay.rows if self.replay else 0,
             replace=bool(self.replay and self.replay.replace),
             split=layout is not None,
         )
 
     def _drawn(self, state: TrainState, episodes: Any) -> Batch:
-        """Rows to replay, with the axis of segments; those that are not there weigh nothing."""
+        """Draws rows to replay, `[1, rows, ...]`. Rows that the memory does not have yet weigh nothing."""
         assert self.replay is not None and self.store is not None
         number, key = self.replay.rows, drawing_key(state)
         if self.replay.by_progress:
@@ -474,30 +523,32 @@ class _Composed:
             rows = self.store.take(episodes, draw_task(episodes.groups, episodes.count, odds, key, number))
         else:
             rows = self.store.sample(episodes, key, number, replace=self.replay.replace)
-        return _over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
+        return _split_over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
 
-    def _noted(self, new: TrainState, drawn: Batch, nll: Sum) -> TrainState:
-        """With the loss of replayed rows, where tasks are drawn by it."""
+    def _noted(self, new: TrainState, rows: Batch, nll: Sum) -> TrainState:
+        """Records the loss of replayed rows for their task, if tasks are drawn by progress."""
         if PROGRESS not in new.method:
             return new
         assert self.replay is not None
-        noted = observe_loss(new.method[PROGRESS], drawn.extras[TASK][0, 0], nll, self.replay.rows)
-        return dataclasses.replace(new, method={**new.method, PROGRESS: noted})
+        progress = observe_loss(new.method[PROGRESS], rows.extras[TASK][0, 0], nll, self.replay.rows)
+        return dataclasses.replace(new, method={**new.method, PROGRESS: progress})
 
-    def _seen_again(self, state: TrainState, episodes: Any, drawn: Batch, sums: Mapping[str, Sum]) -> Any:
-        """The memory with what its policy counts of replayed rows; of an update that was skipped, nothing."""
+    def _record_replayed_answers(
+        self, state: TrainState, episodes: Any, replayed: Batch, sums: Mapping[str, Sum]
+    ) -> Any:
+        """Updates what the policy of the memory counts for replayed rows. A skipped update changes nothing."""
         if self.memory is None or self.memory.again is None:
             return episodes
         assert isinstance(self.store, InState) and self.replay is not None
         number = self.replay.rows
         ids = self.store.drawn(episodes, drawing_key(state), number, replace=self.replay.replace)
-        rows = jax.tree.map(lambda leaf: leaf[:number], rows_of(drawn))
+        rows = jax.tree.map(lambda leaf: leaf[:number], rows_of(replayed))
         right = self.memory.again(self.model, model_variables(state), state.method, rows)
         ids = jnp.where(sums["skipped"].total == 0, ids, -1)
         return self.store.seen_again(episodes, ids, right)
 
     def _write(self, state: TrainState, rows: Batch) -> TrainState:
-        """The state with rows of the stream offered to its memory, and nothing else of an update."""
+        """Offers rows of the stream to the memory and does nothing else of an update, for a plan to compile."""
         assert self.store is not None
         batch, key = jax.tree.map(lambda leaf: leaf[None], rows), purpose_key(state.key, "write", state.step)
         offered = self._offered(model_variables(state), state.method, batch, jnp.ones((), bool))
@@ -507,34 +558,41 @@ class _Composed:
     def _offered(
         self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
     ) -> dict[str, Any]:
-        """What is offered to the memory of a batch; of one that was skipped, nothing."""
+        """Makes the arguments that offer the rows of a batch to the memory: rows, keys, groups, scores and weights.
+
+        Args:
+          variables: Variables of the model.
+          method: State of the method.
+          batch: Batch of the stream.
+          ok: Bool scalar. False for a skipped update, whose rows get weight 0.
+        """
         assert self.memory is not None
-        # An episode that replays has one batch less; what is offered has one shape.
+        # An episode whose query is of the memory has one batch less, but the offer has one shape.
         missing = self.episode.steps + 1 - len(batch.inputs) if self.episode and self.find is None else 0
         pad = lambda leaf: jnp.pad(leaf, ((0, missing), *((0, 0),) * (leaf.ndim - 1))) if missing else leaf
         rows = rows_of(jax.tree.map(pad, batch))
-        of_rows = lambda function: function and function(self.model, variables, method, rows)
+        apply = lambda function: function and function(self.model, variables, method, rows)
         groups = rows.extras[TASK] if self.memory.groups == "task" else rows.targets[:, 0]
         return {
             "rows": rows,
-            "keys": of_rows(self.memory.keys),
+            "keys": apply(self.memory.keys),
             "groups": groups.astype(jnp.int32),
-            "scores": of_rows(self.memory.scores),
+            "scores": apply(self.memory.scores),
             "weights": jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
         }
 
     def _of_tasks(self, state: TrainState, episodes: Any, batch: Batch) -> Reference:
-        """The gradients of the rows of every task but that of the batch; of a task without rows they are 0."""
+        """Makes the reference gradients: those of every task but the task of the batch, 0 for a task without rows."""
         assert self.replay is not None and self.store is not None
         take = self.store.take
         number, tasks, current = self.replay.rows, len(self.settings.tasks), batch.extras[TASK][0, 0]
         used = jnp.arange(episodes.capacity) < episodes.count
 
-        def of_task(task: Any) -> Batch:
+        def rows_of_task(task: Any) -> Batch:
             mine = used & (episodes.groups == task) & (task != current)
             return take(episodes, jnp.nonzero(mine, size=number, fill_value=-1)[0])
 
-        rows = _over_devices(jax.vmap(of_task)(jnp.arange(tasks)))
+        rows = _split_over_devices(jax.vmap(rows_of_task)(jnp.arange(tasks)))
         start, key = self.model.init_state(rows.inputs.shape[1]), purpose_key(state.key, "replay", state.step)
 
         def loss(params: Any, rows: Batch) -> Any:
@@ -545,49 +603,48 @@ class _Composed:
             each = jax.vmap(loss, in_axes=(None, 0))(params, rows)
             return {f"task_{index}": each[index] for index in range(tasks)}
 
-        def gradient(rows: Batch) -> Any:  # of a task that is not there yet, for nothing
+        def gradient(rows: Batch) -> Any:  # costs nothing for a task that has no rows yet
             none = lambda: jax.tree.map(jnp.zeros_like, state.params)
             return jax.lax.cond(jnp.any(rows.weights > 0), lambda: jax.grad(loss)(state.params, rows), none)
 
         return make_reference(losses, state.params, lambda: jax.lax.map(gradient, rows))
 
 
-def _no_losses(*_: Any) -> Any:
+def _refuse_losses(*_: Any) -> Any:
     raise ValueError("reference: a link asked for more than one gradient, allowed: with replay of mode 'tasks'")
 
 
-def _over_devices(rows: Batch) -> Batch:
-    """`[some, rows, ...]` with the rows split over devices as those of the stream are; padding fills the last ones."""
+def _split_over_devices(rows: Batch) -> Batch:
+    """Splits the rows of `[batches, rows, ...]` over devices as those of the stream are, padded to equal shares."""
     missing = -rows.inputs.shape[1] % row_shards(jax.sharding.get_abstract_mesh())
     fill = lambda leaf: jnp.pad(leaf, ((0, 0), (0, missing), *((0, 0),) * (leaf.ndim - 2))) if missing else leaf
     return jax.tree.map(lambda leaf: constrain(fill(leaf), None, "batch", *(None,) * (leaf.ndim - 2)), rows)
 
 
 def rows_of(batch: Batch) -> Batch:
-    """All rows of a batch, of its segments one after the other."""
+    """Joins the rows of all segments of a batch `[segments, rows, ...]` into `[segments * rows, ...]`."""
     if len(batch.inputs) == 1:
         return jax.tree.map(lambda leaf: leaf[0], batch)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
 
 
-def _present(batch: Batch) -> Any:
-    """Float `[batch]`, 1 = the row asks for something."""
+def _present_rows(batch: Batch) -> Any:
+    """Returns floats `[batch]`: 1 for rows that have a target with a weight above 0."""
     return jnp.any(batch.weights > 0, axis=(0, 2)).astype(jnp.float32)
 
 
-def _scaled(found: Gradients, factor: Any) -> Gradients:
-    """The gradients of the objective times a factor."""
-    params = jax.tree.map(lambda gradient: gradient * factor, found.params)
-    return dataclasses.replace(found, objective=found.objective * factor, params=params)
+def _scale_gradients(gradients: Gradients, factor: Any) -> Gradients:
+    """Multiplies the objective and its gradients by a factor."""
+    params = jax.tree.map(lambda gradient: gradient * factor, gradients.params)
+    return dataclasses.replace(gradients, objective=gradients.objective * factor, params=params)
 
 
-def _mixed(own: Gradients, other: Gradients) -> Gradients:
-    """The gradients of the rows of both at once: of a mean over targets, weighted by their number."""
-    ours, theirs = own.sums["nll"].weight, other.sums["nll"].weight
-    both = ours + theirs
-    share = jnp.where(both > 0, theirs / jnp.where(both > 0, both, 1), 0)
+def _average_gradients(stream: Gradients, replayed: Gradients) -> Gradients:
+    """Averages the gradients of rows of the stream and replayed rows, weighted by their numbers of targets."""
+    stream_weight, replayed_weight = stream.sums["nll"].weight, replayed.sums["nll"].weight
+    total = stream_weight + replayed_weight
+    share = jnp.where(total > 0, replayed_weight / jnp.where(total > 0, total, 1), 0)
     # Not (1 - share) x + share y: without replayed rows, the gradient stays as it is, bit for bit.
     mix = lambda x, y: x + share * (y - x)
-    return dataclasses.replace(
-        own, objective=mix(own.objective, other.objective), params=jax.tree.map(mix, own.params, other.params)
-    )
+    params = jax.tree.map(mix, stream.params, replayed.params)
+    return dataclasses.replace(stream, objective=mix(stream.objective, replayed.objective), params=params)

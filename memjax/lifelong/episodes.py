@@ -1,8 +1,8 @@
-"""Episodes of a method: what is kept of the stream, in the train state or on the host, behind one interface.
+"""Backends of the episodic memory, which store rows of the stream in the train state or on the host.
 
-`InState` keeps a memory of `memjax.lifelong.memory` in `TrainState.method`. `OnHost` keeps a `HostMemory` beside it:
-what goes to and fro in one update lies in the state as an `Exchange`, which the host fills before the update and
-empties after it. An update is the same program in all else, draws the same rows and keeps the same ones.
+Both have one interface. `InState` stores a memory of `memjax.lifelong.memory` in `TrainState.method`. `OnHost` stores a
+`HostMemory` outside the train state, which then has an `Exchange`: the host puts the rows to replay into it before an
+update, and takes the rows that the update offers out of it afterwards. Both backends draw and store the same rows.
 """
 
 from __future__ import annotations
@@ -42,46 +42,48 @@ __all__ = [
 ]
 
 EPISODES = "episodes"
-"""the episodic memory in `TrainState.method`, or the `Exchange` with it"""
+"""Name in `TrainState.method` of the episodic memory, or of the `Exchange` with a memory on the host."""
 UPDATES = "updates"
-"""the updates that have read the stream, in `TrainState.method`; without others between them, those are `step`"""
+"""Name in `TrainState.method` of the number of updates that have read the stream. Methods without other updates use
+`TrainState.step` instead."""
 PURPOSES = {
     name: 100 + i for i, name in enumerate(("write", "replay", "adapt", "generate", "growth", "importance", "language"))
 }
-"""what random numbers are for: keys are folded by it, so that one purpose more or less moves no other's"""
+"""Numbers that are folded into random keys by purpose, so that a new purpose leaves the others' numbers unchanged."""
 
 
 def purpose_key(key: Any, purpose: str, number: Any) -> Any:
-    """The key of a purpose and a counter."""
+    """Derives the random key of a purpose of `PURPOSES` and a counter, such as the number of an update."""
     return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
 
 
 def drawing_key(state: TrainState) -> Any:
-    """The key of the rows that an update replays."""
+    """Derives the random key that draws the rows to replay in the next update."""
     return jax.random.fold_in(purpose_key(state.key, "replay", state.step), 0)
 
 
 OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
-"""`of_rows(model, variables, method, rows)`, an array with `[rows]` in front; rows have no axis of segments"""
+"""A function `f(model, variables, method_state, rows)` of a batch `[rows, ...]` that returns an array `[rows, ...]`."""
 
 
 class Episodes(NamedTuple):
-    """An episodic memory, and what is written to it.
+    """Options of an episodic memory: its size, its place, and which rows of the stream are written to it.
 
     Attributes:
-      capacity: rows.
-      policy: which rows are written, and where.
-      keys: the key of every row; None = it has none.
-      groups: what shares the memory: the class of a row, or its task.
-      scores: of every row, for policies that ask for them.
-      again: whether each replayed row is answered rightly, for policies that count what was forgotten.
-      metrics: name -> a sum over rows that are offered, `metric(entries, offered)`.
-      of_each_task: the capacity is that of each task of the stream.
-      place: in the train state, on the devices, or in the memory of the host.
-      index: how a memory on the host searches its keys.
-      setting: the field that says the capacity.
-      written: share of the rows that are read, which are written one behind the other; 0 = in another order.
-      drops: such a memory takes nothing more once it is full.
+      capacity: Number of rows.
+      policy: Policy that decides which rows are written, and to which slots.
+      keys: Function that computes the key of every row. None for a memory without keys.
+      groups: Group of a row, for policies that balance groups: its "class" or its "task".
+      scores: Function that computes the score of every row, for policies that need scores.
+      again: Function that says whether replayed rows are answered correctly, for policies that count forgetting.
+      metrics: Metrics of the rows that are offered, by name: `metric(entries, offered)` returns a sum.
+      of_each_task: Whether every task of the stream has its own share of `capacity` rows.
+      place: Storage of the rows: "device" (in the train state) or "host".
+      index: Search of keys on the host: "exact" or "scann".
+      setting: Name of the setting that holds the capacity, for messages.
+      written: Fraction of the rows of the stream that the policy appends to the memory. 0 for policies that choose
+        slots in another way.
+      drops: Whether a memory that appends takes no more rows once it is full.
     """
 
     capacity: int
@@ -99,7 +101,13 @@ class Episodes(NamedTuple):
     drops: bool = False
 
     def notes(self, task: str, seen: int, total: int, epochs: int) -> list[str]:
-        """What is kept of a task several times, or not at all, in a line each (`Method.notes`).
+        """Returns notes about rows of a task that are stored several times or not at all. See `Method.notes`.
+
+        Args:
+          task: Name of the task.
+          seen: Number of examples that the run has read before the task.
+          total: Number of examples that the task reads, with repetitions.
+          epochs: Number of times that each example is read.
 
         Example:
           >>> memory = Episodes(8, policies.write_all("drop"), written=1.0, drops=True)
@@ -119,62 +127,74 @@ class Episodes(NamedTuple):
 
 
 class InState:
-    """The memory is part of the train state; `kept` is what `init` has given, as the last update has left it.
+    """An episodic memory on the devices, as a part of the train state.
+
+    The argument `kept` of its methods is the memory: the result of `init`, as the last update has left it.
 
     Attributes:
-      host: arrays on the host.
-      outside: it is searched outside of compiled programs.
+      host: Arrays on the host, of which this backend has none.
+      outside: Whether the memory is searched outside of compiled programs.
     """
 
     host, outside = Host(), False
 
     def __init__(self, row: Batch, capacity: int, key_dim: int, policy: Policy, layout: Layout | None = None):
         self._sizes, self._policy = (row, capacity, key_dim), policy
-        # As the rows lie: those of a capacity that the devices do not divide are whole on each.
+        # Rows are split over devices. If the capacity is not a multiple of their number, each device has all rows.
         split = layout.axes("entries", capacity) if layout else ()
         self._where: dict[str, Any] = {"axis": split, "mesh": layout.mesh} if layout and split else {}
 
     def init(self) -> episodic.EpisodicMemory:
+        """Returns an empty memory."""
         return episodic.init_memory(*self._sizes)
 
     def sample(self, kept: Any, key: Any, number: int, *, replace: bool) -> Batch:
+        """Draws rows at random. See `memjax.lifelong.memory.sample`."""
         return episodic.sample(kept, key, number, replace=replace)[0]
 
     def seen_again(self, kept: Any, ids: Any, right: Any) -> episodic.EpisodicMemory:
-        """With what the policy counts of replayed rows; they were answered rightly or not."""
+        """Updates the forgetting counts of replayed rows.
+
+        Args:
+          kept: The memory.
+          ids: Ids of the replayed rows. -1 for a row that is left out.
+          right: Whether each row was answered correctly, bool `[rows]`.
+        """
         return episodic.set_scores(kept, ids, seen_again(kept.scores[ids], right))
 
     def drawn(self, kept: Any, key: Any, number: int, *, replace: bool) -> Any:
-        """The ids of the rows that `sample` gives."""
+        """Draws the ids of the rows that `sample` returns for the key."""
         return episodic.draw(kept.count, kept.capacity, key, number, replace=replace)
 
     def measure(self, kept: Any, metric: Callable[[Entries, Offered], Sum], offered: dict[str, Any]) -> Sum:
-        """Of rows that are offered."""
-        named = [offered[name] for name in ("rows", "keys", "groups", "scores", "weights")]
-        return metric(kept.entries, episodic.offer(kept, *named))
+        """Computes a metric of rows that are offered to the memory."""
+        candidates = [offered[name] for name in ("rows", "keys", "groups", "scores", "weights")]
+        return metric(kept.entries, episodic.offer(kept, *candidates))
 
     def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> episodic.EpisodicMemory:
-        """`offered` has the arguments of `memjax.lifelong.memory.write`, without its policy."""
+        """Writes rows to the memory. `offered` has the arguments of `memjax.lifelong.memory.write` but its policy."""
         return episodic.write(kept, key=key, policy=self._policy, **offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
-        """Ids `[keys, number]`, none twice for one key; -1 = there are not as many rows."""
-        return _draws(kept.count, kept.capacity, keys, number)
+        """Draws ids `[keys, number]`, without replacement for each key. -1 if the memory has fewer rows."""
+        return _draw_ids(kept.count, kept.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
+        """Finds the rows whose keys are nearest to the queries. See `memjax.lifelong.memory.nearest`."""
         return episodic.nearest(kept, queries, number, metric=metric, **self._where)
 
     def take(self, kept: Any, ids: Any) -> Batch:
+        """Returns the rows with these ids."""
         return episodic.take(kept, ids)
 
 
 @tree_dataclass
 class Exchange:
-    """What one update and a memory on the host give each other; zeros between updates.
+    """Rows that pass between an update and a memory on the host. They are zeros between updates.
 
     Attributes:
-      drawn: rows that are replayed; None = never any.
-      offered: what the update offers to the memory (`Store.write`).
+      drawn: Rows to replay, from the memory. None if the method replays no rows.
+      offered: Rows that the update offers to the memory, with the arguments of `Store.write`.
     """
 
     drawn: Any = dataclasses.field(metadata=axes_of())
@@ -182,10 +202,12 @@ class Exchange:
 
 
 class OnHost:
-    """The memory is on the host, and every update waits for it; the interface is that of `InState`.
+    """An episodic memory on the host, with the interface of `InState`. Every update waits for it.
 
     Attributes:
-      memory: the rows.
+      memory: Memory with the rows.
+      host: Functions that save, restore and exchange the rows of the memory. See `Learner.host`.
+      outside: Whether the memory is searched outside of compiled programs.
     """
 
     outside = True
@@ -201,19 +223,19 @@ class OnHost:
         replace: bool,
         split: bool,
     ):
-        """A store without rows.
+        """Makes a backend without rows.
 
         Args:
-          memory: an empty one.
-          policy: which rows are written.
-          offered: shapes of what an update offers.
-          reads: whether a kind of update replays rows.
-          rows: how many.
-          replace: drawn with replacement.
-          split: arrays of the state lie on several devices.
+          memory: Empty memory.
+          policy: Policy that decides which rows are written.
+          offered: Shapes of the rows that an update offers, with the arguments of `Store.write`.
+          reads: `reads(kind)` returns whether updates of a kind replay rows.
+          rows: Number of rows that an update replays.
+          replace: Whether rows are drawn with replacement.
+          split: Whether arrays of the train state are split over several devices.
 
         Raises:
-          ValueError: several processes.
+          ValueError: the run has several processes.
         """
         if (count := jax.process_count()) > 1:
             what = f"given 'host' in a run of {count} processes"
@@ -223,48 +245,56 @@ class OnHost:
         self.host = Host(memory.arrays, memory.restore, self._before, self._after)
 
     def init(self) -> Exchange:
-        drawn = jax.tree.map(lambda leaf: jnp.zeros((self._rows, *leaf.shape[1:]), leaf.dtype), self._offered["rows"])
+        """Returns an exchange of zeros."""
+        replayed = jax.tree.map(
+            lambda leaf: jnp.zeros((self._rows, *leaf.shape[1:]), leaf.dtype), self._offered["rows"]
+        )
         empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._offered)
-        return Exchange(drawn if self._rows else None, empty)
+        return Exchange(replayed if self._rows else None, empty)
 
     def sample(self, kept: Any, key: Any, number: int, *, replace: bool) -> Batch:
-        """The rows that `drawing_key` has drawn before the update; the key is that."""
+        """Returns the rows that the host has drawn before the update, with the key of `drawing_key`."""
         del key, number, replace
         return kept.drawn
 
     def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> Exchange:
+        """Puts offered rows into the exchange. The host writes them after the update."""
         del key
         return dataclasses.replace(kept, offered=offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
+        """Draws ids `[keys, number]`, without replacement for each key. -1 if the memory has fewer rows."""
         del kept
-        return _draws(self.memory.count, self.memory.capacity, keys, number)
+        return _draw_ids(self.memory.count, self.memory.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
+        """Finds the rows whose keys are nearest to the queries. See `memjax.lifelong.memory.nearest`."""
         del kept
         return self.memory.nearest(queries, number, metric=metric)
 
     def take(self, kept: Any, ids: Any) -> Batch:
+        """Returns the rows with these ids."""
         del kept
         return self.memory.take(ids)
 
     def _before(self, state: TrainState, kind: str) -> TrainState:
-        """With the rows that the update replays."""
+        """Returns the state with the rows to replay in its exchange."""
         if not self._reads(kind):
             return state
-        drawn, _ = self.memory.sample(drawing_key(state), self._rows, replace=self._replace)
-        return self._exchanged(state, dataclasses.replace(state.method[EPISODES], drawn=drawn))
+        replayed, _ = self.memory.sample(drawing_key(state), self._rows, replace=self._replace)
+        return self._with_exchange(state, dataclasses.replace(state.method[EPISODES], drawn=replayed))
 
     def _after(self, state: TrainState, kind: str, batch: Any) -> TrainState:
-        """With what the update has offered in the memory, and nothing left to exchange."""
+        """Writes the rows that the update has offered to the memory, and empties the exchange."""
         del kind
         if batch is not None:
-            # The counter stands behind the update already; one that was skipped has nothing to write.
+            # The counter was raised by the update already. A skipped update has rows of weight 0, so none is written.
             key = purpose_key(state.key, "write", state.method.get(UPDATES, state.step) - 1)
             self.memory.write(key=key, policy=self._policy, **state.method[EPISODES].offered)
-        return self._exchanged(state, self.init())
+        return self._with_exchange(state, self.init())
 
-    def _exchanged(self, state: TrainState, new: Exchange) -> TrainState:
+    def _with_exchange(self, state: TrainState, new: Exchange) -> TrainState:
+        """Returns the state with a new exchange, placed on the devices of the old one."""
         put = lambda leaf, old: jax.device_put(leaf, old.sharding) if self._split else jnp.asarray(leaf)
         exchange = jax.tree.map(put, new, state.method[EPISODES])
         return dataclasses.replace(state, method={**state.method, EPISODES: exchange})
@@ -276,24 +306,24 @@ Store = InState | OnHost
 def filled(
     memory: episodic.EpisodicMemory, experiment: Experiment, examples: Examples, key: Any
 ) -> episodic.EpisodicMemory:
-    """A memory with examples of its own choice written to it, as training would read them.
+    """Writes given examples to a memory, in their order and each once.
 
     Args:
-      memory: with room for them; what finds none is dropped.
-      experiment: how they are read.
-      examples: in their order, each once.
-      key: of the writes.
+      memory: Memory with room for the examples. Examples that do not fit are dropped.
+      experiment: Experiment that makes rows of the examples.
+      examples: Examples to write.
+      key: Random key of the writes.
     """
     for batch in experiment.stream(split=examples, epochs=1, shuffle=False):
-        memory = _filled(memory, jax.tree.map(lambda leaf: leaf[0], batch), key)
+        memory = _write_rows(memory, jax.tree.map(lambda leaf: leaf[0], batch), key)
     return memory
 
 
 @jax.jit
-def _filled(memory: episodic.EpisodicMemory, rows: Batch, key: Any) -> episodic.EpisodicMemory:
+def _write_rows(memory: episodic.EpisodicMemory, rows: Batch, key: Any) -> episodic.EpisodicMemory:
     return episodic.write(memory, rows, key, policies.write_all("drop"), groups=rows.extras.get(TASK))
 
 
-def _draws(count: Any, capacity: int, keys: Any, number: int) -> Any:
+def _draw_ids(count: Any, capacity: int, keys: Any, number: int) -> Any:
     draw = lambda key: episodic.draw(count, capacity, key, number, replace=False)
     return jax.vmap(draw)(keys)

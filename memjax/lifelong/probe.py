@@ -1,6 +1,6 @@
-"""What a model still tells of its tasks below its head: linear probes on what the head reads.
+"""Measures what the features of a model still tell about earlier tasks, with linear probes on the input of its head.
 
-Where the probe of a task stays and its accuracy falls, the task is forgotten by the head alone.
+If the probe of a task stays accurate and the accuracy of the model falls, only the head has forgotten the task.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ __all__ = ["probe_tasks"]
 
 
 def probe_tasks(experiment: Experiment, variables: Mapping[str, Any]) -> dict[str, float]:
-    """The accuracy of a linear probe of every task: name of its evaluation -> accuracy on the split of that.
+    """Fits a linear probe for every task and returns its accuracy by the name of the task's evaluation.
 
-    A probe learns the training split of its task, from features of the model as it is: in evaluation mode, and not
-    adapted to a row (`memjax.lifelong.metrics.linear_probe`).
+    A probe learns the training split of its task and is tested on the split of the evaluation. It reads features of
+    the model in evaluation mode, without adaptation to rows (`memjax.lifelong.metrics.linear_probe`).
 
     Args:
-      experiment: of a run over tasks with classes.
-      variables: of its model.
+      experiment: Experiment of a run over tasks with classes.
+      variables: Variables of its model.
 
     Raises:
       ModuleNotFoundError: scikit-learn is not installed.

@@ -1,8 +1,8 @@
-"""Which earlier task is replayed: any, or rather one whose loss still falls while it is (the published code of ELLE).
+"""Draws the task to replay by how much replay still lowers its loss (the published code of ELLE).
 
-https://github.com/thunlp/ELLE. All rows that are replayed at once are of one task. It is drawn by how much the loss of
-its rows has fallen lately, for each row that was replayed. One that has not fallen counts as much as the best in the
-first half of a stage, and as nothing afterwards.
+https://github.com/thunlp/ELLE. All rows that are replayed at once are of one task. A task is drawn with odds
+proportional to the last fall of its loss per replayed row. A task whose loss has not fallen gets the highest odds of
+all tasks in the first half of a stage, and almost none afterwards.
 
 Differs from the published code: the loss is that of the replayed rows, smoothed, and not that of validation texts.
 """
@@ -20,21 +20,21 @@ from memjax.typing import Leaf, Sum, tree_dataclass
 __all__ = ["PROGRESS", "Progress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
 
 PROGRESS = "progress"
-"""in `TrainState.method`"""
+"""Name of the `Progress` of all tasks in `TrainState.method`."""
 SMOOTHING = 0.9
-"""weight of earlier losses in the mean of a task"""
+"""Weight of earlier losses in the moving average of the loss of a task."""
 LEAST = 1e-9
-"""odds that every task has"""
+"""Lowest odds of a task."""
 
 
 @tree_dataclass
 class Progress:
-    """What is known of every task.
+    """The loss of every task in replay, and how fast it falls.
 
     Attributes:
-      nats: float32 `[tasks]`, the smoothed loss of its rows.
-      fallen: float32 `[tasks]`, by how much the last replay has lowered it, a row.
-      seen: int32 `[tasks]`, how often its rows were replayed.
+      nats: Moving average of the loss of replayed rows in nats, float32 `[tasks]`.
+      fallen: Fall of the average by the last replay, per replayed row, float32 `[tasks]`.
+      seen: Number of replays so far, int32 `[tasks]`.
     """
 
     nats: Leaf
@@ -43,16 +43,16 @@ class Progress:
 
 
 def init_progress(tasks: int) -> Progress:
-    """Nothing is known of any task."""
+    """Returns the progress of tasks of which none was replayed yet."""
     return Progress(jnp.zeros(tasks), jnp.zeros(tasks), jnp.zeros(tasks, jnp.int32))
 
 
 def odds_of_tasks(progress: Progress, share_done: Any) -> Float[Array, " tasks"]:
-    """What tasks are drawn by; without knowledge all equally.
+    """Returns the odds by which the next task to replay is drawn. All are equal if no task was replayed twice.
 
     Args:
-      progress: what is known.
-      share_done: of the stage, 0 to 1.
+      progress: Progress of all tasks.
+      share_done: Fraction of the updates of the stage that were made, 0 to 1.
 
     Example:
       >>> known = Progress(jnp.ones(3), jnp.array([0.5, -1.0, 0.0]), jnp.array([2, 2, 1]))
@@ -72,32 +72,35 @@ def draw_task(
     key: Any,
     number: int,
 ) -> Int[Array, " number"]:
-    """Ids of rows of one task, with replacement; -1 where there are no rows at all.
+    """Draws a task, and the ids of rows of this task with replacement.
 
     Args:
-      groups: the task of every row.
-      count: the first rows are in use.
-      odds: of tasks; those without rows are not drawn.
-      key: all that is random.
-      number: of ids.
+      groups: Task number of every row of the memory.
+      count: Number of rows in use, at the beginning of the memory.
+      odds: Odds of every task. Tasks without rows are never drawn.
+      key: Random key.
+      number: Number of ids to draw.
+
+    Returns:
+      Row ids. All are -1 if the memory has no rows.
     """
     tasks, used = jnp.arange(odds.shape[0]), jnp.arange(groups.shape[0]) < count
-    there = jnp.any((groups[:, None] == tasks[None]) & used[:, None], axis=0)
+    has_rows = jnp.any((groups[:, None] == tasks[None]) & used[:, None], axis=0)
     of_task, of_rows = jax.random.split(key)
-    task = jax.random.categorical(of_task, jnp.where(there, jnp.log(odds), -jnp.inf))
+    task = jax.random.categorical(of_task, jnp.where(has_rows, jnp.log(odds), -jnp.inf))
     mine = used & (groups == task)
     places = jnp.nonzero(mine, size=groups.shape[0], fill_value=-1)[0]
     return places[jax.random.randint(of_rows, (number,), 0, jnp.maximum(jnp.sum(mine), 1))]
 
 
 def observe_loss(progress: Progress, task: Any, nll: Sum, rows: int) -> Progress:
-    """With the loss of replayed rows of a task; of none, or of one that is no number, as it was.
+    """Records the loss of replayed rows of a task. A loss without targets or that is not finite changes nothing.
 
     Args:
-      progress: what is known.
-      task: int scalar, whose rows they are.
-      nll: of their targets.
-      rows: that were replayed.
+      progress: Progress of all tasks.
+      task: Task number of the rows, an int scalar.
+      nll: Sum of the negative log-likelihoods of their targets.
+      rows: Number of rows that were replayed.
 
     Example:
       >>> first = observe_loss(init_progress(2), 1, Sum(jnp.array(6.0), jnp.array(2.0)), rows=4)
@@ -106,10 +109,10 @@ def observe_loss(progress: Progress, task: Any, nll: Sum, rows: int) -> Progress
       [0. 3.] [0. 0.] [False  True] [False  True]
     """
     loss, before = nll.mean(), progress.nats[task]
-    there = (nll.weight > 0) & jnp.isfinite(loss)
+    is_valid = (nll.weight > 0) & jnp.isfinite(loss)
     again = progress.seen[task] > 0
     after = jnp.where(again, SMOOTHING * before + (1 - SMOOTHING) * loss, loss)
-    put = lambda leaf, value: leaf.at[task].set(jnp.where(there, value, leaf[task]))
+    put = lambda leaf, value: leaf.at[task].set(jnp.where(is_valid, value, leaf[task]))
     return Progress(
         nats=put(progress.nats, after),
         fallen=put(progress.fallen, jnp.where(again, (before - after) / rows, 0.0)),

@@ -26,11 +26,15 @@ from memjax.training.step import TrainState, init_variables, model_variables
 __all__ = ["progressive"]
 
 COLUMNS = "lifelong.method.columns"
-"""in a lineage: how many there are"""
+"""Name of the setting in a growth history that holds the number of columns."""
 
 
 def progressive(*, columns: int) -> Method:
-    """The method; `columns` are those that there are now."""
+    """Makes the method of progressive networks, which adds a column of layers before every task but the first.
+
+    Args:
+      columns: Number of columns at the start of a run, which must be 1.
+    """
 
     def before(task: TaskInfo) -> Phase:
         if columns != 1:
@@ -44,7 +48,7 @@ def progressive(*, columns: int) -> Method:
 
 
 def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-    """Plain training of the newest column."""
+    """Makes the learner that trains the newest column and freezes all earlier ones."""
     settings = experiment.config.lifelong
     assert settings is not None
     number = settings.method.columns
@@ -56,7 +60,7 @@ def learner(experiment: Experiment, layout: Layout | None, objective: MakeObject
 
 
 def with_column(task: TaskInfo, state: TrainState, context: Context, number: int) -> Change:
-    """The state with so many columns, the newest fresh; that of the first task as it is."""
+    """Grows the state to `number` columns, the newest one with new parameters. The first task keeps its state."""
     if not task.index:
         return Change(state, context.lineage)
     lineage = (*context.lineage, {COLUMNS: number})
@@ -67,7 +71,13 @@ def with_column(task: TaskInfo, state: TrainState, context: Context, number: int
 
 
 def grow(big: Experiment, made: Learner, key: Any) -> Callable[[TrainState], TrainState]:
-    """How a state gets a column more, of the experiment and the learner that have it; `key` is of its parameters."""
+    """Makes a function that adds a column to a train state.
+
+    Args:
+      big: Experiment of the network with the new column.
+      made: Learner of the network with the new column.
+      key: Random key of the new parameters.
+    """
     number = big.config.num_columns
 
     def change(state: TrainState) -> TrainState:

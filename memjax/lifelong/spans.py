@@ -1,4 +1,7 @@
-"""How far a stage has come, for what changes while a task is learned (`memjax.lifelong.compose.Rule.counts`)."""
+"""Counts the updates of a stage, for components whose effect changes while a task is learned.
+
+A component asks for the count with `memjax.lifelong.compose.Rule.counts`.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from memjax.training.step import TrainState
 __all__ = ["SPAN", "share_done", "spanned"]
 
 SPAN = "span"
-"""in `TrainState.method`: updates of the stage that were made, and how many there are; int32 `[2]`"""
+"""Name in `TrainState.method` of the updates that the stage has made and will make in all, int32 `[2]`."""
 
 
 def spanned(stage: Stage) -> Stage:
-    """The same, whose updates are counted from its beginning."""
+    """Returns a stage that sets the count of its updates to 0 when it begins, and stores how many it will make."""
 
     def before(state: TrainState, context: Context) -> Change:
         change = stage.before(state, context)
@@ -30,7 +33,10 @@ def spanned(stage: Stage) -> Stage:
 
 
 def share_done(method: Mapping[str, Any]) -> Any:
-    """Float scalar from 0 to 1, of the updates of the stage.
+    """Returns the fraction of the updates of the stage that were made, a float scalar from 0 to 1.
+
+    Args:
+      method: State of the method, with the count under `SPAN`.
 
     Example:
       >>> print(share_done({SPAN: jnp.array([1, 4])}), share_done({SPAN: jnp.array([0, 0])}))
