@@ -1,4 +1,4 @@
-"""Documents with more to each token: numbers, neighbours, whatever was worked out for a whole split beforehand."""
+"""Documents with precomputed annotations of every token, such as retrieved neighbours, and the files that hold them."""
 
 import hashlib
 import json
@@ -13,16 +13,16 @@ from memjax.data.documents import Documents, Examples, Split
 __all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "unlike_neighbors", "write_neighbors"]
 
 NUMBER = "target_number"
-"""The annotation that says which token of the split a target is: int64, counted in the order of the documents."""
+"""Name of the annotation with the position of each target in the split: int64, counted over all documents in order."""
 NEIGHBORS = "neighbor_values"
-"""The annotation with the tokens after the contexts that are similar to that before a target: int32 `[neighbors]`,
-nearest first, -1 = none."""
+"""Name of the annotation with the neighbours of each target: the tokens that followed the most similar contexts, int32
+`[neighbors]`, nearest first, -1 for none."""
 MOST_APART = 0.01
-"""difference in the share of targets among neighbours, of training and validation, that is not worth a word"""
+"""Largest difference between the shares of targets among neighbours in training and validation without a warning."""
 
 
 class AnnotatedDocuments(Documents):
-    """Documents with annotations from arrays over all tokens of a split, in the order of the documents.
+    """Documents with additional annotations from arrays that have one entry per token of a split.
 
     Example:
       >>> from memjax.data.documents import ArrayDocuments
@@ -35,16 +35,18 @@ class AnnotatedDocuments(Documents):
     def __init__(
         self, documents: Split, arrays: Mapping[str, Any] | None = None, *, numbers: bool = False, version: str = ""
     ):
-        """Reads nothing yet but the lengths of the documents.
+        """Checks the arrays against the lengths of the documents. Tokens are read later.
 
         Args:
-          documents: tokens, and annotations of their own, which stay.
-          arrays: name -> array with one entry per token of the split (a memory-mapped one is read in pieces).
-          numbers: also annotate each token with its number, under `NUMBER`.
-          version: of the arrays; documents of another one have another fingerprint.
+          documents: Documents to annotate. Their own annotations are preserved.
+          arrays: Mapping from name to array with one entry per token of the split, in the order of the documents. A
+            memory-mapped array is read in pieces.
+          numbers: Whether to annotate each token also with its position in the split, under `NUMBER`.
+          version: Version of the arrays, such as a hash. It enters the fingerprint of the documents.
 
         Raises:
-          ValueError: examples, an array of another length, or a name that the documents have already.
+          ValueError: Examples instead of documents, an array of another length, or a name that the documents already
+            have.
         """
         if isinstance(documents, Examples):
             kind = type(documents).__name__
@@ -59,8 +61,8 @@ class AnnotatedDocuments(Documents):
         added = [*sorted(self._arrays), *([NUMBER] if numbers else [])]
         if taken := set(documents.annotate(0)) & set(added) if len(documents) else set():
             raise ValueError(f"arrays: given {sorted(taken)[0]!r}, which the documents have; give it another name")
-        own, names = documents.fingerprint, "/".join(added)
-        self.fingerprint = own and hashlib.sha256(f"{own}/{names}{version}".encode()).hexdigest()[:16]
+        original, names = documents.fingerprint, "/".join(added)
+        self.fingerprint = original and hashlib.sha256(f"{original}/{names}{version}".encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -75,13 +77,16 @@ class AnnotatedDocuments(Documents):
         return int(self.offsets[index + 1] - self.offsets[index])
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return {**self.documents.annotate(index), **self._more(int(self.offsets[index]), int(self.offsets[index + 1]))}
+        return {
+            **self.documents.annotate(index),
+            **self._added_annotations(int(self.offsets[index]), int(self.offsets[index + 1])),
+        }
 
     def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Tokens `[start, stop)` of a document with their annotations."""
-        tokens, own = self.documents.window(index, start, stop)
+        """Returns the tokens `[start, stop)` of a document and their annotations."""
+        tokens, annotations = self.documents.window(index, start, stop)
         begin = int(self.offsets[index]) + start
-        return tokens, {**own, **self._more(begin, begin + len(tokens))}
+        return tokens, {**annotations, **self._added_annotations(begin, begin + len(tokens))}
 
     def context(self, index: int, /) -> dict[str, np.ndarray]:
         return self.documents.context(index)
@@ -90,7 +95,7 @@ class AnnotatedDocuments(Documents):
         return self.documents.name(index)
 
     def tokens(self, begin: int, end: int) -> np.ndarray:
-        """Tokens `[begin, end)` of the split, from one document into the next.
+        """Returns the tokens `[begin, end)` of the split, across the borders of documents.
 
         Example:
           >>> from memjax.data.documents import ArrayDocuments
@@ -106,7 +111,7 @@ class AnnotatedDocuments(Documents):
         return np.concatenate(parts)
 
     def before(self, number: int, length: int) -> np.ndarray:
-        """The up to `length` tokens that stand before token `number` in its document.
+        """Returns up to `length` tokens before token `number` of the split, within its document.
 
         Example:
           >>> from memjax.data.documents import ArrayDocuments
@@ -121,35 +126,41 @@ class AnnotatedDocuments(Documents):
         place = int(number - self.offsets[index])
         return self.window(index, max(place - length, 0), place)[0]
 
-    def _more(self, begin: int, end: int) -> dict[str, np.ndarray]:
+    def _added_annotations(self, begin: int, end: int) -> dict[str, np.ndarray]:
+        """Returns the added annotations of the tokens `[begin, end)` of the split."""
         arrays = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
         return {**arrays, **({NUMBER: np.arange(begin, end)} if self._numbers else {})}
 
 
 def write_neighbors(folder: Path | str, split: str, values: Any, documents: Documents, *, store: str = "") -> None:
-    """Keeps the neighbours of every token of a split, for `open_neighbors`; see `memjax.retrieval.precomputation`.
+    """Writes the neighbours of every token of a split to a folder, from which `open_neighbors` reads them.
+
+    See `memjax.retrieval.precomputation`, which computes them.
 
     Args:
-      folder: is made where it is missing.
+      folder: Folder of the files. It is created if it does not exist.
       split: 'train', 'validation' or 'test'.
-      values: int `[tokens, neighbors]`, tokens after similar contexts, nearest first; -1 = none.
-      documents: whose tokens they belong to, in their order.
-      store: which one they were found in (`Store.fingerprint`); a folder holds those of one.
+      values: Tokens that followed similar contexts, nearest first, int `[tokens, neighbors]`. -1 for none.
+      documents: Documents that contain the tokens of `values`, in the same order.
+      store: Fingerprint of the datastore that was searched (`Store.fingerprint`). All splits of a folder must have the
+        same.
 
     Raises:
-      ValueError: another number of tokens, what are no tokens, or a folder with neighbours from another store (a store
-        has one key, so that those of another key are of another store).
+      ValueError: An array of another shape or with other values, or a folder with neighbours from another datastore.
     """
+    # A datastore has one key, so that neighbours for another key come from another datastore.
     values = np.asarray(values)
     total = sum(documents.num_tokens(index) for index in range(len(documents)))
     if values.ndim != 2 or len(values) != total or values.dtype.kind != "i":
-        given = f"{values.dtype} {list(values.shape)}"
-        raise ValueError(f"values: given {given}, allowed: integers [{total}, neighbours], one row for each token")
+        description = f"{values.dtype} {list(values.shape)}"
+        raise ValueError(
+            f"values: given {description}, allowed: integers [{total}, neighbours], one row for each token"
+        )
     if values.size and values.min() < -1:
         raise ValueError(f"values: given {values.min()}, allowed: tokens, and -1 where there is none")
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    for other, about in _read_neighbors(folder).items():
+    for other, about in _read_descriptions(folder).items():
         if other != split and about["store"] != store:
             raise ValueError(f"store: given {store!r}, allowed: {about['store']!r}, the one of {folder / other}.json")
     values = np.ascontiguousarray(values, np.int32)
@@ -159,27 +170,35 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
         "documents": documents.fingerprint,
         "neighbors": values.shape[1],
         "store": store,
-        "target_among": _target_among(values, documents),
+        "target_among": _compute_target_shares(values, documents),
         "sha256": hashlib.sha256(values.data).hexdigest(),
     }
     (folder / f"{split}.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
 
 
 def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
-    """The documents of a split with their neighbours, which stay on disk and are compared with their checksum once.
+    """Annotates the documents of a split with neighbours from a folder of `write_neighbors`.
+
+    The neighbours are memory-mapped, after one comparison with their checksum.
+
+    Args:
+      folder: Folder of the neighbours.
+      split: 'train', 'validation' or 'test'.
+      documents: Documents of the split.
 
     Raises:
-      ValueError: the folder has none for this split, those of other documents, of two stores, or damaged ones.
+      ValueError: The folder has no neighbours of this split, or has those of other documents, those of two datastores,
+        or a damaged file.
     """
-    path, found = Path(folder).expanduser() / f"{split}.json", _read_neighbors(folder)
-    if split not in found:
+    path, description_of = Path(folder).expanduser() / f"{split}.json", _read_descriptions(folder)
+    if split not in description_of:
         raise ValueError(
             f"neighbors: {folder} has none for the split {split}, allowed: a folder from `memjax datastore neighbors`"
         )
-    about, own = found[split], documents.fingerprint
-    if about["documents"] != own:
-        raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {own})")
-    if stores := sorted({one["store"] for one in found.values()} - {about["store"]}):
+    about, fingerprint = description_of[split], documents.fingerprint
+    if about["documents"] != fingerprint:
+        raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {fingerprint})")
+    if stores := sorted({description["store"] for description in description_of.values()} - {about["store"]}):
         raise ValueError(f"neighbors: {path} is of store {about['store']}, allowed: {stores[0]}, as the other splits")
     try:
         values = np.load(path.with_suffix(".npy"), mmap_mode="r")
@@ -194,16 +213,25 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
 
 
 def target_shares(folder: Path | str) -> dict[str, list[float]]:
-    """Split -> share of its tokens, of those with neighbours, that are among the nearest 1, 2, ... of them."""
-    return {split: about["target_among"] for split, about in _read_neighbors(folder).items() if "target_among" in about}
+    """Returns how often the target itself is among the nearest 1, 2, ... neighbours, for each split of a folder.
+
+    Returns:
+      Mapping from split to shares of the tokens that have neighbours, one share for each number of neighbours.
+    """
+    return {
+        split: about["target_among"] for split, about in _read_descriptions(folder).items() if "target_among" in about
+    }
 
 
 def unlike_neighbors(folder: Path | str, num_neighbors: int) -> str:
-    """A line where training finds its targets among the neighbours more often, or less, than validation; else ''.
+    """Returns a warning if the neighbours contain the target much more or less often in training than in validation.
 
     Args:
-      folder: of the neighbours.
-      num_neighbors: that are read of each token.
+      folder: Folder of the neighbours.
+      num_neighbors: Number of neighbours of each token that the model reads.
+
+    Returns:
+      A line of text. Empty if the shares differ by at most `MOST_APART`, or if a split is missing.
     """
     shares = target_shares(folder)
     if not {"train", "validation"} <= shares.keys():
@@ -211,30 +239,30 @@ def unlike_neighbors(folder: Path | str, num_neighbors: int) -> str:
     train, validation = (shares[split][:num_neighbors][-1] for split in ("train", "validation"))
     if abs(train - validation) <= MOST_APART:
         return ""
-    found = (
+    message = (
         f"data.neighbors: the target is among the neighbours of {train:.1%} of the training tokens and of "
         f"{validation:.1%} of those of validation: a model learns to trust them"
     )
     if train < validation:
-        return f"{found} less than it could; rather search the training split in as large a store"
+        return f"{message} less than it could; rather search the training split in as large a store"
     return (
-        f"{found} more than it should; rather without the own article, by halves (`memjax datastore neighbors "
+        f"{message} more than it should; rather without the own article, by halves (`memjax datastore neighbors "
         "--other`), or with model.output.neighbor_dropout"
     )
 
 
-def _target_among(values: np.ndarray, documents: Documents) -> list[float]:
-    """Share of the tokens with neighbours that are among the nearest 1, 2, ... of them."""
+def _compute_target_shares(values: np.ndarray, documents: Documents) -> list[float]:
+    """Returns the shares of tokens that are among their own nearest 1, 2, ... neighbours, of tokens with neighbours."""
     hits, counted, begin = np.zeros(values.shape[1], np.int64), 0, 0
     for index in range(len(documents)):
         tokens = np.asarray(documents[index])
-        there = values[begin : begin + len(tokens)]
-        hits += np.logical_or.accumulate(there == tokens[:, None], axis=1).sum(axis=0)
-        counted, begin = counted + int((there >= 0).any(axis=1).sum()), begin + len(tokens)
+        neighbors = values[begin : begin + len(tokens)]
+        hits += np.logical_or.accumulate(neighbors == tokens[:, None], axis=1).sum(axis=0)
+        counted, begin = counted + int((neighbors >= 0).any(axis=1).sum()), begin + len(tokens)
     return (hits / max(counted, 1)).tolist()
 
 
-def _read_neighbors(folder: Path | str) -> dict[str, Any]:
-    """Split -> what is said of its neighbours."""
+def _read_descriptions(folder: Path | str) -> dict[str, Any]:
+    """Reads the descriptions of the neighbours in a folder: split -> description."""
     files = sorted(Path(folder).expanduser().glob("*.json"))
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}

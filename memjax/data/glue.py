@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of texts: GLUE by task name.
+"""Reads the tasks of GLUE: texts and pairs of texts with classes.
 
 Wang, Singh, Michael, Hill, Levy and Bowman, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
 Understanding", ICLR 2019, https://arxiv.org/abs/1804.07461.
@@ -18,12 +18,13 @@ __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:
-    """One example: a text or a pair of texts, and its class.
+    """A text or a pair of texts, with its class.
 
     Attributes:
-      texts: one or two.
-      label: number of the class.
-      group: those of one group are choices, of which that of class 1 is right; -1 = it stands alone.
+      texts: One or two texts.
+      label: Number of the class.
+      group: Number of a group of examples that are the choices of one question, of which the choice of class 1 is
+        right. -1 for no group.
     """
 
     texts: tuple[str, ...]
@@ -33,14 +34,15 @@ class LabelledText:
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """What a task of GLUE looks like.
+    """The format of the files of a GLUE task.
 
     Attributes:
-      texts: columns of its files; numbers where a file has no header.
-      label: column of the class.
-      classes: names of the classes in their order; () = written as numbers.
-      features: of TFDS, where they have other names than `texts`.
-      skips_broken: lines with too few columns are left out, as the published readers do.
+      texts: Names of the columns of the texts, or their numbers if a file has no header.
+      label: Name or number of the column of the class.
+      classes: Names of the classes in the order of their numbers. Empty if classes are written as numbers.
+      features: Names of the features of the texts in TFDS. Empty if they are those of `texts`.
+      num_classes: Number of classes.
+      skips_broken: Whether to skip lines with too few columns, as the published readers do.
     """
 
     texts: tuple[str | int, ...]
@@ -68,31 +70,31 @@ GLUE = {
     "rte": GlueTask(("sentence1", "sentence2"), classes=_ENTAILMENT),
     "wnli": GlueTask(("sentence1", "sentence2")),
 }
-"""name -> task; STS-B, which is a regression, is not here"""
+"""Name of a GLUE task -> its format. STS-B is missing because it is a regression."""
 
 _FILES = {
     "train": (("train",), ("in_domain_train",)),
     "validation": (("dev",), ("dev_matched",), ("in_domain_dev", "out_of_domain_dev")),
     "test": (("test",),),
 }
-"""split -> sets of files, the first complete one of which is read (the last ones are those of CoLA's own release)"""
+"""Split -> alternative sets of file names, of which the first complete one is read. CoLA's own release has the last."""
 
 
 def glue_texts(name: str, path: str, *, split: str, validation: float, test: float) -> list[LabelledText]:
-    """One split of a task from a folder with its TSV files.
+    """Reads one split of a GLUE task from a folder with its TSV files.
 
-    A folder that has no `train.tsv` (or nothing else) is split by a hash of the texts. Without labels in `test.tsv` the
-    test split is the validation split.
+    If the folder lacks `train.tsv` or the validation files, the files that exist are split by a hash of the texts. If
+    `test.tsv` has no labels, the test split is the validation split.
 
     Args:
-      name: of the task.
-      path: the folder.
+      name: Name of the task, a key of `GLUE`.
+      path: Folder of the files.
       split: 'train', 'validation' or 'test'.
-      validation: share held out where there is one file only.
-      test: likewise.
+      validation: Share in [0, 1] held out for validation if files are missing.
+      test: Share in [0, 1] held out for the test if files are missing.
 
     Raises:
-      ValueError: an unknown task or split, a folder without its files, a line without its columns or class.
+      ValueError: An unknown task or split, a folder without its files, or a line without its columns or class.
     """
     task = _task(name)
     if split not in SPLITS:
@@ -111,7 +113,13 @@ def glue_texts(name: str, path: str, *, split: str, validation: float, test: flo
 
 
 def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
-    """The same from the prepared builder `glue/NAME` of TensorFlow Datasets."""
+    """Reads one split of a GLUE task from the prepared builder `glue/NAME` of TensorFlow Datasets.
+
+    Args:
+      name: Name of the task, a key of `GLUE`.
+      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
+      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
+    """
     task = _task(name)
     part = {"train": "train"}.get(split, "validation_matched" if name == "mnli" else "validation")
     names = task.features or tuple(str(column) for column in task.texts)
@@ -122,22 +130,23 @@ def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledTex
 
 
 def _task(name: str) -> GlueTask:
+    """Returns the format of a GLUE task, and raises `ValueError` for an unknown name."""
     if name not in GLUE:
         raise ValueError(f"data.source.name: given {name!r}, allowed: {', '.join(GLUE)}")
     return GLUE[name]
 
 
 def _files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
-    """The first set of files that is complete, [] where none is."""
+    """Returns the paths of the first set of files that is complete. Empty if none is."""
     for names in choices:
-        found = [file for name in names if (file := find_packed(folder, f"{name}.tsv"))]
-        if len(found) == len(names):
-            return found
+        paths = [file for name in names if (file := find_packed(folder, f"{name}.tsv"))]
+        if len(paths) == len(names):
+            return paths
     return []
 
 
 def _columns(header: Sequence[str], task: GlueTask) -> tuple[list[int], int] | None:
-    """Places of the texts and of the class; None where a file has no class."""
+    """Returns the column numbers of the texts and of the class. None if a header lacks one of the columns."""
     if isinstance(task.label, int):
         return [int(place) for place in task.texts], task.label
     wanted = [*task.texts, task.label]

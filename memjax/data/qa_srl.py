@@ -1,8 +1,8 @@
-"""QA-SRL: questions that say who did what to whom in a sentence, and their answers in it.
+"""Reads QA-SRL: questions about who did what to whom in a sentence, whose answers are spans of the sentence.
 
 Roit, Klein, Stepanov, Mamou, Michael, Stanovsky, Zettlemoyer and Dagan, "Controlled Crowdsourcing for High-Quality
-QA-SRL Annotation", ACL 2020, https://arxiv.org/abs/1911.03243. It is not QA-SRL 1.0 (He et al. 2015), which decaNLP and
-LAMOL read.
+QA-SRL Annotation", ACL 2020, https://arxiv.org/abs/1911.03243. This is not QA-SRL 1.0 (He et al. 2015), which decaNLP
+and LAMOL use.
 """
 
 import csv
@@ -17,24 +17,24 @@ from memjax.data.sources import SPLITS, split_of
 __all__ = ["qa_srl_questions"]
 
 BETWEEN = "~!~"
-"""stands between several answers"""
+"""Separator between several answers of a question."""
 LACKS = "have no answer in their sentence"
 
 
 def qa_srl_questions(path: str, *, domain: str, split: str, validation: float) -> QuestionSplit:
-    """One split from a folder with `gold/wikinews.dev.gold.csv`, `sentences/wikinews.dev.full.csv` and so on.
+    """Reads one split of QA-SRL.
 
-    The file `test` is the test split; of the file `dev` a share is validation, by a hash of the name of the sentence,
-    and the rest is trained on.
+    The files `test` are the test split. The files `dev` are divided into training and validation by a hash of the name
+    of each sentence.
 
     Args:
-      path: the folder.
+      path: Folder with `gold/wikinews.dev.gold.csv`, `sentences/wikinews.dev.full.csv` and so on.
       domain: 'wikinews' or 'wikipedia'.
-      split: which.
-      validation: the share, in [0, 1].
+      split: 'train', 'validation' or 'test'.
+      validation: Share of the development sentences in [0, 1] that is the validation split.
 
     Raises:
-      ValueError: an unknown split, a file that is missing or of another form.
+      ValueError: An unknown split, or a file that is missing or of another form.
     """
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
@@ -45,6 +45,7 @@ def qa_srl_questions(path: str, *, domain: str, split: str, validation: float) -
 
 
 def _entries(gold: Path, sentences: Path) -> Iterator[Entry]:
+    """Reads the questions of a file of annotations about the sentences of another file."""
     words = {name: tokens.split(" ") for name, tokens in _columns(sentences, "qasrl_id", "tokens")}
     for name, question, places in _columns(gold, "qasrl_id", "question", "answer_range"):
         if name not in words or not places.strip():
@@ -55,7 +56,7 @@ def _entries(gold: Path, sentences: Path) -> Iterator[Entry]:
 
 
 def _answer(words: list[str], place: str, file: Path) -> tuple[str, int]:
-    """Tokens `begin:end` of a sentence, and their first character."""
+    """Returns the answer at a range of words such as `0:2`, and the position of its first character in the sentence."""
     try:
         begin, end = map(int, place.split(":"))
         assert 0 <= begin < end <= len(words)
@@ -65,6 +66,7 @@ def _answer(words: list[str], place: str, file: Path) -> tuple[str, int]:
 
 
 def _columns(file: Path, *names: str) -> Iterator[tuple[str, ...]]:
+    """Reads some columns of a CSV file, row by row."""
     table = csv.DictReader(io.StringIO(read_text(file), newline=""))
     missing = [name for name in names if name not in (table.fieldnames or ())]
     if missing:

@@ -1,10 +1,10 @@
-"""QuAC: dialogues in which one asks about a text.
+"""Reads QuAC: questions of dialogues about a text, whose answers are spans of the text.
 
 Choi, He, Iyyer, Yatskar, Yih, Choi, Liang and Zettlemoyer, "QuAC: Question Answering in Context", EMNLP 2018,
 https://arxiv.org/abs/1808.07036.
 
-Differs from the data set: a turn is read without those before it, as de Masson d'Autume et al. (2019) read spans; turns
-without an answer are left out.
+Difference from the data set: every turn is read without the turns before it, as de Masson d'Autume et al. (2019) read
+spans, and turns without an answer are left out.
 """
 
 import json
@@ -20,55 +20,68 @@ __all__ = ["quac_questions", "tfds_quac_questions"]
 
 FILES = ("train_v0.2.json", "val_v0.2.json")
 NO_ANSWER = "CANNOTANSWER"
-"""what stands at the end of every text, for turns that it does not answer"""
+"""Last word of every text, which is the answer of turns that the text does not answer."""
 LACKS = "have no answer in their text"
 
 Answers = Sequence[tuple[str, int]]
 
 
 def quac_questions(path: str, **how: Any) -> QuestionSplit:
-    """One split from a folder with `train_v0.2.json` and `val_v0.2.json`; `test` is validation.
+    """Reads one split of QuAC from a folder with `train_v0.2.json` and `val_v0.2.json`.
+
+    The file `val_v0.2.json` is both the validation and the test split.
 
     Args:
-      path: the folder.
-      **how: `split`, `validation` and `test` of `split_questions`; groups are the titles.
+      path: Folder of the files.
+      **how: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the titles of the articles.
 
     Raises:
-      ValueError: as `split_questions`, or a file of another form.
+      ValueError: An unknown split, a folder without the files, or a file of another form.
     """
     return split_questions(path, FILES, _read_json, **how)
 
 
 def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
-    """The same from the prepared builder `quac` of TensorFlow Datasets."""
+    """Reads one split of QuAC from the prepared builder `quac` of TensorFlow Datasets.
+
+    Args:
+      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
+      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
+    """
     text = lambda value: value.decode("utf-8")
 
-    def entry(one: Any) -> Entry:
+    def entry(turn: Any) -> Entry:
         answers = [
             (text(words), int(start))
-            for words, start in zip(one["answers"]["text"], one["answers"]["answer_start"], strict=True)
+            for words, start in zip(turn["answers"]["text"], turn["answers"]["answer_start"], strict=True)
         ]
-        return _turn("", text(one["question"]), text(one["context"]), text(one["orig_answer"]["text"]), answers)
+        return _entry_of_turn(
+            "", text(turn["question"]), text(turn["context"]), text(turn["orig_answer"]["text"]), answers
+        )
 
     part = "train" if split == "train" else "validation"
     return gather(map(entry, tfds_examples("quac", split=part, data_dir=data_dir or None)))
 
 
-def _turn(title: str, question: str, context: str, original: str, answers: Answers) -> Entry:
-    """A turn; of several who answered, those count who found an answer, unless the first one found none."""
-    kept = tuple((words, start) for words, start in answers if words != NO_ANSWER)
-    if original == NO_ANSWER or not kept:
+def _entry_of_turn(title: str, question: str, context: str, original: str, answers: Answers) -> Entry:
+    """Makes the entry of a turn, without the answers of annotators who found none.
+
+    The turn is left out if its original answer is `NO_ANSWER`, or if no annotator found an answer.
+    """
+    found_answers = tuple((words, start) for words, start in answers if words != NO_ANSWER)
+    if original == NO_ANSWER or not found_answers:
         return Entry(title, None, LACKS)
-    return Entry(title, Question(question, context.removesuffix(NO_ANSWER).rstrip(), kept))
+    return Entry(title, Question(question, context.removesuffix(NO_ANSWER).rstrip(), found_answers))
 
 
 def _read_json(file: Path) -> Iterator[Entry]:
+    """Reads all turns of a file."""
     try:
         for article in json.loads(read_text(file))["data"]:
             for paragraph in article["paragraphs"]:
                 for turn in paragraph["qas"]:
                     answers = [(answer["text"], answer["answer_start"]) for answer in turn["answers"]]
                     asked = (turn["question"], paragraph["context"], turn["orig_answer"]["text"])
-                    yield _turn(article["title"], *asked, answers)
+                    yield _entry_of_turn(article["title"], *asked, answers)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{file}: not of the form of QuAC ({type(error).__name__}: {error})") from None

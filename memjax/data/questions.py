@@ -1,4 +1,4 @@
-"""Questions about texts: what every reader gives, how its files are split, and how some are chosen."""
+"""Questions about texts: the types that all readers return, and functions to split and select questions."""
 
 import collections
 import dataclasses
@@ -15,13 +15,13 @@ __all__ = ["Entry", "Question", "QuestionSplit", "gather", "select_questions", "
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a text.
+    """A question about a text, with its correct answers.
 
     Attributes:
-      question: its words.
-      context: the text that holds the answer.
-      answers: right ones: words and their first character in the context, -1 where they are not in it. Training learns
-        the first.
+      question: Text of the question.
+      context: Text that contains the answer.
+      answers: Correct answers, each with the position of its first character in the context, or -1 if it is not in the
+        context. Training learns the first.
     """
 
     question: str
@@ -30,12 +30,12 @@ class Question:
 
 
 class Entry(NamedTuple):
-    """What a reader finds.
+    """One question as a reader returns it, or the reason why it is left out.
 
     Attributes:
-      group: what goes into one split together, such as the title of an article.
-      question: None = it is left out.
-      lacks: why.
+      group: Name of a group of questions that must be in the same split, such as the title of an article.
+      question: The question. None if it is left out.
+      lacks: Reason why it is left out, in words that continue "3 questions". Empty if it is not.
     """
 
     group: str
@@ -45,18 +45,18 @@ class Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QuestionSplit:
-    """What is read of a split.
+    """The questions of one split, and the numbers of questions that were left out.
 
     Attributes:
-      questions: in the order of the file.
-      left_out: what they lack -> how many were left out for it.
+      questions: Questions in the order of the file.
+      left_out: Number of questions that were left out, by reason.
     """
 
     questions: Sequence[Question]
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def notes(self, split: str) -> list[str]:
-        """A line for everything that was left out.
+        """Returns a line of text for each reason why questions were left out.
 
         Example:
           >>> QuestionSplit([], {"have no answer": 3}).notes("train")
@@ -66,14 +66,14 @@ class QuestionSplit:
 
 
 def gather(entries: Iterable[Entry]) -> QuestionSplit:
-    """The questions of some entries, and what was left out."""
-    found, left_out = [], collections.Counter[str]()
+    """Collects the questions of a reader, and counts those that are left out by reason."""
+    questions, left_out = [], collections.Counter[str]()
     for entry in entries:
         if entry.question is None:
             left_out[entry.lacks] += 1
         else:
-            found.append(entry.question)
-    return QuestionSplit(found, dict(left_out))
+            questions.append(entry.question)
+    return QuestionSplit(questions, dict(left_out))
 
 
 def split_questions(
@@ -85,51 +85,53 @@ def split_questions(
     validation: float,
     test: float,
 ) -> QuestionSplit:
-    """One split of a folder with a file to train on and one that is held out; `test` is that of `validation`.
+    """Reads one split of a data set that publishes a training file and one held-out file.
 
-    A folder with one of the files only is split by a hash of the groups.
+    The held-out file is both the validation and the test split. A folder with only one of the files is split by a hash
+    of the groups.
 
     Args:
-      path: the folder.
-      names: of the two files, in the folder (also `.xz`, `.gz`).
-      read: a file -> its entries.
-      split: which.
-      validation: share held out where there is one file, in [0, 1].
-      test: likewise.
+      path: Folder of the files.
+      names: Names of the training file and the held-out file (also `.xz`, `.gz`).
+      read: Function from a file to its entries.
+      split: 'train', 'validation' or 'test'.
+      validation: Share in [0, 1] held out for validation if there is only one file.
+      test: Share in [0, 1] held out for the test if there is only one file.
 
     Raises:
-      ValueError: an unknown split, or a folder without the files.
+      ValueError: An unknown split, or a folder without the files.
     """
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
-    there = [file for name in names if (file := find_packed(path, name)) is not None]
-    if not there:
+    files = [file for name in names if (file := find_packed(path, name)) is not None]
+    if not files:
         raise ValueError(f"data.source.path: {path} has no {names[0]} or {names[1]}, allowed: the folder of one")
-    if len(there) == 1:
-        return gather(e for e in read(there[0]) if split_of(e.group, validation=validation, test=test) == split)
-    return gather(read(there[0] if split == "train" else there[1]))
+    if len(files) == 1:
+        return gather(e for e in read(files[0]) if split_of(e.group, validation=validation, test=test) == split)
+    return gather(read(files[0] if split == "train" else files[1]))
 
 
 def select_questions(questions: Sequence[Question], number: int, *, seed: int = 0) -> Sequence[Question]:
-    """Some questions, in their order: those with the smallest hash, whatever else stands in the file.
+    """Selects questions by a hash of their texts, so that the selection does not depend on the rest of the file.
 
     Args:
-      questions: all of them.
-      number: how many; 0, or more than there are = all.
-      seed: of the hash.
+      questions: Questions to select from. Their order is preserved.
+      number: Number of questions to select. 0 for all.
+      seed: Seed of the hash.
     """
     if not number or number >= len(questions):
         return questions
-    key = lambda one: hashlib.sha256(f"{seed}/{one.question}/{one.context}".encode("utf-8", "surrogateescape")).digest()
-    ranked = sorted(range(len(questions)), key=lambda place: key(questions[place]))
+    texts = [f"{seed}/{question.question}/{question.context}" for question in questions]
+    hashes = [hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest() for text in texts]
+    ranked = sorted(range(len(questions)), key=hashes.__getitem__)
     return [questions[place] for place in sorted(ranked[:number])]
 
 
 def required(path: str, name: str) -> Path:
-    """A file of a folder (also `.xz`, `.gz`).
+    """Returns the path of a file in a folder, which may be packed (`.xz`, `.gz`).
 
     Raises:
-      ValueError: it is not there.
+      ValueError: The folder has no such file.
     """
     file = find_packed(path, name)
     if file is None:

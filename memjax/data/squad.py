@@ -1,4 +1,4 @@
-"""SQuAD 1.1: questions about a text.
+"""Reads SQuAD 1.1: questions about paragraphs of Wikipedia, whose answers are spans of the paragraph.
 
 Rajpurkar, Zhang, Lopyrev and Liang, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", EMNLP 2016,
 https://arxiv.org/abs/1606.05250.
@@ -21,42 +21,51 @@ FILES = ("train-v1.1.json", "dev-v1.1.json")
 
 
 def squad_questions(path: str, *, part: int = 0, parts: int = 1, **how: Any) -> QuestionSplit:
-    """One split from a folder with `train-v1.1.json` and `dev-v1.1.json`; `test` is validation, as papers report it.
+    """Reads one split of SQuAD from a folder with `train-v1.1.json` and `dev-v1.1.json`.
 
-    A folder with one of the files only is split by a hash of the articles' titles.
+    The development file is both the validation and the test split, as in papers. A folder with only one of the files is
+    split by a hash of the titles of its articles.
 
     Args:
-      path: the folder.
-      part: which group of articles, from 0.
-      parts: groups into which they fall, by another hash of their titles.
-      **how: `split`, `validation` and `test` of `split_questions`.
+      path: Folder of the files.
+      part: Number of the group of articles to read, from 0 to `parts - 1`.
+      parts: Number of groups into which articles are divided, by another hash of their titles. 1 to read all articles.
+      **how: Arguments `split`, `validation` and `test` of `split_questions`.
 
     Raises:
-      ValueError: as `split_questions`, or a file of another form.
+      ValueError: An unknown split, a folder without the files, or a file of another form.
     """
     return split_questions(path, FILES, functools.partial(_entries, part=part, parts=parts), **how)
 
 
 def tfds_squad_questions(*, split: str, data_dir: str, part: int = 0, parts: int = 1) -> QuestionSplit:
-    """The same from the prepared builder `squad` of TensorFlow Datasets."""
+    """Reads one split of SQuAD from the prepared builder `squad` of TensorFlow Datasets.
+
+    Args:
+      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
+      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
+      part: Number of the group of articles to read, from 0 to `parts - 1`.
+      parts: Number of groups into which articles are divided, by a hash of their titles. 1 to read all articles.
+    """
     text = lambda value: value.decode("utf-8")
-    answers = lambda given: tuple((text(t), int(s)) for t, s in zip(given["text"], given["answer_start"], strict=True))
+    answers = lambda value: tuple((text(t), int(s)) for t, s in zip(value["text"], value["answer_start"], strict=True))
     examples = tfds_examples("squad", split="train" if split == "train" else "validation", data_dir=data_dir or None)
-    entry = lambda one: Question(text(one["question"]), text(one["context"]), answers(one["answers"]))
-    chosen = (one for one in examples if parts == 1 or _part_of(text(one["title"]), parts) == part)
-    return gather(Entry("", entry(one)) for one in chosen)
+    question = lambda row: Question(text(row["question"]), text(row["context"]), answers(row["answers"]))
+    chosen = (example for example in examples if parts == 1 or _part_of(text(example["title"]), parts) == part)
+    return gather(Entry("", question(example)) for example in chosen)
 
 
 def read_questions(file: Path) -> list[Question]:
-    """The questions of a file, article by article.
+    """Reads all questions of a file of SQuAD 1.1, article by article.
 
     Raises:
-      ValueError: a file of another form.
+      ValueError: A file of another form.
     """
     return list(gather(_entries(file)).questions)
 
 
 def _part_of(title: str, parts: int) -> int:
+    """Returns the number of the group that an article belongs to, by a hash of its title."""
     return int.from_bytes(hashlib.sha256(f"part of {title}".encode()).digest()[:8], "big") % parts
 
 
@@ -67,7 +76,7 @@ def _entries(file: Path, part: int = 0, parts: int = 1) -> Iterator[Entry]:
 
 
 def _read_json(file: Path) -> list[tuple[str, list[Question]]]:
-    """(title, questions) of every article."""
+    """Reads the title and the questions of every article of a file."""
     try:
         articles = json.loads(read_text(file))["data"]
         return [(article["title"], [q for p in article["paragraphs"] for q in _questions(p)]) for article in articles]

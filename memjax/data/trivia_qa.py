@@ -1,14 +1,17 @@
-"""TriviaQA: questions of quizzes, with pages that name their answers.
+"""Reads TriviaQA: quiz questions, with web or Wikipedia pages that contain the name of the answer.
 
 Joshi, Choi, Weld and Zettlemoyer, "TriviaQA: A Large Scale Distantly Supervised Challenge Dataset for Reading
 Comprehension", ACL 2017, https://arxiv.org/abs/1705.03551.
 
-Nobody has said where on a page the answer stands: it is taken to be where one of its names stands first (distant
-supervision). A question is read with the first of its pages that has one.
+The data set does not say where on a page the answer is. It is assumed to be where one of its names occurs first
+(distant supervision). A question is read with the first of its pages that contains a name.
 
-Differs from the authors' conversion: names are matched as whole words in the page as it is, where theirs takes the
-first name of a list that occurs anywhere in the tokenised page; a question is read with one page, where theirs gives
-every pair; and what no page names is left out of the held-out splits too.
+Differences from the authors' conversion:
+
+- Names are matched as whole words in the original page. The authors take the first name of their list that occurs
+  anywhere in the tokenised page.
+- A question is read with one page. The authors make an example of every pair of question and page.
+- A question without a name on its pages is left out of all splits. The authors leave it out of the training split only.
 """
 
 import functools
@@ -25,21 +28,23 @@ from memjax.data.tfds import tfds_examples
 __all__ = ["first_match", "tfds_trivia_qa_questions", "trivia_qa_questions"]
 
 PAGES = {"web": "SearchResults", "wikipedia": "EntityPages"}
-"""set -> the list of a question that has its pages"""
+"""Kind of pages -> field of a question with the list of its pages."""
 LACKS = "have no name of the answer on their pages"
 
 
 def trivia_qa_questions(path: str, *, pages: str, max_words: int, **how: Any) -> QuestionSplit:
-    """One split from the folder of `triviaqa-rc`, with `qa/web-train.json`, `evidence/web` and so on; `test` is dev.
+    """Reads one split of TriviaQA from the published folder `triviaqa-rc`.
+
+    The development file is both the validation and the test split.
 
     Args:
-      path: the folder.
-      pages: of `PAGES`.
-      max_words: of a page; 0 = all.
-      **how: `split`, `validation` and `test` of `split_questions`; groups are the numbers of the questions.
+      path: Folder with `qa/web-train.json`, `evidence/web` and so on.
+      pages: Kind of pages: 'web' or 'wikipedia'.
+      max_words: Number of words of a page to read, the first ones. 0 for all.
+      **how: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the ids of the questions.
 
     Raises:
-      ValueError: as `split_questions`, or a file of another form.
+      ValueError: An unknown split, a folder without the files, or a file of another form.
     """
     evidence = Path(path) / "evidence" / pages
     if not evidence.is_dir():
@@ -47,10 +52,10 @@ def trivia_qa_questions(path: str, *, pages: str, max_words: int, **how: Any) ->
 
     def read(file: Path) -> Iterator[Entry]:
         try:
-            for one in json.loads(read_text(file))["Data"]:
-                texts = (_page(evidence, page["Filename"]) for page in one.get(PAGES[pages], ()) if "Filename" in page)
-                names = (one["Answer"]["Value"], *one["Answer"]["Aliases"])
-                yield _entry(one["QuestionId"], one["Question"], names, texts, max_words)
+            for row in json.loads(read_text(file))["Data"]:
+                texts = (_page(evidence, page["Filename"]) for page in row.get(PAGES[pages], ()) if "Filename" in page)
+                names = (row["Answer"]["Value"], *row["Answer"]["Aliases"])
+                yield _entry(row["QuestionId"], row["Question"], names, texts, max_words)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{file}: not of the form of TriviaQA ({type(error).__name__}: {error})") from None
 
@@ -58,43 +63,55 @@ def trivia_qa_questions(path: str, *, pages: str, max_words: int, **how: Any) ->
 
 
 def tfds_trivia_qa_questions(*, pages: str, max_words: int, split: str, data_dir: str) -> QuestionSplit:
-    """The same from the prepared builder `trivia_qa/rc` of TensorFlow Datasets.
+    """Reads one split of TriviaQA from the prepared builder `trivia_qa/rc` of TensorFlow Datasets.
 
-    The builder has joined the two sets: questions with pages of a search are those of the web.
+    The builder has joined the questions for both kinds of pages. A question with pages of a web search is one for
+    'web'.
+
+    Args:
+      pages: Kind of pages: 'web' or 'wikipedia'.
+      max_words: Number of words of a page to read, the first ones. 0 for all.
+      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
+      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
     """
     text = lambda value: value.decode("utf-8")
 
     def entries() -> Iterator[Entry]:
         part = "train" if split == "train" else "validation"
-        for one in tfds_examples("trivia_qa/rc", split=part, data_dir=data_dir or None):
-            searched = one["search_results"]["search_context"]
+        for example in tfds_examples("trivia_qa/rc", split=part, data_dir=data_dir or None):
+            searched = example["search_results"]["search_context"]
             if bool(len(searched)) != (pages == "web"):
                 continue
-            texts = map(text, searched if pages == "web" else one["entity_pages"]["wiki_context"])
-            names = (text(one["answer"]["value"]), *map(text, one["answer"]["aliases"]))
-            yield _entry("", text(one["question"]), names, texts, max_words)
+            texts = map(text, searched if pages == "web" else example["entity_pages"]["wiki_context"])
+            names = (text(example["answer"]["value"]), *map(text, example["answer"]["aliases"]))
+            yield _entry("", text(example["question"]), names, texts, max_words)
 
     return gather(entries())
 
 
 def first_match(names: Iterable[str], text: str) -> tuple[str, int] | None:
-    """Where one of some names stands first in a text, as whole words and in any case; the longest of those there.
+    """Finds the first place in a text where any of some names occurs, as whole words and ignoring case.
+
+    Returns:
+      The longest name at that place, as written in the text, and its position. None if no name occurs.
 
     Example:
       >>> first_match(["art", "Paris", "Paris, France"], "A party in PARIS, France")
       ('PARIS, France', 11)
     """
-    found = _pattern(tuple(sorted({name.strip() for name in names} - {""}, key=lambda name: (-len(name), name))))
-    match = found.search(text) if found else None
+    pattern = _pattern(tuple(sorted({name.strip() for name in names} - {""}, key=lambda name: (-len(name), name))))
+    match = pattern.search(text) if pattern else None
     return (match[0], match.start()) if match else None
 
 
-@functools.lru_cache(maxsize=1)  # of the pages of one question
+@functools.lru_cache(maxsize=1)  # all pages of one question have the same names
 def _pattern(names: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Returns a pattern that matches any of some names as whole words, the first names first. None without names."""
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", re.IGNORECASE) if names else None
 
 
 def _entry(group: str, question: str, names: Iterable[str], texts: Iterable[str | None], max_words: int) -> Entry:
+    """Pairs a question with the first of its pages that contains a name of the answer."""
     names = tuple(names)
     for text in texts:
         page = _first_words(text or "", max_words)
@@ -105,12 +122,12 @@ def _entry(group: str, question: str, names: Iterable[str], texts: Iterable[str 
 
 
 def _first_words(text: str, count: int) -> str:
-    """The beginning of a text, as it is."""
-    found = re.match(rf"(?:\s*\S+){{0,{count}}}", text) if count else None
-    return found[0] if found else text
+    """Returns the first `count` words of a text, with the original white space. 0 for the whole text."""
+    match = re.match(rf"(?:\s*\S+){{0,{count}}}", text) if count else None
+    return match[0] if match else text
 
 
 def _page(folder: Path, name: str) -> str | None:
-    """A page; None where it is not in the folder, as some are not."""
+    """Reads a page. None if it is not in the folder, as some pages are not."""
     file = find_packed(folder, name)
     return None if file is None else read_text(file, allow_empty=True)
