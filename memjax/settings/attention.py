@@ -1,4 +1,4 @@
-"""Kinds of attention, each with the memory that it carries."""
+"""Settings of the kinds of attention, each with its memory."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ __all__ = [
 ]
 
 RECONSTRUCTION = {"attention": "compressive/attention_reconstruction", "auto_encoding": "compressive/auto_encoding"}
-"""names of the losses of `memjax.memory.compressive.LOSSES`"""
+"""value of `loss` -> name of that loss in `memjax.memory.compressive.LOSSES`"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Carrier(Settings):
-    """What carries a memory, and what it says of it: a kind of attention, or a model with one memory for all layers.
+    """Base class of settings that describe a memory: a kind of attention, or a model with one memory for all layers.
 
-    Facts have no annotation: with one they would be fields, options and keys of config.json.
+    Its attributes are facts about a kind, not settings.
 
     Attributes:
-      is_causal: whether a token sees only what is before it.
-      crosses_segments: whether gradients cross segments.
-      memory_length: slots of the memory whose size an evaluation may change; None = it has none.
-      added_parameters: names of the parameters that the memory adds to a model without it.
-      init_stddev: of initial matrices and embeddings, as published; None = the library's own.
-      over_layers: whether an auxiliary loss that several layers have is their 'sum' or 'mean', as published.
-      sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
-      learned_positions: tokens for which the model learns positions; 0 = it learns none.
-      exports_as: what transformers calls the model without its memory (`model_type`); '' = it has no such model.
-      gate: width of the hidden layer of a gate on what its head reads; 0 = it has none.
-      grows: whether a model of it can become wider and deeper and compute the same.
+      is_causal: Whether a token sees only the tokens before it.
+      crosses_segments: Whether gradients cross segments.
+      memory_length: Number of slots of a memory whose size an evaluation may change. None for no such memory.
+      added_parameters: Names of the parameters that the memory adds to a model without it.
+      init_stddev: Standard deviation of initial matrices and embeddings, as published. None for the library's own.
+      over_layers: Reduction of an auxiliary loss over the layers that have it, as published: 'sum' or 'mean'.
+      sorts_all_scores: Whether a TPU sorts the scores of all slots to find the nearest ones.
+      learned_positions: Number of positions that the model learns. 0 for none.
+      exports_as: `model_type` in transformers of the model without its memory. '' where transformers has none.
+      gate: Width of the hidden layer of a gate on the input of the model's head. 0 for no gate.
+      grows: Whether such a model can become wider and deeper without changing what it computes.
     """
 
+    # Facts have no annotation: with one they would be fields, options and keys of config.json.
     is_causal = True
     crosses_segments = False
     memory_length = None
@@ -65,18 +66,18 @@ class Carrier(Settings):
     grows = False
 
     def local_window(self, segment_length: int) -> int:
-        """Tokens that one layer sees without its long or compressed memory, the query included."""
+        """Returns the number of tokens that a layer sees without its long or compressed memory, the query included."""
         return (self.memory_length or 0) + segment_length
 
     def coefficients(self) -> dict[str, float]:
-        """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
+        """Returns the coefficients of the auxiliary losses by name (see `memjax.training.step`)."""
         return {}
 
     def with_memory(self, length: int) -> Carrier:
-        """The same with a memory of so many slots.
+        """Returns these settings with a memory of `length` slots.
 
         Raises:
-          ValueError: it has no memory whose size can change.
+          ValueError: The memory has no size that can change, or there is no memory.
         """
         allowed = f"None with {type(self).__name__}"
         require(self.memory_length is not None, "evaluation.memory_length", length, allowed)
@@ -85,18 +86,18 @@ class Carrier(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Attention(Carrier):
-    """What every kind of attention says of itself; a kind overrides what differs.
+    """Base class of the settings of all kinds of attention, with facts that a kind may override.
 
     Attributes:
-      norm_place: of the layers' norms: 'pre', 'post' or 'none'.
-      norm_kind: 'rms', 'layer', 'layer_exact', or '' where there is none.
-      final_norm: a norm after the last layer where `norm_place` is 'pre'.
-      learned_positions: tokens for which the model learns positions; 0 = it learns none.
-      hidden_dropout: whether the feed-forward part drops its hidden layer too.
-      embedding_dropout: whether a decoder drops embeddings and the last hidden state too.
-      has_heads: whether `num_heads` and `head_dim` of the model have an effect.
-      has_feed_forward: whether a layer has a feed-forward part.
-      takes_memory_tokens: whether memory tokens may stand before its segments.
+      norm_place: Place of the norms of a layer: 'pre', 'post' or 'none'.
+      norm_kind: Kind of the norms: 'rms', 'layer', 'layer_exact' (layer norm with exact variance), or '' for none.
+      final_norm: Whether there is a norm after the last layer where `norm_place` is 'pre'.
+      learned_positions: Number of positions that the model learns. 0 for none.
+      hidden_dropout: Whether dropout also falls on the hidden layer of the feed-forward part.
+      embedding_dropout: Whether dropout also falls on a decoder's embeddings and last hidden state.
+      has_heads: Whether `num_heads` and `head_dim` of the model have an effect.
+      has_feed_forward: Whether a layer has a feed-forward part.
+      takes_memory_tokens: Whether memory tokens may be put before the segments.
     """
 
     norm_place = "pre"
@@ -112,19 +113,20 @@ class Attention(Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class BucketAttention(Attention):
-    """Attention with T5's relative positions, whose queries and keys may be normalised."""
+    """Common settings of attention with T5's relative position buckets."""
 
     query_key_norm: bool = True
-    """normalise queries and keys to unit length and learn a scale per head"""
+    """normalise queries and keys to unit length and learn a scale for each head"""
     scale_init: float | None = None
-    """initial scale of query-key norm; None = sqrt(head_dim), or 1 with compatibility = 'meliad'"""
+    """initial scale of the scores where `query_key_norm` is True; None = sqrt(head_dim), or 1 with `compatibility`
+    'meliad'"""
     num_buckets: int = 32
-    """T5 relative-position buckets of local attention; 0 = no positions"""
+    """number of T5 relative-position buckets of local attention; 0 = no positions"""
     max_distance: int = 128
-    """tokens beyond which all distances share the last bucket"""
+    """distance in tokens beyond which all distances share the last bucket"""
     bias_scaling: Literal["learned", "always"] = "learned"
-    """what multiplies the position bias as it does the scores: the scale of query-key norm only, or 'always', without
-    that norm 1 / sqrt(head_dim)"""
+    """scaling of the position bias: 'learned' = by the scale of query-key norm, unscaled without that norm; 'always' =
+    without that norm by 1 / sqrt(head_dim), as the scores"""
 
     def check(self, field: str, config: Config) -> None:
         buckets, distance = self.num_buckets, self.max_distance
@@ -135,16 +137,16 @@ class BucketAttention(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class RelativeAttention(Attention):
-    """Attention with Transformer-XL's relative positions."""
+    """Common settings of attention with Transformer-XL's relative positions."""
 
     norm: Literal["post", "pre"] = "post"
-    """place of the layer norm; the published models are post-norm"""
+    """place of the layer norm: 'post' = after the residual (the published models); 'pre' = before each part"""
     final_norm: bool = True
-    """a norm after the last layer where norm is not 'post'; the published code of Transformer-XL has none"""
+    """add a norm after the last layer where `norm` is not 'post'; the published code of Transformer-XL has none"""
     tied_biases: bool = False
-    """share the biases u and v between all layers (as the text of Transformer-XL's paper does)"""
+    """share the biases u and v between all layers, as in the text of Transformer-XL's paper"""
     clamp_length: Annotated[int, zero_or_more("off", "tokens")] = 0
-    """tokens; distances beyond it are treated as it; 0 = no clamping"""
+    """largest relative distance in tokens; longer ones are treated as this one; 0 = no clamping"""
 
     norm_kind = "layer"
     init_stddev = 0.02
@@ -159,28 +161,29 @@ class RelativeAttention(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class FullAttention(BucketAttention):
-    """No memory: causal attention inside the segment. The degenerate case of every memory."""
+    """Causal attention inside a segment without memory, the degenerate case of every memory."""
 
     bias: bool = False
-    """biases of all projections"""
+    """add biases to all projections"""
     norm_kind: Literal["rms", "layer"] = "rms"
-    """kind of the norm, in the feed-forward part too"""
+    """kind of the norms, also in the feed-forward part"""
     final_norm: bool = True
-    """a norm after the last layer; the published language models beside MemSizer have none"""
+    """add a norm after the last layer; the language models published with MemSizer have none"""
 
     grows = True
 
 
 @dataclass(slots=True, kw_only=True)
 class TransformerXL(RelativeAttention):
-    """Transformer-XL (Dai et al. 2019): the hidden states of earlier segments, in every layer."""
+    """Transformer-XL (Dai et al. 2019): every layer attends to the hidden states of earlier segments."""
 
     memory_length: Slots = 128
-    """slots (tokens) of the hidden-state memory of each layer; 0 = no memory"""
+    """number of slots (tokens) of the memory of hidden states in each layer; 0 = no memory"""
     same_length: bool = False
-    """every query sees exactly memory_length keys including itself (evaluation in the published scripts)"""
+    """let every query see exactly `memory_length` keys including itself, as in evaluations of the published scripts"""
     empty_memory: Literal["mask", "zeros"] = "mask"
-    """'zeros' attends to never-written slots as zero vectors, as the TensorFlow and Hugging Face code does"""
+    """treatment of slots that were never written: 'mask' = no attention to them; 'zeros' = attention to them as zero
+    vectors, as in the TensorFlow and Hugging Face code"""
 
     takes_memory_tokens = True
 
@@ -195,31 +198,36 @@ class Compressive(RelativeAttention):
     """Compressive Transformer (Rae et al. 2019): Transformer-XL whose oldest memories are compressed, not forgotten."""
 
     memory_length: Slots = 128
-    """slots (tokens) of the hidden-state memory of each layer; 0 = no memory, compressed or not"""
+    """number of slots (tokens) of the memory of hidden states in each layer; 0 = no memory, neither this nor the
+    compressed one"""
     compressed_memory_length: Annotated[int, zero_or_more("TransformerXL", "slots")] = 128
-    """slots of the compressed memory of each layer; 0 = Transformer-XL"""
+    """number of slots of the compressed memory in each layer; 0 = a Transformer-XL"""
     compression_rate: Count = 4
-    """tokens that one compressed slot stands for; best a divisor of data.segment_length"""
+    """number of tokens that one compressed slot stands for; a divisor of `data.segment_length` is fastest"""
     compression: Literal["convolution", "dilated", "max", "mean", "most_used"] = "convolution"
-    """'convolution' and 'dilated' (causal convolutions before it) are learned, 'max' and 'mean' pool, 'most_used' keeps
-    the slots that received most attention"""
+    """compression of old slots: 'convolution' and 'dilated' (with causal convolutions before) are learned; 'max' and
+    'mean' pool; 'most_used' keeps the slots that received most attention"""
     dilations: Annotated[
         tuple[int, ...], Range(words="one or more numbers of slots, each at least 1", least=1, entries=1)
     ] = (1, 2, 4)
-    """slots back in each layer of 'dilated'"""
+    """distances in slots of the causal convolutions where `compression` is 'dilated', one for each layer of them"""
     loss: Literal["attention", "auto_encoding", "none"] = "attention"
-    """what the compression learns from: attention to old slots stays as it was, or old slots can be decoded; 'none' =
-    the loss of the model through later segments of the same update (training.segments_per_update of 2 or more)"""
+    """auxiliary loss that trains the compression: 'attention' = attention to compressed slots gives what attention to
+    the old ones gave; 'auto_encoding' = old slots can be decoded from compressed ones; 'none' = only the model's loss
+    on later segments of the same update (`training.segments_per_update` of 2 or more)"""
     loss_weight: Weight = 1.0
-    """coefficient of that loss; it reaches the compression only"""
+    """coefficient of the auxiliary loss, which trains the compression only; 0 = it is only logged"""
     loss_reduction: Literal["mean_square", "norm"] = "mean_square"
-    """of 'attention': the mean square as in the published code, or the L2 norm of the paper's text"""
+    """error where `loss` is 'attention': 'mean_square' as in the published code, or 'norm' = the L2 norm of the paper's
+    text"""
     positions: Literal["separate", "contiguous"] = "separate"
-    """of compressed slots: relative keys of their own, as in the published code, or one row of slots with the memory"""
+    """positions of compressed slots: 'separate' = relative keys of their own, as in the published code; 'contiguous' =
+    one row of slots together with the memory"""
     norm: Literal["post", "pre", "pre_sonnet"] = "post"
-    """place of the layer norm; 'pre_sonnet' is the published code's: pre-norm, and memories hold the normed input"""
+    """place of the layer norm; 'pre_sonnet' = pre-norm with memories of normed inputs, as in the published code"""
     empty_memory: Literal["mask", "zeros"] = "mask"
-    """'zeros' attends to never-written slots as zero vectors, as the published code does"""
+    """treatment of slots that were never written: 'mask' = no attention to them; 'zeros' = attention to them as zero
+    vectors, as in the published code"""
 
     over_layers = "mean"
     added_parameters = (
@@ -274,37 +282,41 @@ class Memorizing(BucketAttention):
     """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
 
     layers: tuple[int, ...] | None = None
-    """layers with the long memory, 0-based, negative from the end; () = all, None = the fourth from the end (the first
-    of fewer layers)"""
+    """layers with the long memory, from 0, negative from the end; () = all; None = the fourth from the end (the first
+    of a model with fewer layers)"""
     memory_length: Slots = 8192
-    """slots (tokens) of the long memory per row and head; 0 = the local cache only"""
+    """number of slots (tokens) of the long memory for each row and head; 0 = only the local cache"""
     num_neighbors: int = 32
-    """slots retrieved per query and head"""
+    """number of slots retrieved for each query and head"""
     cache_length: Annotated[int, zero_or_more(unit="tokens")] = 512
-    """tokens of earlier segments kept for local attention, in every layer; 0 = the segment only"""
+    """number of tokens of earlier segments that local attention sees, in every layer; 0 = only the current segment"""
     window: Annotated[int, zero_or_more("all", "keys")] | None = None
-    """keys of local attention including the query's own; 0 = all of cache and segment up to the query; None = all, or
-    cache_length earlier ones with compatibility = 'meliad'"""
+    """number of keys of local attention, including the key of the query's own token; 0 = all keys of cache and segment
+    up to the query; None = all, or `cache_length` earlier keys with `compatibility` 'meliad'"""
     merge: Literal["gate", "joint", "add", "stop_forward"] = "gate"
-    """how memory and local attention combine: the final version gates per head, the first one shared one softmax"""
+    """combination of attention to the memory and local attention: 'gate' = a learned gate for each head (final version
+    of the paper); 'joint' = one softmax over both (its first version); 'add' = their sum; 'stop_forward' = the value of
+    the memory's result, with gradients of both"""
     write: Literal["current", "evicted"] = "current"
-    """what enters the long memory: the segment just read, or what leaves the local cache"""
+    """entries written into the long memory: 'current' = those of the segment just read; 'evicted' = those that leave
+    the local cache"""
     retrieval: Literal["exact", "approximate", "bucket", "threshold"] | None = None
-    """search over the long memory; 'threshold' is exact without a gather, 'bucket' has about 63 % recall; None =
-    'exact', or 'bucket' with compatibility = 'meliad'"""
+    """search in the long memory: 'exact'; 'approximate'; 'bucket' = the best of each bucket, about 63 % recall;
+    'threshold' = exact without a gather; None = 'exact', or 'bucket' with `compatibility` 'meliad'"""
     recall_target: Annotated[float, Range(words="above 0, up to 1", above=0, most=1)] = 0.95
-    """expected recall of 'approximate' on a TPU (elsewhere it is exact)"""
+    """expected recall where `retrieval` is 'approximate', on a TPU; on other devices that search is exact"""
     gate_init: float = 0.0
-    """initial gate logit; positive favours the memory"""
+    """initial logit of the gate; positive values favour the memory"""
     track_positions: bool = False
-    """let each slot carry the document position of its token"""
+    """store the document position of its token with every slot"""
     dropout_place: Literal["outputs", "inputs"] | None = None
-    """'outputs' of both parts of a layer, hidden layer, embeddings, last hidden state, all attention weights; 'inputs':
-    the normed input of queries, keys and values, weights of local attention, output of the feed-forward part; None =
-    'outputs', or 'inputs' with compatibility = 'meliad'"""
+    """activations that dropout falls on: 'outputs' = outputs of both parts of a layer, hidden layer, embeddings, last
+    hidden state, all attention weights; 'inputs' = normed inputs of queries, keys and values, weights of local
+    attention, output of the feed-forward part; None = 'outputs', or 'inputs' with `compatibility` 'meliad'"""
     compatibility: Literal["paper", "meliad"] = "paper"
-    """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots; and its scale,
-    window, search and dropout where scale_init, window, retrieval and dropout_place are None"""
+    """details of the computation: 'paper'; 'meliad' = as in the authors' code: no bias in memory layers, strict
+    causality, unmasked empty slots, and its scale, window, search and dropout where `scale_init`, `window`, `retrieval`
+    and `dropout_place` are None"""
 
     added_parameters = ("gate",)
 
@@ -330,7 +342,7 @@ class Memorizing(BucketAttention):
         return window or self.cache_length + segment_length
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
-        """`layers` of a model of so many."""
+        """Returns the layers with the long memory of a model with `num_layers` layers."""
         return (max(-4, -num_layers),) if self.layers is None else self.layers
 
     def check(self, field: str, config: Config) -> None:
@@ -345,49 +357,55 @@ class Memorizing(BucketAttention):
 
 @dataclass(slots=True, kw_only=True)
 class InfinityFormer(RelativeAttention):
-    """infinity-former (Martins et al. 2022): the whole past as a signal of constant size, beside the attention.
+    """infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant size, beside attention.
 
-    `norm`, `final_norm`, `tied_biases` and `clamp_length` are those of a Transformer-XL host.
+    `norm`, `final_norm`, `tied_biases` and `clamp_length` have an effect where `host` is 'transformer_xl'.
     """
 
     host: Literal["transformer_xl", "gpt2"] = "transformer_xl"
-    """the attention it stands beside: relative positions and a short-term memory, or GPT-2's"""
+    """attention that the long-term memory is added to: 'transformer_xl' = relative positions and a short-term memory;
+    'gpt2' = learned positions"""
     layers: tuple[int, ...] = ()
-    """layers with the long-term memory, 0-based, negative from the end; () = all"""
+    """layers with the long-term memory, from 0, negative from the end; () = all"""
     num_basis: int = 512
-    """basis functions of the signal, a multiple of the number of widths; 0 = the host alone"""
+    """number of basis functions of the signal, a multiple of the number of `widths`; 0 = no long-term memory"""
     widths: Annotated[tuple[float, ...], Range(words="one or more numbers above 0", above=0, entries=1)] = (0.01, 0.05)
     """standard deviations of the basis functions; (0.005, 0.01) in the paper's GPT-2"""
     num_samples: Annotated[int, Range(words="at least 1", least=1)] = 512
-    """points at which the past is read when it is contracted"""
+    """number of points at which the past is read when it is contracted"""
     contraction: Annotated[float, Range(words="above 0 and below 1", above=0, below=1)] = 0.5
-    """share of the signal that the past keeps at every update"""
+    """share of the signal that the past keeps at every memory update"""
     ridge: Annotated[float, Range(words="above 0", above=0)] = 0.5
-    """penalty of the regression; 1.0 in the published code for sorting"""
+    """ridge penalty of the regression onto the basis functions; 1.0 in the published code for sorting"""
     sticky: Literal["none", "sample", "quantile"] = "none"
-    """sticky memories: read the past where the last queries looked, at random in training or at its quantiles"""
+    """points at which the past is read: 'none' = evenly spaced; 'sample' = drawn in training where the last queries
+    looked (sticky memories); 'quantile' = quantiles of where they looked"""
     num_bins: Annotated[int, Range(words="at least 1", least=1)] = 128
-    """bins of the histogram of where they looked"""
+    """number of bins of the histogram of where queries looked, for sticky memories"""
     jitter: bool = False
-    """of 'sample': draw inside a bin instead of its left edge"""
+    """draw points inside a bin instead of at its left edge where `sticky` is 'sample'"""
     reset_after: Annotated[int, zero_or_more("never", "tokens")] = 0
-    """tokens after which the signal begins anew (2048 in the published GPT-2 code); 0 = never inside a document"""
+    """number of tokens after which the signal starts again (2048 in the published GPT-2 code); 0 = never inside a
+    document"""
     first_densities: Literal["prior", "published"] = "prior"
-    """before training: of width prior_stddev, each head at its own part of the signal, or, as published, all at its
-    middle with 0.83, where they stay for thousands of updates"""
+    """densities of the queries before training: 'prior' = of standard deviation `prior_stddev`, each head at its own
+    part of the signal; 'published' = all at the middle of the signal with 0.83, where they stay for thousands of
+    updates"""
     prior_stddev: Annotated[float, Range(words="above 0", above=0)] = 0.05
-    """standard deviation that the regulariser draws the densities to; 0.1 for a model from scratch"""
+    """standard deviation towards which the KL regulariser draws the densities; 0.1 in the paper for a model from
+    scratch"""
     kl_weight: Weight = 1e-6
-    """coefficient of the regulariser; 1e-5 in the paper for sorting, over 20,000 updates. Short runs need more, as
-    1e-3: with 1e-6, densities that begin with 0.05 had 0.14 after 300 updates of a layer that learned to use them"""
+    """coefficient of the KL regulariser; 1e-5 in the paper for sorting, over 20,000 updates. Short runs need more, such
+    as 1e-3: with 1e-6, densities that begin with 0.05 had 0.14 after 300 updates of a layer that learned to use them"""
     over_layers: Literal["sum", "mean"] = "sum"
-    """of the regulariser: the layers' are added up, as published, or averaged"""
+    """reduction of the KL regulariser over layers: 'sum', as published, or 'mean'"""
     min_variance: Annotated[float, Range(words="above 0", above=0)] = 1e-4
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
-    """slots (tokens) of the short-term memory of a Transformer-XL host, a multiple of the segment; 0 = none"""
+    """number of slots (tokens) of the short-term memory where `host` is 'transformer_xl', a multiple of the segment
+    length; 0 = none"""
     num_positions: Count = 1024
-    """learned positions of a GPT-2 host, at least a segment"""
+    """number of learned positions where `host` is 'gpt2'; at least the segment length"""
 
     added_parameters = ("long_term",)
 
@@ -426,16 +444,18 @@ class InfinityFormer(RelativeAttention):
 
 @dataclass(slots=True, kw_only=True)
 class GPT2(Attention):
-    """GPT-2 (Radford et al. 2019): learned positions inside the segment; alone or with a compressed memory."""
+    """GPT-2 (Radford et al. 2019): attention with learned positions inside the segment, alone or with a compressed
+    memory.
+    """
 
     num_positions: Count = 1024
-    """learned positions, at least a segment"""
+    """number of learned positions; at least the segment length"""
     compressed_memory_length: Annotated[int, zero_or_more("none", "slots")] = 0
-    """slots of the compressed memory of each layer; 0 = none"""
+    """number of slots of the compressed memory in each layer; 0 = none"""
     compression_rate: Count = 4
-    """tokens that one slot stands for, a divisor of data.segment_length"""
+    """number of tokens that one compressed slot stands for; a divisor of `data.segment_length`"""
     loss_weight: Weight = 1.0
-    """coefficient of the attention-reconstruction loss; it reaches the compression only"""
+    """coefficient of the attention-reconstruction loss, which trains the compression only; 0 = it is only logged"""
 
     norm_kind = "layer"
     init_stddev = 0.02
@@ -469,15 +489,17 @@ class Bidirectional(Attention):
     """
 
     positions: Annotated[int, Range(words="1 or more tokens", least=1)] = 512
-    """learned positions (tokens): the longest text"""
+    """number of learned positions, which is the greatest number of tokens of a text"""
     token_types: Annotated[int, zero_or_more("none")] = 2
-    """learned types of tokens, one for each text of a pair; 0 = none, as DistilBERT"""
+    """number of learned token types, one for each text of a pair; 0 = none, as DistilBERT"""
     pooler: bool = True
-    """a dense layer and tanh over the first token, which Classification reads; DistilBERT has none"""
+    """add a dense layer with tanh over the first token, which Classification reads; DistilBERT has none"""
     pooling: Literal["first", "mean"] = "first"
-    """what Classification reads: the first token, behind the pooler where there is one, or the mean over the text"""
+    """vector that Classification reads: 'first' = the first token, after the pooler if there is one; 'mean' = the mean
+    over the text"""
     gate: Annotated[int, zero_or_more("none")] = 0
-    """width of the hidden layer of a gate on that, of what a second encoder makes of the text (ANML); 0 = none"""
+    """width of the hidden layer of a gate on the vector that Classification reads, computed by a second encoder (ANML);
+    0 = no gate"""
 
     norm_place = "post"
     norm_kind = "layer_exact"
@@ -503,18 +525,21 @@ class Bidirectional(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class LinearTransformer(Attention):
-    """Linear Transformer (Katharopoulos et al. 2020): sums over all tokens so far, features elu(x) + 1."""
+    """Linear Transformer (Katharopoulos et al. 2020): linear attention with features elu(x) + 1, as sums over all
+    tokens so far.
+    """
 
     chunk_length: Annotated[int, zero_or_more("the segment", "tokens")] = 128
-    """tokens multiplied with each other at once; a longer segment carries the sums from chunk to chunk"""
+    """number of tokens multiplied with each other at once; a longer segment carries the sums from chunk to chunk; 0 =
+    the whole segment"""
     bias: bool = True
-    """biases of all projections"""
+    """add biases to all projections"""
     norm: Literal["pre", "post"] = "pre"
-    """place of the norm"""
+    """place of the norm: 'pre' = before each part; 'post' = after the residual"""
     norm_kind: Literal["layer", "rms"] = "layer"
-    """kind of the norm, in the feed-forward part too"""
+    """kind of the norms, also in the feed-forward part"""
     final_norm: bool = True
-    """a norm after the last layer where norm is 'pre'; MemSizer's published language models have none"""
+    """add a norm after the last layer where `norm` is 'pre'; the language models published with MemSizer have none"""
 
     crosses_segments = True
 
@@ -525,51 +550,54 @@ class LinearTransformer(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class RFA(LinearTransformer):
-    """Random feature attention (Peng et al. 2021): sums over all tokens, features estimate the kernel of a softmax."""
+    """Random feature attention (Peng et al. 2021): linear attention with random features for the softmax kernel."""
 
     num_directions: Count = 64
-    """random directions of a head; features are twice as many"""
+    """number of random directions of a head; there are twice as many features"""
     temperature: Positive = 1.0
-    """divides the directions"""
+    """divisor of the random directions"""
     gate: bool = False
-    """let the sums decay by a gate per head and token"""
+    """let the sums decay by a gate for each head and token"""
     gate_bias_init: float = 3.0
-    """initial bias of the gate"""
+    """initial bias of the decay gate"""
     orthogonal: bool = False
-    """directions orthogonal in blocks of the head's width"""
+    """draw directions that are orthogonal in blocks of the head's width"""
     redraw: bool = False
-    """new directions in every training segment; no state then crosses a segment in training"""
+    """draw new directions in every training segment; then no state crosses segments in training"""
 
     added_parameters = ("gate",)
 
 
 @dataclass(slots=True, kw_only=True)
 class T2R(LinearTransformer):
-    """T2R (Kasai et al. 2021): sums over all tokens, learned features; goes on from a model with softmax attention."""
+    """T2R (Kasai et al. 2021): linear attention with learned features, which can continue from a model with softmax
+    attention.
+    """
 
     num_features: Count = 32
     """width of the feature map of a head"""
     folded: bool = False
-    """the parameters are those that `memjax.memory.t2r.fold` returns (inference)"""
+    """the parameters are those that `memjax.memory.t2r.fold` returns, for inference"""
 
 
 @dataclass(slots=True, kw_only=True)
 class MemSizer(LinearTransformer):
-    """MemSizer (Zhang & Cai 2022): a memory of few slots whose keys are parameters, one for all heads."""
+    """MemSizer (Zhang & Cai 2022): a memory of few slots, shared by all heads, whose keys are parameters."""
 
     num_slots: Count = 32
-    """slots of the memory (the paper's k)"""
+    """number of slots of the memory (k in the paper)"""
     frozen_queries: bool = False
-    """the keys of the slots keep their random initial values"""
+    """keep the random initial keys of the slots"""
     query_init_scale: Positive = 32.0
-    """the slots' initial keys have Xavier's size divided by its root"""
+    """divisor of the variance of the slots' initial keys: Xavier initialisation divided by sqrt(query_init_scale)"""
     source_init_scale: Positive = 1.0
-    """the same of the two adaptors"""
+    """divisor of the variance of the initial source adaptors of slots and values: Xavier initialisation divided by
+    sqrt(source_init_scale)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class LSTM(Attention):
-    """LSTM (Hochreiter & Schmidhuber 1997) in the place of attention: layers without feed-forward part, norm, residual.
+    """LSTM layers (Hochreiter & Schmidhuber 1997) in place of attention, without feed-forward part, norm or residual.
 
     Of the model, `num_heads`, `head_dim`, `attention_dropout` and `feed_forward` have no effect.
     """

@@ -83,8 +83,8 @@ class Evaluation(Settings):
     """number of examples, the first of the split, for which the model generates text after scoring: translations,
     dialogue answers or answers to instructions; slow; 0 = none"""
     distance: Number = 0
-    """for source code: identifiers last seen more than this number of tokens ago are also scored separately; 0 = the
-    tokens that attention sees without a long memory"""
+    """number of tokens since its last occurrence beyond which an identifier of source code is also scored separately;
+    0 = the number of tokens that a layer sees without its long memory"""
     cache: ContinuousCache = field(default_factory=ContinuousCache)
     """continuous cache that is added to the model"""
 

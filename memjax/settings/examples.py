@@ -87,8 +87,8 @@ class ClassifiedTexts(Source):
     sampling_seed: Seed = 0
     """seed of the hash that chooses examples"""
     equality: Literal["exact", "letters_and_digits"] = "exact"
-    """which texts count as duplicates, of which one is left out: 'exact' = equal but for white space;
-    'letters_and_digits' = equal letters and digits, which published sets need, whose files differ in punctuation"""
+    """comparison of texts, of which one of two equal ones is left out: 'exact' = up to white space;
+    'letters_and_digits' = by letters and digits alone, which published sets need, whose files differ in punctuation"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,8 +173,8 @@ class LabelledFile(ClassifiedTexts):
     encoding: Encoding = "utf-8"
     """encoding of files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
-    """which unreadable rows may be left out: 'few' = up to 5 % of the characters; 'all' = any number; 'none' = refuse
-    the file"""
+    """rows without a readable text that may be left out: 'few' = up to 5 % of the characters; 'all' = any number;
+    'none' = no row, the file is refused"""
     text_column: str = ""
     """name of the column or key that holds the text; '' = `text`, or the columns beside the class"""
     label_column: str = ""

@@ -1,4 +1,4 @@
-"""Kinds of feed-forward parts."""
+"""Settings of the kinds of feed-forward parts of a layer."""
 
 from __future__ import annotations
 
@@ -16,65 +16,69 @@ __all__ = ["FeedForward", "Dense", "ProductKey", "FeedForwardKind"]
 
 @dataclass(slots=True, kw_only=True)
 class FeedForward(Settings):
-    """What every kind of feed-forward part says of itself.
+    """Base class of the settings of all feed-forward parts, with facts that a kind may override.
 
     Attributes:
-      dense_scale: weight of the ordinary network, in layers where a memory stands beside it or in its place.
-      has_memory: some layers have one.
+      dense_scale: Weight of the ordinary network in layers that also have a memory. 0 where the memory replaces it.
+      has_memory: Whether some layers have a product-key memory.
     """
 
     dense_scale = 1.0
     has_memory = False
 
     def require_dense(self, where: str) -> None:
-        """Refuses a memory, in one line that ends with `where` it cannot be."""
+        """Raises `ValueError` if the feed-forward part has a memory.
+
+        Args:
+          where: End of the message, which says where no memory is allowed, such as 'in a translation model'.
+        """
         require(not self.has_memory, "model.feed_forward", type(self).__name__, f"Dense {where}")
 
 
 @dataclass(slots=True, kw_only=True)
 class Dense(FeedForward):
-    """The ordinary feed-forward network."""
+    """The ordinary feed-forward network of a layer."""
 
     dim: Annotated[int, zero_or_more("4 * dim")] = 0
-    """width of the hidden layer; 0 = 4 * model.dim"""
+    """width of the hidden layer; 0 = 4 * `model.dim`"""
     activation: Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared", "swiglu"] = "relu"
-    """activation of the hidden layer; 'gelu' is the tanh form, 'swiglu' gates with a third matrix"""
+    """activation of the hidden layer; 'gelu' is the tanh approximation, 'swiglu' gates with a third matrix"""
     bias: bool = True
-    """biases in both layers"""
+    """add biases to both layers"""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProductKey(Dense):
     """Product keys (Lample et al. 2019) in the place of the feed-forward network, or beside it (Kim & Jung 2020).
 
-    In some layers; `dim`, `activation` and `bias` are those of the ordinary network.
+    Only some layers have the memory (`layers`). `dim`, `activation` and `bias` describe the ordinary network.
     """
 
     has_memory = True
     layers: tuple[int, ...] | None = None
-    """layers with a memory, 0-based, negative from the end; () = all, None = the second from the end (the first of one
-    layer)"""
+    """layers with a product-key memory, from 0, negative from the end; () = all; None = the second from the end (the
+    first of a model with one layer)"""
     num_keys: Count = 512
-    """sub-keys of each half; num_keys ** 2 slots"""
+    """number of sub-keys of each half of a key; the memory has num_keys ** 2 slots"""
     memory_heads: Count = 4
-    """heads of the memory, each with sub-keys of its own; all share the values"""
+    """number of heads of the memory, each with its own sub-keys; all share the values"""
     num_neighbors: int = 32
-    """slots read per token and head"""
+    """number of slots read for each token and head"""
     key_dim: Count = 256
-    """width of one head's query, two halves"""
+    """width of the query of one head, which is divided into two halves"""
     query_hidden: Annotated[tuple[int, ...], Range(words="widths from 1", least=1)] = ()
-    """widths of hidden layers of the query network; () = a linear one"""
+    """widths of the hidden layers of the query network; () = a linear one"""
     query_norm: Literal["batch", "layer", "none"] = "batch"
-    """of queries; 'batch' raises the share of slots in use"""
+    """normalisation of queries; 'batch' raises the share of slots in use"""
     key_dropout: Rate = 0.0
-    """rate on sub-keys"""
+    """dropout rate on sub-keys"""
     dense_scale: float = 0.0
-    """weight of the ordinary network in layers with a memory (the paper's alpha); 0 = the memory replaces it"""
+    """weight of the ordinary network in layers with a memory (alpha in the paper); 0 = the memory replaces it"""
     memory_scale: float = 1.0
-    """weight of the memory (the paper's beta); 0 = none"""
+    """weight of the memory (beta in the paper); 0 = no contribution"""
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
-        """`layers` of a model of so many."""
+        """Returns the layers with a memory of a model with `num_layers` layers."""
         return (max(-2, -num_layers),) if self.layers is None else self.layers
 
     def check(self, field: str, config: Config) -> None:

@@ -105,8 +105,8 @@ class MetaMbPA(Neighborly):
     meta: bool = True
     """train for the loss after an adaptation to neighbours; False = train for the plain loss, as MbPA++ does"""
     shared: bool = True
-    """in training, adapt once for all rows of an update, to the neighbours of their mean key; False = adapt for each
-    row to its own neighbours, with a copy of the adapted parameters for each"""
+    """adapt once for all rows of a training update, to the neighbours of their mean key; False = adapt for each row to
+    its own neighbours, with a copy of the adapted parameters for each"""
     inner_steps: Count = 1
     """number of gradient steps of the adaptation in training"""
     inner_learning_rate: Annotated[float, zero_or_more()] = 1e-5

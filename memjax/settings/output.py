@@ -1,4 +1,4 @@
-"""Embeddings and softmax of a model, and memories at its output."""
+"""Settings of the embeddings and the softmax of a model, and of memories at its output."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Output", "Softmax", "AdaptiveSoftmax", "Spalm", "OutputKind"]
 
 @dataclass(slots=True, kw_only=True)
 class Output(Settings):
-    """What every kind of output says of itself.
+    """Base class of the settings of all outputs, with facts that a kind may override.
 
     Attributes:
-      is_one_softmax: whether a row of scores, one for each entry, is what it normalises.
-      needs_neighbors: whether it reads the neighbours of `data.neighbors`, found with a model that stands elsewhere.
-      num_neighbors: of each position that it reads.
-      tied: whether the output weights are the input embeddings.
-      div_val: each further cluster's embedding is this factor narrower, where there are clusters.
+      is_one_softmax: Whether one softmax normalises the scores of all vocabulary entries.
+      needs_neighbors: Whether the output reads the neighbours in `data.neighbors`, which another model has found.
+      num_neighbors: Number of neighbours that are read for each position.
+      tied: Whether the output weights are the input embeddings.
+      div_val: Factor by which the embedding of each further cluster is narrower. 1 where there are no clusters.
     """
 
     is_one_softmax = True
@@ -34,7 +34,7 @@ class Output(Settings):
 
     @property
     def softmax(self) -> Any:
-        """Embeddings and softmax without the memory, where the output has one."""
+        """The settings of embeddings and softmax without a memory at the output."""
         return self
 
 
@@ -43,23 +43,24 @@ class Softmax(Output):
     """One softmax over the whole vocabulary."""
 
     tied: bool = True
-    """output weights are the input embeddings"""
+    """use the input embeddings as output weights"""
     bias: bool = False
-    """an output bias per vocabulary entry"""
+    """add an output bias for each vocabulary entry"""
 
 
 @dataclass(slots=True, kw_only=True)
 class AdaptiveSoftmax(Output):
-    """Adaptive embeddings and softmax (Grave et al. 2017; Baevski & Auli 2019), tied."""
+    """Adaptive embeddings and adaptive softmax (Grave et al. 2017; Baevski & Auli 2019) with tied weights."""
 
     cutoffs: tuple[int, ...] = (20000, 40000, 200000)
-    """first ids of the tail clusters, ascending"""
+    """first token ids of the tail clusters, in ascending order"""
     div_val: Count = 1
-    """each further cluster's embedding is this factor narrower"""
+    """factor by which the embedding of each further cluster is narrower than the one before"""
     tie_projections: tuple[bool, ...] = ()
-    """per cluster, whether the output projection is the input's; () = none"""
+    """whether the output projection of a cluster is its input projection, one entry for each cluster; () = none is
+    tied"""
     bias: bool = True
-    """an output bias per vocabulary entry"""
+    """add an output bias for each vocabulary entry"""
 
     is_one_softmax = False
 
@@ -76,23 +77,23 @@ class AdaptiveSoftmax(Output):
 
 @dataclass(slots=True, kw_only=True)
 class Spalm(Output):
-    """SPALM (Yogatama et al. 2021): the tokens after similar contexts, gated into the last hidden state."""
+    """SPALM (Yogatama et al. 2021): a gate adds the tokens that followed similar contexts to the last hidden state."""
 
     softmax: Softmax | AdaptiveSoftmax = field(default_factory=Softmax)
     """embeddings and softmax"""
     num_neighbors: Annotated[int, Range(words="1 or more", least=1)] = 4
-    """similar contexts of each position; they come with the data (data.neighbors)"""
+    """number of similar contexts for each position, which are read from `data.neighbors`"""
     gate: Literal["scalar", "vector"] = "scalar"
-    """one gate per position, as published, or one per dimension"""
+    """'scalar' = one gate for each position, as published; 'vector' = one for each dimension"""
     gate_bias: float | None = None
-    """initial value of a learned bias of the gate; None = no bias, as published (the gate begins at 1/2); 2 or 3 where
-    a trained model goes on with neighbours"""
+    """initial value of a learned bias of the gate, such as 2 or 3 where a trained model goes on with neighbours; None =
+    no bias, as published, so that the gate begins at 1/2"""
     scale_neighbors: bool = True
-    """multiply what the neighbours add by sqrt(dim), about the length of a hidden state; False = as published"""
+    """multiply the neighbours' contribution by sqrt(dim), about the length of a hidden state; False = as published"""
     neighbor_dropout: Rate = 0.0
-    """rate at which a neighbour is left out in training, each by itself"""
+    """probability with which each neighbour is left out in training"""
     gate_bins: Annotated[int, zero_or_more("the mean only")] = 0
-    """report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only"""
+    """number of equal bins of gate values for which the share of tokens is reported; 0 = only the mean is reported"""
 
     needs_neighbors = True
 

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from."""
+"""Settings of sources of sentence pairs for translation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Translation", "ParallelText", "TfdsTranslation", "NumberWords", "Cop
 
 
 Length = Annotated[int, Range(words="2 or more tokens", least=2)]
-"""of a sentence with its end"""
+"""type of a number of tokens of a sentence, its end included"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Translation(Source):
-    """Sentence pairs."""
+    """Base class of sources of sentence pairs in two languages."""
 
     gives = ("pairs",)
 
@@ -36,19 +36,19 @@ class ParallelText(Translation):
     """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
 
     path: str = ""
-    """the folder"""
+    """folder of the files"""
     source_language: str = "en"
-    """ending of the files to translate"""
+    """ending of the names of the files to translate"""
     target_language: str = "de"
-    """ending of their translations"""
+    """ending of the names of the files with their translations"""
     train: str = "train"
-    """stem of the training files"""
+    """name of the training files without their ending"""
     validation: str = "val"
-    """stem of the validation files"""
+    """name of the validation files without their ending"""
     test: str = "test_2016_flickr"
-    """stem of the test files"""
+    """name of the test files without their ending"""
     max_length: Length = 64
-    """tokens, the end included; pairs with a longer side are left out"""
+    """maximum number of tokens of a sentence, its end included; pairs with a longer sentence are left out"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,39 +56,41 @@ class TfdsTranslation(Translation):
     """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
 
     name: str = "wmt14_translate/de-en"
-    """builder name, with config and version where wanted"""
+    """name of the TFDS builder, with config and version where needed"""
     source_language: str = "en"
-    """feature to translate"""
+    """feature that holds the text to translate"""
     target_language: str = "de"
     """feature that holds the translation"""
     max_length: Length = 128
-    """tokens, the end included; pairs with a longer side are left out"""
+    """maximum number of tokens of a sentence, its end included; pairs with a longer sentence are left out"""
     data_dir: str = ""
-    """prepared data sets; '' = the library's default"""
+    """folder of prepared TFDS data sets; '' = the default of TFDS"""
 
 
 @dataclass(slots=True, kw_only=True)
 class NumberWords(Translation):
-    """Synthetic sentence pairs: numbers in English words, and in German ones."""
+    """Synthetic sentence pairs: the same number in English words and in German ones."""
 
     num_documents: Count = 2048
-    """pairs of the training split; validation and test have an eighth each"""
+    """number of training pairs; validation and test have an eighth as many each"""
     max_length: Length = 96
-    """tokens, the end included; pairs with a longer side are left out"""
+    """maximum number of tokens of a sentence, its end included; pairs with a longer sentence are left out"""
 
 
 @dataclass(slots=True, kw_only=True)
 class CopiedLetters(Translation):
-    """Synthetic sentence pairs: random letters, and the same again; what a model without a way through must invent."""
+    """Synthetic sentence pairs of random letters and a copy of them, which a model cannot guess without reading the
+    source.
+    """
 
     length: Count = 8
-    """letters of a text"""
+    """number of letters of a text"""
     num_letters: Annotated[int, Range(words="2 to 26 letters", least=2, most=26)] = 16
-    """different letters"""
+    """number of different letters"""
     num_documents: Count = 4096
-    """pairs of the training split; validation and test have an eighth each"""
+    """number of training pairs; validation and test have an eighth as many each"""
     max_length: Length = 16
-    """tokens, the end included: more than length"""
+    """maximum number of tokens of a text, its end included; more than `length`"""
 
     def check(self, field: str, config: Config) -> None:
         Translation.check(self, field, config)
