@@ -1,4 +1,4 @@
-"""One split of a source, as its reader gives it."""
+"""Opens a split of any source in the settings with the reader for its kind."""
 
 import dataclasses
 import functools
@@ -65,21 +65,25 @@ __all__ = [
 ]
 
 CLASS_QUESTION = "Which class is this text of?"
-"""asked of a text with a class, where the answer is written"""
+"""Question about a text with a class, for models that generate the name of the class as an answer."""
 
 
 def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
-    """One split of a source, as its reader gives it.
+    """Opens one split of a source with its reader.
 
     Args:
-      data: whose source it is; WikiText is read as articles where its protocol is 'separate', or where a half of them
-        is trained on, else as one text.
+      data: Settings of the data, with the source. WikiText is read as separate articles if the protocol is 'separate'
+        or if the run trains on a half of them, otherwise as one text.
       split: 'train', 'validation' or 'test'.
-      wanted: which of them, where a source gives several kinds.
+      wanted: Kind of data to read from a source that offers several kinds, such as 'labelled', 'questions' or
+        'instructions'. Empty for the default kind.
 
     Returns:
-      Texts in random order of access (or pairs of name and text, for some of TFDS), documents of tokens, dialogues,
-      the texts of two languages, labelled texts, questions, or vectors, as `source.gives` says.
+      Data of the kind that `source.gives` names: texts with random access (or pairs of name and text, for some data
+      sets of TFDS), documents of tokens, dialogues, texts of two languages, labelled texts, questions, or vectors.
+
+    Raises:
+      ValueError: A source without a reader, or an error of the reader.
     """
     source, part = data.source, SPLITS.index(split)
     if wanted == "instructions":
@@ -168,10 +172,12 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
 
 
 def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
-    """One split of a source as contexts with questions and answers.
+    """Reads one split of a source as instructions: contexts with questions and answers.
+
+    Labelled texts become instructions whose answer is the name of the class.
 
     Raises:
-      ValueError: a source without such, labelled texts whose classes have no names, or what its reader refuses.
+      ValueError: A source without instructions, labelled texts whose classes have no names, or an error of the reader.
     """
     source: Any = data.source
     readers = {
@@ -196,12 +202,15 @@ def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
         allowed = "a source of instructions, of questions, or of texts whose classes have names"
         raise ValueError(f"data.source: given {type(source).__name__}, allowed: {allowed}")
     labelled = open_source(data, split, wanted="labelled")
-    text = lambda one: " ".join(part for part in one.texts if part)
-    return [Instruction(text(one), CLASS_QUESTION, (names[one.label],)) for one in labelled]
+    text = lambda example: " ".join(part for part in example.texts if part)
+    return [Instruction(text(example), CLASS_QUESTION, (names[example.label],)) for example in labelled]
 
 
 def class_names(source: configs.Source) -> dict[int, str]:
-    """Number -> name of the classes of labelled texts; {} where they are numbers, or not known before they are read."""
+    """Returns number -> name of the classes of a source of labelled texts.
+
+    Empty if the classes have no names, or if they are not known before the source is read.
+    """
     match source:
         case configs.Glue(name=name):
             return dict(enumerate(GLUE[name].classes))
@@ -220,10 +229,10 @@ def class_names(source: configs.Source) -> dict[int, str]:
 
 @read_once
 def classified_texts(source: configs.Source) -> TextSplits:
-    """All splits of a source of texts with classes that do not depend on the order, and what was left out.
+    """Reads all splits of a source of texts with classes, and counts the rows that were left out.
 
     Raises:
-      ValueError: another source, or what its reader refuses.
+      ValueError: A source of another kind, or an error of the reader.
     """
     if not isinstance(source, configs.ClassifiedTexts):
         raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts with classes")
@@ -248,10 +257,12 @@ def classified_texts(source: configs.Source) -> TextSplits:
 
 
 def relation_splits(source: configs.Source) -> RelationSplits:
-    """All splits of a source of sentences with relations, of all relations, and what was left out.
+    """Reads all splits of a source of sentences with relations, and counts the lines that were left out.
+
+    The sentences of all relations are returned, whatever relations the settings select.
 
     Raises:
-      ValueError: another source, or what its reader refuses.
+      ValueError: A source of another kind, or an error of the reader.
     """
     match source:
         case configs.RelationFiles(path=path):
@@ -270,10 +281,10 @@ def relation_splits(source: configs.Source) -> RelationSplits:
 
 @read_once
 def asked_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
-    """All questions of a split, and what was left out.
+    """Reads all questions of a split of a source, and counts those that were left out.
 
     Raises:
-      ValueError: what its reader refuses.
+      ValueError: A source without a reader, or an error of the reader.
     """
     path, where = source.path, source.data_dir
     here: dict[str, Any] = {"split": split, **_shares(source)}
@@ -295,7 +306,7 @@ def asked_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
 
 
 def source_notes(source: configs.Source) -> list[str]:
-    """Lines about what was left out of a source."""
+    """Returns lines of text about the documents or examples of a source that were left out."""
     match source:
         case configs.OwnFiles():
             files: Any = source
@@ -311,4 +322,5 @@ def source_notes(source: configs.Source) -> list[str]:
 
 
 def _shares(source: Any) -> dict[str, Any]:
+    """Returns the shares in [0, 1] of a source that are held out for validation and test."""
     return {"validation": source.validation_percent / 100, "test": source.test_percent / 100}

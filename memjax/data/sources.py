@@ -1,7 +1,7 @@
-"""Texts: named documents before tokenisation, from files of every kind the papers use.
+"""Texts before tokenisation: named documents with random access, and readers for files of the kinds that papers use.
 
-Each reader checks its path when it is called and reads a text when it is asked for. A mistake of the user is a
-`ValueError` of one line: what was given, what is allowed, what to do.
+A reader checks its path when it is called, and reads each text when it is accessed. A mistake of the user raises a
+`ValueError` with one line: what was given, what is allowed, what to do.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ SPLITS = ("train", "validation", "test")
 
 @runtime_checkable
 class TextSource(Protocol):
-    """Named texts with random access.
+    """Interface of named texts with random access.
 
     Attributes:
-      names: one per document, unique.
-      fingerprint: changes when a name or a text changes.
+      names: Unique names of the documents.
+      fingerprint: Hash that changes when a name or a text changes.
     """
 
     names: list[str]
@@ -65,9 +65,11 @@ class TextSource(Protocol):
 
 
 class Texts:
-    """Texts that are read one by one when they are asked for.
+    """Named texts, each of which is read when it is accessed.
 
     Attributes:
+      names: Unique names of the documents.
+      fingerprint: Hash that changes when a name or a text changes.
       compared: Part of the texts that the fingerprint covers, in words. Empty for all of them.
       note: Line about files and records that were skipped. Empty where none were.
 
@@ -78,20 +80,21 @@ class Texts:
     """
 
     def __init__(self, names: Sequence[str], read: Callable[[int], str], fingerprint: str):
+        """Takes the names of the texts, a function from the number of a text to the text, and a hash of the texts."""
         self.names = list(names)
         self.fingerprint, self.compared, self.note = fingerprint, "", ""
         self._read = read
 
     @classmethod
     def from_mapping(cls, texts: Mapping[str, str], fingerprint: str | None = None) -> Texts:
-        """Texts in memory; the fingerprint is their hash unless given."""
+        """Wraps texts that are in memory, name -> text. The fingerprint is their hash unless one is passed."""
         values = list(texts.values())
         if fingerprint is None:
             fingerprint = digest(part for item in texts.items() for part in item)[:16]
         return cls(list(texts), values.__getitem__, fingerprint)
 
     def select(self, indices: Sequence[int], name: str) -> Texts:
-        """The texts at `indices`; `name` tells the part from the whole in the fingerprint."""
+        """Returns the texts at `indices`. `name` is added to the fingerprint."""
         return Texts([self.names[i] for i in indices], lambda i: self._read(indices[i]), f"{self.fingerprint}-{name}")
 
     def __len__(self) -> int:
@@ -105,7 +108,11 @@ class Texts:
 
 
 def only_texts(texts: Any) -> Iterator[str]:
-    """The texts of a source that may give pairs of name and text, without those that can be skipped."""
+    """Yields the texts of a source without their names. Texts that cannot be read and may be skipped are left out.
+
+    Args:
+      texts: Texts with random access, or an iterable of texts or of pairs of name and text.
+    """
     if hasattr(texts, "names"):
         items = (text_or_problem(texts, index) for index in range(len(texts)))
     else:
@@ -114,7 +121,7 @@ def only_texts(texts: Any) -> Iterator[str]:
 
 
 def text_or_problem(texts: Any, index: int) -> str | UnreadableError:
-    """One text of a source, or the reason why it can be skipped.
+    """Returns one text of a source, or the error if the text cannot be read and may be skipped.
 
     Raises:
       UnreadableError: A broken text, which must not be skipped.
@@ -128,12 +135,15 @@ def text_or_problem(texts: Any, index: int) -> str | UnreadableError:
 
 
 def split_of(name: str, *, validation: float, test: float) -> str:
-    """The split that a document belongs to, by the SHA-256 of its name.
+    """Assigns a document to a split by the SHA-256 of its name.
 
     Args:
       name: Name of the document.
-      validation: share of the documents in [0, 1], held out.
-      test: share of the documents in [0, 1], held out.
+      validation: Share of the documents in [0, 1] that is held out for validation.
+      test: Share of the documents in [0, 1] that is held out for the test.
+
+    Returns:
+      'train', 'validation' or 'test'.
 
     Example:
       >>> [split_of(name, validation=0.08, test=0.08) for name in ("asyncio", "datetime", "logging")]
@@ -146,17 +156,17 @@ def split_of(name: str, *, validation: float, test: float) -> str:
 def select_split(
     texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool = False
 ) -> Texts:
-    """The documents of one split by `split_of`; all of them if `split` is None.
+    """Selects the documents of one split by a hash of their names. See `split_of`.
 
     Args:
       texts: All documents.
-      split: `train`, `validation`, `test`, or None.
-      validation: share held out, in [0, 1].
-      test: share held out, in [0, 1].
-      few_are_cut: Whether to cut each text into three parts where there are so few that a split would have none.
+      split: `train`, `validation` or `test`. None for all documents.
+      validation: Share of the documents in [0, 1] that is held out for validation.
+      test: Share of the documents in [0, 1] that is held out for the test.
+      few_are_cut: Whether to cut each text into three parts if some split would otherwise have no document.
 
     Raises:
-      ValueError: an unknown split, or one that no document falls into.
+      ValueError: An unknown split, or a split without documents.
     """
     if split is None:
         return texts
@@ -184,25 +194,27 @@ def text_files(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Text files, one document each, unpacked where they are packed. Files that are no texts are skipped.
+    """Opens text files as documents, one document per file. Packed files are unpacked, other files are skipped.
 
-    One file alone is cut into consecutive parts instead (the first `1 - validation - test` of it is train, then
-    validation, then test), at line ends; so is each of so few files that a split would have none.
+    Files are assigned to splits by a hash of their names. A single file is cut at line ends into consecutive parts
+    instead: the first `1 - validation - test` of it is train, then comes validation, then test. All files are cut in
+      this
+    way if some split would otherwise have none.
 
     Args:
-      path: a file, a folder (all files in it, hidden ones excepted) or a glob (`**` for any depth).
-      split: `train`, `validation`, `test`, or None for everything.
-      validation: share held out, in [0, 1].
-      test: share held out, in [0, 1].
-      rules: Encoding of the files, and what may be skipped.
+      path: A file, a folder (all files in it except hidden ones) or a glob (`**` for any depth).
+      split: `train`, `validation` or `test`. None for all texts.
+      validation: Share in [0, 1] that is held out for validation.
+      test: Share in [0, 1] that is held out for the test.
+      rules: Encoding of the files, and rules for files that may be skipped.
 
     Raises:
-      ValueError: a path that is missing or without text, files that must not be skipped, or a split without documents;
-        when a text is read, a file that is of another encoding.
+      ValueError: A path that is missing or without text, files that must not be skipped, a split without documents, or
+        (when a text is read) a file in another encoding.
     """
     files, note = readable_files(path, rules)
     if len(files) == 1:
-        texts = _parts_of_file(files[0], split, validation=validation, test=test, encoding=rules.encoding)
+        texts = _part_of_file(files[0], split, validation=validation, test=test, encoding=rules.encoding)
     else:
         root = Path(os.path.commonpath([file.parent for file in files]))
         names = [file.relative_to(root).as_posix() for file in files]
@@ -223,24 +235,25 @@ def directories(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """One document per folder below `path`: a repository, a project, a book in chapters.
+    """Opens folders as documents, such as code repositories or books in chapters: one document per folder below `path`.
 
-    The files of a folder are joined in path order, or in the order that `order_file` lists (one path per line, relative
-    to the folder; files that it does not list are left out). Each is preceded by a line `# path`. Hidden files are left
-    out, and files that are no texts are skipped.
+    The files of a folder are joined, each after a line `# path`. Hidden files are left out, and files that are not
+    texts are skipped.
 
     Args:
-      path: the folder that holds the folders.
-      pattern: glob of the files to join, relative to each folder.
-      order_file: name of a file inside each folder; "" = path order. A folder without it falls back to path order.
-      split: see `text_files`; by a hash of the folder's name.
-      validation: share held out, in [0, 1].
-      test: share held out, in [0, 1].
-      rules: Encoding of the files, and what may be skipped.
+      path: Folder that contains the folders.
+      pattern: Glob of the files to join, relative to each folder.
+      order_file: Name of a file inside each folder that lists the files in order, one path per line relative to the
+        folder. Files that are not listed are left out. A folder without the file is joined in path order. Empty for
+        path order in all folders.
+      split: `train`, `validation` or `test`, by a hash of the name of the folder. None for all folders.
+      validation: Share of the folders in [0, 1] that is held out for validation.
+      test: Share of the folders in [0, 1] that is held out for the test.
+      rules: Encoding of the files, and rules for files that may be skipped.
 
     Raises:
-      ValueError: no such folder, none inside it with matching text, a listed file that does not exist, or files that
-        must not be skipped.
+      ValueError: No such folder, no folder inside it with matching text, a listed file that does not exist, or files
+        that must not be skipped.
     """
     root, (members, note) = Path(path), directory_files(path, pattern=pattern, order_file=order_file, rules=rules)
     names = list(members)
@@ -264,10 +277,13 @@ def directories(
 def directory_files(
     path: str | os.PathLike[str], *, pattern: str, order_file: str, rules: ReadingRules
 ) -> tuple[dict[str, list[Path]], str]:
-    """Folder below `path` -> its files that `directories` joins, and the line about those that are skipped.
+    """Lists the files that `directories` joins. See `directories` for the arguments.
+
+    Returns:
+      Mapping from the name of a folder to its files, and a line of text about skipped files (empty if there are none).
 
     Raises:
-      ValueError: No such folder, or none inside it with matching text.
+      ValueError: No such folder, or no folder inside it with matching text.
     """
     root = Path(path)
     if not root.is_dir():
@@ -290,18 +306,18 @@ def enwik8(
     split: str | None = None,
     sizes: tuple[int, int, int] = (90_000_000, 5_000_000, 5_000_000),
 ) -> Texts:
-    """enwik8 or text8: train, validation and test are the first, next and last bytes of one file.
+    """Reads enwik8 or text8, whose splits are the first, next and last bytes of one file, as one document.
 
-    A cut may go through a character: the bytes of the torn one are kept (as surrogate escapes, which the byte and
-    SentencePiece tokenizers understand), so that the splits have exactly `sizes` bytes.
+    The splits have exactly `sizes` bytes. A cut may go through a character, whose bytes are preserved as surrogate
+    escapes, which the byte and SentencePiece tokenizers can encode.
 
     Args:
-      path: the file (also `.xz` or `.gz`).
-      split: `train`, `validation`, `test`, or None for all of `sizes`.
-      sizes: bytes of train, validation and test.
+      path: The file (also `.xz` or `.gz`).
+      split: `train`, `validation` or `test`. None for all of them as one text.
+      sizes: Number of bytes of train, validation and test.
 
     Raises:
-      ValueError: the file is missing or has fewer bytes, or is not UTF-8.
+      ValueError: The file is missing, has fewer bytes, or is not UTF-8.
     """
     file = Path(path)
     content = read_text(file).encode("utf-8")
@@ -316,16 +332,16 @@ def enwik8(
 
 
 def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True) -> Texts:
-    """One split of WikiText-2 or WikiText-103; tokenise it with `WordTokenizer` for the published token counts.
+    """Reads one split of WikiText-2 or WikiText-103. `WordTokenizer` gives the published token counts.
 
     Args:
-      path: the folder with `train.txt`, `valid.txt`, `test.txt` or `wiki.train.tokens` and so on (also `.xz`, `.gz`).
+      path: Folder with `train.txt`, `valid.txt`, `test.txt` or `wiki.train.tokens` and so on (also `.xz`, `.gz`).
       split: `train`, `validation` or `test`.
-      articles: one document per article, cut before its heading ` = Title = ` (protocol `separate`); False = the whole
-        split as one document (protocol `contiguous`).
+      articles: Whether each article is a document, cut before its heading ` = Title = ` (for protocol `separate`). If
+        False, the whole split is one document (for protocol `contiguous`).
 
     Raises:
-      ValueError: the split's file is missing or not UTF-8.
+      ValueError: The file of the split is missing or not UTF-8.
     """
     stem = {"train": "train", "validation": "valid", "test": "test"}[_check_split(split)]
     names = (f"{stem}.txt", f"wiki.{stem}.tokens")
@@ -336,7 +352,9 @@ def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True)
     if not articles:
         return Texts.from_mapping({split: text})
     # A heading stands between blank lines; formulas that begin with " = " do not.
-    cuts = [match.start() for match in re.finditer(r"(?m)^ = [^=\n]+ = $", text) if _between_blank_lines(text, match)]
+    cuts = [
+        match.start() for match in re.finditer(r"(?m)^ = [^=\n]+ = $", text) if _is_between_blank_lines(text, match)
+    ]
     # What stands before the first heading belongs to the first article, so that the articles join to the file.
     bounds = [0, *cuts[1:], len(text)]
     parts = {}
@@ -350,18 +368,18 @@ def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True)
 def novels(
     path: str | os.PathLike[str], *, split: str | None = None, validation: float = 0.08, test: float = 0.08
 ) -> Texts:
-    """Whole books: every `.txt` file of a folder or of a tar (`.tar`, `.tar.xz`, `.tar.gz`) is one document.
+    """Opens whole books as documents: every `.txt` file of a folder or of a tar (`.tar`, `.tar.xz`, `.tar.gz`).
 
-    Books go to splits by a hash of their file name, never inside a book. A tar is unpacked into memory.
+    Books are assigned to splits by a hash of their file name, and never cut. A tar is unpacked into memory.
 
     Args:
-      path: the folder or the tar.
-      split: `train`, `validation`, `test`, or None for all books.
-      validation: share held out, in [0, 1].
-      test: share held out, in [0, 1].
+      path: The folder or the tar.
+      split: `train`, `validation` or `test`. None for all books.
+      validation: Share of the books in [0, 1] that is held out for validation.
+      test: Share of the books in [0, 1] that is held out for the test.
 
     Raises:
-      ValueError: the path is missing, no tar, or has no `.txt` files; when a book is read, it is not UTF-8.
+      ValueError: The path is missing, is not a tar, or has no `.txt` files, or (when a book is read) it is not UTF-8.
     """
     root = Path(path)
     if root.is_dir():
@@ -381,8 +399,9 @@ def novels(
 
 @functools.lru_cache(maxsize=1)
 def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
-    """Unpacking takes seconds, and each split asks for it."""
-    del fingerprint  # Only tells a changed file from the one that is kept.
+    """Unpacks the books of a tar: file name -> content."""
+    # Cached because unpacking takes seconds, and each split needs it.
+    del fingerprint  # Only distinguishes a changed file from the cached one.
     try:
         with tarfile.open(path) as archive:
             files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
@@ -397,7 +416,8 @@ def _check_split(split: str) -> str:
     return split
 
 
-def _parts_of_file(file: Path, split: str | None, *, validation: float, test: float, encoding: str) -> Texts:
+def _part_of_file(file: Path, split: str | None, *, validation: float, test: float, encoding: str) -> Texts:
+    """Opens the part of a single file that belongs to a split."""
     text = read_text(file, encoding=encoding)
     if split is None:
         return Texts.from_mapping({file.name: text})
@@ -406,7 +426,7 @@ def _parts_of_file(file: Path, split: str | None, *, validation: float, test: fl
 
 
 def _part_of_text(text: str, split: str, name: str, *, validation: float, test: float) -> str:
-    """The first share of a text is train, then comes validation, then test."""
+    """Returns the part of a text that belongs to a split: the beginning is train, then comes validation, then test."""
     part = SPLITS.index(_check_split(split))
     marks = [0.0, 1 - validation - test, 1 - test, 1.0]
     bounds = [0, *(_line_end(text, round(len(text) * mark)) for mark in marks[1:-1]), len(text)]
@@ -416,12 +436,13 @@ def _part_of_text(text: str, split: str, name: str, *, validation: float, test: 
 
 
 def _line_end(text: str, place: int) -> int:
-    """The end of the line in which `place` lies; `place` itself in the last line."""
+    """Returns the position after the end of the line that contains `place`, or `place` itself in the last line."""
     end = text.find("\n", max(place - 1, 0)) + 1
     return end if 0 < end < len(text) else place
 
 
 def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
+    """Lists the files of a folder in the order in which they are joined."""
     listing = folder / order_file
     if order_file and listing.is_file():
         listed = [folder / line.strip() for line in read_text(listing).splitlines() if line.strip()]
@@ -433,7 +454,7 @@ def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
     return sorted(files, key=lambda file: file.relative_to(folder).parts)
 
 
-def _between_blank_lines(text: str, match: re.Match[str]) -> bool:
+def _is_between_blank_lines(text: str, match: re.Match[str]) -> bool:
     before = text[text.rfind("\n", 0, max(match.start() - 1, 0)) + 1 : match.start()]
     after = text[match.end() + 1 : text.find("\n", match.end() + 1) + 1]
     return not before.strip() and not after.strip()

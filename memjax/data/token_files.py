@@ -1,4 +1,4 @@
-"""Texts to tokens: when they are asked for, or once into a memory-mapped token file.
+"""Tokenised documents: in memory when they are first read, or written once to a memory-mapped token file.
 
 A token file is a folder:
 
@@ -10,8 +10,9 @@ A token file is a folder:
     token_bytes.npy int32 [vocab]: UTF-8 bytes of each id
     done.json       totals and SHA-256 of the tokens; written last, through a temporary file
 
-Writing appends. A writer that was killed at any moment is continued by the next one: what lies behind the last complete
-row of documents.bin is cut off, and the source goes on after that document. A folder without done.json is never read.
+Writing appends. If a writer is killed at any moment, the next writer continues its work: it cuts off everything after
+the last complete row of documents.bin, and goes on with the next document of the source. A folder without done.json is
+never read.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ __all__ = ["TokenFile", "TokenizedDocument", "TokenizedTexts", "write_token_file
 VERSION = 1
 
 Annotator = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
-"""(text, ids, bytes of each id) -> array with one entry per id."""
+"""Function from (text, ids, number of bytes of each id) to an annotation, an array with one entry per id."""
 
 
 class TokenizedTexts(Documents):
-    """Documents tokenised when they are first asked for, and kept in memory.
+    """Documents that are tokenised when they are first read, and then kept in memory.
 
     Example:
       >>> from memjax.data.sources import Texts
@@ -50,55 +51,63 @@ class TokenizedTexts(Documents):
     """
 
     def __init__(self, texts: TextSource, tokenizer: Tokenizer, *, annotators: Mapping[str, Annotator] | None = None):
-        """Keeps what it needs and reads nothing yet; `annotators` add arrays by name to `annotate`."""
+        """Takes the texts and their tokenizer, and reads nothing yet.
+
+        Args:
+          texts: Texts of the documents.
+          tokenizer: Tokenizer of the texts.
+          annotators: Functions that compute further annotations, by name of the annotation.
+        """
         self.texts, self.tokenizer, self._annotators = texts, tokenizer, dict(annotators or {})
         self.fingerprint = f"{texts.fingerprint}/{tokenizer.fingerprint}"
-        self._kept: dict[int, tuple[np.ndarray, int, dict[str, np.ndarray]]] = {}
+        self._encoded_documents: dict[int, tuple[np.ndarray, int, dict[str, np.ndarray]]] = {}
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._encoded(index)[0]
+        return self._encode(index)[0]
 
     def num_bytes(self, index: int, /) -> int:
-        return self._encoded(index)[1]
+        return self._encode(index)[1]
 
     def name(self, index: int, /) -> str:
         return self.texts.names[index]
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return self._encoded(index)[2]
+        return self._encode(index)[2]
 
-    def _encoded(self, index: int) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
-        if index not in self._kept:
+    def _encode(self, index: int) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
+        if index not in self._encoded_documents:
             text = self.texts[index]
             ids = self.tokenizer.encode(text)
             num_bytes = self.tokenizer.token_bytes(ids)
             annotations = {name: annotator(text, ids, num_bytes) for name, annotator in self._annotators.items()}
-            self._kept[index] = ids, len(utf8_bytes(text)), {"target_bytes": num_bytes, **annotations}
-        return self._kept[index]
+            self._encoded_documents[index] = ids, len(utf8_bytes(text)), {"target_bytes": num_bytes, **annotations}
+        return self._encoded_documents[index]
 
 
 class TokenFile(Documents):
-    """Documents in a folder that `write_token_file` finished, memory-mapped.
+    """Documents in a memory-mapped token file, a folder that `write_token_file` has written.
 
-    `annotate` and `window` give `target_bytes` and the annotations that were stored.
+    `annotate` and `window` return `target_bytes` and the annotations that were stored.
 
     Attributes:
-      fingerprint: of the tokens (their SHA-256, shortened), the same wherever the folder lies.
-      num_documents, total_tokens, total_bytes: of the whole file.
-      skipped: documents of the source that were shorter than the minimum.
-      finished: when the file was finished, in seconds since 1970.
+      fingerprint: Shortened SHA-256 of the tokens, which does not depend on the path of the folder.
+      num_documents: Number of documents.
+      total_tokens: Number of tokens of all documents.
+      total_bytes: Number of UTF-8 bytes of the texts of all documents.
+      skipped: Number of documents of the source that were left out.
+      finished: Time when the file was finished, in seconds since 1970.
     """
 
     sliced = True
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Opens a finished folder.
+        """Opens a finished token file.
 
         Raises:
-          ValueError: there is none, it was not finished, or its files do not fit its totals.
+          ValueError: The folder is missing or not finished, or its files have other sizes than its totals say.
         """
         self.path = Path(path)
         if not (self.path / "done.json").is_file():
@@ -138,7 +147,7 @@ class TokenFile(Documents):
         return end - begin
 
     def name(self, index: int, /) -> str:
-        """The name that the source gave the document."""
+        """Returns the name that the source gives the document."""
         if self._names is None:
             with open(self.path / "names.txt", encoding="utf-8") as lines:
                 self._names = [json.loads(line) for line in lines]
@@ -148,7 +157,7 @@ class TokenFile(Documents):
         return self.window(index, 0, self.num_tokens(index))[1]
 
     def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """int32 tokens `[start, stop)` of one document, and their annotations."""
+        """Returns the int32 tokens `[start, stop)` of one document, and their annotations."""
         first, end = self._bounds(index)
         begin, end = min(first + start, end), min(first + stop, end)
         parts = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
@@ -156,6 +165,7 @@ class TokenFile(Documents):
         return tokens, {"target_bytes": self._byte_lengths[tokens], **parts}
 
     def _bounds(self, index: int) -> tuple[int, int]:
+        """Returns the range of a document in `tokens.bin`."""
         if not -self.num_documents <= index < self.num_documents:
             raise IndexError(f"document {index} of {self.num_documents}")
         index %= self.num_documents
@@ -163,18 +173,19 @@ class TokenFile(Documents):
 
 
 class TokenizedDocument(NamedTuple):
-    """What a source of tokens gives for one document."""
+    """The tokens, size and annotations of one document, to be written to a token file."""
 
     name: str
     tokens: np.ndarray
     num_bytes: int
     annotations: Mapping[str, np.ndarray] = {}
     problem: UnreadableError | None = None
-    """reason why the document cannot be read; it has no tokens then"""
+    """Reason why the document cannot be read, in which case it has no tokens. None if it can be read."""
 
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (what, done so far, total or None); a total of 0 means a line that stands alone."""
+"""Function that is told of progress: (kind of work, amount done, total). A total of None is unknown. A total of 0 means
+that the first argument is a line of text to show."""
 
 
 def write_token_file(
@@ -188,22 +199,25 @@ def write_token_file(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """Tokenises a source once; opens what is already there, continues what was interrupted.
+    """Tokenises texts and writes them to a token file, unless it exists. An interrupted writer is continued.
 
     Args:
-      path: folder of the token file.
-      texts: random access, or pairs (name, text) that can only be iterated (then read from the start again when
-        continuing, without being tokenised again).
+      path: Folder of the token file.
+      texts: Texts with random access, or an iterable of pairs of name and text. An iterable is read from its start when
+        an interrupted writer is continued, but texts that were written are not tokenised again.
       tokenizer: Tokenizer of the texts.
-      source: fingerprint of the texts; needed for pairs without a `fingerprint` of their own.
-      min_tokens: shorter documents are left out and counted. With 1 nothing is left out, and a document without
-        tokens is an error.
-      annotators: name -> function of a text that gives one entry per token.
-      progress: called after every document.
+      source: Fingerprint of the texts. None for `texts.fingerprint`.
+      min_tokens: Number of tokens of the shortest document. Shorter documents are left out and counted. With 1 nothing
+        is left out, and a document without tokens is an error unless `rules` allow to skip it.
+      annotators: Functions that compute annotations of a document, by name of the annotation.
+      progress: Function that is called after every document. None for none.
       rules: Rules for documents that are empty or cannot be read. None to refuse them.
 
+    Returns:
+      The finished token file.
+
     Raises:
-      ValueError: a document without tokens, no document of `min_tokens`, or a folder that is not a token file.
+      ValueError: A document without tokens, no document of `min_tokens`, or a folder that is not a token file.
     """
     names = getattr(texts, "names", None)
     source = getattr(texts, "fingerprint", None) if source is None else source
@@ -212,7 +226,7 @@ def write_token_file(
     functions = dict(annotators or {})
 
     def documents(start: int) -> Iterator[TokenizedDocument]:
-        pairs = _pairs_from(texts, names, start)
+        pairs = _iterate_pairs(texts, names, start)
         for name, text in pairs:
             if isinstance(text, UnreadableError):
                 yield TokenizedDocument(name, np.zeros(0, np.int32), text.size, problem=text)
@@ -251,19 +265,22 @@ def write_tokens(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """Writes documents that are tokens already into a token file. See `write_token_file`.
+    """Writes tokenised documents to a token file, unless it exists. See `write_token_file`.
 
     Args:
-      path: folder of the token file.
-      documents: start -> the documents of the source from number `start` on.
-      source: fingerprint of the source.
-      tokenizer: fingerprint of the tokenizer.
-      token_bytes: int32 `[vocab]`, bytes of each id.
-      annotations: names in the documents' `annotations`.
-      min_tokens: see `write_token_file`.
-      total: documents of the source, if known.
-      progress: called after every document.
+      path: Folder of the token file.
+      documents: Function from a number to an iterator over the documents of the source from that number on.
+      source: Fingerprint of the source.
+      tokenizer: Fingerprint of the tokenizer.
+      token_bytes: Number of UTF-8 bytes of each id, int32 `[vocab]`.
+      annotations: Names of the annotations of every document.
+      min_tokens: Number of tokens of the shortest document. Shorter documents are left out and counted.
+      total: Number of documents of the source. None if unknown.
+      progress: Function that is called after every document. None for none.
       rules: Rules for documents that are empty or cannot be read. None to refuse them.
+
+    Returns:
+      The finished token file.
     """
     folder = Path(path)
     header = {
@@ -274,8 +291,8 @@ def write_tokens(
         "annotations": sorted(annotations),
         "vocab_size": len(token_bytes),
     }
-    with _locked(folder):
-        if _made_from(folder, header):
+    with _lock_folder(folder):
+        if _is_made_from(folder, header):
             if (folder / "done.json").is_file():
                 return TokenFile(folder)
         else:
@@ -286,7 +303,7 @@ def write_tokens(
 
 
 class _Writer:
-    """Appends documents to a folder that has a header."""
+    """Appends documents to the folder of a token file whose header is written."""
 
     def __init__(self, folder: Path, min_tokens: int, rules: ReadingRules | None):
         self._folder, self._min_tokens, self._refuses = folder, min_tokens, rules is None
@@ -297,8 +314,13 @@ class _Writer:
     def write(
         self, documents: Callable[[int], Iterator[TokenizedDocument]], total: int | None, progress: Progress | None
     ) -> None:
+        """Writes the documents that are not written yet, and then the totals.
+
+        Raises:
+          ValueError: No document has `min_tokens` tokens, or a document must not be skipped.
+        """
         rows = self._cut_to_complete()
-        end, kept = (int(rows[-1, 0]), len(rows)) if len(rows) else (0, 0)
+        end, num_written = (int(rows[-1, 0]), len(rows)) if len(rows) else (0, 0)
         number = int(rows[-1, 2]) + 1 if len(rows) else 0
         num_bytes = int(rows[:, 1].sum())
         with contextlib.ExitStack() as stack:
@@ -308,10 +330,10 @@ class _Writer:
             names = stack.enter_context(open(self._folder / "names.txt", "ab"))
             table = stack.enter_context(open(self._folder / "documents.bin", "ab"))
             for document in documents(number):
-                if self._is_kept(document):
+                if self._accepts(document):
                     end += len(document.tokens)
                     num_bytes += document.num_bytes
-                    kept += 1
+                    num_written += 1
                     self._append(files, document)
                     names.write(json.dumps(document.name).encode("utf-8") + b"\n")
                     # The row declares the document complete: it comes last, after the rest has left the process.
@@ -326,22 +348,26 @@ class _Writer:
                 os.fsync(file.fileno())
         if (line := self._report.finish()) and progress is not None:
             progress(f"{self._folder.name}: {line}", 0, 0)
-        if not kept:
+        if not num_written:
             raise ValueError(
                 f"min_document_length: none of {number} documents has {self._min_tokens} tokens; "
                 "give a smaller minimum, or longer documents"
             )
         done = {
-            "documents": kept,
+            "documents": num_written,
             "tokens": end,
             "bytes": num_bytes,
-            "skipped": number - kept,
+            "skipped": number - num_written,
             "sha256": self._sha256(),
         }
         write_json(self._folder / "done.json", done)
 
     def _cut_to_complete(self) -> np.ndarray:
-        """Removes what an interrupted writer left behind the last complete document; returns the complete rows."""
+        """Cuts off everything that an interrupted writer wrote after the last complete document.
+
+        Returns:
+          The complete rows of `documents.bin`, int64 `[documents, 3]`.
+        """
         table = self._folder / "documents.bin"
         rows = np.fromfile(table, np.int64) if table.is_file() else np.zeros(0, np.int64)
         rows = rows[: len(rows) // 3 * 3].reshape(-1, 3)
@@ -355,7 +381,12 @@ class _Writer:
                 os.truncate(self._folder / name, size)
         return rows
 
-    def _is_kept(self, document: TokenizedDocument) -> bool:
+    def _accepts(self, document: TokenizedDocument) -> bool:
+        """Returns whether to write a document, and adds it to the report of skipped documents if not.
+
+        Raises:
+          UnreadableError: A document that cannot be read, or has no tokens, and must not be skipped.
+        """
         problem = document.problem
         if problem is None and not len(document.tokens) and self._min_tokens <= 1:
             advice = "remove it, or set min_document_length to 2 or more to leave short documents out"
@@ -370,6 +401,7 @@ class _Writer:
         return len(document.tokens) >= self._min_tokens
 
     def _append(self, files: Mapping[str, Any], document: TokenizedDocument) -> None:
+        """Appends the tokens and annotations of a document to their files."""
         tokens = document.tokens
         if tokens.min() < 0 or tokens.max() >= self._vocab:
             raise ValueError(
@@ -383,6 +415,7 @@ class _Writer:
             files[name].write(np.ascontiguousarray(array, np.dtype(self._header["types"][name])).tobytes())
 
     def _sha256(self) -> str:
+        """Returns the SHA-256 of the lengths and tokens of all documents."""
         digest = hashlib.sha256()
         for name in ("documents.bin", "tokens.bin"):
             with open(self._folder / name, "rb") as file:
@@ -392,7 +425,7 @@ class _Writer:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file that is either old or new, never half of it."""
+    """Writes a value to a JSON file atomically, through a temporary file."""
     temporary = path.with_name(path.name + ".partial")
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump(value, file, indent=1)
@@ -401,9 +434,10 @@ def write_json(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
-def _pairs_from(
+def _iterate_pairs(
     texts: TextSource | Iterable[tuple[str, str | UnreadableError]], names: list[str] | None, start: int
 ) -> Iterator[tuple[str, str | UnreadableError]]:
+    """Returns an iterator over the pairs of name and text from number `start` on."""
     if names is not None:
         return ((names[i], text_or_problem(texts, i)) for i in range(start, len(names)))
     pairs = iter(texts)
@@ -412,18 +446,25 @@ def _pairs_from(
     return pairs  # type: ignore[return-value]
 
 
-def _made_from(folder: Path, header: Mapping[str, Any]) -> bool:
+def _is_made_from(folder: Path, header: Mapping[str, Any]) -> bool:
+    """Returns whether a folder is a token file, possibly unfinished, with the values of `header`.
+
+    Raises:
+      ValueError: The folder contains files but is not a token file.
+    """
     if not (folder / "header.json").is_file():
         strange = [entry.name for entry in folder.iterdir() if entry.name not in (".lock", "header.json.partial")]
         if strange:
             raise ValueError(f"path: {folder} holds {strange[0]} and is not a token file; give another folder")
         return False
-    found = json.loads((folder / "header.json").read_text("utf-8"))
-    return all(found.get(name) == value for name, value in header.items())
+    existing = json.loads((folder / "header.json").read_text("utf-8"))
+    return all(existing.get(name) == value for name, value in header.items())
 
 
 def _start(folder: Path, header: dict[str, Any]) -> None:
-    # What makes a folder readable goes first, what makes it ours goes last: a kill in between leaves neither half.
+    """Empties a folder and writes the header of a new token file."""
+    # done.json, which makes a folder readable, is deleted first, and the header, which makes it a token file, last: a
+    # process that is killed in between leaves no folder that looks complete.
     (folder / "done.json").unlink(missing_ok=True)
     for entry in folder.iterdir():
         if entry.name not in (".lock", "header.json"):
@@ -434,8 +475,8 @@ def _start(folder: Path, header: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time; the lock falls when its process ends, however that happens."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Context manager that locks the folder of a token file for one writer. The lock ends with its process."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
