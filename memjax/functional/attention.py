@@ -35,9 +35,9 @@ def masked_softmax(
     """Softmax over the entries that `mask` allows.
 
     Args:
-      scores: any shape; entries that are masked out may hold anything, NaN and infinities too.
+      scores: Any shape; entries that are masked out may hold anything, NaN and infinities too.
       mask: True = the entry takes part; broadcasts against `scores` (same rank). None = all take part.
-      axis: the axis that sums to 1.
+      axis: The axis that sums to 1.
 
     Returns:
       Weights in the dtype `promote_types(scores.dtype, float32)`: 0 where masked, and 0 everywhere on a row that is
@@ -64,7 +64,7 @@ def scale_queries(
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
-      scale: one number, one number per head, or None for `head_dim ** -0.5`.
+      scale: One number, one number per head, or None for `head_dim ** -0.5`.
 
     Returns:
       The scaled queries in their own dtype.
@@ -107,11 +107,11 @@ def attention(
       values: `[batch, memory, heads, value_dim]`.
       mask: True = the query sees the key; axes 0 and 1 may be 1. None = every query sees every key. A key that no query
         sees must be finite, and its value too: a weight of 0 times NaN is NaN.
-      bias: added to the scaled scores; axis 0 may be 1.
-      scale: one number or one per head; None = `head_dim ** -0.5`. It multiplies the content scores only: a bias that
+      bias: Added to the scaled scores; axis 0 may be 1.
+      scale: One number or one per head; None = `head_dim ** -0.5`. It multiplies the content scores only: a bias that
         the scale should multiply too is given multiplied.
-      dropout_rate: probability with which an attention weight is dropped.
-      dropout_key: needed when `dropout_rate` is above 0.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Needed when `dropout_rate` is above 0.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees no key.
@@ -143,13 +143,13 @@ def attention_with_weights(
 
     Args:
       queries: `[batch, length, heads, head_dim]`, as in `attention`, and so the other arguments.
-      keys: as in `attention`.
-      values: as in `attention`.
-      mask: as in `attention`.
-      bias: as in `attention`.
-      scale: as in `attention`.
-      dropout_rate: as in `attention`.
-      dropout_key: as in `attention`.
+      keys: As in `attention`.
+      values: As in `attention`.
+      mask: As in `attention`.
+      bias: As in `attention`.
+      scale: As in `attention`.
+      dropout_rate: As in `attention`.
+      dropout_key: As in `attention`.
 
     Returns:
       The output, and the weights before dropout `[batch, heads, length, memory]`, in at least float32.
@@ -184,10 +184,10 @@ def neighbor_attention(
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, heads, length, neighbors, head_dim]`, as `gather_slots` returns them.
       values: `[batch, heads, length, neighbors, value_dim]`.
-      valid: which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
-      scale: as in `attention`.
-      dropout_rate: as in `attention`.
-      dropout_key: as in `attention`.
+      valid: Which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
+      scale: As in `attention`.
+      dropout_rate: As in `attention`.
+      dropout_key: As in `attention`.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query without a real neighbour.
@@ -228,16 +228,16 @@ def joint_attention(
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
-      keys: shared (local) keys `[batch, memory, heads, head_dim]`.
-      values: shared values `[batch, memory, heads, value_dim]`.
+      keys: Shared (local) keys `[batch, memory, heads, head_dim]`.
+      values: Shared values `[batch, memory, heads, value_dim]`.
       neighbor_keys: `[batch, heads, length, neighbors, head_dim]`.
       neighbor_values: `[batch, heads, length, neighbors, value_dim]`.
       mask: True = the query sees the shared key.
-      neighbor_valid: which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
-      bias: added to the scaled scores of the shared keys.
-      scale: as in `attention`, for both blocks.
-      dropout_rate: as in `attention`.
-      dropout_key: as in `attention`.
+      neighbor_valid: Which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
+      bias: Added to the scaled scores of the shared keys.
+      scale: As in `attention`, for both blocks.
+      dropout_rate: As in `attention`.
+      dropout_key: As in `attention`.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees nothing in both blocks.
@@ -283,10 +283,10 @@ def visibility(
     is Transformer-XL's `same_length` (arXiv:1901.02860): the context is then independent of the segment length.
 
     Args:
-      length: tokens of the segment.
+      length: Tokens of the segment.
       memory_valid: `[batch, memory]`, which slots hold something; None = there is no memory.
       mask: `[batch, length]`, which tokens are real; None = all. Queries that are padding still see what precedes them.
-      window: keys that a query sees at most, itself included; None = all.
+      window: Keys that a query sees at most, itself included; None = all.
 
     Returns:
       bool `[batch, 1, length, memory + length]`, for use as the mask of `attention`; the batch axis is 1 when neither

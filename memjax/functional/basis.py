@@ -71,11 +71,11 @@ def gaussian_basis(num_basis: int, widths: tuple[float, ...] = (0.01, 0.05)) -> 
     """Evenly spaced centres from 0 to 1, each with every width.
 
     Args:
-      num_basis: functions in all, a multiple of the number of widths.
-      widths: standard deviations; the published ones are (0.01, 0.05) and (0.005, 0.01).
+      num_basis: Functions in all, a multiple of the number of widths.
+      widths: Standard deviations; the published ones are (0.01, 0.05) and (0.005, 0.01).
 
     Raises:
-      ValueError: no widths, a width of 0, or a number that they do not divide.
+      ValueError: No widths, a width of 0, or a number that they do not divide.
 
     Example:
       >>> gaussian_basis(4, (0.1, 0.2))
@@ -94,8 +94,8 @@ def evaluate_basis(basis: GaussianBasis, positions: Array | np.ndarray) -> Array
     """Every basis function at every position, `N(t; mu_j, s_j^2)`.
 
     Args:
-      basis: the functions.
-      positions: any shape; NumPy gives NumPy in float64.
+      basis: The functions.
+      positions: Any shape; NumPy gives NumPy in float64.
 
     Returns:
       `[*positions.shape, basis]`.
@@ -122,9 +122,9 @@ def expected_basis(
     continuous attention, `E[phi psi] - E[phi] E[psi]`.
 
     Args:
-      basis: the functions.
-      mean: of each query.
-      variance: of each query, at least 0.
+      basis: The functions.
+      mean: Of each query.
+      variance: Of each query, at least 0.
 
     Example:
       >>> print(np.asarray(expected_basis(gaussian_basis(2, (0.1,)), jnp.array([0.0]), jnp.array([0.15]))).round(3))
@@ -145,15 +145,15 @@ def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[n
     at its own spacing; that part of G is cut off again.
 
     Args:
-      basis: the functions.
-      length: tokens.
-      ridge: penalty on the coefficients; 1.0 and 0.5 in the published code, not given in the paper.
+      basis: The functions.
+      length: Tokens.
+      ridge: Penalty on the coefficients; 1.0 and 0.5 in the published code, not given in the paper.
 
     Returns:
       `[length, basis]` in float64.
 
     Raises:
-      ValueError: no tokens, or a penalty that is not above 0.
+      ValueError: No tokens, or a penalty that is not above 0.
 
     Example:
       >>> matrix = fit_matrix(gaussian_basis(8, (0.1, 0.2)), 6, ridge=0.5)
@@ -177,14 +177,14 @@ def update_matrices(
     `tau + (1 - tau) i / length` (unlike in `fit_matrix`, as in the published code). Zeros follow on both sides.
 
     Args:
-      basis: the functions.
-      length: new tokens.
-      num_samples: points at which the old signal is read.
-      contraction: tau, the share of [0, 1] that the past keeps.
-      ridge: as in `fit_matrix`.
+      basis: The functions.
+      length: New tokens.
+      num_samples: Points at which the old signal is read.
+      contraction: Tau, the share of [0, 1] that the past keeps.
+      ridge: As in `fit_matrix`.
 
     Raises:
-      ValueError: no tokens or samples, a penalty not above 0, a contraction not between 0 and 1.
+      ValueError: No tokens or samples, a penalty not above 0, a contraction not between 0 and 1.
 
     Example:
       >>> matrices = update_matrices(gaussian_basis(8, (0.1, 0.2)), 6, 4, contraction=0.5, ridge=0.5)
@@ -214,9 +214,9 @@ def bin_masses(
     """Probability that a Gaussian gives to each of `num_bins` equal bins of [0, 1]; what is outside is left out.
 
     Args:
-      mean: of each query.
-      variance: of each query, above 0.
-      num_bins: bins.
+      mean: Of each query.
+      variance: Of each query, above 0.
+      num_bins: Bins.
 
     Example:
       >>> print(np.asarray(bin_masses(jnp.array(0.5), jnp.array(0.04), 4)).round(3))
@@ -239,7 +239,7 @@ def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> 
 
     Args:
       masses: `[batch, bins]`, of equal bins of [0, 1], each at least 0, of any sum.
-      num_samples: positions of each row.
+      num_samples: Positions of each row.
 
     Example:
       >>> print(np.asarray(quantile_positions(jnp.array([[0.0, 3.0, 1.0, 0.0]]), 4)).round(3))
@@ -267,10 +267,10 @@ def sample_positions(
     """Positions drawn from a histogram over [0, 1] with replacement, ascending; no gradient.
 
     Args:
-      key: of the draw.
+      key: Of the draw.
       masses: `[batch, bins]`, of equal bins of [0, 1], each at least 0, of any sum.
-      num_samples: positions of each row.
-      jitter: draw evenly inside a bin; otherwise its left edge is the position, as in the published code.
+      num_samples: Positions of each row.
+      jitter: Draw evenly inside a bin; otherwise its left edge is the position, as in the published code.
 
     Example:
       >>> masses = jnp.array([[0.0, 0.0, 1.0, 0.0]])
@@ -294,8 +294,8 @@ def kl_to_prior(variance: Float[Array, "*queries"], stddev: float) -> Float[Arra
     negative at its minimum, which is not at `stddev`. The published code has the divergence.
 
     Args:
-      variance: of each query, above 0.
-      stddev: of the prior.
+      variance: Of each query, above 0.
+      stddev: Of the prior.
 
     Example:
       >>> print(np.asarray(kl_to_prior(jnp.array([0.01, 0.04]), 0.1)).round(3))
@@ -317,13 +317,13 @@ def token_positions(
     the sample next to it was placed. The gap between a token and its neighbours is the space that the memory gives it.
 
     Args:
-      num_segments: segments written since the memory was empty.
-      length: tokens of a segment.
-      contraction: tau.
-      sampled: of each update after the first, the ascending positions at which the past was read; None = evenly.
+      num_segments: Segments written since the memory was empty.
+      length: Tokens of a segment.
+      contraction: Tau.
+      sampled: Of each update after the first, the ascending positions at which the past was read; None = evenly.
 
     Raises:
-      ValueError: positions of another number of updates.
+      ValueError: Positions of another number of updates.
 
     Example:
       >>> print(token_positions(2, 2))

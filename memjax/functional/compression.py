@@ -32,7 +32,7 @@ def max_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "ba
 
     Args:
       x: `[batch, length, dim]`, oldest first.
-      rate: slots of a window.
+      rate: Slots of a window.
 
     Returns:
       `[batch, length // rate, dim]` in the dtype of `x`.
@@ -54,7 +54,7 @@ def mean_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "b
 
     Args:
       x: `[batch, length, dim]`, oldest first.
-      rate: slots of a window.
+      rate: Slots of a window.
 
     Returns:
       `[batch, length // rate, dim]` in the dtype of `x`.
@@ -105,13 +105,13 @@ def dilated_convolutions(
     Args:
       x: `[batch, length, dim]`, oldest first.
       kernels: `[layers, 2, dim, dim]`, the matrix of the older slot first.
-      dilations: slots back, one number for each layer.
+      dilations: Slots back, one number for each layer.
 
     Returns:
       As `x`.
 
     Raises:
-      ValueError: not one dilation for each layer.
+      ValueError: Not one dilation for each layer.
 
     Example:
       >>> import jax.numpy as jnp
@@ -140,8 +140,8 @@ def most_used(
     Args:
       x: `[batch, length, dim]`, oldest first.
       usage: `[batch, length]`, 0 or more: the attention that a slot received. Of equal ones the older slot is kept.
-      valid: slots that hold something; the others are kept last.
-      rate: slots for each one that is kept.
+      valid: Slots that hold something; the others are kept last.
+      rate: Slots for each one that is kept.
 
     Returns:
       The kept slots, and which of them are valid. The choice has no gradient.
@@ -166,7 +166,7 @@ def window_validity(valid: Bool[Array, "batch length"], rate: int) -> Bool[Array
 
     Args:
       valid: bool `[batch, length]`, oldest first.
-      rate: slots of a window.
+      rate: Slots of a window.
 
     Returns:
       bool `[batch, length // rate]`.
@@ -222,14 +222,14 @@ def attention_reconstruction(
     to reach the compression only, the caller projects with matrices of stopped gradient.
 
     Args:
-      queries: of the segment, `[batch, length, heads, head_dim]`, not scaled (they are scaled by `head_dim ** -0.5`).
-      old_keys: of the slots that leave the memory.
-      old_values: as `old_keys`.
-      new_keys: of what they are compressed to.
-      new_values: as `new_keys`.
-      query_mask: real tokens of the segment.
-      old_mask: old slots to attend to: those that a valid new slot stands for.
-      new_mask: valid new slots; a row without any is left out.
+      queries: Of the segment, `[batch, length, heads, head_dim]`, not scaled (they are scaled by `head_dim ** -0.5`).
+      old_keys: Of the slots that leave the memory.
+      old_values: As `old_keys`.
+      new_keys: Of what they are compressed to.
+      new_values: As `new_keys`.
+      query_mask: Real tokens of the segment.
+      old_mask: Old slots to attend to: those that a valid new slot stands for.
+      new_mask: Valid new slots; a row without any is left out.
       reduction: 'mean_square' over features, averaged over queries (as the authors' code), or 'norm', the L2 norm over
         queries, heads and features of a row (as the paper writes it), averaged over rows.
 
@@ -237,7 +237,7 @@ def attention_reconstruction(
       The sum over queries (rows for 'norm') and how many there were, in at least float32.
 
     Raises:
-      ValueError: another reduction.
+      ValueError: Another reduction.
 
     Example:
       >>> import jax.numpy as jnp
@@ -270,8 +270,8 @@ def auto_encoding(
 
     Args:
       decoded: `[batch, length, dim]`, `g(f_c(old))`, see `transposed_convolution`.
-      old: the slots that were compressed; no gradient.
-      mask: slots that count: those that a valid compressed slot stands for.
+      old: The slots that were compressed; no gradient.
+      mask: Slots that count: those that a valid compressed slot stands for.
 
     Returns:
       The sum over slots and how many there were, in at least float32.

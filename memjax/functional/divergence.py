@@ -31,7 +31,7 @@ def divergence(
     Args:
       teacher: `[*positions, classes]`, scores; no gradient reaches them.
       student: `[*positions, classes]`, scores.
-      temperature: divides the scores of both (tau).
+      temperature: Divides the scores of both (tau).
       classes: True = counts; both distributions are over these alone, and no value or gradient of another gets in, not
         even a NaN. None = all. Without any, the divergence is 0.
 
@@ -40,7 +40,7 @@ def divergence(
       student alone excludes makes it infinite.
 
     Raises:
-      ValueError: a temperature that is not above 0.
+      ValueError: A temperature that is not above 0.
 
     Example:
       >>> teacher, student = jnp.log(jnp.array([0.5, 0.5, 0.0])), jnp.log(jnp.array([0.25, 0.75, 0.0]))
@@ -74,8 +74,8 @@ def divergence_sum(
       teacher: `[*positions, classes]`, as in `divergence`.
       student: `[*positions, classes]`, likewise.
       weights: `[*positions]`; what stands where it is 0 gets nowhere, not even a NaN.
-      temperature: as in `divergence`.
-      classes: as in `divergence`.
+      temperature: As in `divergence`.
+      classes: As in `divergence`.
 
     Example:
       >>> teacher, student = jnp.array([[0.5, 0.5], [0.9, 0.1]]), jnp.array([[0.25, 0.75], [0.1, 0.9]])

@@ -64,13 +64,13 @@ def ring_append(
     """Writes `new` into each row's ring from its cursor on, wrapping around; the cursor is moved by `advance`.
 
     Args:
-      slots: the ring, `[batch, ..., memory, ...]` with the slots at `axis`.
-      new: as `slots` with `length` entries at `axis`, oldest first. Where `length` exceeds `memory` only the last
+      slots: The ring, `[batch, ..., memory, ...]` with the slots at `axis`.
+      new: As `slots` with `length` entries at `axis`, oldest first. Where `length` exceeds `memory` only the last
         `memory` entries are written, each at the slot it would have reached.
       cursor: int32 `[batch]`, the slot that the first entry goes to, `0 <= cursor < memory`.
       active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
-      axis: the slot axis, 1 or more.
-      aligned: promise that every cursor is a multiple of `length`, so that one window is written per row (one that
+      axis: Axis of the slots, 1 or more.
+      aligned: Promise that every cursor is a multiple of `length`, so that one window is written per row (one that
         would cross the end is not written at all).
 
     Returns:
@@ -99,10 +99,10 @@ def read_window(
     """The `length` slots of each row from its cursor on, wrapping around.
 
     Args:
-      slots: the ring with the slots at `axis`.
+      slots: The ring with the slots at `axis`.
       cursor: int32 `[batch]`.
-      length: slots to read, at most `memory`.
-      axis: the slot axis.
+      length: Slots to read, at most `memory`.
+      axis: Axis of the slots.
 
     Returns:
       As `slots` with `length` slots at `axis`.
@@ -135,18 +135,18 @@ def write_window(
     """Overwrites the slots of each row from its cursor on with `new`, wrapping around.
 
     Args:
-      slots: the ring with the slots at `axis`.
-      new: as `slots` with at most `memory` entries at `axis`.
+      slots: The ring with the slots at `axis`.
+      new: As `slots` with at most `memory` entries at `axis`.
       cursor: int32 `[batch]`.
       active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
-      axis: the slot axis.
-      aligned: promise that every cursor is a multiple of the number of entries.
+      axis: Axis of the slots.
+      aligned: Promise that every cursor is a multiple of the number of entries.
 
     Returns:
       The ring after writing, in the dtype of `slots`.
 
     Raises:
-      ValueError: more entries than slots, or `aligned` although `memory` is not a multiple of their number.
+      ValueError: More entries than slots, or `aligned` although `memory` is not a multiple of their number.
 
     Example:
       >>> import jax.numpy as jnp
@@ -199,12 +199,12 @@ def select_window(
 
     Args:
       ok: bool scalar or `[batch]`, whether the write is kept.
-      new: the ring after `ring_append`.
-      old: the ring before it.
+      new: The ring after `ring_append`.
+      old: The ring before it.
       cursor: int32 `[batch]`, the cursor before it.
-      length: entries that were written.
-      axis: the slot axis.
-      aligned: as it was for `ring_append`.
+      length: Entries that were written.
+      axis: Axis of the slots.
+      aligned: As it was for `ring_append`.
 
     Returns:
       `new` where `ok`, with the contents of `old` otherwise.
@@ -259,8 +259,8 @@ def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], ca
 
     Args:
       cursor: int32 `[batch]`.
-      amount: entries written, one number or one per row (0 for rows that were idle).
-      capacity: slots of the ring.
+      amount: Entries written, one number or one per row (0 for rows that were idle).
+      capacity: Number of slots of the ring.
 
     Returns:
       int32 `[batch]`.
@@ -279,7 +279,7 @@ def ring_order(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch
 
     Args:
       cursor: int32 `[batch]`.
-      capacity: slots of the ring.
+      capacity: Number of slots of the ring.
 
     Returns:
       int32 `[batch, capacity]`, slot numbers.
@@ -298,7 +298,7 @@ def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch 
 
     Args:
       cursor: int32 `[batch]`.
-      capacity: slots of the ring.
+      capacity: Number of slots of the ring.
 
     Returns:
       int32 `[batch, capacity]`.

@@ -69,12 +69,12 @@ def init_linear_state(
     """The state in which nothing was read.
 
     Args:
-      batch: rows.
-      heads: heads.
-      features: width of the feature map.
-      value_dim: width of a value.
-      normalizer: as in `causal_linear_attention`.
-      dtype: of the sums; narrower than float32 is float32.
+      batch: Rows.
+      heads: Heads.
+      features: Width of the feature map.
+      value_dim: Width of a value.
+      normalizer: As in `causal_linear_attention`.
+      dtype: Of the sums; narrower than float32 is float32.
 
     Example:
       >>> state = init_linear_state(2, 1, 4, 3, normalizer="add")
@@ -96,8 +96,8 @@ def reset_linear_state(state: LinearState, rows: Bool[Array, " batch"]) -> Linea
     """The state with nothing read in `rows`.
 
     Args:
-      state: any.
-      rows: which to empty.
+      state: Any.
+      rows: Which to empty.
 
     Example:
       >>> import jax.numpy as jnp
@@ -126,21 +126,21 @@ def causal_linear_attention(
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.
-      keys: features of the keys.
-      values: what is summed.
-      state: after the tokens before; None = there are none.
-      mask: real tokens; padding adds nothing, decays nothing and is not counted.
-      log_decay: logarithm of `g`, at most 0; None = nothing decays.
-      normalizer: what the sums are divided by: 'add' (`q z + eps`), 'clamp' (`max(|q z|, eps)`), 'count' (the root of
+      keys: Features of the keys.
+      values: What is summed.
+      state: After the tokens before; None = there are none.
+      mask: Real tokens; padding adds nothing, decays nothing and is not counted.
+      log_decay: Logarithm of `g`, at most 0; None = nothing decays.
+      normalizer: What the sums are divided by: 'add' (`q z + eps`), 'clamp' (`max(|q z|, eps)`), 'count' (the root of
         the number of tokens) or 'none'.
-      eps: of 'add' and 'clamp'.
-      chunk_length: tokens of a chunk; 0 (and at least the length) = one masked product, 1 = token by token.
+      eps: Of 'add' and 'clamp'.
+      chunk_length: Tokens of a chunk; 0 (and at least the length) = one masked product, 1 = token by token.
 
     Returns:
       The output in the dtype of `values`, and the state after the segment.
 
     Raises:
-      ValueError: an unknown normalizer, a negative chunk length.
+      ValueError: An unknown normalizer, a negative chunk length.
 
     Example:
       >>> import jax.numpy as jnp
@@ -184,9 +184,9 @@ def summarize_source(
 
     Args:
       keys: `[batch, source, heads, features]`, features of the keys.
-      values: what is summed.
-      mask: real tokens; padding may stand anywhere.
-      normalizer: as in `causal_linear_attention`.
+      values: What is summed.
+      mask: Real tokens; padding may stand anywhere.
+      normalizer: As in `causal_linear_attention`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -213,9 +213,9 @@ def read_linear_state(
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.
-      state: the sums.
-      normalizer: as in `causal_linear_attention`.
-      eps: of 'add' and 'clamp'.
+      state: The sums.
+      normalizer: As in `causal_linear_attention`.
+      eps: Of 'add' and 'clamp'.
 
     Returns:
       In the dtype of `queries`; 0 where nothing was summed.
@@ -291,8 +291,8 @@ def random_features(
 
     Args:
       x: `[batch, length, heads, head_dim]`, queries or keys; divided by their norm + 1e-3.
-      directions: of each head.
-      scale: of the features.
+      directions: Of each head.
+      scale: Of the features.
 
     Returns:
       `[batch, length, heads, 2 * directions]`, sines first, in the dtype of `x`.
@@ -318,11 +318,11 @@ def draw_directions(
     """Random directions for `random_features`, standard normal.
 
     Args:
-      key: of the draw.
-      heads: heads, drawn independently.
-      directions: of each head.
-      head_dim: width of a head.
-      orthogonal: the directions of each block of `head_dim` are orthogonal (their lengths are those of normal vectors).
+      key: Of the draw.
+      heads: Heads, drawn independently.
+      directions: Of each head.
+      head_dim: Width of an attention head.
+      orthogonal: The directions of each block of `head_dim` are orthogonal (their lengths are those of normal vectors).
 
     Example:
       >>> draw_directions(jax.random.key(0), 2, 6, 4).shape
@@ -351,7 +351,7 @@ def relu_features(
     Args:
       x: `[batch, length, heads, head_dim]`, queries or keys.
       kernel: W.
-      bias: b.
+      bias: B.
 
     Example:
       >>> import jax.numpy as jnp

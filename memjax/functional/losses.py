@@ -24,7 +24,7 @@ def token_cross_entropy(
       logits: `[..., vocab]`, any float dtype.
       targets: `[...]`, int. A target outside `0 .. vocab - 1` is not scored: its result and its gradient are 0,
         whatever its logits are.
-      label_smoothing: the target distribution is `1 - label_smoothing` at the target plus `label_smoothing` spread
+      label_smoothing: The target distribution is `1 - label_smoothing` at the target plus `label_smoothing` spread
         evenly over the whole vocabulary (but for entries masked with -inf or the lowest finite number).
 
     Returns:
@@ -59,7 +59,7 @@ def cross_entropy_sum(
       targets: `[...]`.
       weights: `[...]`, 1 = the target is scored, 0 = it is not: nothing at that position, not even a NaN, reaches the
         sum or a gradient.
-      label_smoothing: as in `token_cross_entropy`.
+      label_smoothing: As in `token_cross_entropy`.
 
     Returns:
       `Sum(total, weight)` in nats and targets.

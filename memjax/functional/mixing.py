@@ -84,7 +84,7 @@ def stop_forward(
     Args:
       memory_output: `[batch, length, heads, value_dim]`.
       local_output: `[batch, length, heads, value_dim]`.
-      has_memory: as in `head_gate`; without memory the local output is used. None = everywhere.
+      has_memory: As in `head_gate`; without memory the local output is used. None = everywhere.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `local_output`, with the exact values of `memory_output`.
@@ -115,8 +115,8 @@ def distance_scores(
 
     Args:
       distances: `[..., candidates]`, squared L2; for inner products give their negative.
-      temperature: above 0; infinity makes all candidates equal.
-      valid: which candidates there are; the distances of the others may be anything. None = all.
+      temperature: Above 0; infinity makes all candidates equal.
+      valid: Which candidates there are; the distances of the others may be anything. None = all.
 
     Returns:
       `[..., candidates]`, at least float32; -inf where not valid.
@@ -184,8 +184,8 @@ def candidate_log_prob(
     Args:
       log_weights: `[..., candidates]`, from `candidate_log_weights`, or scores, for a sum that is not normalised; axes
         may be 1.
-      tokens: of the candidates; axes may be 1.
-      targets: the tokens asked for.
+      tokens: Of the candidates; axes may be 1.
+      targets: The tokens asked for.
 
     Returns:
       `[...]` in the dtype of `log_weights`; -inf where no candidate is the target.
@@ -209,8 +209,8 @@ def candidate_log_probs(
 
     Args:
       log_weights: `[..., candidates]`, as in `candidate_log_prob`.
-      tokens: of the candidates; axes may be 1. What is no entry of the vocabulary is left out.
-      vocab_size: entries.
+      tokens: Of the candidates; axes may be 1. What is no entry of the vocabulary is left out.
+      vocab_size: Entries.
 
     Returns:
       `[..., vocab]` in the dtype of `log_weights`; -inf where no candidate is the token.
@@ -245,9 +245,9 @@ def interpolate_log_probs(
     """`log((1 - weight) exp(log_probs) + weight exp(others))`, the linear mixture of two distributions.
 
     Args:
-      log_probs: of the first distribution; -inf = no probability.
-      others: of the second.
-      weight: of the second, 0 to 1; 0 gives the first and 1 the second, bit for bit. An array broadcasts from the left:
+      log_probs: Of the first distribution; -inf = no probability.
+      others: Of the second.
+      weight: Of the second, 0 to 1; 0 gives the first and 1 the second, bit for bit. An array broadcasts from the left:
         one weight for each of the leading axes.
 
     Returns:
@@ -281,11 +281,11 @@ def join_log_probs(
     `p(w) = (exp(logit_w) + sum over candidates that are w of exp(score)) / (sum of exp over all logits and scores)`.
 
     Args:
-      log_probs: of the softmax over the vocabulary alone.
-      log_normalizer: logarithm of the sum of its exponentials, for the leading axes of `log_probs`.
-      matching: logarithm of the sum over the candidates that are the token, from `candidate_log_prob` (or
+      log_probs: Of the softmax over the vocabulary alone.
+      log_normalizer: Logarithm of the sum of its exponentials, for the leading axes of `log_probs`.
+      matching: Logarithm of the sum over the candidates that are the token, from `candidate_log_prob` (or
         `candidate_log_probs`) of scores.
-      total: the same over all candidates, from `candidate_log_total`, for the leading axes.
+      total: The same over all candidates, from `candidate_log_total`, for the leading axes.
 
     Returns:
       In the dtype of `log_probs`, equal to it bit for bit where there is no candidate.

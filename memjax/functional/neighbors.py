@@ -37,13 +37,13 @@ def select_neighbors(
       queries: `[batch, heads, length, head_dim]`.
       keys: `[batch, heads, memory, head_dim]`.
       valid: `[batch, memory]`, which slots hold something.
-      num_neighbors: slots per query, at most `memory`.
+      num_neighbors: Slots per query, at most `memory`.
       method: "exact" = `lax.top_k`, best first. "approximate" = `lax.approx_max_k`, fast on TPUs and exact elsewhere.
         "bucket" = the best slot of each of `num_neighbors` buckets (slot number modulo `num_neighbors`), the form of
         the Memorizing Transformer's code; it finds `1 - (1 - 1/k) ** k`, about 63 %, of the true neighbours.
-      recall_target: for "approximate" only, the expected share of true neighbours that are found.
-      head_chunks: heads are processed in this many groups, one after the other, to bound memory.
-      query_chunks: the same for the queries of a segment.
+      recall_target: For "approximate" only, the expected share of true neighbours that are found.
+      head_chunks: Heads are processed in this many groups, one after the other, to bound memory.
+      query_chunks: The same for the queries of a segment.
 
     Returns:
       ids: int32 `[batch, heads, length, neighbors]`, slot numbers.
@@ -142,7 +142,7 @@ def threshold_mask(
     Args:
       scores: `[batch, heads, length, memory]`; no gradient flows from here.
       valid: `[batch, memory]`.
-      num_neighbors: slots per query, at most `memory`.
+      num_neighbors: Slots per query, at most `memory`.
 
     Returns:
       bool `[batch, heads, length, memory]`; all valid slots where there are fewer than `num_neighbors`.
@@ -184,8 +184,8 @@ def threshold_attention(
       keys: `[batch, heads, memory, head_dim]`.
       values: `[batch, heads, memory, value_dim]`.
       valid: `[batch, memory]`.
-      num_neighbors: slots per query, at most `memory`.
-      scale: as in `attention`; positive, since slots are chosen by the scaled score.
+      num_neighbors: Slots per query, at most `memory`.
+      scale: As in `attention`; positive, since slots are chosen by the scaled score.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a row without a valid slot.

@@ -26,8 +26,8 @@ def sinusoids(
     (arXiv:1901.02860 and its code).
 
     Args:
-      positions: any shape, integers or floats. A NumPy array gives constants computed once in float64.
-      dim: width of the result, even.
+      positions: Any shape, integers or floats. A NumPy array gives constants computed once in float64.
+      dim: Width of the result, even.
 
     Returns:
       `[*positions.shape, dim]` in the default float dtype (that of `positions` where it is a traced float array).
@@ -85,8 +85,8 @@ def relative_distances(length: int, total: int) -> Int[np.ndarray, "length total
     """Tokens from each of `total` keys forward to each of the last `length` of them (negative = the future).
 
     Args:
-      length: queries.
-      total: keys (memory and segment); the last key is the last query.
+      length: Queries.
+      total: Keys (memory and segment); the last key is the last query.
 
     Returns:
       NumPy int32 `[length, total]`, `i + total - length - j`.
@@ -110,15 +110,15 @@ def relative_buckets(
     `half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half))`, at most `num_buckets - 1`.
 
     Args:
-      distances: integers of any shape, NumPy or JAX; negative distances (the future) count as 0.
-      num_buckets: buckets in all, at least 2.
-      max_distance: from here on everything is in the last bucket.
+      distances: Integers of any shape, NumPy or JAX; negative distances (the future) count as 0.
+      num_buckets: Buckets in all, at least 2.
+      max_distance: From here on everything is in the last bucket.
 
     Returns:
       int32 bucket numbers in the shape and kind (NumPy or JAX) of `distances`.
 
     Raises:
-      ValueError: fewer than 2 buckets, or `max_distance` not above `num_buckets // 2`.
+      ValueError: Fewer than 2 buckets, or `max_distance` not above `num_buckets // 2`.
 
     Example:
       >>> import numpy as np
@@ -141,7 +141,7 @@ def bucket_bias(
       table: `[heads, buckets]`.
       distances: `[length, total]`, NumPy (static) or traced, or `[batch, length, total]` traced. The static result of
         `relative_distances` costs `length + total` look-ups, and its gradient needs no scatter.
-      max_distance: as in `relative_buckets`.
+      max_distance: As in `relative_buckets`.
 
     Returns:
       `[heads, length, total]`, or `[batch, heads, length, total]` for batched distances, in the dtype of `table`.
@@ -175,11 +175,11 @@ def bidirectional_bias(
 
     Args:
       table: `[heads, buckets]`, an even number of buckets.
-      length: tokens, each of which sees all.
-      max_distance: as in `relative_buckets`.
+      length: Tokens, each of which sees all.
+      max_distance: As in `relative_buckets`.
 
     Raises:
-      ValueError: an odd number of buckets.
+      ValueError: An odd number of buckets.
 
     Example:
       >>> import jax.numpy as jnp

@@ -68,8 +68,8 @@ def select_product_keys(
 
     Args:
       queries: `[..., heads, 2, half]`, both halves of each head's query.
-      keys: both codebooks of each head.
-      num_neighbors: slots per query and head, at most `keys`.
+      keys: Both codebooks of each head.
+      num_neighbors: Slots per query and head, at most `keys`.
 
     Returns:
       int32 numbers of slots, `first * keys + second`, best first, and their scores, at least float32.
@@ -107,7 +107,7 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
 
     Args:
       ids: `[..., lookups]`, slots of all heads of a token.
-      weights: of the lookups.
+      weights: Of the lookups.
 
     Example:
       >>> print(top_slots(jnp.array([[4, 7, 4]]), jnp.array([[0.3, 0.4, 0.2]])))
@@ -130,8 +130,8 @@ def lookup_spread(
 
     Args:
       ids: `[tokens, lookups]`, of all heads of a token; slots from `num_keys ** 2` on stand for padding.
-      weights: as `ids`, of the lookups.
-      num_keys: sub-keys of each half.
+      weights: As `ids`, of the lookups.
+      num_keys: Sub-keys of each half.
 
     Returns:
       How many slots were touched, as a share of those that so many lookups could touch; and how far the weights lie
@@ -170,8 +170,8 @@ def lookup_rows(
 
     Args:
       table: `[rows, dim]`, the rows; their gradient is dense without a sink, and 0 with one.
-      ids: which rows; the same row may be looked up many times.
-      sink: an array of the result's shape whose values do not matter; None = the table has the gradient.
+      ids: Which rows; the same row may be looked up many times.
+      sink: An array of the result's shape whose values do not matter; None = the table has the gradient.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -210,18 +210,18 @@ def sum_rows(
 
     Args:
       table: `[rows, dim]`, the rows.
-      ids: of every bag, the first axis (batch rows) split over the other mesh axes.
-      weights: of the lookups.
-      sink: an array of the result's shape whose values do not matter; None = the table has the gradient.
-      axis: name of the mesh axis that splits the table; "" = it is whole.
-      split: what of the table it splits.
-      lookups_at_once: rows gathered at a time on a device, rounded down to whole bags.
+      ids: Of every bag, the first axis (batch rows) split over the other mesh axes.
+      weights: Of the lookups.
+      sink: An array of the result's shape whose values do not matter; None = the table has the gradient.
+      axis: Name of the mesh axis that splits the table; "" = it is whole.
+      split: What of the table it splits.
+      lookups_at_once: Rows gathered at a time on a device, rounded down to whole bags.
 
     Returns:
       In the dtype of the table, at least float32.
 
     Raises:
-      ValueError: a sink of another shape.
+      ValueError: A sink of another shape.
 
     Example:
       >>> table = jnp.arange(6.0).reshape(3, 2)
@@ -238,9 +238,9 @@ def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> in
     """Into how many parts the mesh that is set splits a table; 1 = it is whole.
 
     Args:
-      axis: name of the mesh axis; "" = none.
-      table: or its shape.
-      split: its rows, or its columns.
+      axis: Name of the mesh axis; "" = none.
+      table: Or its shape.
+      split: Its rows, or its columns.
 
     Example:
       >>> table = jnp.zeros((8, 6))
@@ -274,12 +274,12 @@ def update_rows(
     Args:
       arrays: `[rows, dim]` each, the table and what the rule keeps of its rows.
       ids: `[bags, lookups]`, as in `sum_rows`; those beyond the table are left out.
-      weights: of the lookups.
-      gradients: of the sums, that is, of the sink.
+      weights: Of the lookups.
+      gradients: Of the sums, that is, of the sink.
       rule: `rule(rows of each array, gradient of the rows) -> new rows`, `[some rows, dim]` each.
-      axis: as in `sum_rows`.
-      split: as in `sum_rows`.
-      lookups_at_once: lookups worked through at a time.
+      axis: As in `sum_rows`.
+      split: As in `sum_rows`.
+      lookups_at_once: Lookups worked through at a time.
 
     Returns:
       The new arrays.
@@ -312,7 +312,7 @@ def gradient_of_rows(
 
     Args:
       table: `[rows, dim]`, or another array of its shape and dtype.
-      ids: as in `update_rows`, as are the others.
+      ids: As in `update_rows`, as are the others.
 
     Example:
       >>> ids, weights = jnp.array([[2, 0], [2, 1]]), jnp.array([[0.5, 1.0], [1.0, 0.0]])
@@ -364,11 +364,11 @@ def _on_parts(parts: _Parts, function: Callable[..., Array], table: Array, *bags
     """`function(part of the table, bags of this device, total)`, over the devices where a mesh is set.
 
     Args:
-      parts: how the table is split.
-      function: of arrays whose leading axes are merged; `total` adds over the parts of the table.
-      table: the table.
-      *bags: ids first, made those of the part (beyond it where they are in another).
-      rows_out: the result has the table's columns at its last axis.
+      parts: How the table is split.
+      function: Of arrays whose leading axes are merged; `total` adds over the parts of the table.
+      table: The table.
+      *bags: Ids first, made those of the part (beyond it where they are in another).
+      rows_out: The result has the table's columns at its last axis.
     """
     shards = table_shards(parts.axis, table, parts.split)
     flat = lambda x: x.reshape(-1, x.shape[-1])

@@ -25,13 +25,13 @@ class Replay:
     """What a rollout gives.
 
     Attributes:
-      value: scalar, the sum of the losses of all segments.
-      gradients: of the value, a tree like the parameters.
-      memory: after the last segment.
-      memories: before each segment, leaves with segments at axis 0.
-      memory_gradient: of the value with respect to the floating leaves of the memory before the first segment, a list
+      value: Scalar, the sum of the losses of all segments.
+      gradients: Of the value, a tree like the parameters.
+      memory: After the last segment.
+      memories: Before each segment, leaves with segments at axis 0.
+      memory_gradient: Of the value with respect to the floating leaves of the memory before the first segment, a list
         in their order.
-      aux: what the head returned beside its losses, leaves with segments at axis 0.
+      aux: What the head returned beside its losses, leaves with segments at axis 0.
 
     Example:
       >>> import jax.numpy as jnp
@@ -69,16 +69,16 @@ def scan_with_replay(
 
     Args:
       step: `step(params, memory, segment) -> (memory, out)`; the memory keeps its structure, shapes and dtypes.
-      params: the same for every segment.
-      memory: before the first segment.
-      segments: a tree whose leaves have the segments at axis 0.
-      horizon: segments after which the gradient through the memory is cut; None = at no segment.
+      params: The same for every segment.
+      memory: Before the first segment.
+      segments: A tree whose leaves have the segments at axis 0.
+      horizon: Segments after which the gradient through the memory is cut; None = at no segment.
 
     Returns:
       The memory after the last segment, and the outputs with segments at axis 0.
 
     Raises:
-      ValueError: leaves of different numbers of segments, or a horizon below 1.
+      ValueError: Leaves of different numbers of segments, or a horizon below 1.
 
     Example:
       >>> import jax
@@ -126,22 +126,22 @@ def mrbp_value_and_grad(
     Args:
       encode: `encode(params, memory, segment) -> (memory, encoded)`, all that the next memory depends on.
       head: `head(params, encoded, segment) -> (loss, aux)`, all that the loss needs beyond it; a scalar loss.
-      params: floating arrays; gradients are added up in at least float32.
-      memory: before the first segment; not read where `memories` is given. Leaves that are not floating (counters,
+      params: Floating arrays; gradients are added up in at least float32.
+      memory: Before the first segment; not read where `memories` is given. Leaves that are not floating (counters,
         validity) are carried along. A state that begins a document inside `encode` passes its gradient to the
         parameters there.
-      segments: a tree whose leaves have the segments at axis 0, with a key for each segment where `encode` or `head`
+      segments: A tree whose leaves have the segments at axis 0, with a key for each segment where `encode` or `head`
         draw random numbers: the second run then draws the same.
-      memories: of the first segments, `[known, ...]` with `known` from 1 to the number of segments, where an earlier
+      memories: Of the first segments, `[known, ...]` with `known` from 1 to the number of segments, where an earlier
         rollout computed them (`Replay.known`): they are not computed again, though the parameters may have changed
         since. The first one is the memory before the first segment.
-      horizon: segments after which the gradient through the memory is cut; None = at no segment.
+      horizon: Segments after which the gradient through the memory is cut; None = at no segment.
 
     Returns:
       A `Replay`.
 
     Raises:
-      ValueError: leaves of different numbers of segments, too many memories, a horizon below 1.
+      ValueError: Leaves of different numbers of segments, too many memories, a horizon below 1.
 
     Example:
       A recurrent network that is to be trained through 64 segments, with dropout:

@@ -21,7 +21,7 @@ def operation(function: Function) -> Function:
     have the layouts that the annotations give them (`memjax.functional.shapes`).
 
     Raises:
-      ValueError: by what is returned, where an argument has another layout; it names the argument and the axis.
+      ValueError: By what is returned, where an argument has another layout; it names the argument and the axis.
 
     Example:
       >>> import jax.numpy as jnp

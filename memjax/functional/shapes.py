@@ -39,10 +39,10 @@ def check_shapes(**arguments: tuple[Any, str]) -> None:
     any number of axes and `*#name` for ones that broadcast, `...` for axes of which nothing is said.
 
     Args:
-      **arguments: name -> an array (or whatever has a `shape`) and its layout; None is left out.
+      **arguments: Name -> an array (or whatever has a `shape`) and its layout; None is left out.
 
     Raises:
-      ValueError: a shape does not fit. The error names the argument, the axis and both layouts, and the two axes to
+      ValueError: A shape does not fit. The error names the argument, the axis and both layouts, and the two axes to
         swap where that would mend it.
 
     Example:

@@ -62,8 +62,8 @@ def num_shards(slot_axis: str, slots: int) -> int:
     """Into how many parts the mesh that is set splits so many slots; 1 = they are together.
 
     Args:
-      slot_axis: name of the mesh axis; "" = not split.
-      slots: of a ring.
+      slot_axis: Name of the mesh axis; "" = not split.
+      slots: Of a ring.
 
     Example:
       >>> num_shards("model", 8)
@@ -106,13 +106,13 @@ def sharded_neighbors(
       keys: `[batch, heads, memory, head_dim]`, slots split over `slot_axis`.
       values: `[batch, heads, memory, value_dim]`, as `keys`.
       valid: `[batch, memory]`, as `keys`.
-      num_neighbors: slots per query, at most `memory`.
-      slot_axis: name of the mesh axis.
-      scale: as in `attention`; it does not take part in the choice of slots.
-      method: as in `select_neighbors`; "approximate" has at least its recall.
-      recall_target: as in `select_neighbors`.
-      dropout_rate: as in `attention`; every device draws for its own slots, so another mesh drops other weights.
-      dropout_key: as in `attention`.
+      num_neighbors: Slots per query, at most `memory`.
+      slot_axis: Name of the mesh axis over which the slots are split.
+      scale: As in `attention`; it does not take part in the choice of slots.
+      method: As in `select_neighbors`; "approximate" has at least its recall.
+      recall_target: As in `select_neighbors`.
+      dropout_rate: As in `attention`; every device draws for its own slots, so another mesh drops other weights.
+      dropout_key: As in `attention`.
 
     Returns:
       A `Partial`, for `merge_partials` alone or together with that of local keys.
@@ -192,11 +192,11 @@ def partial_attention(
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, memory, heads, head_dim]`.
       values: `[batch, memory, heads, value_dim]`.
-      mask: as in `attention`.
-      bias: as in `attention`.
-      scale: as in `attention`.
-      dropout_rate: as in `attention`.
-      dropout_key: as in `attention`.
+      mask: As in `attention`.
+      bias: As in `attention`.
+      scale: As in `attention`.
+      dropout_rate: As in `attention`.
+      dropout_key: As in `attention`.
 
     Example:
       >>> x = jnp.ones((1, 1, 1, 4))
@@ -253,12 +253,12 @@ def sharded_append(
     """`ring_append` where every device writes the entries that fall into its part of the ring.
 
     Args:
-      slots: the ring with the slots at `axis`, split over `slot_axis`.
-      new: as `slots` with `length` entries at `axis`; all of them go to every device.
+      slots: The ring with the slots at `axis`, split over `slot_axis`.
+      new: As `slots` with `length` entries at `axis`; all of them go to every device.
       cursor: int32 `[batch]`.
       active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
-      slot_axis: name of the mesh axis.
-      axis: the slot axis, 1 or more.
+      slot_axis: Name of the mesh axis over which the slots are split.
+      axis: Axis of the slots, 1 or more.
 
     Example:
       >>> print(sharded_append(jnp.array([[1, 2, 3]]), jnp.array([[4, 5]]), jnp.array([2]), slot_axis="model"))
@@ -281,11 +281,11 @@ def sharded_save(
     """What is about to be overwritten, for `sharded_restore`; without communication.
 
     Args:
-      slots: the ring with the slots at `axis`, split over `slot_axis`.
+      slots: The ring with the slots at `axis`, split over `slot_axis`.
       cursor: int32 `[batch]`.
-      length: slots to read, at most `memory`.
-      slot_axis: name of the mesh axis.
-      axis: the slot axis.
+      length: Slots to read, at most `memory`.
+      slot_axis: Name of the mesh axis over which the slots are split.
+      axis: Axis of the slots.
 
     Returns:
       `read_window(slots, cursor, length)` where the slots are together. Else every device keeps a window of its own in
@@ -325,12 +325,12 @@ def sharded_restore(
     """Writes back what `sharded_save` kept at the same cursor; without communication.
 
     Args:
-      slots: the ring with the slots at `axis`, split over `slot_axis`.
-      saved: from `sharded_save`.
+      slots: The ring with the slots at `axis`, split over `slot_axis`.
+      saved: From `sharded_save`.
       cursor: int32 `[batch]`, as it was given there.
       active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
-      slot_axis: name of the mesh axis.
-      axis: the slot axis.
+      slot_axis: Name of the mesh axis over which the slots are split.
+      axis: Axis of the slots.
 
     Example:
       >>> ring, cursor = jnp.array([[1, 2, 3]]), jnp.array([2])
@@ -399,8 +399,8 @@ def _num_winners(best: Array, num_neighbors: int, slot_axis: str) -> Array:
 
     Args:
       best: `[batch, heads, length, candidates]`, scores, best first.
-      num_neighbors: winners of each query.
-      slot_axis: name of the mesh axis.
+      num_neighbors: Winners of each query.
+      slot_axis: Name of the mesh axis over which the slots are split.
 
     Returns:
       int32 `[batch, heads, length]`; they are the device's first candidates.

@@ -33,13 +33,13 @@ def slot_attention(
 
     Args:
       queries: `[batch, slots, heads, head_dim]`, of the slots.
-      own_keys: of the slots, each for its own query.
-      keys: of the tokens.
-      own_values: what a slot that attends to itself alone becomes.
-      values: of the tokens.
-      mask: real tokens; None = all. A row without one keeps `own_values`.
+      own_keys: Of the slots, each for its own query.
+      keys: Of the tokens.
+      own_values: What a slot that attends to itself alone becomes.
+      values: Of the tokens.
+      mask: Real tokens; None = all. A row without one keeps `own_values`.
       own_bias: `[heads]`, added to the score of each slot on itself.
-      temperature: divides the scores, besides `sqrt(head_dim)`; below 1 slots decide for few tokens.
+      temperature: Divides the scores, besides `sqrt(head_dim)`; below 1 slots decide for few tokens.
 
     Returns:
       The new slots in the dtype of `own_values`, and the weights of each slot on itself, then on the tokens, in at
@@ -94,7 +94,7 @@ def count_slot_types(
 
     Args:
       shares: `[batch, slots]`, from `slot_shares`.
-      rows: that count.
+      rows: That count.
 
     Example:
       >>> shares = jnp.array([[0.95, 0.5, 0.05, 0.0]])
@@ -119,7 +119,7 @@ def slot_shares(
     Args:
       slots: `[batch, slots, heads, head_dim]`, before the write.
       own_weights: `[batch, heads, slots]`, the first weight of each slot, from `slot_attention`.
-      written: m', with what forgetting adds, before it is brought to unit length.
+      written: M', with what forgetting adds, before it is brought to unit length.
 
     Example:
       >>> slots, written = jnp.array([[[[1.0, 0.0]]]]), jnp.array([[[[0.5, 1.5]]]])
@@ -157,7 +157,7 @@ def slot_types(shares: Any) -> tuple[Any, Any, Any]:
     """Which slots retain, aggregate and rewrite: masks of the shape of `shares`, JAX or NumPy.
 
     Args:
-      shares: what is left of each slot after the write, from `slot_shares`.
+      shares: What is left of each slot after the write, from `slot_shares`.
 
     Example:
       >>> print(*slot_types(jnp.array([0.95, 0.5, 0.05])))

@@ -23,14 +23,14 @@ class BidirectionalAttention(Residual, LayerMemory):
     `y` is the new residual stream, with the residual and with the norm: `norm(x + read(x))`.
 
     Attributes:
-      dim: width of the residual stream.
-      num_heads: heads.
-      head_dim: width of one head.
-      dropout: rate on the output.
-      attention_dropout: rate on attention weights.
-      init_stddev: of the matrices.
-      dtype: of the computation.
-      track_attention: as in `TransformerXLAttention`, `[batch, heads, length, length]`.
+      dim: Width of the residual stream.
+      num_heads: Number of attention heads.
+      head_dim: Width of one head.
+      dropout: Dropout rate of the output.
+      attention_dropout: Dropout rate of the attention weights.
+      init_stddev: Of the matrices.
+      dtype: Dtype of the computation.
+      track_attention: As in `TransformerXLAttention`, `[batch, heads, length, length]`.
 
     Example:
       >>> import jax, jax.numpy as jnp

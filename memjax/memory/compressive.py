@@ -55,7 +55,7 @@ class CompressiveState:
     """The inputs of one layer at the last `memory` positions, and what older ones were compressed to, oldest first.
 
     Attributes:
-      hidden: `[batch, memory, dim]`.
+      hidden: `[batch, memory, dim]`, remembered hidden states.
       valid: bool `[batch, memory]`, the slot holds a token of the running document.
       compressed: `[batch, compressed, dim]`.
       compressed_valid: bool `[batch, compressed]`, the slot stands for tokens of the running document only.
@@ -143,9 +143,9 @@ def note_usage(
     """Adds the attention of one segment to that of earlier ones. Rows without a query keep their state.
 
     Args:
-      state: with `usage`.
-      attended: what each slot received, summed over real queries and averaged over heads.
-      queries: number of real queries.
+      state: With `usage`.
+      attended: What each slot received, summed over real queries and averaged over heads.
+      queries: Number of real queries.
     """
     old = state.usage
     attention = old.attention + jnp.where(queries[:, None] > 0, attended, 0).astype(old.attention.dtype)
@@ -162,13 +162,13 @@ def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -
     document is read in one of the two ways.
 
     Args:
-      state: before the segment.
-      hidden: what the segment stores.
-      mask: real tokens.
-      rate: slots of a window.
+      state: Before the segment.
+      hidden: What the segment stores.
+      mask: Real tokens.
+      rate: Slots of a window.
 
     Raises:
-      ValueError: a segment that is not whole windows, and a memory that cannot hold the rest of one.
+      ValueError: A segment that is not whole windows, and a memory that cannot hold the rest of one.
     """
     memory, length = state.valid.shape[1], hidden.shape[1]
     # As they will be stored: a segment longer than the memory is compressed in part at once.
@@ -207,13 +207,13 @@ def write(
     Rows without a real token keep their state.
 
     Args:
-      state: the state that the segment read.
-      hidden: what the segment stores.
-      mask: real tokens; padding takes slots that are marked invalid.
-      compressed: new slots of the compressed memory; a gradient goes through them unless the caller stops it.
-      compressed_valid: of the new slots.
-      last: rows that append the last of the new slots too; None = all.
-      rate: of the compression.
+      state: The state that the segment read.
+      hidden: What the segment stores.
+      mask: Real tokens; padding takes slots that are marked invalid.
+      compressed: New slots of the compressed memory; a gradient goes through them unless the caller stops it.
+      compressed_valid: Of the new slots.
+      last: Rows that append the last of the new slots too; None = all.
+      rate: Of the compression.
     """
     length, windows = hidden.shape[1], compressed.shape[1]
 
@@ -258,16 +258,16 @@ class CompressiveAttention(TransformerXLAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      compressed_memory_length: slots of the compressed memory; 0 = Transformer-XL. Without `memory_length` there is
+      compressed_memory_length: Slots of the compressed memory; 0 = Transformer-XL. Without `memory_length` there is
         neither.
-      compression_rate: slots that one compressed slot stands for.
-      compression: f_c: 'convolution' (width and stride are the rate), 'dilated' (causal convolutions before it), 'max'
+      compression_rate: Slots that one compressed slot stands for.
+      compression: F_c: 'convolution' (width and stride are the rate), 'dilated' (causal convolutions before it), 'max'
         and 'mean' (pooling) or 'most_used'; the last three have no parameters.
-      dilations: of 'dilated', slots back, one layer each.
+      dilations: Of 'dilated', slots back, one layer each.
       loss: 'attention', 'auto_encoding' or 'none'; in `Aux.losses` as `compressive/attention_reconstruction` and
         `compressive/auto_encoding`.
-      loss_reduction: of 'attention', 'mean_square' as the authors' code or 'norm' as the paper.
-      positions: of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the
+      loss_reduction: Of 'attention', 'mean_square' as the authors' code or 'norm' as the paper.
+      positions: Of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the
         compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each slot).
       norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the normed input.
 

@@ -31,7 +31,7 @@ class ContinuousCacheState:
     """The last `memory` pairs of a hidden state and the token that came after it, as a ring.
 
     Attributes:
-      hidden: `[batch, memory, dim]`.
+      hidden: `[batch, memory, dim]`, remembered hidden states.
       tokens: int32 `[batch, memory]`, the token after each hidden state.
       valid: bool `[batch, memory]`.
       cursor: int32 `[batch]`, the slot that is written next: the oldest one.
@@ -96,10 +96,10 @@ def read(
     Pair `(h_i, x_{i+1})` is seen from the position of `x_{i+1}` on, where the token after that is predicted.
 
     Args:
-      queries: the hidden states of the segment.
-      state: before the segment.
-      entries: of the segment.
-      similarity: see `similarities`.
+      queries: The hidden states of the segment.
+      state: Before the segment.
+      entries: Of the segment.
+      similarity: See `similarities`.
 
     Returns:
       Scores, -inf where a pair is not seen; tokens; candidates are the slots of the ring and then those of the segment.
@@ -146,10 +146,10 @@ def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, ma
     """Overwrites the oldest pairs with those of a segment, and keeps its last hidden state as pending.
 
     Args:
-      state: before the segment.
-      entries: of the segment; those that are not valid take no slot.
-      hidden: of the segment.
-      mask: its real tokens.
+      state: Before the segment.
+      entries: Of the segment; those that are not valid take no slot.
+      hidden: Of the segment.
+      mask: Its real tokens.
     """
     memory, length = state.valid.shape[1], mask.shape[1]
     count = jnp.cumsum(entries.valid.astype(jnp.int32), axis=1)
@@ -194,15 +194,15 @@ class ContinuousCache(OutputMemory):
     their weights are spread over (1 / pairs = the most similar one alone: the scale is too high for the hidden states).
 
     Attributes:
-      dim: width of the hidden states.
-      memory_length: pairs.
+      dim: Width of the hidden states.
+      memory_length: Pairs.
       mixing: 'linear' or 'global'.
       similarity: 'dot', 'cosine' or 'negative_squared_l2'.
-      interpolation_weight: share of the cache in linear mixing, 0 to 1.
-      scale: multiplies similarities, whose size is that of the hidden states: tune it; 0 = all pairs count the same.
-      offset: added to scores in global mixing.
-      across_documents: keep the pairs of earlier documents.
-      dtype: of the computation that the hidden states come from.
+      interpolation_weight: Share of the cache in linear mixing, 0 to 1.
+      scale: Multiplies similarities, whose size is that of the hidden states: tune it; 0 = all pairs count the same.
+      offset: Added to scores in global mixing.
+      across_documents: Keep the pairs of earlier documents.
+      dtype: Of the computation that the hidden states come from.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -253,12 +253,12 @@ class ContinuousCache(OutputMemory):
         """Compares the segment's hidden states with the pairs completed so far, its own included.
 
         Args:
-          x: last hidden states.
-          state: before the segment.
-          start_of_document: as the contract says.
-          tokens: the tokens that were read.
-          mask: real tokens.
-          deterministic: not used, nothing is drawn.
+          x: Last hidden states.
+          state: Before the segment.
+          start_of_document: As the contract says.
+          tokens: The tokens that were read.
+          mask: Real tokens.
+          deterministic: Not used, nothing is drawn.
         """
         mask = broadcast_mask(mask, *tokens.shape)
         state = reset(state, start_of_document, across_documents=self.across_documents)

@@ -1,4 +1,4 @@
-"""The memory contract: what every memory module is.
+"""Base classes of all memories, the interface that they have in common, and operations on the states of memories.
 
 A memory is a Linen module whose state the caller owns:
 
@@ -9,18 +9,19 @@ A memory is a Linen module whose state the caller owns:
   old state has no effect, now or later. `mask` `[batch, length]` is True on real tokens, a prefix of each row; a row
   without a real token keeps its state bit for bit. Tokens behind padding are read as those of a prefix are, or refused
   (`memjax.memory.checks`): no memory reads them wrongly. Rows that differ and segments without tokens are refused.
-* What `y` is, with or without the residual and the norm, its class says in a sentence; most own both.
+* The class of a memory says in a sentence what `y` is, with or without the residual and the norm. Most memories own
+  both.
 * The new state has the structure, shapes, dtypes and sharding of the old one. Every leaf has the batch at axis 0,
   inside a scanned group of layers at axis 1.
-* `aux` holds sums only: layers, segments, microbatches and hosts add.
+* `aux` holds sums only, so that layers, segments, microbatches and hosts can be added up.
 
 A decoder memory also decodes token by token: `decode_state = memory.init_decode_state(state, segment_length,
 batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, active=..., method="decode")` with `x`
 `[batch, 1, dim]`; an inactive row changes nothing.
 
-A memory stands at one of four sites: the attention part of a layer (`LayerMemory`), a whole stack of layers
-(`StackMemory`), a decoder's view of a source (`CrossMemory`), or after the last hidden state (`OutputMemory`); what is
-in parameters alone is `Stateless`.
+A memory has one of four places in a model: the attention part of a layer (`LayerMemory`), a whole stack of layers
+(`StackMemory`), the attention of a decoder's layer to a source (`CrossMemory`), or behind the last hidden state
+(`OutputMemory`). A part that remembers in its parameters alone is `Stateless`.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ State = TypeVar("State")
 
 
 class Absent(ValueError):
-    """A model has nothing of what it is asked for: weights of attention, ages of keys, a signal, retrieved tokens."""
+    """Raised where a model does not have what is asked of it, such as attention weights, ages of keys or a signal."""
 
 
 class Memory(nn.Module):
-    """What a memory is, wherever it stands; it has no fields of its own.
+    """Base class of all memories, in every place of a model. It has no fields of its own.
 
-    A subclass has `__call__` as the module's docstring says, and where it stands in a decoder `init_decode_state` and
-    `decode`. The defaults are those of a memory that remembers nothing between segments.
+    A subclass defines `__call__` with the arguments of the module's docstring. A memory of a decoder also defines
+    `init_decode_state` and `decode`. The defaults are those of a memory that remembers nothing between segments.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -78,68 +79,68 @@ class Memory(nn.Module):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
-        """The state in which a document starts in every row; needs no parameters."""
+        """Makes the state in which a document starts in every row. Needs no parameters."""
         return EmptyState()
 
     @nn.nowrap
     def stands_alone(self) -> bool:
-        """Whether it wants no layer axis before its own, so that its layer leaves the scanned group."""
+        """Whether the layer of this memory must stay outside a scanned group, because it cannot have a layer axis."""
         return False
 
     @property
     def gated(self) -> str:
-        """What its learned gate lets through, in words; '' = it has no such gate."""
+        """Description of what the learned gate of this memory lets through. Empty for a memory without such a gate."""
         return ""
 
     def gates(self, hidden: Activations) -> Float[Array, "#batch #length gates"]:
-        """How far its learned gate is open at every position, 0 to 1, where `gated` names one.
+        """Returns how far the learned gate is open at every position, 0 to 1, for a memory with a gate (`gated`).
 
         Args:
-          hidden: what its first matrix sees: of a layer `normed(x)`, at the output site `x`.
+          hidden: `[batch, length, dim]`, input of the memory's first matrix: `normed(x)` in a layer, `x` at the output.
         """
         raise NotImplementedError(f"gates: given {type(self).__name__}, allowed: a memory whose `gated` names one")
 
 
 class LayerMemory(Memory):
-    """The attention part of a layer: it owns its norm and residual connection.
+    """A memory in the attention part of a layer, which owns its norm and its residual connection.
 
-    `normed(x)` is what its first matrix sees of the residual stream `x`. Where the stack has something to share, its
-    `__call__` and `decode` take it as `shared`.
+    `normed(x)` is the input of its first matrix, made from the residual stream `x`. Where `shared_module` gives a
+    module, `__call__` and `decode` take it as `shared`.
     """
 
     @nn.nowrap
     def shared_module(self) -> nn.Module | None:
-        """The module whose parameters all layers of a stack share, if any."""
+        """Returns the module whose parameters all layers of a stack share. None if they share none."""
         return None
 
     @nn.nowrap
     def tracked(self) -> LayerMemory:
-        """The part that also gives the weights of its attention (`memjax.inspection.attention_maps`).
+        """Returns this memory with its attention weights among its outputs (`memjax.inspection.attention_maps`).
 
         Raises:
-          Absent: it has none to give.
+          Absent: The memory cannot give attention weights.
         """
         raise Absent(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
 
 
 class StackMemory(Memory):
-    """Stands in the place of a whole stack of layers, of an encoder: the memory passes through all of them.
+    """A memory that passes through all layers of an encoder, in the place of a whole stack of layers.
 
-    `encode` gives what a decoder reads of it.
+    Its method `encode` returns what a decoder reads.
     """
 
 
 class CrossMemory(Memory):
-    """What a decoder's layer knows of a source.
+    """A memory through which a layer of a decoder reads a source.
 
-    A subclass has `_read_source(source, source_mask, state, maps)`, the state of rows that have read a source, in the
-    dtypes of `state` where one is given, and `_read(x, state, maps, deterministic)`, the residual stream after it has
-    read that state. A state says of its rows whether they are `ready`: whether they have read their source.
+    A subclass defines two methods. `_read_source(source, source_mask, state, maps)` returns the state of rows that have
+    read a source, in the dtypes of `state` where one is given. `_read(x, state, maps, deterministic)` returns the
+    residual stream after it has read that state. The field `ready` of a state says which rows have read their source.
     """
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding with the source of `state`."""
+        """Starts decoding with the source that `state` has read."""
         return token_decode_state(state, batch_size)
 
     def read_source(
@@ -148,7 +149,7 @@ class CrossMemory(Memory):
         source_mask: Bool[Array, "batch source"] | None,
         state: Any = None,
     ) -> Any:
-        """The state of rows that have read this source, in the dtypes of `state` where one is given."""
+        """Returns the state of rows that have read `source`, in the dtypes of `state` where one is given."""
         return self._read_source(source, source_mask, state, self._maps(True))
 
     def attend_source(
@@ -158,7 +159,7 @@ class CrossMemory(Memory):
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
     ) -> Activations:
-        """Every position of `x` reads the whole source as it is, without a state."""
+        """Lets every position of `x` read the whole source, without a state in between."""
         maps = self._maps(deterministic)
         return self._read(x, self._read_source(source, source_mask, None, maps), maps, deterministic)
 
@@ -173,7 +174,7 @@ class CrossMemory(Memory):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, Any, Aux]:
-        """Rows that start a document read their source; every token reads what they know of it."""
+        """Lets rows that start a document read their source, and every token read the resulting state."""
         maps, mask = self._maps(deterministic), broadcast_mask(mask, *x.shape[:2])
         start = start_of_document | ~state.ready | self._renews(deterministic)
         current = where_rows(start, self._read_source(source, source_mask, state, maps), state)
@@ -182,28 +183,29 @@ class CrossMemory(Memory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row."""
+        """Reads the source with one token of every active row."""
         y = self._read(x, decode_state.memory, self._maps(True), True)
         return y, dataclasses.replace(decode_state, position=decode_state.position + active.astype(jnp.int32))
 
     def _maps(self, deterministic: bool) -> Any:
-        """What reading a source and reading what is known of it have in common in one call."""
+        """Returns what `_read_source` and `_read` share in one call, such as random feature maps."""
         return None
 
     @nn.nowrap
     def _renews(self, deterministic: bool) -> bool:
-        """Whether the maps of this call are new, so that what rows know of their source means nothing."""
+        """Whether `_maps` returned new maps, so that rows have to read their source again."""
         return False
 
 
 class OutputMemory(Memory):
-    """Stands after the last hidden state: it gives another one, or candidates for the next token (`Recalled`).
+    """A memory behind the last hidden state. It returns another hidden state, or candidates for the next token.
 
-    Class attributes say what `__call__` and `decode` take beside the contract's arguments, by name:
+    Candidates are returned as `Recalled`. Class attributes name the further arguments of `__call__` and `decode`:
 
-    * `inputs`: all of it; `tokens`, `features` and `embed_output` are the model's, the rest is in a batch's extras.
-    * `needs`: those of the batch's extras that must be there.
-    * `feature`: the inner tensor of the model that a store is asked with; '' = none.
+    * `inputs`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the extras of a
+      batch give the others.
+    * `needs`: Names of the arguments that must be among the extras of a batch.
+    * `feature`: Name of the inner tensor of the model with which a datastore is queried. Empty for none.
     """
 
     inputs = ()
@@ -212,19 +214,19 @@ class OutputMemory(Memory):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding from `state`, without a buffer."""
+        """Starts decoding from `state`, without a buffer of the running segment."""
         return token_decode_state(state, batch_size)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of what a batch must have."""
+        """Shapes of the extras that a batch must have."""
         return {}
 
 
 class Stateless(Memory):
-    """A part without state, such as a feed-forward network; what it remembers is in its parameters.
+    """A part of a layer without state, such as a feed-forward network. It remembers in its parameters alone.
 
-    A subclass has `read(x, mask, deterministic)`, which gives the new `x` and `Aux`.
+    A subclass defines `read(x, mask, deterministic)`, which returns the new `x` and `Aux`.
     """
 
     def __call__(
@@ -236,44 +238,45 @@ class Stateless(Memory):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, EmptyState, Aux]:
-        """Applies the part to every position alone."""
+        """Applies the part to every position by itself."""
         y, aux = self.read(x, mask, deterministic)
         return y, EmptyState(), aux
 
     @nn.nowrap
     def replaced(self) -> tuple[str, ...]:
-        """Parameters of an ordinary part that it has something else in place of."""
+        """Names of those parameters of an ordinary part in whose place this part has others."""
         return ()
 
     @nn.nowrap
     def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
-        """Nothing is remembered."""
+        """Returns the empty state: nothing is remembered between tokens."""
         return EmptyState()
 
     def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
-        """One token: the same as a segment of length 1."""
+        """Applies the part to one token, as to a segment of length 1."""
         return self(x, state)[0], EmptyState()
 
 
 def token_decode_state(state: Any, batch_size: int) -> DecodeState:
-    """The decode state of a memory that has none, or that is written token by token: its state, without a buffer.
+    """Makes the decode state of a memory that needs no buffer of the running segment.
 
     Args:
-      state: after the tokens before, or empty; any shapes with the rows first.
-      batch_size: rows; each is at the start of a segment.
+      state: State of the memory after the tokens before, or an empty state. The batch is axis 0 of every
+        leaf.
+      batch_size: Number of rows. Every row is at the start of a segment.
     """
     return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
 
 
 @operation
 def take_rows(state: State, rows: Int[Array, " rows"]) -> State:
-    """The state of the given rows, in their order (a row may be taken twice or not at all)."""
+    """Selects rows of a state, in the given order. A row may be selected twice or not at all."""
     return jax.tree.map(lambda leaf, axis: jnp.take(leaf, rows, axis=axis), state, state_axes(state))
 
 
 @operation
 def where_rows(condition: Rows, a: State, b: State) -> State:
-    """Row by row the state `a` where `condition` holds, else `b`."""
+    """Selects for every row the state `a` where `condition` holds, else `b`."""
 
     def select(x: Array, y: Array, axis: int) -> Array:
         shape = [1] * x.ndim
@@ -285,27 +288,27 @@ def where_rows(condition: Rows, a: State, b: State) -> State:
 
 @operation
 def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
-    """`new` if `ok` else `old`, leaf by leaf. After a single segment `save_state` and `restore_state` copy less."""
+    """Returns `new` if `ok`, else `old`. After a single segment `save_state` and `restore_state` copy less."""
     return jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
 
 
 @operation
 def save_state(state: State, start_of_document: Rows, length: int) -> tuple[State, Any]:
-    """Keeps what one segment may change, so that `restore_state` can take it back.
+    """Saves what one segment may change in a state, so that `restore_state` can undo the segment.
 
-    A part of a state with the methods `save` and `restore` says itself what to keep: a long first-in-first-out memory
-    keeps the window that is about to be overwritten, and can then be written in place where the state is donated.
-    Everything else is kept whole.
+    A part of a state with the methods `save` and `restore` saves itself: a long first-in-first-out memory saves only
+    the window that is about to be overwritten, and can be written in place where the state is donated. Every other
+    part is saved whole.
 
     Args:
-      state: the state that the segment will read.
-      start_of_document: as the memory will be called with.
-      length: tokens of the segment.
+      state: State that the segment will read.
+      start_of_document: bool `[batch]`, rows that start a document. Pass the same array to the memory.
+      length: Number of tokens of the segment.
 
     Returns:
-      The state to call the memory with (equal to `state`), and what was kept.
+      The state to call the memory with, equal to `state`, and the saved values for `restore_state`.
     """
-    leaves, structure = jax.tree.flatten(state, is_leaf=_has_own_way)
+    leaves, structure = jax.tree.flatten(state, is_leaf=_restores_itself)
     pairs = []
     for leaf in leaves:
         if isinstance(leaf, StackState):
@@ -322,12 +325,12 @@ def save_state(state: State, start_of_document: Rows, length: int) -> tuple[Stat
 
 @operation
 def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
-    """`new` if `ok`, else the state that `save_state` kept.
+    """Returns the state `new` if `ok`, else the state before the segment, from what `save_state` saved.
 
     Args:
-      ok: whether `new` stays.
-      new: the state after one call of the memory.
-      saved: the second result of `save_state`.
+      ok: bool scalar, whether the segment counts.
+      new: State after one call of the memory.
+      saved: Second result of `save_state`.
     """
 
     def restore(n: Any, old: Any) -> Any:
@@ -340,25 +343,25 @@ def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
             return StackState(tuple(groups), n.sizes)
         return n.restore(ok, old) if hasattr(n, "restore") else jnp.where(ok, n, old)
 
-    return jax.tree.map(restore, new, saved, is_leaf=_has_own_way)
+    return jax.tree.map(restore, new, saved, is_leaf=_restores_itself)
 
 
-def _has_own_way(node: Any) -> bool:
+def _restores_itself(node: Any) -> bool:
     return isinstance(node, StackState) or hasattr(node, "restore")
 
 
 def next_position(position: Int[Array, " batch"], active: Rows, segment_length: int) -> Int[Array, " batch"]:
-    """Position after one more token of every active row; a full segment starts again at 0."""
+    """Advances the position of every active row in its segment by one token. A full segment starts again at 0."""
     return (position + active.astype(position.dtype)) % segment_length
 
 
 def broadcast_mask(mask: Array | None, batch: int, length: int) -> Mask:
-    """`mask`, or all True where None was given."""
+    """Returns `mask`, or a mask that is True everywhere for None."""
     return jnp.ones((batch, length), bool) if mask is None else mask
 
 
 def count_positions(mask: Mask) -> Int[Array, "batch length"]:
-    """The place of every real token among the real tokens of its row, from 0, wherever padding stands.
+    """Numbers the real tokens of every row from 0, wherever its padding stands.
 
     Example:
       >>> count_positions(jnp.array([[True, True, False], [False, True, True]])).tolist()

@@ -1,4 +1,4 @@
-"""Softmax attention over a source: the state is what was projected of the source, as large as the source.
+"""Softmax attention over a source. The state holds the keys and values of the source, so it is as large as the source.
 
 Vaswani et al. 2017, "Attention Is All You Need", https://arxiv.org/abs/1706.03762.
 """
@@ -22,13 +22,13 @@ __all__ = ["CrossAttention", "CrossAttentionState"]
 
 @tree_dataclass
 class CrossAttentionState:
-    """A source as cross-attention sees it.
+    """Keys, values and mask of a source that cross-attention has read.
 
     Attributes:
-      keys: `[batch, source, heads, head_dim]`.
-      values: as `keys`.
+      keys: `[batch, source, heads, head_dim]`, keys of the source's tokens.
+      values: `[batch, source, heads, head_dim]`, values of the source's tokens.
       mask: bool `[batch, source]`, real tokens of the source.
-      ready: bool `[batch]`, the row has read its source.
+      ready: bool `[batch]`, rows that have read their source.
     """
 
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
@@ -38,7 +38,7 @@ class CrossAttentionState:
 
 
 class CrossAttention(Residual, CrossMemory):
-    """Softmax attention over a source, or of all tokens of an encoder over each other (`attend`).
+    """Softmax attention to a source, or of all tokens of an encoder to each other (`attend`).
 
     What is stored: keys and values of the source. When written: by the first segment of a document. What is
     differentiable: all of it. When reset: at `start_of_document`, where the row reads its source.
@@ -49,24 +49,24 @@ class CrossAttention(Residual, CrossMemory):
     read(x))` for `norm="post"`.
 
     Attributes:
-      dim: width of the residual stream and of the source.
-      num_heads: heads.
-      head_dim: width of a head.
-      source_length: tokens that a state holds; shorter sources are padded. 0 = a state is only ever made by
-        `read_source`, as long as its source.
-      bias: biases of all projections.
-      norm: 'pre' or 'post', of the queries; a source is taken as it is.
-      norm_kind: 'layer' or 'rms'.
-      dropout: rate on the output.
-      attention_dropout: rate on attention weights.
-      dtype: of the computation.
+      dim: Width of the residual stream and of the source.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
+      source_length: Number of tokens that a state holds. Shorter sources are padded. 0 if states are only made by
+        `read_source`, each as long as its source.
+      bias: Whether all projections have biases.
+      norm: Place of the norm of the queries, 'pre' or 'post'. The source is not normed.
+      norm_kind: Kind of norm: 'layer' or 'rms'.
+      dropout: Dropout rate of the output.
+      attention_dropout: Dropout rate of the attention weights.
+      dtype: Dtype of the computation.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = CrossAttention(dim=8, num_heads=2, head_dim=4, source_length=3), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool), "source": jnp.ones((1, 3, 8))}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool), "source": jnp.ones((1, 3, 8))}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.keys.shape
       ((1, 4, 8), (1, 3, 2, 4))
     """
@@ -96,7 +96,7 @@ class CrossAttention(Residual, CrossMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CrossAttentionState:
-        """No source was read; `dtype` is that of stored keys and values."""
+        """Makes the state of rows that have read no source, with keys and values of `dtype`."""
         require(self.source_length >= 1, "source_length", self.source_length, "1 or more tokens for a state")
         shape = (batch_size, self.source_length, self.num_heads, self.head_dim)
         mask = jnp.zeros(shape[:2], bool)
@@ -124,24 +124,26 @@ class CrossAttention(Residual, CrossMemory):
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
     ) -> Activations:
-        """Every position of `x` attends to all of `source`, which is normed as `x` is: the attention of an encoder."""
+        """Lets every position of `x` attend to all tokens of `source`, both normed, as in an encoder."""
         same = source is x
         y = self.normed(x)
-        seen = self._read_source(y if same else self.normed(source), source_mask)
-        return self._read(x, seen, None, deterministic, y)
+        source_state = self._read_source(y if same else self.normed(source), source_mask)
+        return self._read(x, source_state, None, deterministic, y)
 
     def weights(
         self, x: Activations, source: Float[Array, "batch source dim"], source_mask: Bool[Array, "batch source"] | None
     ) -> Float[Array, "batch heads length source"]:
-        """The weights with which `attend` reads, without dropout."""
-        seen = self._read_source(self.normed(source), source_mask)
+        """Returns the attention weights of `attend`, without dropout."""
+        source_state = self._read_source(self.normed(source), source_mask)
         queries = project_biased(self.normed(x), self.query, self.query_bias)
-        return attention_with_weights(queries, seen.keys, seen.values, mask=self._visible(queries, seen))[1]
+        return attention_with_weights(
+            queries, source_state.keys, source_state.values, mask=self._visible(queries, source_state)
+        )[1]
 
     def _read(
         self, x: Array, state: CrossAttentionState, maps: Any, deterministic: bool, normed: Array | None = None
     ) -> Array:
-        """The residual stream after attention to the source of `state`; `normed` is `x` normed, where it is at hand."""
+        """Returns the residual stream after attention to the source of `state`. `normed` may be given as `norm(x)`."""
         queries = project_biased(self.normed(x) if normed is None else normed, self.query, self.query_bias)
         keys, values = state.keys.astype(queries.dtype), state.values.astype(queries.dtype)
         z = attention(queries, keys, values, mask=self._visible(queries, state), **weight_dropout(self, deterministic))

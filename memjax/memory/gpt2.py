@@ -37,9 +37,9 @@ class GPT2Attention(TransformerXLAttention):
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
 
     Attributes:
-      dim: width of the residual stream.
-      num_heads: heads.
-      head_dim: width of a head.
+      dim: Width of the residual stream.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
       memory_length: 0; GPT-2 has no memory of hidden states.
       norm: 'pre'.
 
@@ -105,7 +105,7 @@ class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
 
     Attributes:
-      long_term: the long-term memory; its `segment_length` is that of every call.
+      long_term: The long-term memory; its `segment_length` is that of every call.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -178,8 +178,8 @@ class GPT2CompressiveAttention(GPT2Attention):
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
 
     Attributes:
-      compressed_memory_length: slots.
-      compression_rate: tokens of a slot, a divisor of the segment's length.
+      compressed_memory_length: Slots.
+      compression_rate: Tokens of a slot, a divisor of the segment's length.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -69,7 +69,7 @@ class LongTermSegment:
     """What decoding keeps of the signal during a segment.
 
     Attributes:
-      updated: the state after the update at the segment's first token, with `previous` still that of the memory.
+      updated: The state after the update at the segment's first token, with `previous` still that of the memory.
       pooled: `[batch, 2, heads, head_dim]` and
       values: `[batch, basis, heads, head_dim]`, its projections.
       histogram: `[batch, bins]`, masses of the segment's queries so far; `EmptyState` where updates are not sticky.
@@ -86,8 +86,8 @@ class InfinityFormerState:
     """State of one attention part with a long-term memory.
 
     Attributes:
-      short: that of the attention itself.
-      long: the signal.
+      short: That of the attention itself.
+      long: The signal.
     """
 
     short: Any
@@ -171,14 +171,14 @@ def update(
     Rows where nothing waits keep their signal. A gradient reaches the new tokens only.
 
     Args:
-      state: before the update.
-      tokens: gated, 0 where there is no token.
-      positions: where the old signal is read, ascending; None = evenly.
-      basis: of the signal.
-      num_samples: points at which the old signal is read.
-      contraction: share of [0, 1] that the past keeps.
-      ridge: penalty of the regression.
-      reset_after: tokens after which the signal begins anew.
+      state: Before the update.
+      tokens: Gated, 0 where there is no token.
+      positions: Where the old signal is read, ascending; None = evenly.
+      basis: Of the signal.
+      num_samples: Points at which the old signal is read.
+      contraction: Share of [0, 1] that the past keeps.
+      ridge: Penalty of the regression.
+      reset_after: Tokens after which the signal begins anew.
     """
     length, dtype = tokens.shape[1], state.coefficients.dtype
     matrices = _matrices(basis, length, num_samples, contraction, ridge)
@@ -244,30 +244,30 @@ class LongTermMemory(nn.Module):
     """The long-term memory itself: what stands beside the attention of a layer (`InfinityFormerAttention`).
 
     Attributes:
-      dim: width of the residual stream.
-      num_heads: heads.
-      head_dim: width of a head.
-      segment_length: tokens of a segment.
-      num_basis: basis functions.
-      widths: their standard deviations.
-      num_samples: points at which the past is read in an update.
-      contraction: tau, the share of [0, 1] that the past keeps.
-      ridge: penalty of the regression.
+      dim: Width of the residual stream.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
+      segment_length: Tokens of a segment.
+      num_basis: Basis functions.
+      widths: Their standard deviations.
+      num_samples: Points at which the past is read in an update.
+      contraction: Tau, the share of [0, 1] that the past keeps.
+      ridge: Penalty of the regression.
       sticky: 'none' reads the past evenly, 'sample' draws where the queries looked, 'quantile' takes the quantiles of
         the same histogram; 'sample' does so too where the call is deterministic.
-      num_bins: bins of the histogram.
-      jitter: draw inside a bin instead of its left edge.
-      reset_after: tokens after which the signal begins anew; None = never inside a document.
-      first_densities: those before training. 'prior' have the standard deviation `prior_stddev`, and each head looks at
+      num_bins: Bins of the histogram.
+      jitter: Draw inside a bin instead of its left edge.
+      reset_after: Tokens after which the signal begins anew; None = never inside a document.
+      first_densities: Those before training. 'prior' have the standard deviation `prior_stddev`, and each head looks at
         its own part of the signal; 'published' are all at its middle with 0.83, which nothing in it is told apart by.
-      prior_stddev: sigma_0 of the regulariser.
-      min_variance: smallest variance of a density.
-      init_stddev: of the matrices; None = scaled by fan-in.
+      prior_stddev: Sigma_0 of the regulariser.
+      min_variance: Smallest variance of a density.
+      init_stddev: Standard deviation of initial matrices. None for a truncated normal scaled by fan-in.
       track_attention: `Aux.arrays` has what `memjax.inspection.memory_maps` reads: `infinity_former/mean` and
         `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
         `infinity_former/entered` bool `[batch, length]` of what entered the signal, and where updates are sticky
         `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.
-      dtype: of the computation.
+      dtype: Dtype of the computation.
     """
 
     dim: int
@@ -571,7 +571,7 @@ class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      long_term: the long-term memory; its `segment_length` is that of every call, and `memory_length` 0 or a multiple.
+      long_term: The long-term memory; its `segment_length` is that of every call, and `memory_length` 0 or a multiple.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -59,14 +59,14 @@ def search_neighbors(
     """Searches a store, and looks up what came after the contexts that were found.
 
     Args:
-      queries: one a row, of the width of the keys.
-      search: of an index.
-      values: ids to tokens.
-      num_neighbors: of each query.
-      metric: of the scores that `search` gives: 'squared_l2', or 'inner_product', whose negative is the distance.
+      queries: One a row, of the width of the keys.
+      search: Of an index.
+      values: Ids to tokens.
+      num_neighbors: Of each query.
+      metric: Of the scores that `search` gives: 'squared_l2', or 'inner_product', whose negative is the distance.
 
     Raises:
-      ValueError: another metric, or a search that gives results of another shape.
+      ValueError: Another metric, or a search that gives results of another shape.
     """
     require(metric in ("squared_l2", "inner_product"), "metric", metric, "'squared_l2' or 'inner_product'")
     scores, ids, valid = (np.asarray(array) for array in search(np.asarray(queries, np.float32), num_neighbors))
@@ -89,11 +89,11 @@ def read(
     """`p_kNN(y)`, proportional to the sum over neighbours of value y of `exp(-distance / temperature)`, as candidates.
 
     Args:
-      distances: squared L2, or negative inner products.
-      values: the tokens after the neighbours; -1 = no neighbour.
-      temperature: above 0; the paper has 1.
-      interpolation_weight: share of the neighbours in the mixture with the model.
-      query: what was searched with, handed on.
+      distances: Squared L2, or negative inner products.
+      values: The tokens after the neighbours; -1 = no neighbour.
+      temperature: Above 0; the paper has 1.
+      interpolation_weight: Share of the neighbours in the mixture with the model.
+      query: What was searched with, handed on.
     """
     scores = distance_scores(distances, temperature, values >= 0)
     return Recalled(scores, jnp.maximum(values, 0), linear_weight(scores, interpolation_weight), query)
@@ -137,12 +137,12 @@ class KNNMemory(OutputMemory):
     are spread over (1 / neighbours = the nearest alone: the temperature is too low for the length of the keys).
 
     Attributes:
-      num_neighbors: places for neighbours while nothing was searched yet (in generation).
-      interpolation_weight: share of the neighbours, 0 to 1.
-      temperature: of distances, above 0.
-      feature: the inner tensor that is the key, as `LanguageModel.features` names it; the paper's is the input of the
+      num_neighbors: Places for neighbours while nothing was searched yet (in generation).
+      interpolation_weight: Share of the neighbours, 0 to 1.
+      temperature: Of distances, above 0.
+      feature: The inner tensor that is the key, as `LanguageModel.features` names it; the paper's is the input of the
         last feed-forward layer after its normalisation.
-      dtype: of the computation that the hidden states come from.
+      dtype: Of the computation that the hidden states come from.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -195,14 +195,14 @@ class KNNMemory(OutputMemory):
         """The neighbours of every position as candidates.
 
         Args:
-          x: last hidden states.
+          x: Last hidden states.
           state: `EmptyState`.
-          start_of_document: not used: a store has no documents.
-          mask: real tokens.
-          deterministic: not used, nothing is drawn.
-          features: inner tensors of the model; the key is handed on as what a store is asked with.
-          knn_distances: of the neighbours of each position; None = not searched yet, no candidates.
-          knn_values: the tokens after them; -1 = no neighbour.
+          start_of_document: Not used: a store has no documents.
+          mask: Real tokens.
+          deterministic: Not used, nothing is drawn.
+          features: Inner tensors of the model; the key is handed on as what a store is asked with.
+          knn_distances: Of the neighbours of each position; None = not searched yet, no candidates.
+          knn_values: The tokens after them; -1 = no neighbour.
         """
         mask = broadcast_mask(mask, *x.shape[:2])
         recalled = self._recall(x, features, knn_distances, knn_values)

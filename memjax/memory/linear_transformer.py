@@ -51,17 +51,17 @@ class LinearTransformerAttention(Residual, LayerMemory):
     read(x))` for `norm="post"`.
 
     Attributes:
-      dim: width of the residual stream.
-      num_heads: heads.
-      head_dim: width of a head.
-      chunk_length: tokens that are multiplied with each other at once; longer segments carry the sums from chunk to
+      dim: Width of the residual stream.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
+      chunk_length: Tokens that are multiplied with each other at once; longer segments carry the sums from chunk to
         chunk.
-      bias: biases of all projections.
-      norm: 'pre' or 'post'.
-      norm_kind: 'layer' or 'rms'.
-      dropout: rate on the output.
-      init_gain: of Xavier's uniform initial matrices; None = scaled by fan-in.
-      dtype: of the computation.
+      bias: Whether all projections have biases.
+      norm: Place of the norm: 'pre' or 'post'.
+      norm_kind: Kind of norm: 'layer' or 'rms'.
+      dropout: Dropout rate of the output.
+      init_gain: Of Xavier's uniform initial matrices; None = scaled by fan-in.
+      dtype: Dtype of the computation.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -216,7 +216,7 @@ class LinearCrossState:
     """The summary of a source.
 
     Attributes:
-      source: its sums, whatever its length.
+      source: Its sums, whatever its length.
       ready: bool `[batch]`, the row has read its source.
     """
 
@@ -234,7 +234,7 @@ class LinearCrossAttention(CrossMemory):
     read(x))` for `norm="post"`.
 
     Attributes:
-      attention: the linear attention; its norm is that of the queries, the source is taken as it is. Sums of a gated
+      attention: The linear attention; its norm is that of the queries, the source is taken as it is. Sums of a gated
         one do not decay.
 
     Example:

@@ -46,9 +46,9 @@ class LSTM(LayerMemory):
     `y` is what the cell puts out, without the residual and without a norm.
 
     Attributes:
-      dim: width of input, cell and output.
-      dropout: rate on the output, not on the state.
-      dtype: of the computation; the state is wider where that is less than float32.
+      dim: Width of input, cell and output.
+      dropout: Rate on the output, not on the state.
+      dtype: Of the computation; the state is wider where that is less than float32.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -66,10 +66,10 @@ def write(
     """Biased memory normalisation, `m <- (m' + v) / |m' + v|`; other rows keep their slots.
 
     Args:
-      state: that the segment read.
-      written: m', what the writer made of its slots.
-      bias: v; None = nothing is forgotten.
-      rows: that are written: they have a real token, and text to write.
+      state: That the segment read.
+      written: M', what the writer made of its slots.
+      bias: V; None = nothing is forgotten.
+      rows: That are written: they have a real token, and text to write.
     """
     written = written.astype(state.slots.dtype)
     if bias is not None:
@@ -81,11 +81,11 @@ class HeadAttention(nn.Module):
     """Projections to heads and back, without biases; what attends to what is the caller's.
 
     Attributes:
-      dim: width of queries, keys and output.
-      num_heads: heads.
-      head_dim: width of a head.
-      attention_dropout: rate on attention weights.
-      dtype: of the computation.
+      dim: Width of queries, keys and output.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
+      attention_dropout: Dropout rate of the attention weights.
+      dtype: Dtype of the computation.
     """
 
     dim: int
@@ -134,12 +134,12 @@ class MemformerLayer(nn.Module):
     """Self-attention, memory reader, feed-forward; each with a norm in front and a residual connection.
 
     Attributes:
-      attention: over the segment, in both directions.
-      feed_forward: a part that owns its norm and residual (`memjax.models.transformer.FeedForward`).
-      reader: over the slots; None = there is no memory.
-      dropout: rate after each attention.
-      norm_kind: 'layer' or 'rms'.
-      dtype: of the computation.
+      attention: Over the segment, in both directions.
+      feed_forward: A part that owns its norm and residual (`memjax.models.transformer.FeedForward`).
+      reader: Over the slots; None = there is no memory.
+      dropout: Rate after each attention.
+      norm_kind: Kind of norm: 'layer' or 'rms'.
+      dtype: Dtype of the computation.
     """
 
     attention: HeadAttention
@@ -210,30 +210,30 @@ class MemformerEncoder(StackMemory):
     `x`, not to be added to it.
 
     Attributes:
-      layers: equal layers, unbound, with a `reader` where there is a memory.
-      dim: width of the residual stream.
-      num_slots: slots; 0 = no memory.
-      writer_heads: heads of the writer.
-      temperature: of the writer's attention.
-      unit_values: token values of the writer at the length of a slot, times dim**-0.5; False adds them at the length
+      layers: Equal layers, unbound, with a `reader` where there is a memory.
+      dim: Width of the residual stream.
+      num_slots: Slots; 0 = no memory.
+      writer_heads: Heads of the writer.
+      temperature: Of the writer's attention.
+      unit_values: Token values of the writer at the length of a slot, times dim**-0.5; False adds them at the length
         of hidden states, which leaves next to nothing of a slot.
-      retain_bias: what a slot has ahead of tokens in the writer's scores at the start of training, a learned number of
+      retain_bias: What a slot has ahead of tokens in the writer's scores at the start of training, a learned number of
         each head; 0 = none.
-      forgetting: add v at every update; otherwise v is the initial memory only.
-      forget_norm: length of each v at the start of training.
-      num_classification_tokens: learned tokens after the segment, which writer and decoder see too.
-      num_heads: heads of the layers' attention, for the position bias.
-      num_buckets: relative-position buckets; 0 = no positions.
-      max_distance: tokens from which on all distances share the last bucket.
-      slots_per_chunk: the writer's weights, `[batch, heads, slots, 1 + encoded]`, are the largest array of many slots:
+      forgetting: Add v at every update; otherwise v is the initial memory only.
+      forget_norm: Length of each v at the start of training.
+      num_classification_tokens: Learned tokens after the segment, which writer and decoder see too.
+      num_heads: Heads of the layers' attention, for the position bias.
+      num_buckets: Relative-position buckets; 0 = no positions.
+      max_distance: Tokens from which on all distances share the last bucket.
+      slots_per_chunk: The writer's weights, `[batch, heads, slots, 1 + encoded]`, are the largest array of many slots:
         they are computed, and in the backward pass computed again, for so many slots at a time; 0 = all at once.
-      scan_layers: one scan over all layers; False unrolls.
-      rematerialize: recompute each layer in the backward pass.
+      scan_layers: One scan over all layers; False unrolls.
+      rematerialize: Whether to recompute each layer in the backward pass.
       track_attention: `Aux.arrays` has `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, each slot's
         weights on itself and on what was encoded, `memformer/shares` `[batch, slots]`, what is left of each, and
         `memformer/reader` `[layers, batch, heads, encoded, slots]`; all slots are then written at once.
-      norm_kind: 'layer' or 'rms'.
-      dtype: of the computation.
+      norm_kind: Kind of norm: 'layer' or 'rms'.
+      dtype: Dtype of the computation.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -422,12 +422,12 @@ def run_layers(
     """`body(layer, x, state) -> (x, out)` over equal layers, one after the other or as one scan.
 
     Args:
-      body: of one layer.
-      layers: equal and unbound, or bound one by one.
-      x: what is handed from layer to layer.
-      states: of all layers, leaves with layers at axis 0; None for none.
-      scan_layers: as one scan, with the parameters of all layers in one array.
-      rematerialize: recompute each layer in the backward pass.
+      body: Of one layer.
+      layers: Equal and unbound, or bound one by one.
+      x: What is handed from layer to layer.
+      states: Of all layers, leaves with layers at axis 0; None for none.
+      scan_layers: As one scan, with the parameters of all layers in one array.
+      rematerialize: Whether to recompute each layer in the backward pass.
 
     Returns:
       The last x, and the outs with layers at axis 0.

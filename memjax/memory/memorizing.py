@@ -58,7 +58,7 @@ class Tokens:
 
     Attributes:
       keys: `[batch, tokens, heads, head_dim]`, normalised where the part normalises keys.
-      values: as `keys`.
+      values: As `keys`.
       valid: bool `[batch, tokens]`.
       positions: int32 `[batch, tokens]`, index of the token in its document; `EmptyState` when not tracked.
     """
@@ -75,11 +75,11 @@ class LongMemory:
 
     Attributes:
       keys: `[batch, heads, memory, head_dim]`.
-      values: as `keys`.
+      values: As `keys`.
       valid: bool `[batch, memory]`.
       positions: int32 `[batch, memory]`, document position of each slot's token; `EmptyState` when not tracked.
       cursor: int32 `[batch]`, the slot that is written next: the oldest one.
-      slot_axis: mesh axis that the slots are split over; "" = not split (static).
+      slot_axis: Mesh axis that the slots are split over; "" = not split (static).
     """
 
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", "memory_heads", "memory", None))
@@ -119,10 +119,10 @@ class SavedWindow:
     Attributes:
       keys: `[batch, heads, length, head_dim]`, the window before it is written; where the slots are split, each device
         has a window of its own (see `sharded_save`).
-      values: as `keys`.
+      values: As `keys`.
       start: int32 `[batch]`, the window's first slot.
-      valid: of the whole memory, `[batch, memory]`.
-      positions: of the whole memory.
+      valid: Of the whole memory, `[batch, memory]`.
+      positions: Of the whole memory.
       cursor: int32 `[batch]`.
     """
 
@@ -167,8 +167,8 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
     """Appends a segment to the cache and to the long memory. Rows without a real token keep their state.
 
     Args:
-      state: the state that the segment read.
-      segment: its keys and values; padding (`valid` False) takes slots that are marked invalid.
+      state: The state that the segment read.
+      segment: Its keys and values; padding (`valid` False) takes slots that are marked invalid.
       policy: 'current' writes the segment to the long memory, so that the latest tokens stand in cache and memory;
         'evicted' writes what leaves the cache.
     """
@@ -240,39 +240,39 @@ class MemorizingAttention(Residual, LayerMemory):
     read(x))` for `norm="post"`.
 
     Attributes:
-      dim: width of the residual stream.
-      num_heads: heads.
-      head_dim: width of a head.
-      memory_length: slots of the long memory; 0 = none.
-      num_neighbors: retrieved slots per query and head.
-      cache_length: tokens of the local cache; 0 = none.
-      window: keys of local attention including the query's own ('meliad': earlier keys); 0 = all; None = all, or for
+      dim: Width of the residual stream.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
+      memory_length: Slots of the long memory; 0 = none.
+      num_neighbors: Retrieved slots per query and head.
+      cache_length: Tokens of the local cache; 0 = none.
+      window: Keys of local attention including the query's own ('meliad': earlier keys); 0 = all; None = all, or for
         'meliad' `cache_length`.
       merge: 'gate', 'joint', 'add' or 'stop_forward'.
       write_policy: 'current' or 'evicted'.
       retrieval: 'exact', 'approximate', 'bucket' or 'threshold'; None = 'exact', or 'bucket' for 'meliad'.
-      recall_target: of 'approximate'.
-      query_key_norm: normalise queries and keys and learn a scale per head; otherwise 1 / sqrt(head_dim).
-      scale_init: initial scale; None = sqrt(head_dim), or 1 for 'meliad'.
-      gate_init: initial gate logit.
-      bias: biases of all projections.
+      recall_target: Of 'approximate'.
+      query_key_norm: Normalise queries and keys and learn a scale per head; otherwise 1 / sqrt(head_dim).
+      scale_init: Initial scale; None = sqrt(head_dim), or 1 for 'meliad'.
+      gate_init: Initial gate logit.
+      bias: Whether all projections have biases.
       num_buckets: T5 buckets of local attention; 0 = no positions.
-      max_distance: tokens from which on all distances share the last bucket.
-      bias_scaling: what multiplies the T5 bias as it does the scores: 'learned', the scale of query-key norm only, or
+      max_distance: Tokens from which on all distances share the last bucket.
+      bias_scaling: What multiplies the T5 bias as it does the scores: 'learned', the scale of query-key norm only, or
         'always', without that norm 1 / sqrt(head_dim).
-      track_positions: slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
+      track_positions: Slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
         `neighbor_positions` int32 and `neighbor_weights`, both `[batch, heads, length, neighbors]` (-1 and 0 = none).
       compatibility: 'paper' or 'meliad'.
-      slot_axis: mesh axis that the slots of the long memory are split over, for one too large for a device; "" = not
+      slot_axis: Mesh axis that the slots of the long memory are split over, for one too large for a device; "" = not
         split. For retrieval 'exact' and 'approximate', every merge, without `track_positions`, and the paper's side.
-      norm: 'pre' or 'post'.
+      norm: Place of the norm: 'pre' or 'post'.
       norm_kind: 'rms' or 'layer'.
-      dropout: rate on the output or the input.
-      attention_dropout: rate on attention weights.
+      dropout: Rate on the output or the input.
+      attention_dropout: Dropout rate of the attention weights.
       dropout_place: 'outputs': of the part, and all attention weights; 'inputs': the normed input of queries, keys and
         values, and the weights of local attention; None = 'outputs', or 'inputs' for 'meliad'.
-      init_stddev: of the matrices; None = scaled by fan-in.
-      dtype: of the computation.
+      init_stddev: Standard deviation of initial matrices. None for a truncated normal scaled by fan-in.
+      dtype: Dtype of the computation.
       track_attention: `Aux.arrays` has what `memjax.inspection.attention_by_age` reads: the neighbours, then cache and
         segment; where there is a long memory, with `track_positions`, and without retrieval 'threshold'.
 

@@ -30,8 +30,8 @@ class EncoderLayer(nn.Module):
     """Attention of a sequence over a sequence, and a feed-forward part.
 
     Attributes:
-      attention: with `attend(x, source, source_mask, deterministic)`.
-      feed_forward: a part without state.
+      attention: With `attend(x, source, source_mask, deterministic)`.
+      feed_forward: A part without state.
     """
 
     attention: nn.Module
@@ -70,13 +70,13 @@ class MemoryTokens(StackMemory):
     added to it. The memory rows after the last layer are in `Aux.arrays`.
 
     Attributes:
-      layers: those of the sequence (and of both, for 'transformer').
-      memory_layers: those of the memory, as many, or one that all share; () for 'transformer'.
-      dim: width of the stream.
-      num_tokens: memory tokens; 0 = an ordinary encoder.
+      layers: Those of the sequence (and of both, for 'transformer').
+      memory_layers: Those of the memory, as many, or one that all share; () for 'transformer'.
+      dim: Width of the stream.
+      num_tokens: Memory tokens; 0 = an ordinary encoder.
       kind: 'transformer', 'control' or 'bottleneck'.
-      init_stddev: of the memory tokens, best that of `x`: rows 50 times shorter are one row after the first layer.
-      dtype: of the computation.
+      init_stddev: Of the memory tokens, best that of `x`: rows 50 times shorter are one row after the first layer.
+      dtype: Dtype of the computation.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -119,12 +119,12 @@ class MemoryTokens(StackMemory):
         """The sequence after all layers; the memory rows are `Aux.arrays["memory"]`, `[batch, memory, dim]`.
 
         Args:
-          x: embedded tokens, with their positions.
-          state: empty.
-          start_of_document: has no effect.
-          mask: real tokens.
-          memory_mask: memory rows that take part; None = all.
-          deterministic: without dropout.
+          x: Embedded tokens, with their positions.
+          state: Empty.
+          start_of_document: Has no effect.
+          mask: Real tokens.
+          memory_mask: Memory rows that take part; None = all.
+          deterministic: Without dropout.
         """
         memory, y = self.encode(x, mask, memory_mask, deterministic)
         rows = broadcast_mask(mask, *x.shape[:2]).any(axis=1)
@@ -255,13 +255,13 @@ def resize_memory(
     Fewer or more tokens than in training hurt until the model is trained on (Burtsev et al. 2020).
 
     Args:
-      params: of a `MemoryTokens`, or of a model that holds one.
-      num_tokens: memory tokens afterwards.
-      key: of new tokens.
-      stddev: of new tokens; None = that of those there are.
+      params: Of a `MemoryTokens`, or of a model that holds one.
+      num_tokens: Memory tokens afterwards.
+      key: Of new tokens.
+      stddev: Of new tokens; None = that of those there are.
 
     Raises:
-      ValueError: no memory tokens in `params`, or fewer than 1 wanted.
+      ValueError: No memory tokens in `params`, or fewer than 1 wanted.
 
     Example:
       >>> resize_memory({"memory_tokens": jnp.ones((2, 4))}, 3, jax.random.key(0))["memory_tokens"].shape

@@ -32,7 +32,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_tokens: memory rows.
+      num_tokens: Memory rows.
 
     Example:
       >>> import jax, jax.numpy as jnp

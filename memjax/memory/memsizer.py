@@ -39,12 +39,12 @@ class MemSizerAttention(LinearTransformerAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_slots: slots of the memory.
-      frozen_queries: the keys of the slots keep their random initial values, as constants.
-      query_init_scale: the initial matrix has Xavier's size divided by its root (the published language model: 32,
+      num_slots: Slots of the memory.
+      frozen_queries: The keys of the slots keep their random initial values, as constants.
+      query_init_scale: The initial matrix has Xavier's size divided by its root (the published language model: 32,
         translation: 8).
-      source_init_scale: the same of the two adaptors (1 and 8).
-      attention_dropout: rate on the weights of the slots.
+      source_init_scale: The same of the two adaptors (1 and 8).
+      attention_dropout: Rate on the weights of the slots.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -1,8 +1,8 @@
-"""What a memory at the output site recalls: candidates for the next token, and their mixture with a model's own.
+"""Candidates for the next token from a memory behind the last hidden state, and their mixture with the model's own.
 
-A memory whose output is a distribution of tokens gives it as `Recalled`: scores and tokens of candidates, never an
-array as wide as the vocabulary. A model that carries such memories returns a `Prediction`, its last hidden states and
-what was recalled, from which both the probability of one token and those of all tokens follow.
+A memory whose output is a distribution of tokens returns it as `Recalled`, the scores and tokens of candidates, never
+as an array as wide as the vocabulary. A model with such memories returns a `Prediction`, its last hidden states and the
+candidates of every memory. The probability of one token and those of all tokens follow from it.
 """
 
 import dataclasses
@@ -30,14 +30,15 @@ MIXING = ("linear", "global")
 
 @tree_dataclass
 class Recalled:
-    """Candidates for the token after each position.
+    """Candidates for the token after each position, with their scores, from one memory.
 
     Attributes:
-      scores: `[batch, length, candidates]`, at least float32; -inf = no candidate.
-      tokens: int32 `[batch, length, candidates]`, or length 1 where all positions have the same candidates.
-      weight: `[batch, length]`, share of the candidates in a linear mixture; 0 where there are none.
-      query: `[batch, length, key_dim]`, what a datastore is asked with, or `EmptyState`.
-      mixing: 'linear' = two distributions are interpolated; 'global' = one softmax over the model's scores and these
+      scores: `[batch, length, candidates]`, score of each candidate, at least float32. -inf marks no candidate.
+      tokens: int32 `[batch, length, candidates]`, token of each candidate. Length 1 where all positions have the same
+        candidates.
+      weight: `[batch, length]`, share of the candidates in a linear mixture. 0 where there are no candidates.
+      query: `[batch, length, key_dim]`, query for a datastore. `EmptyState` for none.
+      mixing: 'linear' interpolates two distributions. 'global' takes one softmax over the model's scores and `scores`
         (static).
     """
 
@@ -50,11 +51,11 @@ class Recalled:
 
 @tree_dataclass
 class Prediction:
-    """What a model with output memories knows of the next tokens.
+    """Last hidden states of a model with output memories, and the candidates for the next tokens from each memory.
 
     Attributes:
-      hidden: `[batch, length, dim]`, its last hidden states.
-      recalled: of each memory, in the order in which they are mixed in.
+      hidden: `[batch, length, dim]`, last hidden states of the model.
+      recalled: Candidates of each memory, in the order in which they are mixed into the model's distribution.
     """
 
     hidden: Leaf
@@ -65,13 +66,13 @@ class Prediction:
 def linear_weight(
     scores: Float[Array, "batch length candidates"], weight: float | Float[Array, ""]
 ) -> Float[Array, "batch length"]:
-    """`weight` where there is any candidate, else 0: without candidates the model is left as it is."""
+    """Returns the weight of a linear mixture: `weight` where there is a candidate, else 0 for the model alone."""
     return jnp.where((scores > -jnp.inf).any(axis=-1), jnp.asarray(weight, scores.dtype), 0)
 
 
 @operation
 def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Array, "batch length"]:
-    """How many candidates the distribution is spread over, `1 / sum(w^2)`, as a share of those there are; 0 of none.
+    """Returns how evenly the weights of the candidates are spread, `1 / (n sum(w^2))` for `n` candidates; 0 for none.
 
     Example:
       >>> effective_share(jnp.log(jnp.array([[[0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1e-9]]]))).round(3).tolist()
@@ -84,19 +85,19 @@ def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Ar
 
 @operation
 def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, Sum]:
-    """Means over the real tokens: how many candidates there are, and the share that weights are spread over."""
-    found = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
+    """Measures over real tokens how many candidates there are, and how evenly their weights are spread, as means."""
+    num_candidates = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
     share = jnp.where(mask, effective_share(scores), 0)
     total = lambda values: values.sum().astype(scores.dtype)
     return {
-        f"{memory}/{candidates}": Sum(total(found), total(mask)),
-        f"{memory}/effective_{candidates}": Sum(total(share), total(mask & (found > 0))),
+        f"{memory}/{candidates}": Sum(total(num_candidates), total(mask)),
+        f"{memory}/effective_{candidates}": Sum(total(share), total(mask & (num_candidates > 0))),
     }
 
 
 @operation
 def recalled_log_prob(recalled: Recalled, targets: Int[Array, "batch length"]) -> Float[Array, "batch length"]:
-    """Log-probability of the targets under the candidates alone; -inf where none is the target."""
+    """Log-probability of the targets according to the candidates alone. -inf where no candidate is the target."""
     return candidate_log_prob(candidate_log_weights(recalled.scores), recalled.tokens, targets)
 
 
@@ -107,13 +108,14 @@ def mix_log_prob(
     recalled: Sequence[Recalled],
     log_normalizer: Callable[[], Float[Array, "batch length"]],
 ) -> Float[Array, "batch length"]:
-    """Log-probability of the targets after all mixtures, one after the other.
+    """Mixes the candidates of all memories into the log-probability of the target tokens, one memory after the other.
 
     Args:
-      log_prob: of the targets under the model alone.
-      targets: the tokens.
-      recalled: what is mixed in; the first is mixed with the model, the next with the result.
-      log_normalizer: gives the logarithm of the sum of the model's exponentiated scores; called for 'global' only.
+      log_prob: `[batch, length]`, log-probability of the targets according to the model alone.
+      targets: int32 `[batch, length]`, target tokens.
+      recalled: Candidates of each memory. The first are mixed with the model, the next with the result.
+      log_normalizer: Function that returns the logarithm of the sum of the model's exponentiated scores. Called for
+        candidates of the mixing 'global' only.
     """
     for part in recalled:
         if part.mixing == "global":
@@ -130,7 +132,7 @@ def mix_log_probs(
     recalled: Sequence[Recalled],
     log_normalizer: Callable[[], Float[Array, "batch length"]],
 ) -> Float[Array, "batch length vocab"]:
-    """Log-probabilities of the whole vocabulary after all mixtures; arguments as in `mix_log_prob`."""
+    """Mixes the candidates of all memories into the log-probabilities of the whole vocabulary, see `mix_log_prob`."""
     vocab_size = log_probs.shape[-1]
     for part in recalled:
         if part.mixing == "global":

@@ -52,8 +52,8 @@ class BatchNorm(nn.Module):
     where `batch_stats` is not mutable.
 
     Attributes:
-      momentum: of the running statistics, per segment.
-      epsilon: added to the variance.
+      momentum: Of the running statistics, per segment.
+      epsilon: Added to the variance.
     """
 
     momentum: float = 0.9
@@ -115,16 +115,16 @@ class ProductKeyMemory(Stateless):
     `y` is the weighted sum of the chosen values alone, without the residual and without a norm.
 
     Attributes:
-      dim: width of the values, that of the residual stream.
-      num_keys: sub-keys of each half; their square is the number of slots.
-      num_heads: heads, each with sub-keys of its own; all share the values.
-      num_neighbors: slots of each head.
-      key_dim: width of one head's query, two halves; even.
-      query_hidden: widths of hidden layers of the query network, with ReLU; () = a linear one.
+      dim: Width of the values, that of the residual stream.
+      num_keys: Sub-keys of each half; their square is the number of slots.
+      num_heads: Heads, each with sub-keys of its own; all share the values.
+      num_neighbors: Slots of each head.
+      key_dim: Width of one head's query, two halves; even.
+      query_hidden: Widths of hidden layers of the query network, with ReLU; () = a linear one.
       query_norm: 'batch' (of every feature over tokens), 'layer' (of each half, one scale for all) or 'none'.
-      key_dropout: rate on sub-keys in training, the same for all tokens of a segment.
-      split: what of the values a mesh axis `model` splits, 'rows' or 'columns'.
-      lookups_at_once: rows gathered at a time.
+      key_dropout: Rate on sub-keys in training, the same for all tokens of a segment.
+      split: What of the values a mesh axis `model` splits, 'rows' or 'columns'.
+      lookups_at_once: Rows gathered at a time.
 
     Example:
       >>> from memjax.functional import update_rows

@@ -13,20 +13,21 @@ from memjax.axes import named
 from memjax.typing import Activations, Aux
 
 NORM_WEIGHTS = "norm_weights"
-"""what the means of a norm weigh entries with, among the constants"""
+"""Name of the weights with which a `WeightedNorm` averages, in the collection `constants`."""
 WEIGHTS, VISIBLE = "attention/weights", "attention/visible"
-"""names in `Aux.arrays` of what a part with `track_attention` gives"""
+"""Names in `Aux.arrays` of the attention weights, and of the keys that a query may read, of a part with
+`track_attention`."""
 AGES, SPANS, SOURCES = "attention/ages", "attention/spans", "attention/sources"
-"""names of what is known of its keys there, see `Keys`"""
+"""Names in `Aux.arrays` of the ages, the numbers of tokens and the sources of the keys, see `Keys`."""
 ROW, SEGMENT, SHORT, COMPRESSED, RETRIEVED = range(5)
-"""where a key is from: a learned row without age, the segment itself, the tokens before it, slots that stand for
-several tokens each, what was retrieved"""
+"""Sources of a key: a learned row without age, the segment itself, the tokens before the segment, a slot that stands
+for several tokens, a retrieved token."""
 EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6}
-"""of the kinds of norms"""
+"""Kind of norm -> number added to the variance."""
 
 
 class WeightedNorm(nn.Module):
-    """A norm whose means over the residual stream weigh its entries, as a model that grew in width needs.
+    """Layer norm or RMS norm whose means weigh the entries of the residual stream, for a model that has grown in width.
 
     The copies of one entry share its weight (`memjax.lifelong.expansion`), so that mean and variance are those of the
     model before it grew, whatever the number of copies of each. Equal weights, `1 / dim`, give the ordinary norm.
@@ -34,9 +35,9 @@ class WeightedNorm(nn.Module):
     Parameters have the names of the ordinary norms; the weights are `constants`, which nothing trains.
 
     Attributes:
-      epsilon: added to the variance.
-      center: subtract the mean, and add a bias; False = the norm of root mean squares.
-      dtype: of the result; statistics in float32 or more.
+      epsilon: Number added to the variance.
+      center: Whether to subtract the mean and to add a bias. False gives the norm of root mean squares.
+      dtype: Dtype of the result. Statistics are computed in float32 or wider.
     """
 
     epsilon: float
@@ -45,7 +46,7 @@ class WeightedNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """The normed entries of the last axis."""
+        """Normalises the last axis of `x`."""
         dim, axis, zeros = x.shape[-1], "embed", nn.initializers.zeros
         last = lambda values: values.reshape((1,) * (x.ndim - 1) + (dim,))
         scale = last(self.param("scale", named(nn.initializers.ones, axis), (dim,)))
@@ -75,14 +76,15 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 def make_norm(
     kind: str, dtype: Any, *, exact_variance: bool = False, weighted: bool = False, epsilon: float | None = None
 ) -> nn.Module:
-    """The norm of a part; statistics in float32.
+    """Makes the norm of a part of a layer, with statistics in float32.
 
     Args:
       kind: 'layer' (epsilon 1e-5), 'layer_exact' (epsilon 1e-12, as BERT) or 'rms' (no mean, no bias, epsilon 1e-6).
-      dtype: of the result.
-      exact_variance: the mean of squared distances, and not the difference of two means, which cancels where the
-        mean is large against the spread; 'layer_exact' always has it, 'rms' needs none.
-      weighted: means weigh the entries (`WeightedNorm`).
+      dtype: Dtype of the result.
+      exact_variance: Whether the variance is the mean of squared distances from the mean. False subtracts the squared
+        mean from the mean square, which cancels where the mean is large against the spread. 'layer_exact' always has
+        the exact variance, 'rms' needs none.
+      weighted: Whether the means weigh the entries (`WeightedNorm`).
       epsilon: Number added to the variance. None = that of the kind.
     """
     epsilon = EPSILON[kind] if epsilon is None else epsilon
@@ -98,13 +100,14 @@ def make_norm(
 
 
 class Residual(nn.Module, kw_only=True):
-    """What a part of a layer with one norm and a residual connection does.
+    """Base of a part of a layer with one norm, dropout on its output, and a residual connection.
 
     A subclass has the fields `norm` ('post', or in front of the part), `norm_kind`, `dropout` and `dtype`.
 
     Attributes:
-      weighted_norms: as in `make_norm`.
-      norm_epsilon: as in `make_norm`.
+      weighted_norms: Whether the means of the norm weigh the entries, for a model that has grown in width. Passed to
+        `make_norm`.
+      norm_epsilon: Number added to the variance. None for that of the kind of norm. Passed to `make_norm`.
     """
 
     weighted_norms: bool = False
@@ -116,30 +119,30 @@ class Residual(nn.Module, kw_only=True):
         self.drop = nn.Dropout(self.dropout)
 
     def normed(self, x: Activations) -> Activations:
-        """What the part's first matrix sees of the residual stream `x`."""
+        """Returns the input of the part's first matrix: the residual stream `x`, normed unless `norm` is 'post'."""
         return x if self.norm == "post" else self.layer_norm(x)
 
     def added(self, x: Activations, y: Activations, deterministic: bool) -> Activations:
-        """The residual stream after the part has given `y`."""
+        """Adds the output `y` of the part to the residual stream `x`, after dropout, and norms it for `norm='post'`."""
         y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
         return self.layer_norm(y) if self.norm == "post" else y
 
 
 def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
-    """The arguments of `memjax.functional.attention` that drop attention weights, where a part does."""
+    """Returns the dropout arguments of `memjax.functional.attention.attention`; none where no weight is dropped."""
     if deterministic or not part.attention_dropout:
         return {}
     return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
 
 
 class Keys(NamedTuple):
-    """What a part that tracks its attention knows of its keys.
+    """Age, extent and source of every key of a part that tracks its attention.
 
     Attributes:
       ages: int32 `[#batch, #heads, length, keys]`, how many tokens before each token of the segment the newest token of
         a key was read: 0 = itself, below 0 = after it. Learned rows in front have none.
-      spans: int32 `[keys]`, tokens that a key stands for.
-      sources: int32 `[keys]`, `ROW` to `RETRIEVED`.
+      spans: int32 `[keys]`, number of tokens that each key stands for.
+      sources: int32 `[keys]`, source of each key: `ROW`, `SEGMENT`, `SHORT`, `COMPRESSED` or `RETRIEVED`.
     """
 
     ages: Array
@@ -148,13 +151,13 @@ class Keys(NamedTuple):
 
     @classmethod
     def of_slots(cls, places: Array, spans: Array, sources: Array, length: int) -> "Keys":
-        """Those of slots, and behind them those of a segment of so many tokens.
+        """Describes the keys of memory slots, followed by the keys of a segment of `length` tokens.
 
         Args:
           places: int32 `[#batch, slots]`, the ages of the slots at the first token of the segment.
-          spans: of the slots.
-          sources: of the slots.
-          length: of the segment.
+          spans: int32 `[slots]`, number of tokens that each slot stands for.
+          sources: int32 `[slots]`, source of each slot.
+          length: Number of tokens of the segment.
 
         Example:
           >>> print(Keys.of_slots(jnp.array([[2, 1]]), jnp.ones(2, int), jnp.full(2, SHORT), 2).ages[0, 0])
@@ -164,35 +167,35 @@ class Keys(NamedTuple):
         inside = jnp.broadcast_to(-jnp.arange(length, dtype=jnp.int32), (places.shape[0], length))
         starts = jnp.concatenate([places.astype(jnp.int32), inside], axis=1)
         ages = starts[:, None, None, :] + jnp.arange(length, dtype=jnp.int32)[None, None, :, None]
-        behind = lambda values, one: jnp.pad(values.astype(jnp.int32), (0, length), constant_values=one)
+        behind = lambda values, fill: jnp.pad(values.astype(jnp.int32), (0, length), constant_values=fill)
         return cls(ages, behind(spans, 1), behind(sources, SEGMENT))
 
 
 def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys: Keys | None = None) -> Aux:
-    """The attention of a part, where it tracks it: `[batch, heads, queries, keys]`, and which keys a query may read.
+    """Returns the attention weights of a part in `Aux`, with the keys that each query may read; empty if not tracked.
 
     Args:
-      part: with `track_attention`.
-      weights: what every key adds to the output, in parts of 1.
-      visible: which keys a query may read; None = all.
-      keys: what is known of them.
+      part: Part of a layer with the field `track_attention`.
+      weights: `[batch, heads, queries, keys]`, share of every key in the output of its query.
+      visible: bool `[batch, #heads, queries, keys]`, keys that each query may read. None for all keys.
+      keys: Ages, extents and sources of the keys. None where they are not known.
     """
     if not part.track_attention:
         return Aux()
-    seen = jnp.ones_like(weights[:, :1], bool) if visible is None else visible
-    known = {} if keys is None else dict(zip((AGES, SPANS, SOURCES), keys, strict=True))
-    return Aux(arrays={WEIGHTS: weights, VISIBLE: seen, **known})
+    visible_keys = jnp.ones_like(weights[:, :1], bool) if visible is None else visible
+    key_facts = {} if keys is None else dict(zip((AGES, SPANS, SOURCES), keys, strict=True))
+    return Aux(arrays={WEIGHTS: weights, VISIBLE: visible_keys, **key_facts})
 
 
 def matrix_init(
     stddev: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
 ) -> Callable[..., Array]:
-    """Normal with a given standard deviation, or truncated normal scaled by fan-in where None.
+    """Makes an initialiser: normal with a given standard deviation, or truncated normal scaled by fan-in.
 
     Args:
-      stddev: standard deviation, or None.
-      in_axis: input axes of the matrix, for the fan.
-      out_axis: output axes of the matrix.
+      stddev: Standard deviation. None for the truncated normal scaled by fan-in.
+      in_axis: Input axes of the matrix, for the fan-in.
+      out_axis: Output axes of the matrix.
     """
     if stddev is None:
         return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=in_axis, out_axis=out_axis)
@@ -202,12 +205,12 @@ def matrix_init(
 def xavier_init(
     gain: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
 ) -> Callable[..., Array]:
-    """Xavier's uniform matrix times a gain, or `matrix_init(None)` where the gain is None.
+    """Makes an initialiser: Xavier's uniform distribution times a gain, or `matrix_init(None)` without a gain.
 
     Args:
-      gain: multiplies the values, or None.
-      in_axis: input axes of the matrix, for the fan.
-      out_axis: output axes of the matrix.
+      gain: Factor of the values. None for `matrix_init(None)`.
+      in_axis: Input axes of the matrix, for the fan-in.
+      out_axis: Output axes of the matrix.
     """
     if gain is None:
         return matrix_init(None, in_axis, out_axis)
@@ -215,14 +218,13 @@ def xavier_init(
 
 
 def project(x: Array, matrix: Array, axes: int = 1) -> Array:
-    """Contracts the last `axes` axes of `x` with the first of `matrix`, in the dtype of `x`.
-
-    As one product of two plain matrices: a CPU runs that faster, forward and backward, than a product with many axes.
+    """Multiplies `x` with a matrix over the last `axes` axes of `x` and the first of `matrix`, in the dtype of `x`.
 
     Example:
       >>> project(jnp.ones((2, 3, 4)), jnp.ones((4, 5, 6))).shape
       (2, 3, 5, 6)
     """
+    # As one product of two plain matrices: a CPU runs that faster, forward and backward, than a product with many axes.
     if not jax.sharding.get_abstract_mesh().empty:  # one merged axis could not be split by heads
         return jnp.tensordot(x, matrix.astype(x.dtype), axes)
     inner = int(np.prod(matrix.shape[:axes]))
@@ -231,6 +233,6 @@ def project(x: Array, matrix: Array, axes: int = 1) -> Array:
 
 
 def project_biased(x: Array, matrix: Array, bias: Array | None) -> Array:
-    """`project`, and a bias where there is one."""
+    """Multiplies the last axis of `x` with the first of `matrix`, and adds `bias` where one is given."""
     y = project(x, matrix)
     return y if bias is None else y + bias.astype(y.dtype)[None, None]

@@ -39,12 +39,12 @@ class RFAAttention(LinearTransformerAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_directions: random directions of a head; features are twice as many.
-      temperature: divides the directions.
-      gate: let the sums decay by a gate per head and token.
-      gate_bias_init: initial bias of the gate.
-      orthogonal: directions orthogonal in blocks of `head_dim`.
-      redraw: draw new directions in every training segment, from the stream `features`.
+      num_directions: Random directions of a head; features are twice as many.
+      temperature: Divides the directions.
+      gate: Let the sums decay by a gate per head and token.
+      gate_bias_init: Initial bias of the gate.
+      orthogonal: Directions orthogonal in blocks of `head_dim`.
+      redraw: Draw new directions in every training segment, from the stream `features`.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -42,8 +42,8 @@ def read(
     Args:
       hidden: `h_t`.
       embedded: `y_k`, in the space that the hidden state is compared with the vocabulary in.
-      valid: which neighbours there are.
-      scale: of the sum only: the weights are the model's own odds among the neighbours.
+      valid: Which neighbours there are.
+      scale: Of the sum only: the weights are the model's own odds among the neighbours.
 
     Returns:
       At least float32; 0 where there is no neighbour.
@@ -94,15 +94,15 @@ class Spalm(OutputMemory):
     (`memjax.retrieval.neighbors_by_halves`), or where the own article is in the store.
 
     Attributes:
-      dim: width of the hidden states.
-      num_neighbors: of those that come with the batch, the nearest so many.
+      dim: Width of the hidden states.
+      num_neighbors: Of those that come with the batch, the nearest so many.
       gate: 'scalar' = one gate per position, `sigmoid(w_g h_t)` with `dim` parameters; 'vector' = one per dimension,
         from a matrix.
-      gate_bias: initial value of a learned bias of the gate, such as 2; None = no bias, as published.
-      scale_neighbors: multiply what the neighbours add by `sqrt(dim)`; False = as published.
-      neighbor_dropout: rate at which a neighbour is left out in training, each by itself.
-      gate_bins: report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only.
-      dtype: of the computation.
+      gate_bias: Initial value of a learned bias of the gate, such as 2; None = no bias, as published.
+      scale_neighbors: Multiply what the neighbours add by `sqrt(dim)`; False = as published.
+      neighbor_dropout: Rate at which a neighbour is left out in training, each by itself.
+      gate_bins: Report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only.
+      dtype: Dtype of the computation.
 
     Example:
       >>> import functools, jax, jax.numpy as jnp
@@ -167,15 +167,15 @@ class Spalm(OutputMemory):
         """Mixes the neighbours of every position into its hidden state.
 
         Args:
-          x: last hidden states.
+          x: Last hidden states.
           state: `EmptyState`.
-          start_of_document: not used: a store has no documents.
-          embed_output: ids to output weights, of the model that carries this memory.
-          mask: real tokens.
-          deterministic: without dropout of neighbours.
-          tokens: that were read, of which the metrics know the next ones; None = they are not known.
-          neighbor_values: tokens after the neighbours, nearest first; -1 = no neighbour. None = there are none at all.
-          neighbor_mask: which of them count.
+          start_of_document: Not used: a store has no documents.
+          embed_output: Ids to output weights, of the model that carries this memory.
+          mask: Real tokens.
+          deterministic: Without dropout of neighbours.
+          tokens: That were read, of which the metrics know the next ones; None = they are not known.
+          neighbor_values: Tokens after the neighbours, nearest first; -1 = no neighbour. None = there are none at all.
+          neighbor_mask: Which of them count.
         """
         mask, gate = broadcast_mask(mask, *x.shape[:2]), self.gates(x)
         if neighbor_values is None:

@@ -39,9 +39,9 @@ class StackState:
     """State of a stack of layers.
 
     Attributes:
-      groups: one state per group of equal neighbouring layers. The leaves of a scanned group have layers at axis 0 and
+      groups: One state per group of equal neighbouring layers. The leaves of a scanned group have layers at axis 0 and
         the batch at axis 1.
-      sizes: number of layers of each scanned group; 0 for a layer that stands alone (static).
+      sizes: Number of layers of each scanned group; 0 for a layer that stands alone (static).
     """
 
     groups: tuple[Any, ...]
@@ -53,8 +53,8 @@ class DecodeState:
     """State of a memory between two tokens.
 
     Attributes:
-      memory: the memory state at the start of the running segment.
-      segment: buffers of the running segment's tokens, `[batch, segment_length, ...]`.
+      memory: The memory state at the start of the running segment.
+      segment: Buffers of the running segment's tokens, `[batch, segment_length, ...]`.
       position: int32 `[batch]`, tokens of the running segment already read; rows may be out of phase.
     """
 
@@ -88,7 +88,7 @@ def state_names(state: Any) -> Any:
     layers before it.
 
     Args:
-      state: a memory or decode state, or its shapes.
+      state: A memory or decode state, or its shapes.
     """
     return _state_names(state, layers=0, axes=None)
 

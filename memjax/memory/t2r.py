@@ -39,8 +39,8 @@ class T2RAttention(LinearTransformerAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_features: width of the feature map of a head.
-      folded: the parameters are those that `fold` returns.
+      num_features: Width of the feature map of a head.
+      folded: The parameters are those that `fold` returns.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -102,7 +102,7 @@ def fold(params: Mapping[str, Any]) -> dict[str, Any]:
     `relu(W_h (W_q x + b_q) + b_h)` is `relu((W_h W_q) x + (W_h b_q + b_h))`, so that no query or key is ever formed.
 
     Args:
-      params: of a `T2RAttention`, or of a model that holds some, also in scanned groups (layers at axis 0).
+      params: Of a `T2RAttention`, or of a model that holds some, also in scanned groups (layers at axis 0).
 
     Returns:
       The same tree; where a feature map was, the projections have its width.

@@ -1,4 +1,4 @@
-"""Transformer-XL: attention over the hidden states of earlier segments, with relative positions.
+"""Transformer-XL, whose layers attend to the hidden states of earlier segments, with relative positions.
 
 Dai et al. 2019, "Transformer-XL: Attentive Language Models Beyond a Fixed-Length Context",
 https://arxiv.org/abs/1901.02860.
@@ -28,11 +28,11 @@ __all__ = ["TransformerXLAttention", "TransformerXLState"]
 
 @tree_dataclass
 class TransformerXLState:
-    """The inputs of one layer at the last `memory` positions, oldest first.
+    """Memory of one Transformer-XL layer: its inputs at the last `memory` positions, oldest first.
 
     Attributes:
-      hidden: `[batch, memory, dim]`.
-      valid: bool `[batch, memory]`, the slot holds a token of the running document.
+      hidden: `[batch, memory, dim]`, remembered hidden states.
+      valid: bool `[batch, memory]`, slots that hold a token of the running document.
     """
 
     hidden: Leaf
@@ -41,16 +41,16 @@ class TransformerXLState:
 
 @tree_dataclass
 class TransformerXLSegment:
-    """Buffers of the running segment while decoding.
+    """Buffers of the running segment of a Transformer-XL layer during decoding.
 
     Attributes:
-      hidden: `[batch, segment_length, dim]`, what will be written.
-      keys: `[batch, memory + segment_length, heads, head_dim]`, projected once per token; the memory's at the segment's
-        first token.
-      values: as `keys`.
-      attended: what the slots of the memory received of the segment's attention so far, where the memory notes it;
-        `EmptyState` in Transformer-XL.
-      further: what a memory beside the slots keeps of the running segment; `EmptyState` in Transformer-XL.
+      hidden: `[batch, segment_length, dim]`, hidden states to write to the memory at the end of the segment.
+      keys: `[batch, memory + segment_length, heads, head_dim]`, keys of memory and segment. Every token is projected
+        once, the memory at the first token of the segment.
+      values: `[batch, memory + segment_length, heads, head_dim]`, values of memory and segment.
+      attended: `[batch, slots]`, attention that the slots of the memory received from the segment so far, for memories
+        that record it. `EmptyState` in Transformer-XL.
+      further: Buffer of a second memory beside the slots. `EmptyState` in Transformer-XL.
     """
 
     hidden: Leaf
@@ -61,12 +61,12 @@ class TransformerXLSegment:
 
 
 class Reading(NamedTuple):
-    """What one segment read, for what is done with the memory afterwards.
+    """Queries, keys and values of a segment's attention, with which a memory can compute further losses.
 
     Attributes:
-      queries: `[batch, length, heads, head_dim]`, without biases and scale.
-      keys: `[batch, slots + length, heads, head_dim]`, of memory and segment.
-      values: as `keys`.
+      queries: `[batch, length, heads, head_dim]`, queries of the segment, without biases and scale.
+      keys: `[batch, slots + length, heads, head_dim]`, keys of memory and segment.
+      values: `[batch, slots + length, heads, head_dim]`, values of memory and segment.
     """
 
     queries: Array
@@ -76,7 +76,7 @@ class Reading(NamedTuple):
 
 @operation
 def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") -> Any:
-    """The state that rows with `start_of_document` read: empty, or valid zeros for `empty_memory="zeros"`."""
+    """Empties the memory of rows that start a document. `empty_memory='zeros'` marks their zero slots as valid."""
     state = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
     if isinstance(state, EmptyState) or empty_memory != "zeros":
         return state
@@ -85,12 +85,14 @@ def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") ->
 
 @operation
 def write(state: Any, hidden: Activations, mask: Mask) -> Any:
-    """Appends a segment: `m' = SG([m; h])[-memory:]`. Rows without a real token keep their state.
+    """Appends the hidden states of a segment to the memory: `m' = SG([m; h])[-memory:]`.
+
+    Rows without a real token keep their state.
 
     Args:
       state: `TransformerXLState`, or `EmptyState` for a memory of length 0.
-      hidden: the layer's input.
-      mask: real tokens; padding takes slots that are marked invalid.
+      hidden: `[batch, length, dim]`, input of the layer.
+      mask: bool `[batch, length]`, real tokens. Padding takes slots that are marked invalid.
     """
     if isinstance(state, EmptyState):
         return state
@@ -104,12 +106,12 @@ def score_positions(
     relative_keys: Float[Array, "total heads head_dim"],
     position_bias: Float[Array, "heads head_dim"],
 ) -> Float[Array, "batch heads length total"]:
-    """Scores by relative position, `(q_i + v) r_{i-j} / sqrt(head_dim)`; those of later keys are to be masked.
+    """Attention scores by relative position, `(q_i + v) r_{i-j} / sqrt(head_dim)`. Mask those of later keys.
 
     Args:
-      queries: of the segment, the last query at the last key.
-      relative_keys: projected sinusoids, distance `total - 1` first.
-      position_bias: v.
+      queries: Queries of the segment. The last query is at the position of the last key.
+      relative_keys: Projected sinusoids of the distances, the longest distance `total - 1` first.
+      position_bias: The bias v.
     """
     scaled = (queries + position_bias[None, None]) * queries.shape[-1] ** -0.5
     return relative_shift(jnp.einsum("blhd,mhd->bhlm", scaled, relative_keys))
@@ -128,12 +130,12 @@ def read(
     """Relative attention: `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`, and its weights.
 
     Args:
-      queries: of the segment.
-      keys: of memory and segment, oldest first.
-      values: as `keys`.
+      queries: Queries of the segment.
+      keys: Keys of memory and segment, oldest first.
+      values: Values of memory and segment, oldest first.
       position_scores: `(q_i + v) r_{i-j} / sqrt(head_dim)`.
-      content_bias: u.
-      visible: which keys a query sees.
+      content_bias: The bias u.
+      visible: Keys that each query may read.
       **dropout: `dropout_rate` and `dropout_key` of `memjax.functional.attention`.
     """
     scale, queries = queries.shape[-1] ** -0.5, queries + content_bias[None, None]
@@ -144,13 +146,14 @@ def read(
 def attention_share(
     weights: Float[Array, "batch heads rows total"], mask: Mask, start: int = 0, stop: int | None = None
 ) -> Sum:
-    """The share of attention that the slots from `start` to `stop` receive, summed over the real tokens.
+    """Share of the attention that goes to the slots from `start` to `stop`, summed over the real tokens.
 
     Args:
-      weights: of slots and segment, oldest first; what stands before the slots in either axis is no slot and no token.
-      mask: real tokens.
-      start: first slot, counted from the oldest.
-      stop: the slot after the last; None = all slots from `start` on.
+      weights: Attention weights over slots and segment, oldest first. Rows and columns in front of the slots belong to
+        learned memory rows and are not counted.
+      mask: bool `[batch, length]`, real tokens.
+      start: First slot, counted from the oldest.
+      stop: Slot after the last one. None for all slots from `start` on.
 
     Example:
       >>> weights = jnp.array([[[[0.25, 0.5, 0.25, 0.0], [0.0, 0.0, 0.5, 0.5]]]])  # two slots, two tokens
@@ -165,11 +168,11 @@ def attention_share(
 
 
 class RelativeBiases(nn.Module):
-    """The biases u and v, shared by all layers (`tied_biases`).
+    """The biases u and v of relative attention, as one module that all layers share (`tied_biases`).
 
     Attributes:
-      num_heads: heads.
-      head_dim: width of a head.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
     """
 
     num_heads: int
@@ -177,7 +180,7 @@ class RelativeBiases(nn.Module):
 
     @nn.compact
     def __call__(self) -> tuple[Float[Array, "heads head_dim"], Float[Array, "heads head_dim"]]:
-        """The content bias u and the position bias v."""
+        """Returns the content bias u and the position bias v."""
         shape, init = (self.num_heads, self.head_dim), named(nn.initializers.normal(0.02), "heads", None)
         return self.param("content", init, shape), self.param("position", init, shape)
 
@@ -200,31 +203,31 @@ class TransformerXLAttention(Residual, LayerMemory):
     read(x))` for `norm="post"`.
 
     Attributes:
-      dim: width of the residual stream.
-      num_heads: heads.
-      head_dim: width of a head.
-      memory_length: slots; 0 = no memory.
-      norm: 'post' (as published) or 'pre' (applied to memory and segment when they are read).
-      norm_kind: 'layer' or 'rms'.
-      tied_biases: take u and v from the stack (`shared_module`).
-      clamp_length: distances beyond it count as it; 0 = off.
-      same_length: every query sees exactly `memory_length` keys including itself.
-      empty_memory: 'mask' or 'zeros'.
-      dropout: rate on the output and on the relative positions.
-      attention_dropout: rate on attention weights.
-      init_stddev: of all matrices and biases.
-      dtype: of the computation.
-      track_attention: `Aux.arrays` has what `memjax.inspection.attention_maps` reads: `attention/weights` `[batch,
-        heads, length, slots + length]`, and `attention/visible`, which of them a query may read; also what
-        `memjax.inspection.attention_by_age` reads (`memjax.memory.projections.Keys`).
+      dim: Width of the residual stream.
+      num_heads: Number of attention heads.
+      head_dim: Width of an attention head.
+      memory_length: Number of slots. 0 for no memory.
+      norm: Place of the norm: 'post' (as published) or 'pre' (applied to memory and segment when they are read).
+      norm_kind: Kind of norm: 'layer' or 'rms'.
+      tied_biases: Whether all layers of a stack share the biases u and v (`shared_module`).
+      clamp_length: Largest distance between a query and a key. Longer distances count as this one. 0 for no limit.
+      same_length: Whether every query sees exactly `memory_length` keys including itself.
+      empty_memory: Effect of empty slots: 'mask' hides them, 'zeros' lets queries attend to zero vectors.
+      dropout: Dropout rate of the output and of the relative positions.
+      attention_dropout: Dropout rate of the attention weights.
+      init_stddev: Standard deviation of all initial matrices and biases.
+      dtype: Dtype of the computation.
+      track_attention: Whether `Aux.arrays` has the arrays for `memjax.inspection.attention_maps`: `attention/weights`
+        `[batch, heads, length, slots + length]`, and `attention/visible`, the keys that a query may read. Also the
+        arrays for `memjax.inspection.attention_by_age` (`memjax.memory.projections.Keys`).
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory = TransformerXLAttention(dim=8, num_heads=2, head_dim=4, memory_length=4)
       >>> x = jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.hidden.shape
       ((1, 4, 8), (1, 4, 8))
     """
@@ -261,17 +264,17 @@ class TransformerXLAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def shared_module(self) -> nn.Module | None:
-        """The module whose parameters all layers of a stack share, if any."""
+        """Returns the module with the biases u and v that all layers share. None if every layer has its own."""
         return RelativeBiases(self.num_heads, self.head_dim) if self.tied_biases else None
 
     @nn.nowrap
     def tracked(self) -> Any:
-        """The part that also gives the weights of its attention."""
+        """Returns this part with its attention weights among its outputs."""
         return self.clone(track_attention=True)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> TransformerXLState | EmptyState:
-        """A memory in which a document starts; `dtype` is that of the stored hidden states."""
+        """Makes a memory in which a document starts, with hidden states of `dtype`."""
         if not self.memory_length:
             return EmptyState()
         hidden = jnp.zeros((batch_size, self.memory_length, self.dim), dtype)
@@ -279,7 +282,7 @@ class TransformerXLAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding from the start of a segment, with `state` as the memory."""
+        """Starts decoding at the start of a segment, with `state` as the memory."""
         shape = (batch_size, self._num_slots + segment_length, self.num_heads, self.head_dim)
         dtype = self.dtype if isinstance(state, EmptyState) else state.hidden.dtype
         hidden = jnp.zeros((batch_size, segment_length, self.dim), dtype)
@@ -302,11 +305,11 @@ class TransformerXLAttention(Residual, LayerMemory):
         state = self._reset(state, start_of_document)
         y, u_v = self.normed(x), self._biases(shared)
         queries, (keys, values) = self._queries(y), self._keys_values(y)
-        parts, valid = self._slots(state)
-        known = self._known_keys(state, mask.shape[1]) if self.track_attention else None
-        if parts:
+        stored_parts, valid = self._slots(state)
+        key_facts = self._known_keys(state, mask.shape[1]) if self.track_attention else None
+        if stored_parts:
             # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
-            remembered = self._keys_values(self._recalled(parts, x.dtype))
+            remembered = self._keys_values(self._recalled(stored_parts, x.dtype))
             join = lambda old, new: self._behind(new, jnp.concatenate([old, self._tokens(new)], axis=1))
             keys, values = join(remembered[0], keys), join(remembered[1], values)
         window = self.memory_length if self.same_length else None
@@ -319,13 +322,13 @@ class TransformerXLAttention(Residual, LayerMemory):
             z = refuse_padding_in_front(z, read_mask)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
-        tracked = tracked_weights(self, weights, visible, known)
+        tracked = tracked_weights(self, weights, visible, key_facts)
         return z, state, more + aux + self._figures(weights, mask) + tracked
 
     def decode(
         self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], DecodeState]:
-        """One token of every active row, behind memory rows if any; where a row's segment is full, it is written."""
+        """Reads one token of every active row, behind memory rows if any, and writes every segment that is full."""
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
         batch, segment_length, _ = segment.hidden.shape
         segment = self._enter_segment(memory, segment, active & (position == 0))
@@ -354,7 +357,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
         return z, DecodeState(memory, segment, next_position(position, active, segment_length))
 
-    # What a memory that is made of the same attention does in a way of its own
+    # Methods that memories made of the same attention override
 
     @property
     def _num_slots(self) -> int:
@@ -365,31 +368,31 @@ class TransformerXLAttention(Residual, LayerMemory):
         return reset(state, start_of_document, empty_memory=self.empty_memory)
 
     def _slots(self, state: Any) -> tuple[tuple[Array, ...], Array | None]:
-        """What is remembered, in parts, oldest first, and which slots are valid."""
+        """Returns the stored hidden states in parts, oldest first, and which slots are valid."""
         return ((), None) if isinstance(state, EmptyState) else ((state.hidden,), state.valid)
 
     def _tokens(self, rows: Array) -> Array:
-        """Those of the rows `[batch, rows, ...]` that are tokens: all but memory rows in front of them."""
+        """Selects the tokens among `rows`, `[batch, rows, ...]`: all but memory rows in front of them."""
         return rows
 
     def _behind(self, rows: Array, others: Array) -> Array:
-        """`others` behind the memory rows among `rows`."""
+        """Concatenates the memory rows among `rows` and, behind them, `others`."""
         return others
 
     def _seen(self, scores: Array, visible: Array) -> tuple[Array, Array]:
-        """Position scores, and what is visible, of memory rows too."""
+        """Extends position scores and visibility, `[batch, heads, length, total]`, by memory rows."""
         return scores, visible
 
     def _stored(self, x: Array, normed: Array) -> Array:
-        """What the memory keeps of the part's input."""
+        """Selects the hidden states to store, from the input `x` of the part or its norm, without memory rows."""
         return self._tokens(x)
 
     def _recall(self, stored: Array) -> Array:
-        """What the projections see of what the memory keeps."""
+        """Prepares stored hidden states for the projections to keys and values."""
         return self.normed(stored)
 
     def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
-        """Runs of slots that have relative positions of their own, oldest first: (slots, W_R, v).
+        """Runs of slots with relative positions of their own, oldest first: (number of slots, W_R, v).
 
         Distances of a run count as if its last slot stood right before the segment; the segment belongs to the last
         run.
@@ -397,46 +400,46 @@ class TransformerXLAttention(Residual, LayerMemory):
         return ((self._num_slots, self.relative, position_bias),)
 
     def _attended(self, weights: Array, mask: Array) -> Any:
-        """What the memory notes of the attention of a segment's real tokens, as `TransformerXLSegment.attended`."""
+        """Sums the attention of real tokens to each slot, for a memory that records it. Empty in Transformer-XL."""
         return EmptyState()
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
-        """How much of the attention of a segment's real tokens the memory receives."""
+        """Measures the share of the attention of a segment's real tokens that goes to the memory."""
         if not self._num_slots:
             return Aux()
         return Aux(metrics={"transformer_xl/memory_share": attention_share(weights, mask)})
 
     def _known_keys(self, state: Any, length: int) -> Keys:
-        """What is known of slots and segment."""
+        """Describes the age, extent and source of the keys of memory and segment."""
         slots = self._num_slots
         places = jnp.arange(slots, 0, -1, dtype=jnp.int32)[None]
         return Keys.of_slots(places, jnp.ones(slots, jnp.int32), jnp.full(slots, SHORT), length)
 
     @nn.nowrap
     def _no_attention(self, state: Any) -> Any:
-        """`_attended` before the first token."""
+        """Makes the value of `_attended` before the first token."""
         return EmptyState()
 
     def _write(
         self, state: Any, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
     ) -> tuple[Any, Aux]:
-        """The state after a segment, and what there is to add to the loss where `reading` is given."""
+        """Returns the state after a segment, and auxiliary losses of the memory if `reading` is given."""
         return write(state, stored, mask), Aux()
 
     def _write_segment(self, state: Any, segment: TransformerXLSegment, mask: Array) -> Any:
-        """The state after a segment that was decoded token by token; `mask` is True in the rows to write."""
+        """Writes a segment that was decoded token by token to the memory. `mask` is True in the rows to write."""
         return self._write(state, segment.hidden, mask, segment.attended)[0]
 
     def _read_further(
         self, queries: Array, state: Any, mask: Array, deterministic: bool
     ) -> tuple[Array | None, Any, Aux]:
-        """What a memory beside the slots adds to the output, before dropout and residual, and the state it leaves."""
+        """Reads a second memory beside the slots: what it adds to the output before dropout, its new state, metrics."""
         return None, state, Aux()
 
     def _read_token_further(
         self, query: Array, segment: TransformerXLSegment, active: Array
     ) -> tuple[Array | None, TransformerXLSegment]:
-        """`_read_further` for one token per row."""
+        """Reads a second memory beside the slots (`_read_further`) with one token per row."""
         return None, segment
 
     # The attention
@@ -451,7 +454,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         return sinusoids(distances, self.dim).astype(jnp.promote_types(self.dtype, self.relative.dtype))
 
     def _position_scores(self, queries: Array, position_bias: Array, deterministic: bool) -> Array:
-        """`[batch, heads, length, slots + length]`, each run of slots with its own positions."""
+        """Computes scores `[batch, heads, length, slots + length]` with relative positions, for every run of slots."""
         length, scores = queries.shape[1], []
         runs = self._relative_runs(position_bias)
         for index, (slots, matrix, bias) in enumerate(runs):
@@ -461,7 +464,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
 
     def _enter_segment(self, memory: Any, segment: TransformerXLSegment, entering: Array) -> TransformerXLSegment:
-        """Projects the memory of rows at the first token of their segment; other rows keep what they projected."""
+        """Projects the memory of rows that are at the first token of their segment, once per segment."""
         parts, _ = self._slots(memory)
         if not parts:
             return segment
@@ -483,7 +486,7 @@ class TransformerXLAttention(Residual, LayerMemory):
     def _token_scores(
         self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, position_bias: Array
     ) -> tuple[Array, Array]:
-        """Position scores of one token per row `[batch, heads, 1, total]`, and what it sees `[batch, 1, 1, total]`."""
+        """Computes the position scores `[batch, heads, 1, total]` of one token per row, and the keys that it sees."""
         batch, total = segment.keys.shape[:2]
         distance = position[:, None] + self._num_slots - jnp.arange(total)[None, :]  # [b, m]
         visible = jnp.broadcast_to(distance >= 0, (batch, total))
@@ -503,7 +506,7 @@ class TransformerXLAttention(Residual, LayerMemory):
     def _score_token(
         self, query: Array, run: tuple[int, Array, Array], columns: int, total: int, position: Array
     ) -> Array:
-        """Position scores `[batch, heads, 1, columns]` of one token per row, for the first keys of a run of slots."""
+        """Computes position scores `[batch, heads, 1, columns]` of one token per row to the first keys of a run."""
         slots, matrix, bias = run
         distance = position[:, None] + slots - jnp.arange(columns)[None, :]  # [b, m]
         # (q + v) W_R^T first: one vector per head instead of projecting every distance for one token.
@@ -518,8 +521,8 @@ class TransformerXLAttention(Residual, LayerMemory):
         return project(hidden, self.query)
 
     def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
-        both = project(hidden, self.key_value)
-        return both[:, :, 0], both[:, :, 1]
+        keys_values = project(hidden, self.key_value)
+        return keys_values[:, :, 0], keys_values[:, :, 1]
 
     def _biases(self, shared: Any) -> tuple[Array, Array]:
         u, v = shared if self.tied_biases else self.biases()
