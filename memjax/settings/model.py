@@ -1,4 +1,4 @@
-"""Models: their sizes, and the kinds of their parts."""
+"""Settings of the kinds of model: sizes, and the settings of their parts."""
 
 from __future__ import annotations
 
@@ -34,28 +34,31 @@ class MemoryTokens(Settings):
     """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
 
     num_tokens: Number = 10
-    """memory tokens"""
+    """number of memory tokens"""
     kind: Literal["transformer", "control", "bottleneck"] = "transformer"
-    """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
+    """layers for memory and sequence: 'transformer' = ordinary layers over both; 'control' = separate layers for the
+    memory; 'bottleneck' = those, and the sequence reads the memory alone"""
     shared: bool = False
-    """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
+    """use one layer for the memory instead of one beside every layer, where `kind` is 'control' or 'bottleneck'"""
     decoder_reads: Literal["all", "memory"] = "all"
-    """what a decoder sees of the source: memory rows and tokens as published, or the memory rows alone"""
+    """part of the source that a decoder attends to: 'all' = memory and tokens, as published; 'memory' = only the
+    memory"""
     init_stddev: Annotated[float, zero_or_more()] | None = None
-    """of the learned rows; None = that of the embeddings, as layers read them; much shorter rows all become one"""
+    """standard deviation of the initial memory tokens; None = that of the embeddings at the input of the layers; much
+    smaller values let all memory tokens become equal"""
 
 
 @dataclass(slots=True, kw_only=True)
 class AnyModel(Settings):
-    """What every model says of itself.
+    """Base class of the settings of all models, with facts that a kind may override.
 
     Attributes:
-      reads: 'tokens', 'words' of a sentence, or 'vectors' of numbers.
-      learns: the tasks that it has a head for, where it is none of tokens.
-      translates: whether it reads a text to translate besides the one that it writes.
-      memory_dtype: of activations stored in memory states; None = it has no choice.
-      scale_embeddings: whether input embeddings are multiplied by sqrt(dim).
-      head: learning rule of its classes: 'softmax', or 'bayes', which sums counts.
+      reads: Kind of input: 'tokens', 'words' of a sentence, 'bags' of tokens, or 'vectors' of numbers.
+      learns: Name of the only task that the model can learn. '' for a model that predicts tokens.
+      translates: Whether the model reads a source text and generates its translation.
+      memory_dtype: Dtype of the activations in memory states. None for a model without that choice.
+      scale_embeddings: Whether input embeddings are multiplied by sqrt(dim).
+      head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
 
     reads = "tokens"
@@ -67,12 +70,12 @@ class AnyModel(Settings):
 
     @property
     def carrier(self) -> Carrier:
-        """What carries its memory: its attention, or the model itself."""
+        """The settings that describe the memory: those of the attention, or of the model itself."""
         raise NotImplementedError
 
     @property
     def attention_kind(self) -> str:
-        """What carries its memory, by name."""
+        """Name of the class of settings that describes the memory."""
         return type(self.carrier).__name__
 
     def warnings(self, field: str, config: Config) -> list[str]:
@@ -88,30 +91,31 @@ class AnyModel(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class LayeredModel(AnyModel):
-    """The sizes that all models of attention and feed-forward parts have."""
+    """Common settings of models that are a stack of layers of attention and feed-forward parts."""
 
     dim: Count = 256
     """width of the residual stream"""
     num_layers: Count = 4
     """number of layers"""
     num_heads: Count = 4
-    """attention heads"""
+    """number of attention heads"""
     dropout: Rate = 0.0
-    """rate on embeddings, residual branches and the output"""
+    """dropout rate on embeddings, residual branches and the output"""
     attention_dropout: Rate = 0.0
-    """rate on attention weights"""
+    """dropout rate on attention weights"""
     scan_layers: bool | None = None
-    """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
+    """scan over equal neighbouring layers, so that compile time does not grow with depth; None = where there are 6 or
+    more layers"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations; parameters and statistics stay float32"""
+    """dtype of activations; parameters and statistics stay float32"""
     feed_forward: FeedForwardKind = field(default_factory=Dense)
-    """the feed-forward part of the layers"""
+    """feed-forward part of the layers"""
     output: OutputKind = field(default_factory=Softmax)
-    """embeddings and softmax"""
+    """embeddings and softmax, with a memory at the output if there is one"""
 
     @property
     def scans(self) -> bool:
-        """Whether its layers are scanned."""
+        """Whether the layers are scanned."""
         return self.num_layers >= 6 if self.scan_layers is None else self.scan_layers
 
 
@@ -120,28 +124,30 @@ class ModelSettings(LayeredModel):
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
     head_dim: Annotated[int, zero_or_more("dim / num_heads")] = 0
-    """width of one head; 0 = dim / num_heads"""
+    """width of one attention head; 0 = dim / num_heads"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
     positions: Literal["none", "sinusoids"] = "none"
-    """'sinusoids' of the place in the document are added to embeddings, for attention without positions of its own"""
+    """absolute positions that are added to embeddings: 'sinusoids' of the position in the document, for attention
+    without positions of its own; 'none'"""
     memory_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations stored in memory states"""
+    """dtype of the activations that are stored in memory states"""
     attention: AttentionKind = field(default_factory=FullAttention)
-    """the attention part of the layers, and the memory it carries"""
+    """attention of the layers, and the memory that it carries"""
     markers: Annotated[int, zero_or_more("none", "ids")] = 0
-    """last ids of the vocabulary that mark what follows them, as the speakers of a dialogue do: every token gets a
-    learned embedding of the last mark before it; 0 = none"""
+    """number of ids at the end of the vocabulary that mark the tokens after them, such as speakers of a dialogue: every
+    token gets a learned embedding of the last mark before it; 0 = none"""
     weighted_norms: bool = False
-    """means of norms weigh the entries of the residual stream, equally at first: a model that is to grow in width"""
+    """use norms whose means weigh the entries of the residual stream, all equally at first, for a model that will grow
+    in width"""
     norm_epsilon: Positive | None = None
-    """number added to the variance in the norms of layers, embeddings, output and head of masked tokens; None = 1e-5 of
-    layer norms, 1e-12 of text encoders, 1e-6 of norms without mean"""
+    """number added to the variance in the norms of layers, embeddings, output and the head of masked tokens; None =
+    1e-5 in layer norms, 1e-12 in text encoders, 1e-6 in norms without mean"""
     first_layer: Number = 0
-    """of a text encoder without embeddings and without the layers below: what those give of each text is trained no
-    more, and read from `data.states`"""
+    """number of lowest layers that a text encoder leaves out, with its embeddings: their output for each text is no
+    longer trained, but read from `data.states`; 0 = the whole encoder"""
     memory_tokens: MemoryTokens | None = None
-    """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
+    """memory tokens of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
     @property
     def carrier(self) -> Carrier:
@@ -181,17 +187,18 @@ class EncoderDecoder(ModelSettings):
     cross_attention: FullAttention | LinearTransformer | RFA | T2R | MemSizer = field(
         default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0)
     )
-    """attention of the decoder to the source; of FullAttention `bias` alone has an effect"""
+    """attention of the decoder to the source; of FullAttention only `bias` has an effect"""
     encoder_bias: bool = False
-    """biases of all projections of the encoder's attention"""
+    """add biases to all projections of the encoder's attention"""
     positions: Literal["none", "sinusoids"] = "sinusoids"
-    """added to the embeddings of source and target"""
+    """absolute positions that are added to the embeddings of source and target"""
     encoder_layers: Annotated[int, zero_or_more("num_layers")] = 0
-    """layers of the encoder; 0 = num_layers"""
+    """number of layers of the encoder; 0 = `model.num_layers`"""
     norm: Literal["post", "pre"] = "post"
-    """place of the layer norms; in front, both stacks end with one"""
+    """place of the layer norms: 'post' = after the residual; 'pre' = before each part, with a norm at the end of both
+    stacks"""
     label_smoothing: Annotated[float, Range(words="a share in [0, 1)", least=0, below=1)] = 0.1
-    """share of the target distribution spread over the vocabulary, in training"""
+    """share of the target distribution that is spread over the vocabulary in training"""
 
     translates = True
 
@@ -218,28 +225,34 @@ class Memformer(LayeredModel, Carrier):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers."""
 
     encoder_layers: Number = 4
-    """layers that read the memory; 0 = a decoder alone, which knows its own segment only (ablation)"""
+    """number of encoder layers, which read the memory; 0 = a decoder alone, which sees only its own segment
+    (ablation)"""
     num_slots: Number = 64
-    """slots of the memory, one memory for all layers; 0 = the encoder reads the segment before only (ablation)"""
+    """number of slots of the memory, which all layers share; 0 = the encoder reads only the segment before
+    (ablation)"""
     temperature: Annotated[float, Range(words="above 0", above=0)] = 0.25
-    """of the writer's attention; 1 is the ablation"""
+    """temperature of the attention of the memory writer; 1 in the paper's ablation"""
     unit_values: bool = True
-    """what the writer adds has the length of a slot; False = that of hidden states, beside which slots do not last"""
+    """scale the values that the writer adds to the length of a slot; False = they have the length of hidden states,
+    beside which the contents of slots do not last"""
     writes_begin: bool = False
-    """write the encoding of the begin token, which has no content; False = a document's first text reads the learned
-    memory"""
+    """also write the encoding of the begin token, which has no content, into the memory; False = the first text of a
+    document reads the learned initial memory"""
     retain_bias: Annotated[float, zero_or_more("none, as published")] = 8.0
-    """added to the score of a slot on itself in the writer, at the start: a number that each head learns; 0 = none"""
+    """initial value of a learned bias of each writer head on the score of a slot for itself, so that slots keep their
+    contents; 0 = no bias, as published"""
     segment_positions: Literal["none", "sinusoids"] = "sinusoids"
-    """'sinusoids' of the place in the segment are added to embeddings; 'none' = buckets of distances alone"""
+    """absolute positions that are added to embeddings: 'sinusoids' of the position in the segment; 'none' = only
+    relative position buckets"""
     forgetting: bool = True
-    """move every slot towards its learned bias at each update; False is the ablation"""
+    """move every slot towards its learned bias at each update; False in the paper's ablation"""
     single_head: bool = False
-    """one head in memory reader and writer (ablation)"""
+    """use one head in the reader and the writer of the memory (ablation)"""
     slots_per_chunk: Number = 256
-    """slots that are written at a time, which bounds the memory of the writer's weights; 0 = all"""
+    """number of slots that are written at a time, which bounds the size of the writer's attention weights; 0 = all at
+    once"""
     num_classification_tokens: Number = 1
-    """learned tokens after each segment in the encoder"""
+    """number of learned tokens after each segment in the encoder"""
 
     @property
     def carrier(self) -> Carrier:
@@ -271,18 +284,20 @@ class Memformer(LayeredModel, Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class Perceptron(AnyModel, Carrier):
-    """A multilayer perceptron: reads vectors of numbers (pixels, cached features) and answers with their class."""
+    """A multilayer perceptron that classifies vectors of numbers (pixels, cached features)."""
 
     widths: tuple[Count, ...] = (256,)
-    """of the hidden layers, each with a rectifier; () = none, a linear classifier"""
+    """widths of the hidden layers, each with a rectifier; () = a linear classifier"""
     dropout: Rate = 0.0
-    """rate on the hidden layers"""
+    """dropout rate on the hidden layers"""
     initializer: Literal["lecun", "uniform"] = "lecun"
-    """of matrices: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs), as torch.nn.Linear's"""
+    """distribution of initial matrices: 'lecun' = normal of variance 1 / inputs; 'uniform' = within 1 / sqrt(inputs),
+    as torch.nn.Linear"""
     gate: Annotated[int, zero_or_more("none")] = 0
-    """width of the hidden layer of a gate on what the head reads, of the vector itself (ANML); 0 = none"""
+    """width of the hidden layer of a gate that multiplies the head's input and is computed from the input vector
+    (ANML); 0 = no gate"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations; parameters stay float32"""
+    """dtype of activations; parameters stay float32"""
 
     reads = "vectors"
     learns = "Classification"
@@ -300,18 +315,20 @@ class Perceptron(AnyModel, Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class BiLSTM(AnyModel, Carrier):
-    """A recurrent network that reads a sentence from both ends: its last states are what a head of classes reads."""
+    """A bidirectional LSTM over the words of a sentence, whose last states in both directions are the input of a head
+    of classes.
+    """
 
     dim: Count = 50
-    """width of word vectors; that of the tokenizer's file, where it has one"""
+    """width of word vectors; it must be that of the tokenizer's file, where it has one"""
     hidden: Count = 200
-    """of each direction"""
+    """width of the hidden state of each direction"""
     train_vectors: bool = False
-    """word vectors learn; else they stay as they begin: as in the tokenizer's file, or random"""
+    """train the word vectors; False = they keep their initial values, from the tokenizer's file or random"""
     dropout: Rate = 0.0
-    """rate on what the head reads"""
+    """dropout rate on the input of the head"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations; parameters stay float32"""
+    """dtype of activations; parameters stay float32"""
 
     reads = "words"
     learns = "RelationExtraction"
@@ -324,7 +341,7 @@ class BiLSTM(AnyModel, Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class TokenBag(AnyModel, Carrier):
-    """A text classifier over hashed counts of tokens and of pairs of neighbours, which learns from few texts.
+    """A text classifier on hashed counts of tokens and of pairs of neighbouring tokens, which learns from few texts.
 
     A text is one vector of `buckets` counts; its output is a score a class. Hashed counts and pairs are those of
     fastText (Joulin, Grave, Bojanowski and Mikolov 2017, https://arxiv.org/abs/1607.01759). 'bayes' is multinomial
@@ -333,25 +350,26 @@ class TokenBag(AnyModel, Carrier):
     """
 
     buckets: Count = 16_384
-    """number of buckets of the hash: features of a text"""
+    """number of buckets of the hash, which are the features of a text"""
     pairs: bool = False
-    """pairs of neighbouring tokens are counted too"""
+    """also count pairs of neighbouring tokens"""
     widths: tuple[Count, ...] = ()
-    """widths of the hidden layers, each with a rectifier; () = none, a linear classifier"""
+    """widths of the hidden layers, each with a rectifier; () = a linear classifier"""
     dropout: Rate = 0.0
-    """rate on the hidden layers, and on the input of the head"""
+    """dropout rate on the hidden layers and on the input of the head"""
     head: Literal["bayes", "softmax"] = "bayes"
-    """learning of classes: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
-    and one pass is enough; 'softmax' fits a linear classifier"""
+    """learning of classes: 'bayes' = sums of the counts of each class (naive Bayes), so that no class changes another
+    and one pass is enough; 'softmax' = a linear classifier fitted by gradients"""
     smoothing: Annotated[float, Range(words="a share in (0, 1)", above=0, below=1)] = 0.6
-    """smoothing of 'bayes': share of every class's distribution that is uniform over all buckets"""
+    """share of every class's distribution that is uniform over all buckets, where `head` is 'bayes'"""
     weighs_errors: bool = False
-    """weighting of 'bayes': a text counts by the probability of other classes than its own (Su et al. 2008), so that a
+    """weigh a text by the probability of all classes but its own (Su et al. 2008), where `head` is 'bayes', so that a
     replayed text that is known already adds nothing"""
     initializer: Literal["lecun", "uniform"] = "lecun"
-    """initial matrices of hidden layers: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs)"""
+    """distribution of initial matrices of hidden layers: 'lecun' = normal of variance 1 / inputs; 'uniform' = within 1
+    / sqrt(inputs)"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations; parameters stay float32"""
+    """dtype of activations; parameters stay float32"""
 
     is_causal = False
     first_layer = 0

@@ -1,4 +1,4 @@
-"""What is learned."""
+"""Settings of the kinds of task, each with its own loss and metrics."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ OneOrMore = Annotated[int, Range(words="1 or more", least=1)]
 
 @dataclass(slots=True, kw_only=True)
 class Task(Settings):
-    """What every task says of itself.
+    """Base class of the settings of all kinds of task, with facts that a kind may override.
 
     Attributes:
-      encodes: whether a text encoder learns it, which sees whole texts.
-      writes: whether a model answers it by writing, marked tasks among the ids.
-      prompt: where the prompt of a task stands in its texts; 'none' = there is none.
-      sources: kinds of sources that hold its examples; () = it reads documents.
-      files: kind of source that a file of one's own becomes; None = it takes none.
-      num_classes: that its head tells apart; 0 = it has no classes.
-      numbers_relations: whether its classes are relations.
-      similarity: of what its head compares, and `vectors` with what; '' = it does not compare.
-      margin: of a ranking loss; 0 = it has none.
-      takes_states: whether its texts may come with what frozen layers give of them (`model.first_layer`).
+      encodes: Whether the task needs a text encoder, which sees whole texts.
+      writes: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
+      prompt: Place of the learned prompt in texts. 'none' for no prompt.
+      sources: Classes of sources that hold examples of the task. () for a task on documents.
+      files: Class of source that a user's own file becomes. None for a task that takes no such file.
+      num_classes: Number of classes of the head. 0 for a task without classes.
+      numbers_relations: Whether the classes are relations.
+      similarity: Similarity by which the head scores classes: 'dot', 'cosine', or '' for a head without similarity.
+      vectors: Vectors that a head with similarity compares texts with: 'learned', or 'names' of relations.
+      margin: Margin of a ranking loss. 0 for a softmax loss.
+      takes_states: Whether texts may come with the hidden states of frozen layers (`model.first_layer`).
     """
 
     encodes = False
@@ -68,7 +69,7 @@ class Task(Settings):
     sources: ClassVar[tuple[type[Source], ...]] = ()
 
     def of_task(self, place: int) -> Task:
-        """The same for a task of a stream, by its place."""
+        """Returns these settings for a task of a stream, whose place in the stream is `place`."""
         del place
         return self
 
@@ -78,7 +79,7 @@ class Task(Settings):
         require(task == learned, "task", task, f"{learned} with {model}")
 
     def check_evaluation(self, config: Config) -> None:
-        """Refuses what an evaluation may say of segments and memories: examples have neither."""
+        """Raises `ValueError` where an evaluation sets segments or memories, which examples do not have."""
         kind, evaluation = type(self).__name__, config.evaluation
         unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
         unset |= {"memory_state": "kept"}
@@ -91,30 +92,30 @@ class Task(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Prompted(Task):
-    """A task whose texts may have a prompt, one for each task of a stream (ELLE)."""
+    """Common settings of tasks whose texts can have learned prompts, one for each task of a stream (ELLE)."""
 
     prompt: Literal["none", "before", "after_first"] = "none"
-    """a learned vector for each task of a stream, in every piece: before the text (ELLE), or after its first token
-    (published code)"""
+    """learned prompt vector in every text, one for each task of a stream: 'before' = before the text (ELLE);
+    'after_first' = after its first token (published code); 'none'"""
     max_prompts: Count = 8
-    """of prompts, which the vocabulary has room for from the start"""
+    """number of prompts that the vocabulary has room for from the start; at least the number of tasks"""
     domain: Annotated[int, Range(words="-1 (none), or the place of a task", least=-1)] = -1
-    """whose prompt stands in texts, the place of a task in the stream, which gives each its own; -1 = none"""
+    """number of the task, from 0, whose prompt is put into texts; -1 = none; a stream sets it for each of its tasks"""
 
     def of_task(self, place: int) -> Prompted:
         return replace(self, domain=place) if self.prompt != "none" else self
 
     @property
     def num_prompts(self) -> int:
-        """Ids of prompts, behind those of texts."""
+        """Number of token ids for prompts, which follow the ids of the vocabulary."""
         return self.max_prompts if self.prompt != "none" else 0
 
     def prompt_id(self, size: int) -> int | None:
-        """The id of the prompt in texts of a vocabulary; None = they have none."""
+        """Returns the token id of the prompt in texts. None for no prompt."""
         return size + self.domain if self.prompt != "none" and self.domain >= 0 else None
 
     def check_prompts(self, field: str, config: Config) -> None:
-        """Refuses prompts that do not suffice."""
+        """Raises `ValueError` where there are fewer prompts than tasks, or where the prompt does not exist."""
         tasks = len(config.lifelong.tasks) if config.lifelong else 0
         fits = self.prompt == "none" or tasks <= self.max_prompts
         require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
@@ -124,11 +125,11 @@ class Prompted(Task):
 
 @dataclass(slots=True, kw_only=True)
 class LanguageModeling(Prompted):
-    """Predict every next token."""
+    """Language modelling: predicts every next token."""
 
     pieces: bool = False
-    """documents are cut into pieces of a segment that stand alone, examples that are counted and kept, as methods of
-    lifelong learning need them; joined first where data.protocol is 'contiguous'"""
+    """cut documents into independent examples of one segment each, which can be counted and stored, as methods of
+    lifelong learning need it; with `data.protocol` 'contiguous' documents are joined before"""
 
     files = TextFiles
 
@@ -148,10 +149,10 @@ class LanguageModeling(Prompted):
 
 @dataclass(slots=True, kw_only=True)
 class TextEncoderTask(Task):
-    """What a text encoder learns.
+    """Common settings of the tasks that a text encoder learns.
 
     Attributes:
-      tokenizers: kinds that it takes.
+      tokenizers: Classes of tokenizers that the task allows.
     """
 
     encodes = True
@@ -163,7 +164,7 @@ class TextEncoderTask(Task):
         require(not model.carrier.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
-        allowed = " or ".join(one.__name__ for one in self.tokenizers)
+        allowed = " or ".join(kind.__name__ for kind in self.tokenizers)
         require(isinstance(data.tokenizer, self.tokenizers), "data.tokenizer", tokenizer, allowed)
         if self.sources:
             allowed = f"{' or '.join(source.__name__ for source in self.sources)} ({kind})"
@@ -176,18 +177,20 @@ class TextEncoderTask(Task):
 
 @dataclass(slots=True, kw_only=True)
 class MaskedLanguageModeling(TextEncoderTask, Prompted):
-    """Predict tokens that were hidden: other ones in every epoch, the same ones in every evaluation."""
+    """Masked language modelling: predicts hidden tokens, other ones in every epoch and the same ones in every
+    evaluation.
+    """
 
     tokenizers = (WordPiece, BytePairs)
 
     rate: Annotated[float, Range(words="a share between 0 and 1", above=0, below=1)] = 0.15
     """share of the tokens of a text that are predicted"""
     masked: Share = 0.8
-    """share of them that read as the mask token"""
+    """share of the predicted tokens that are replaced by the mask token"""
     random: Share = 0.1
-    """share of them that read as a random token; the rest stays as it is"""
+    """share of the predicted tokens that are replaced by a random token; the rest stays as it is"""
     activation: Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared"] = "gelu_exact"
-    """activation of the head; imported weights have that of the layers"""
+    """activation of the head; imported weights use that of the layers"""
 
     def check(self, field: str, config: Config) -> None:
         TextEncoderTask.check(self, field, config)
@@ -200,19 +203,21 @@ class MaskedLanguageModeling(TextEncoderTask, Prompted):
 
 @dataclass(slots=True, kw_only=True)
 class Classification(TextEncoderTask, Prompted):
-    """The class of a text, or of a pair of texts, from its first token; or of a vector of numbers."""
+    """Classification of a text or a pair of texts, from its first token, or of a vector of numbers."""
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
-    """classes of the data, those of later tasks included"""
+    """number of classes of the data, including those of later tasks"""
     mask_unseen: bool = False
-    """of a stream: no class is answered before training has read an example of it, nor does one learn till then"""
+    """exclude every class from answers and from the loss until training has read an example of it; for streams only"""
 
     similarity: Literal["", "dot", "cosine"] = ""
-    """of what the head reads and a vector of every class, which are the scores; '' = a matrix with biases instead"""
+    """score of a class: 'dot' or 'cosine' similarity of the head's input and a vector of the class; '' = a matrix with
+    biases"""
     scale: Positive = 1.0
-    """multiplies similarities"""
+    """factor on the similarities"""
     margin: Annotated[float, zero_or_more("softmax")] = 0.0
-    """of a ranking loss: by so much a class is to be more similar than each other one; 0 = softmax"""
+    """margin of a ranking loss, by which the similarity of the right class should exceed that of every other class; 0 =
+    a softmax loss instead"""
 
     takes_states = True
     tokenizers = (WordPiece, BytePairs)
@@ -243,28 +248,32 @@ Choices = Literal["candidates", "seen", "all"]
 
 @dataclass(slots=True, kw_only=True)
 class RelationExtraction(Classification):
-    """The relation that a sentence tells, of candidates of its own, of those seen so far, or of all."""
+    """Relation extraction: chooses the relation that a sentence expresses among candidates, relations seen so far, or
+    all.
+    """
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 80
-    """relations of the data"""
+    """number of relations of the data"""
     similarity: Literal["", "dot", "cosine"] = "cosine"
-    """as in Classification"""
+    """similarity of a sentence and the vector of a relation, which is the score of the relation; '' is not allowed"""
     margin: Annotated[float, zero_or_more("softmax")] = 0.5
-    """as in Classification"""
+    """margin of a ranking loss, by which the similarity of the right relation should exceed that of every other one; 0
+    = a softmax loss instead"""
     vectors: Literal["names", "learned"] = "names"
-    """of the relations: what the encoder makes of their names, or vectors of their own"""
+    """vectors of the relations: 'names' = encodings of their names; 'learned' = parameters of the head"""
     learned: Choices = "candidates"
-    """relations that a sentence to train on is compared with; candidates are those of them that were seen"""
+    """relations that a training sentence is compared with: 'candidates' = its own candidates, in a stream those seen so
+    far; 'seen' = all relations seen so far; 'all'"""
     scored: Choices = "candidates"
-    """likewise of other splits; candidates are those that were seen where a task of several is scored, and all of the
-    sentence's own for the whole data"""
+    """relations that a sentence of validation or test is compared with: 'candidates' = its own candidates, where one
+    task of a stream is scored those seen so far; 'seen' = all relations seen so far; 'all'"""
     fallback: bool = False
-    """a sentence without another candidate that was seen keeps its last two (the authors' code); else nothing is
-    learned from it, and it is not scored"""
+    """compare a sentence with its last two candidates where no other candidate has been seen (the authors' code); False
+    = such sentences are neither learned from nor scored"""
     name_length: Count = 12
-    """words of a relation's name that are read"""
+    """maximum number of words that are read of a relation's name"""
     max_candidates: Number = 0
-    """other relations that a sentence to train on is compared with, at most; 0 = all of its own"""
+    """maximum number of other relations that a training sentence is compared with; 0 = all of its candidates"""
 
     sources = (RelationFiles, Tacred, MadeRelations)
     tokenizers = (WordPiece,)
@@ -295,19 +304,19 @@ class RelationExtraction(Classification):
 
 @dataclass(slots=True, kw_only=True)
 class QuestionAnswering(TextEncoderTask):
-    """The span of a text that answers a question (SQuAD); long texts are read in windows."""
+    """Extractive question answering (SQuAD): the answer is a span of the text. Long texts are read in windows."""
 
     stride: OneOrMore = 128
-    """tokens from one window to the next"""
+    """number of tokens from the start of one window to the next"""
     max_question_length: OneOrMore = 64
-    """tokens of a question; the rest is cut off"""
+    """maximum number of tokens of a question; longer ones are cut off"""
     max_answer_length: OneOrMore = 30
-    """tokens of an answer that is given"""
+    """maximum number of tokens of a predicted answer"""
     num_best: OneOrMore = 20
-    """most probable starts and ends of each window that are combined"""
+    """number of most probable starts and ends of each window that are combined into answers"""
     context_only: bool = False
-    """answers begin and end in the text alone, never at [CLS], in the question or at [SEP] (MbPA++), and training reads
-    the windows with the whole answer; else a window without it asks for [CLS] (BERT)"""
+    """allow only answers that begin and end in the text, not at [CLS], in the question or at [SEP], and train only on
+    windows with the whole answer (MbPA++); False = a window without the answer has the target [CLS] (BERT)"""
 
     takes_states = True
     sources = (Squad, TriviaQa, Quac, QaSrl, Templates)
@@ -324,12 +333,12 @@ class QuestionAnswering(TextEncoderTask):
 
 @dataclass(slots=True, kw_only=True)
 class Instructions(Task):
-    """Write the answer to a question about a context: any task as language modelling (decaNLP, LAMOL)."""
+    """Any task as language modelling: generates the answer to a question about a context (decaNLP, LAMOL)."""
 
     max_tasks: Count = 8
-    """tasks with a mark of their own, which the vocabulary has room for from the start"""
+    """number of tasks with a token of their own that the vocabulary has room for from the start"""
     max_answer_length: Count = 32
-    """tokens of an answer that is written, and that a prompt leaves room for"""
+    """maximum number of tokens of a generated answer, for which a prompt leaves room"""
 
     writes = True
 
@@ -338,9 +347,10 @@ class Instructions(Task):
         model, data, stream = config.model, config.data, config.lifelong
         kind = type(self).__name__
         require(model.carrier.is_causal, "model.attention", model.attention_kind, f"a decoder's ({kind})")
-        named = [("data.source", data.source)]
-        named += [(f"lifelong.tasks.{i}.source", one.source) for i, one in enumerate(stream.tasks if stream else ())]
-        for name, source in named:
+        sources = [("data.source", data.source)]
+        tasks = stream.tasks if stream else ()
+        sources += [(f"lifelong.tasks.{i}.source", task.source) for i, task in enumerate(tasks)]
+        for name, source in sources:
             allowed = "a source of instructions, of questions about texts, or of texts with classes"
             require("instructions" in source.gives, name, type(source).__name__, f"{allowed} ({kind})")
         words = isinstance(data.tokenizer, WordPiece | VectorWords)
@@ -348,8 +358,8 @@ class Instructions(Task):
         require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
         longest, allowed = self.max_answer_length, "less than data.segment_length - 1, which a prompt shares"
         require(longest < data.segment_length - 1, f"{field}max_answer_length", longest, allowed)
-        tasks = len(stream.tasks) if stream else 0
-        require(tasks <= self.max_tasks, f"{field}max_tasks", self.max_tasks, f"at least {tasks}, the tasks")
+        count = len(tasks)
+        require(count <= self.max_tasks, f"{field}max_tasks", self.max_tasks, f"at least {count}, the tasks")
         self.check_evaluation(config)
 
 

@@ -1,4 +1,4 @@
-"""Kinds of tokenizers."""
+"""Settings of the kinds of tokenizer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Tokenizer", "Bytes", "SentencePiece", "Words", "VectorWords", "ByteP
 
 @dataclass(slots=True, kw_only=True)
 class Tokenizer(Settings):
-    """What every tokenizer says of itself.
+    """Base class of the settings of all tokenizers, with facts that a kind may override.
 
     Attributes:
-      has_vectors: its words come from a file of word vectors.
+      has_vectors: Whether the words come from a file of word vectors.
     """
 
     has_vectors = False
@@ -24,34 +24,34 @@ class Tokenizer(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Bytes(Tokenizer):
-    """UTF-8 bytes and a few special symbols."""
+    """A tokenizer whose tokens are UTF-8 bytes and a few special symbols."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SentencePiece(Tokenizer):
-    """A SentencePiece model; decodes every text exactly."""
+    """A SentencePiece tokenizer, which decodes every text exactly."""
 
     model: str = ""
     """model file; '' = train one on the training split and keep it with the prepared data"""
     vocab_size: int = 4096
-    """pieces, when one is trained"""
+    """number of pieces of a model that is trained"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Words(Tokenizer):
-    """White-space words of the training split (WikiText's protocol)."""
+    """A tokenizer whose tokens are the white-space separated words of the training split (WikiText's protocol)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class VectorWords(Tokenizer):
-    """The words of a file of word vectors (GloVe), which a BiLSTM begins with."""
+    """A tokenizer whose tokens are the words of a file of word vectors (GloVe), with which a BiLSTM starts."""
 
     has_vectors = True
 
     path: str = ""
-    """the file (also .xz / .gz): a word and its numbers in every line"""
+    """file of word vectors (also .xz / .gz), in every line a word and its numbers"""
     num_words: Annotated[int, zero_or_more("all", "words")] = 0
-    """the first ones that are read; 0 = all"""
+    """number of words to read from the start of the file; 0 = all"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,21 +59,23 @@ class BytePairs(Tokenizer):
     """A byte-level byte-pair tokenizer, as GPT-2 has one; decodes every text exactly. Needs the extra `hf`."""
 
     path: str = ""
-    """a tokenizer.json, or a folder with GPT-2's vocab.json and merges.txt; '' = train one on the training split"""
+    """a tokenizer.json file, or a folder with GPT-2's vocab.json and merges.txt; '' = train one on the training
+    split"""
     vocab_size: int = 4096
-    """entries, when one is trained"""
+    """number of entries of a tokenizer that is trained"""
 
 
 @dataclass(slots=True, kw_only=True)
 class WordPiece(Tokenizer):
-    """BERT's tokenizer. Needs the extra `hf`."""
+    """A WordPiece tokenizer as BERT's. Needs the extra `hf`."""
 
     vocab: str = ""
-    """vocab.txt or tokenizer.json (also .xz / .gz); '' = train one on the training split"""
+    """vocab.txt or tokenizer.json file (also .xz / .gz); '' = train one on the training split"""
     vocab_size: int = 4096
-    """pieces, when one is trained"""
+    """number of pieces of a tokenizer that is trained"""
     lowercase: bool = True
-    """the vocab.txt, or the one that is trained, is uncased"""
+    """lower-case all text, as an uncased vocabulary needs it; for a vocab.txt file or a tokenizer that is trained,
+    since a tokenizer.json file says it itself"""
 
 
 TokenizerKind = Bytes | SentencePiece | Words | VectorWords | BytePairs | WordPiece

@@ -1,4 +1,4 @@
-"""How parameters are fitted, and over which devices."""
+"""Settings of training: optimisers, schedule, updates, checkpoints, and the mesh of devices."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ __all__ = ["Adam", "Adafactor", "SGD", "Schedule", "TableAdam", "Training", "Sha
 
 @dataclass(slots=True, kw_only=True)
 class Adam(Settings):
-    """Adam, or AdamW where weight_decay is positive."""
+    """The optimiser Adam, or AdamW where `weight_decay` is positive."""
 
     b1: Decay = 0.9
-    """decay of the first moment"""
+    """decay rate of the first moment"""
     b2: Decay = 0.999
-    """decay of the second moment"""
+    """decay rate of the second moment"""
     eps: Positive = 1e-8
-    """added to the root of the second moment"""
+    """number added to the root of the second moment"""
     weight_decay: Annotated[float, zero_or_more("none")] = 0.0
-    """decoupled decay of matrices; vectors and scalars are never decayed"""
+    """decoupled weight decay of matrices, not of vectors and scalars; 0 = none"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Adafactor(Settings):
-    """Adafactor as T5X and the Memorizing Transformer use it."""
+    """The optimiser Adafactor as T5X and the Memorizing Transformer use it."""
 
     decay_rate: Positive = 0.8
-    """exponent of the second-moment decay"""
+    """exponent of the decay of the second moment"""
     momentum: Decay = 0.0
-    """decay of the first moment; 0 = none"""
+    """decay rate of the first moment; 0 = no momentum"""
     multiply_by_parameter_scale: bool = True
-    """relative step sizes"""
+    """multiply updates by the scale of each parameter (relative step sizes)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class SGD(Settings):
-    """Stochastic gradient descent."""
+    """Stochastic gradient descent, with momentum or without."""
 
     momentum: Decay = 0.0
-    """decay of the sum of earlier gradients; 0 = none"""
+    """decay rate of the sum of earlier gradients; 0 = no momentum"""
     nesterov: bool = False
-    """Nesterov's momentum"""
+    """use Nesterov's momentum"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Schedule(Settings):
-    """Learning rate over optimiser steps: linear warm-up from 0, then `decay`."""
+    """Learning rate by optimiser updates: a linear warm-up from 0, then a decay."""
 
     learning_rate: Positive = 1e-3
-    """peak"""
+    """peak of the learning rate"""
     warmup_steps: Number = 100
-    """steps of linear warm-up"""
+    """number of optimiser updates of the linear warm-up"""
     decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
-    """rsqrt is learning_rate * sqrt(warmup_steps / step) after the warm-up"""
+    """course of the learning rate after the warm-up; 'rsqrt' = learning_rate * sqrt(warmup_steps / step)"""
     final_fraction: Share = 0.0
-    """of the peak, where cosine and linear decay end"""
+    """learning rate at the end of cosine and linear decay, as a share of the peak"""
 
     def warnings(self, field: str, config: Config) -> list[str]:
         # The updates of a stream that is read in passes are counted when its tasks are open.
@@ -70,7 +70,7 @@ class Schedule(Settings):
         return self.length_warnings(field, config.training.steps, config.training.apply_every)
 
     def length_warnings(self, field: str, steps: int, apply_every: int) -> list[str]:
-        """Lines about a run of so many steps that ends before the learning rate has reached its peak.
+        """Returns warnings about a run of `steps` steps that ends before the learning rate has reached its peak.
 
         Example:
           >>> print(*Schedule(learning_rate=0.01).length_warnings("", 50, 1))
@@ -88,74 +88,83 @@ class Schedule(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class TableAdam(Settings):
-    """Adam of value tables (product keys), updated in every step: no decay, outside the global gradient norm."""
+    """Adam for value tables (product keys), applied in every step: without weight decay, outside the global gradient
+    norm.
+    """
 
     learning_rate: Positive = 1e-3
-    """constant"""
+    """constant learning rate of value tables"""
     b1: Decay = 0.9
-    """decay of the first moment"""
+    """decay rate of the first moment"""
     b2: Decay = 0.999
-    """decay of the second moment"""
+    """decay rate of the second moment"""
     eps: Positive = 1e-8
-    """added to the root of the second moment"""
+    """number added to the root of the second moment"""
     form: Literal["auto", "lazy", "dense"] = "auto"
-    """'lazy' updates the rows that a step reads, 'dense' all; 'auto' = dense for a table of at most 4 rows a lookup"""
+    """rows that an update changes: 'lazy' = those that the step has read; 'dense' = all; 'auto' = dense for a table of
+    at most 4 rows for each lookup"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Training(Settings):
-    """How the parameters are fitted."""
+    """Optimisation and the run around it: updates, gradients, checkpoints, evaluations and logging."""
 
     steps: Count = 1000
-    """updates"""
+    """number of training steps, each of which reads one batch"""
     segments_per_update: Count = 1
-    """time horizon in segments; more than 1 only where gradients cross segments"""
+    """number of segments of each row in a step; more than 1 only pays where gradients cross segments"""
     segments_without_gradient: int = 0
-    """the first segments of every update that are only read: neither scored nor differentiated"""
+    """number of segments at the start of every step that are only read into the memory, neither scored nor
+    differentiated"""
     rematerialize: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
-    """what is recomputed in the backward pass: layers, segments (only memories are saved), both, or segments with the
-    saved memories in the host's memory"""
+    """activations that are recomputed in the backward pass: 'per_layer' = inside each layer; 'segment' = inside each
+    segment, only memories are saved; 'segment_nested' = both; 'offload' = as 'segment', with the saved memories in the
+    host's memory; 'none'"""
     segments_per_checkpoint: Number = 0
-    """of very many segments, save the memory before every so many only; 0 = before each"""
+    """number of segments between two saved memories, for steps of very many segments; those in between are computed
+    once more in the backward pass. A divisor of the number of segments, best about its square root; 0 = off"""
     accumulate: Count = 1
-    """row groups computed one after the other inside a step"""
+    """number of groups of rows that a step computes one after the other, to save memory; a divisor of `data.rows`"""
     apply_every: Count = 1
-    """steps whose gradients are averaged before one optimiser update; memory advances every step"""
+    """number of steps whose gradients are averaged for one optimiser update; the memory advances in every step"""
     optimizer: Adam | Adafactor | SGD = field(default_factory=Adam)
-    """update rule"""
+    """optimiser of all parameters but value tables"""
     tables: TableAdam = field(default_factory=TableAdam)
-    """update rule of value tables"""
+    """optimiser of value tables (product keys)"""
     schedule: Schedule = field(default_factory=Schedule)
-    """learning rate"""
+    """schedule of the learning rate"""
     memory_learning_rate: Annotated[float, zero_or_more("that of all others")] = 0.0
-    """peak for the parameters that a memory adds to its host, on the same schedule; 0 = that of all others"""
+    """peak of the learning rate of the parameters that a memory adds to its model, on the same schedule; 0 = that of
+    the other parameters"""
     train_layers: Number | None = None
-    """of a text encoder: the last layers that are trained, with pooler and head; 0 = these alone, None = everything.
-    Layers of a scan are one array, so that it needs `model.scan_layers` False"""
+    """number of last layers of a text encoder that are trained, with pooler and head; 0 = only pooler and head; None =
+    everything. It needs `model.scan_layers` False, because scanned layers are one array"""
     frozen: tuple[str, ...] = ()
-    """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
+    """parts of the paths of parameters and tables that are not trained, such as feed_forward/memory/"""
     clip_norm: Annotated[float, zero_or_more("off")] = 1.0
-    """global gradient norm; 0 = no clipping"""
+    """maximum of the global gradient norm, to which larger gradients are scaled; 0 = no clipping"""
     seed: Seed = 0
-    """parameters and dropout"""
+    """seed of parameters and dropout"""
     init_from: str = ""
-    """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
+    """run directory whose newest parameters are the initial ones; parameters that it lacks keep their initialisation
+    and are listed; '' = none"""
     reinitialized: tuple[str, ...] = ()
-    """parts of the paths of parameters that keep their initialisation with init_from although the run has them"""
+    """parts of the paths of parameters that keep their initialisation although the run of `init_from` has them"""
     log_every: Number = 20
-    """steps between lines of metrics"""
+    """number of steps between lines of metrics"""
     checkpoint_every: Number = 200
-    """steps between checkpoints; 0 = only at the end and on a signal"""
+    """number of steps between checkpoints; 0 = only at the end and on a signal"""
     keep_checkpoints: Count = 2
-    """newest checkpoints that stay"""
+    """number of newest checkpoints that are kept"""
     max_skipped: Number = 100
-    """steps in a row that were not finite and changed nothing, after which the run ends; 0 = it never does"""
+    """number of successive skipped steps after which the run ends with an error; a step that is not finite is skipped
+    and changes nothing; 0 = the run never ends for it"""
     evaluate_every: Number = 0
-    """steps between evaluations; 0 = only at the end"""
+    """number of steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
     wandb: str = ""
-    """project of Weights & Biases that the metrics are also sent to (needs the extra `wandb`); '' = none"""
+    """Weights & Biases project to which metrics are also sent (needs the extra `wandb`); '' = none"""
 
     def check(self, field: str, config: Config) -> None:
         segments, skipped, rows = self.segments_per_update, self.segments_without_gradient, config.data.rows
@@ -175,19 +184,25 @@ class Training(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Sharding(Settings):
-    """The mesh of devices, and what is split over it."""
+    """The mesh of devices, and the arrays that are split over each of its axes."""
 
     data: int = 0
-    """devices that share nothing but gradients; batch rows are split; 0 = what is left"""
+    """number of devices on the mesh axis `data`, which splits only the rows of a batch; 0 = all that the other axes
+    leave"""
     fsdp: int = 1
-    """devices that split parameters and optimiser state, and batch rows; 0 = what is left"""
+    """number of devices on the mesh axis `fsdp`, which splits parameters, optimiser state and the rows of a batch; 0 =
+    all that the other axes leave"""
     model: int = 1
-    """devices that split heads, feed-forward width and vocabulary; 0 = what is left"""
+    """number of devices on the mesh axis `model`, which splits heads, feed-forward width and vocabulary; 0 = all that
+    the other axes leave"""
     memory: Literal["heads", "slots"] = "heads"
-    """what `model` splits of a long memory: 'slots' for one too large for a device"""
+    """axis of a long memory that is split over the mesh axis `model`: 'heads', or 'slots' for a memory too large for
+    one device"""
     tables: Literal["rows", "columns"] = "rows"
-    """what `model` splits of a value table (product keys)"""
+    """axis of a value table (product keys) that is split over the mesh axis `model`"""
     vocab_multiple: Count = 128
-    """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
+    """multiple to which the rows of the vocabulary's tables are padded, so that they divide over the mesh axis `model`;
+    1 = no padding"""
     timeout: Positive = 300.0
-    """seconds that the processes of a pod wait for each other; one that is silent for longer ends the others"""
+    """number of seconds that the processes of a run wait for each other; a process that is silent for longer ends the
+    others"""
