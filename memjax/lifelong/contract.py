@@ -1,7 +1,7 @@
-"""What a method of lifelong learning is, and the stages of a stream of tasks.
+"""The interface of a lifelong-learning method, and the stages of a run over a stream of tasks.
 
 A method says how its learner is made, which data the stages read, and what happens before and after each task. The
-loop, the checkpoints, the evaluations and the command are those of plain training.
+training loop, checkpoints, evaluations and commands are the same as for plain training.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "s
 
 Phase = Callable[[TrainState, Context], Change]
 Scope = Literal["task", "seen", "all"]
-"""whose examples a stage reads: the task's own, those of all tasks up to it, or those of all tasks in one stage"""
+"""Examples that a stage reads: those of its task, those of all tasks up to it, or those of all tasks in one stage."""
 
 
 def phase_of(*changes: Callable[[TrainState, Context], TrainState]) -> Phase:
-    """A phase of changes, one after the other; of none `keep`."""
+    """Makes a phase that applies functions to the train state, one after the other. Without any, it does nothing."""
 
     def run(state: TrainState, context: Context) -> Change:
         for change in changes:
@@ -53,12 +53,12 @@ def phase_of(*changes: Callable[[TrainState, Context], TrainState]) -> Phase:
 
 
 class TaskInfo(NamedTuple):
-    """The task before or after which a phase stands.
+    """The task that the phases and stages of a method are made for.
 
     Attributes:
-      index: in the order of the stream.
-      experiment: with the documents of the task.
-      parts: the examples of all tasks, in their order, for stages of a method's own.
+      index: Number of the task in the order of the stream, from 0.
+      experiment: Experiment that reads the documents of the task.
+      parts: Examples of all tasks in the order of the stream, for methods with stages of their own.
     """
 
     index: int
@@ -70,21 +70,23 @@ class Method(NamedTuple):
     """A method of lifelong learning for one configuration.
 
     Attributes:
-      learner: `learner(experiment, layout, objective) -> Learner`; the experiment has the model as it has grown.
-      before: `before(task)`, the phase before the updates of a task.
-      after: likewise after them.
-      scope: whose examples a stage reads.
-      schedule: which updates stand between those of the stream.
-      needs: what the method must be told; it is told nothing else.
-      takes_tasks: what it keeps has room for tasks that it did not know of when it began.
-      stages: `stages(task, own)`, the stages of a task, of which `own` is the one that reads its examples, with the
-        phases of the task; evaluations follow the last.
-      growth: `growth(config, index, lineage, key)`, what the model becomes before a task, as a part of its lineage;
-        None = it stays. The configuration is that of the model so far.
-      grow: `grow(small, big, fields) -> change(state)`, the state of the experiment that has grown by the fields that
-        `growth` gives, from that of the one before it; traced for shapes before anything is trained.
-      notes: `notes(name, seen, total, epochs)`, lines about a task of that name, before which the run has read so many
-        examples, and which reads so many, each time that one is read counting.
+      learner: `learner(experiment, layout, objective)` makes the learner. The experiment has the model with all its
+        growth so far.
+      before: `before(task)` makes the phase before the updates of a task.
+      after: `after(task)` makes the phase after the updates of a task.
+      scope: Tasks whose examples a stage reads. See `Scope`.
+      schedule: Schedule of the updates between those of the stream.
+      needs: Information that batches and tasks must carry for the method. It is given nothing else.
+      takes_tasks: Whether a run can continue with tasks that were unknown when it began.
+      stages: `stages(task, stage)` returns the stages of a task. `stage` is the one that reads the examples of the
+        task, with its phases. Evaluations follow the last stage.
+      growth: `growth(config, index, lineage, key)` returns the fields of the configuration that change before task
+        number `index`, as one entry of the growth history. None if the model does not grow. `config` is the
+        configuration of the model so far.
+      grow: `grow(small, big, fields)` returns a function that turns the train state of experiment `small` into that of
+        the bigger experiment `big`. `fields` is the result of `growth`. It is traced for shapes before any training.
+      notes: `notes(name, seen, total, epochs)` returns lines about a task: its name, the number of examples that the
+        run reads before it, the number that it reads with repetitions, and how often it reads each.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -94,27 +96,29 @@ class Method(NamedTuple):
     schedule: Schedule | EpisodeSchedule = Schedule()
     needs: Needs = Needs()
     takes_tasks: bool = True
-    stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, own: (own,)
+    stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, stage: (stage,)
     growth: Callable[[Config, int, Lineage, Any], Mapping[str, Any] | None] = lambda config, index, lineage, key: None
     grow: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]] | None = None
     notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
-    """The stages of each task, one unless the method has more, or one for all tasks where they are read at once; each
-    task is followed by every evaluation that has a name.
+    """Makes the stages of a run over a stream of tasks.
 
-    Documents, which are read for ever, get an equal share of the updates. Examples are read `lifelong.epochs` times,
-    or more often where `lifelong.least_updates` asks for it; that takes as many updates as it takes, and those of the
-    method's schedule between them.
+    A task has one stage unless the method adds others, and is followed by all evaluations that have a name. A stream
+    without known task boundaries, or a method that reads all tasks at once, has one stage.
+
+    Tasks of documents, which never end, get equal shares of `training.steps`. Tasks of examples read each example
+    `lifelong.epochs` times, or more often for `lifelong.least_updates`. The number of updates follows from that, with
+    the updates of the method's schedule added.
 
     Args:
-      experiment: of a configuration with tasks.
-      layout: of arrays on several devices.
-      method: what happens between tasks.
+      experiment: Experiment of a configuration with tasks.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+      method: Learning method.
 
     Raises:
-      ValueError: the stream does not give what the method needs, or a task has no examples.
+      ValueError: the stream lacks information that the method needs, or a task has no examples.
     """
     config, settings = experiment.config, settings_of(experiment)
     if settings.growths:
@@ -125,22 +129,22 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             task_evaluated(config, evaluation)
     scored = [evaluation.name for evaluation in config.evaluations]
     names = [task.name for task in settings.in_order]
-    own = [experiment.of_task(name) for name in names]
+    tasks = [experiment.of_task(name) for name in names]
 
-    parts = parts_of(own) if settings.epochs else []
+    parts = parts_of(tasks) if settings.epochs else []
 
     def phases(index: int) -> dict[str, Phase]:
         if not method.needs.boundaries:
             return {}
-        task = TaskInfo(index, own[index], parts)
+        task = TaskInfo(index, tasks[index], parts)
         return {"before": method.before(task), "after": method.after(task)}
 
     before = lambda index: {"evaluate_before": scored if settings.evaluate_before and index == 0 else ()}
     if not settings.epochs:
         steps = config.training.steps // len(names)
         return [
-            plain_stage(one, layout, name, steps, task=name, evaluate=scored, **before(index), **phases(index))
-            for index, (one, name) in enumerate(zip(own, names, strict=True))
+            plain_stage(task, layout, name, steps, task=name, evaluate=scored, **before(index), **phases(index))
+            for index, (task, name) in enumerate(zip(tasks, names, strict=True))
         ]
 
     def stage(
@@ -149,33 +153,41 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         host_rows = layout.host_rows(config.data.rows) if layout else None
         passes = settings.passes(len(split), config.data.rows)
 
-        def opened(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
+        def open_stream(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
             reading = {"epochs": passes, "shuffle": settings.borders == "known"}
             return plan.stream(experiment.stream(position, host_rows, split=split, **reading), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
-        lines += [line for one in read.items() for line in left_out(*one, config.evaluation.split)]
+        lines += [line for name, task in read.items() for line in left_out(name, task, config.evaluation.split)]
         lines += method.notes(name, seen, plan.total, passes)
         if passes > settings.epochs:
             few = f"{passes} passes over {len(split):,} examples instead of {settings.epochs}"
             lines.append(f"{name}: {few}, for at least {settings.least_updates} updates (lifelong.least_updates)")
-        return Stage(name, opened, plan.updates, evaluate=scored, notes=lines, **fields)
+        return Stage(name, open_stream, plan.updates, evaluate=scored, notes=lines, **fields)
 
     splits = joined_parts(experiment, method, parts)
     plans = plans_of(config, method, splits)
     if len(splits) == 1 < len(names):
-        return [stage("all tasks", splits[0], plans[0], dict(zip(names, own, strict=True)), 0, **before(0))]
-    found: list[Stage] = []
+        return [stage("all tasks", splits[0], plans[0], dict(zip(names, tasks, strict=True)), 0, **before(0))]
+    stages: list[Stage] = []
     seen = itertools.accumulate((plan.total for plan in plans[:-1]), initial=0)
     for index, (name, split, plan, before_it) in enumerate(zip(names, splits, plans, seen, strict=True)):
-        one = stage(name, split, plan, {name: own[index]}, before_it, task=name, **before(index), **phases(index))
-        *first, last = method.stages(TaskInfo(index, own[index], parts), one._replace(evaluate=()))
-        found += [*first, last._replace(evaluate=scored)]
-    return found
+        own_stage = stage(
+            name, split, plan, {name: tasks[index]}, before_it, task=name, **before(index), **phases(index)
+        )
+        *first, last = method.stages(TaskInfo(index, tasks[index], parts), own_stage._replace(evaluate=()))
+        stages += [*first, last._replace(evaluate=scored)]
+    return stages
 
 
 def left_out(name: str, task: Experiment, evaluated: str) -> list[str]:
-    """How many examples of a task whose answers are written do not fit, in a line a split."""
+    """Returns a line for each split of a task with generated answers that says how many examples do not fit.
+
+    Args:
+      name: Name of the task.
+      task: Experiment of the task.
+      evaluated: Split that is evaluated. The training split is looked at too.
+    """
     if not task.task.writes_answers:
         return []
     splits = dict.fromkeys(("train", evaluated))
@@ -183,10 +195,15 @@ def left_out(name: str, task: Experiment, evaluated: str) -> list[str]:
 
 
 def plans_of(config: Config, method: Method, splits: Sequence[Examples]) -> list[Plan | EpisodePlan]:
-    """The updates of every stage.
+    """Plans the updates of every stage.
+
+    Args:
+      config: Configuration with tasks.
+      method: Learning method, for its schedule.
+      splits: Examples of every stage.
 
     Raises:
-      ValueError: one has none.
+      ValueError: a stage has too few examples for a single update.
     """
     assert config.lifelong is not None
     plans: list[Any] = []
@@ -201,23 +218,27 @@ def plans_of(config: Config, method: Method, splits: Sequence[Examples]) -> list
 
 
 def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
-    """What the stage of each task reads, each example with its number in the run, and its task where that is needed."""
-    own = [experiment.of_task(task.name) for task in settings_of(experiment).in_order]
-    return joined_parts(experiment, method, parts_of(own))
+    """Returns the examples that the stages read, with their numbers in the run, and task numbers if they are needed."""
+    tasks = [experiment.of_task(task.name) for task in settings_of(experiment).in_order]
+    return joined_parts(experiment, method, parts_of(tasks))
 
 
 def parts_of(tasks: Sequence[Experiment]) -> list[Part]:
-    """The examples of all tasks, which are numbered one after the other."""
-    own = [limited(task, number) for number, task in enumerate(tasks)]
-    starts = itertools.accumulate((len(examples) for examples in own), initial=0)
-    return [Part(examples, task, first) for task, (examples, first) in enumerate(zip(own, starts, strict=False))]
+    """Collects the examples of all tasks, which get consecutive numbers over the whole run."""
+    splits = [limited(task, number) for number, task in enumerate(tasks)]
+    starts = itertools.accumulate((len(examples) for examples in splits), initial=0)
+    return [Part(examples, task, first) for task, (examples, first) in enumerate(zip(splits, starts, strict=False))]
 
 
 def limited(task: Experiment, number: int) -> Examples:
-    """The examples of a task that its stage reads, in their order.
+    """Returns the training examples of a task, limited to a random subset if `lifelong.limits` is set.
+
+    Args:
+      task: Experiment of the task.
+      number: Number of the task in the stream.
 
     Raises:
-      ValueError: there are not as many as `lifelong.limits` says.
+      ValueError: the task has fewer examples than its limit.
     """
     examples, limits = task.documents("train"), settings_of(task).limits
     if not limits:
@@ -230,12 +251,21 @@ def limited(task: Experiment, number: int) -> Examples:
 
 
 def joined_parts(experiment: Experiment, method: Method, every: Sequence[Part]) -> list[JoinedExamples]:
-    """The examples of all tasks as the stages of a method read them."""
-    settings, own = settings_of(experiment), [part.examples for part in every]
+    """Joins the examples of tasks into the data sets of the stages, by the scope of a method and the task boundaries.
+
+    Args:
+      experiment: Experiment of a configuration with tasks.
+      method: Learning method, for its scope and its requirements.
+      every: Examples of all tasks.
+
+    Returns:
+      The examples of every stage: one data set for each task, or a single one.
+    """
+    settings, splits = settings_of(experiment), [part.examples for part in every]
     tells: dict[str, Any] = {"tells_task": method.needs.tasks_in_training}
     if settings.borders != "known":
         width = {"sharp": 0.0, "blurred": float(settings.border_width), "mixed": math.inf}[settings.borders]
-        order = task_free_order([len(one) for one in own], width=width, seed=experiment.config.data.seed)
+        order = task_free_order([len(split) for split in splits], width=width, seed=experiment.config.data.seed)
         return [JoinedExamples(every, order=order, **tells)]
     match method.scope:
         case "task":
@@ -247,17 +277,17 @@ def joined_parts(experiment: Experiment, method: Method, every: Sequence[Part]) 
 
 
 def settings_of(experiment: Experiment) -> Lifelong:
-    """The settings of the stream."""
+    """Returns the settings of the stream of tasks of an experiment."""
     settings = experiment.config.lifelong
     assert settings is not None
     return settings
 
 
 def check_needs(settings: Lifelong, method: Method) -> None:
-    """Refuses a stream that does not give what a method needs.
+    """Checks that a stream of tasks carries the information that a method needs.
 
     Raises:
-      ValueError: one line with what is missing.
+      ValueError: the information is missing. The message names the setting to change.
     """
     kind, borders = type(settings.method).__name__, settings.borders
     if borders != "known" and (method.needs.boundaries or method.scope == "seen"):
@@ -271,10 +301,10 @@ def check_needs(settings: Lifelong, method: Method) -> None:
 
 
 def check_takes_tasks(config: Config, method: Method) -> None:
-    """Refuses further tasks where a run of all of them at once would have begun otherwise.
+    """Checks that a run can continue with further tasks as if it had known all of them from the beginning.
 
     Raises:
-      ValueError: one line with what stands against it.
+      ValueError: it cannot. The message names the setting that prevents it.
     """
     settings, decay = config.lifelong, config.training.schedule.decay
     assert settings is not None
@@ -283,8 +313,8 @@ def check_takes_tasks(config: Config, method: Method) -> None:
         raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks")
     if settings.borders != "known" or method.scope == "all":
         what = "lifelong.method" if method.scope == "all" else "lifelong.borders"
-        given = kind if method.scope == "all" else repr(settings.borders)
-        raise ValueError(f"{what}: given {given}, {more}a stage for each task; here all are one")
+        value = kind if method.scope == "all" else repr(settings.borders)
+        raise ValueError(f"{what}: given {value}, {more}a stage for each task; here all are one")
     if not settings.epochs and decay in ("cosine", "linear"):
         raise ValueError(
             f"training.schedule.decay: given {decay!r}, {more}'constant' or 'rsqrt'; this one ends with the tasks known"

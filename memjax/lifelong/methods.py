@@ -1,9 +1,10 @@
-"""The methods that are compositions of few rules: lower and upper bounds, replay, projected gradients, penalties,
-distillation. Each function has the fields of its settings (`memjax.settings.methods`), which say what they mean.
+"""Learning methods of a few components: lower and upper bounds, replay, gradient projection, penalties, distillation.
 
-Penalties and distillation hold a model near what it was: they were published for streams whose tasks share one solution
-or have heads of their own. In one head for classes that come one task after the other they forget as plain training
-does (van de Ven and Tolias 2019, https://arxiv.org/abs/1904.07734); replay does not.
+The arguments of each function are the fields of its settings, which `memjax.settings.methods` describes.
+
+Penalties and distillation hold a model near its state after earlier tasks. They were published for streams whose tasks
+share one solution or have separate heads. If classes that come one task after the other share one head, they forget as
+plain training does (van de Ven and Tolias 2019, https://arxiv.org/abs/1904.07734). Replay does not.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ TOLD_BORDERS = Needs(boundaries=True)
 
 
 def sequential() -> Method:
-    """Nothing is done against forgetting."""
+    """Makes plain training on one task after the other, the lower bound without any means against forgetting."""
     return compose()
 
 
 def single_task() -> Method:
-    """Every task begins with the parameters that training began with."""
+    """Makes the method that trains every task alone, from the first parameters of the run."""
     return compose(anew())
 
 
 def joint(*, stages: Literal["one", "cumulative", "anew"] = "one") -> Method:
-    """The examples of all tasks, or of all tasks so far, shuffled together."""
+    """Makes joint training, the upper bound that reads the examples of all tasks, or of all tasks so far, shuffled."""
     match stages:
         case "one":
             return compose(scope="all")
@@ -77,7 +78,7 @@ def replay(
     replace: bool,
     compared: Literal["seen", "batch"] = "seen",
 ) -> Method:
-    """Rows of the memory are learned again."""
+    """Makes experience replay, which trains on stored rows of earlier tasks again."""
     replayed = Replayed(rows, mode, every if mode == "sparse" else 0, replace)
     rules = [Rule("compared", stream=compare_with_batch)] if compared == "batch" else []
     return compose(*rules, memory=episodes(memory), replay=replayed)
@@ -118,13 +119,16 @@ def compare_with_batch(objective: Objective, model: Any) -> Objective:
 
 
 def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:
-    """No update against the gradient of rows from the memory."""
+    """Makes A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
     rule = Rule("agem", link=projection.agem())
     return compose(rule, memory=episodes(memory), replay=Replayed(rows, "reference", every))
 
 
 def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
-    """No update against the gradient of the rows of any earlier task; the memory is shared equally by the tasks."""
+    """Makes GEM, which projects gradients so that the loss of stored rows increases for no earlier task.
+
+    Every task has an equal share of the memory.
+    """
     link = projection.gem(margin=margin, epsilon=epsilon, stored=stored)
     rule = Rule("gem", link=link, needs=Needs(tasks_in_training=True))
     of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
@@ -140,18 +144,18 @@ def ewc(
     form: Literal["separate", "online"] = "separate",
     decay: float = 1.0,
 ) -> Method:
-    """A quadratic penalty around what earlier tasks left, weighed by the Fisher information of their data.
+    """Makes EWC: a quadratic penalty for leaving the parameters after earlier tasks, weighted by Fisher information.
 
-    Differs from the papers or their code: the information is of rows read from an empty memory, of the mean over a
-    row's targets. Tables, which have no dense gradient, are not consolidated.
+    Differs from the papers or their code: the information is that of the mean over a row's targets, for rows that are
+    read with an empty memory. Value tables, which have no dense gradient, get no penalty.
     """
 
     def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
         likelihood, log_probs = row_functions(model, state)
-        rows, there = rows_and_weights(batch)
-        named: dict[str, Any] = {"log_probs": log_probs, "key": key} if fisher == "true" else {}
+        rows, weights = rows_and_weights(batch)
+        options: dict[str, Any] = {"log_probs": log_probs, "key": key} if fisher == "true" else {}
         labels = rows.targets
-        return penalties.fisher(likelihood, state.params, rows, labels, kind=fisher, weights=there, **named)
+        return penalties.fisher(likelihood, state.params, rows, labels, kind=fisher, weights=weights, **options)
 
     online = decay if form == "online" else None
     return compose(consolidating("ewc", weight, importance, batches, lambda first: {"decay": online}))
@@ -164,62 +168,62 @@ def mas(
     batches: int = 32,
     alpha: float | None = None,
 ) -> Method:
-    """The penalty weighed by how much the outputs depend on a parameter.
+    """Makes MAS: a quadratic penalty weighted by how much the outputs depend on each parameter.
 
     Differs from the paper: it has no 1/2 in its penalty, so that its lambda is half of `weight`.
     """
 
     def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
         del key
-        rows, there = rows_and_weights(batch)
+        rows, weights = rows_and_weights(batch)
         outputs = lambda params, row: output_of(model, state, params, row)
-        return penalties.sensitivity(outputs, state.params, rows, kind=flavour, weights=there)
+        return penalties.sensitivity(outputs, state.params, rows, kind=flavour, weights=weights)
 
-    def how(first: bool) -> dict[str, float]:
+    def consolidation(first: bool) -> dict[str, float]:
         return {"decay": 1.0} if alpha is None else {"decay": alpha, "share": 1.0 if first else 1 - alpha}
 
-    return compose(consolidating("mas", weight, importance, batches, how))
+    return compose(consolidating("mas", weight, importance, batches, consolidation))
 
 
 def si(*, weight: float = 1.0, damping: float = 0.1) -> Method:
-    """The penalty weighed by what a parameter has contributed to the fall of the loss.
+    """Makes SI: a quadratic penalty weighted by how much each parameter has contributed to the fall of the loss.
 
     Differs from the paper: it has no 1/2 in its penalty, so that its c is half of `weight`.
     """
 
     def init(params: Any) -> dict[str, Any]:
         copy = jax.tree.map(jnp.copy, params)
-        kept = {"weight": jnp.asarray(weight, jnp.float32), "around": penalties.init_consolidated(params)}
-        return {**kept, "path": penalties.init_path(params), "start": copy}
+        penalty = {"weight": jnp.asarray(weight, jnp.float32), "around": penalties.init_consolidated(params)}
+        return {**penalty, "path": penalties.init_path(params), "start": copy}
 
-    def gather(kept: Any, before: Any, after: Any, gradients: Any) -> Any:
-        # The task's own gradient: without that of the penalty, which would count as progress.
-        pull = jax.grad(lambda params: kept["weight"] * penalties.quadratic_penalty(params, kept["around"]))(before)
-        own = jax.tree.map(lambda gradient, part: gradient - part, gradients, pull)
-        return {**kept, "path": penalties.accumulate_path(kept["path"], before, after, own)}
+    def gather(stored: Any, before: Any, after: Any, gradients: Any) -> Any:
+        # The gradient of the penalty is subtracted: it would count as progress on the task.
+        pull = jax.grad(lambda params: stored["weight"] * penalties.quadratic_penalty(params, stored["around"]))(before)
+        of_task = jax.tree.map(lambda gradient, part: gradient - part, gradients, pull)
+        return {**stored, "path": penalties.accumulate_path(stored["path"], before, after, of_task)}
 
     @jax.jit
-    def consolidated(state: TrainState) -> Any:
-        kept, params = state.method["si"], state.params
-        found = penalties.path_importance(kept["path"], kept["start"], params, damping=damping)
-        around = penalties.consolidate(kept["around"], found, params, decay=1.0)
+    def consolidate(state: TrainState) -> Any:
+        stored, params = state.method["si"], state.params
+        importance = penalties.path_importance(stored["path"], stored["start"], params, damping=damping)
+        around = penalties.consolidate(stored["around"], importance, params, decay=1.0)
         path, start = penalties.init_path(params), jax.tree.map(jnp.copy, params)
-        return {**kept, "around": around, "path": path, "start": start}
+        return {**stored, "around": around, "path": path, "start": start}
 
     def after(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
         del context, task
-        return with_kept(state, "si", consolidated(state))
+        return with_kept(state, "si", consolidate(state))
 
-    laid = penalised("si")
-    rule = Rule("si", init, laid, laid, after_update=gather, after=after, needs=TOLD_BORDERS)
+    wrap = penalised("si")
+    rule = Rule("si", init, wrap, wrap, after_update=gather, after=after, needs=TOLD_BORDERS)
     return compose(rule)
 
 
 def lwf(*, weight: float = 1.0, temperature: float = 2.0) -> Method:
-    """The model before the task teaches on the task's inputs.
+    """Makes LwF: distillation from the model before a task, on the inputs of the task.
 
-    Differs from the paper: one head for all classes, with a temperature of its own; before the first task nobody
-    teaches. The divergence is over all classes of the head, of which those that nobody has seen count little.
+    Differs from the paper: all classes share one head, and the temperature is a setting. There is no teacher during the
+    first task. The divergence is over all classes of the head; classes that were never seen contribute little.
     """
     return compose(taught("lwf", weight, temperature, stream=True))
 
@@ -227,20 +231,20 @@ def lwf(*, weight: float = 1.0, temperature: float = 2.0) -> Method:
 def logit_kd(
     *, memory: EpisodicMemory, rows: int, weight: float = 1.0, temperature: float = 2.0, annealed: bool = False
 ) -> Method:
-    """Replay, with the model before the task as teacher of the replayed rows."""
+    """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
     rule = taught("logit_kd", weight, temperature, stream=False, annealed=annealed)
     return compose(rule, memory=episodes(memory), replay=Replayed(rows, "mixed"))
 
 
 def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
-    """The memory that settings describe.
+    """Makes the options of an episodic memory from its settings.
 
     Args:
-      settings: of the memory.
-      keys: as in `Episodes`.
+      settings: Settings of the memory.
+      keys: Function that computes the keys of rows. None for a memory without keys. See `Episodes`.
 
     Raises:
-      ValueError: a policy that compares keys, for a memory without.
+      ValueError: the policy compares keys and the memory has none.
     """
     scores, again, metrics = None, None, {}
     match settings.policy:
@@ -264,22 +268,22 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
                     "lifelong.method.memory.policy: given 'diversity', allowed: another one, or MbPA (it has keys)"
                 )
             signs, relative = {"unlike": 1, "like": -1}, settings.unit == "median"
-            how: dict[str, Any] = {"sign": signs[settings.sign], "relative": relative, "full": settings.full}
-            policy = policies.diverse(settings.probability, settings.temperature, **how)
+            options: dict[str, Any] = {"sign": signs[settings.sign], "relative": relative, "full": settings.full}
+            policy = policies.diverse(settings.probability, settings.temperature, **options)
             if settings.place == "device":
-                given = settings.probability, settings.temperature
-                metrics = {"odds_of_writing": policies.spread_of_odds(*given, relative=relative)}
-    found = Episodes(settings.capacity, policy, keys, settings.groups, scores, again, metrics)
+                chances = settings.probability, settings.temperature
+                metrics = {"odds_of_writing": policies.spread_of_odds(*chances, relative=relative)}
+    memory = Episodes(settings.capacity, policy, keys, settings.groups, scores, again, metrics)
     written = {"all": 1.0, "random": settings.probability}.get(settings.policy, 0.0)
-    found = found._replace(written=written, drops=settings.full == "drop")
-    return found._replace(place=settings.place, index=settings.index)
+    memory = memory._replace(written=written, drops=settings.full == "drop")
+    return memory._replace(place=settings.place, index=settings.index)
 
 
-# Rules
+# Components
 
 
 def anew() -> Rule:
-    """Before each task but the first, the parameters that training began with, and an optimiser at its beginning."""
+    """Makes a component that resets parameters and optimiser to their first state before every task but the first."""
 
     def before(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
         del context
@@ -293,19 +297,24 @@ def anew() -> Rule:
 
 
 def penalised(name: str) -> Callable[[Objective, Any], Objective]:
-    """Lays over an objective the penalty around what is kept under this name; its strength is kept beside it."""
+    """Makes a wrapper that adds a quadratic penalty for leaving the parameters after earlier tasks.
+
+    Args:
+      name: Name of the component in `TrainState.method`. Its state has the weight of the penalty under "weight", and
+        parameters with their importances under "around".
+    """
 
     def penalty(params: Any, method: Any) -> Any:
-        kept = method[name]
-        return kept["weight"] * penalties.quadratic_penalty(params, kept["around"])
+        stored = method[name]
+        return stored["weight"] * penalties.quadratic_penalty(params, stored["around"])
 
-    def lay(objective: Objective, model: Any) -> Objective:
+    def wrap(objective: Objective, model: Any) -> Objective:
         del model
-        called = f"{name}/penalty"
-        loss = with_penalty(objective.loss, called, penalty)
-        return objective._replace(loss=loss, coefficients={**objective.coefficients, called: 1.0})
+        loss_name = f"{name}/penalty"
+        loss = with_penalty(objective.loss, loss_name, penalty)
+        return objective._replace(loss=loss, coefficients={**objective.coefficients, loss_name: 1.0})
 
-    return lay
+    return wrap
 
 
 def consolidating(
@@ -315,14 +324,14 @@ def consolidating(
     batches: int,
     how: Callable[[bool], dict[str, Any]],
 ) -> Rule:
-    """A penalty whose importances are measured on the task's data after it.
+    """Makes a component with a quadratic penalty whose importances are measured on the data of a task after it.
 
     Args:
-      name: of what is kept.
-      weight: of the penalty.
-      importance: `importance(model, state, batch, key) -> (sums, their weight)`.
-      batches: of the task's data, from its beginning.
-      how: `how(first task?)`, arguments of `penalties.consolidate`.
+      name: Name of the component in `TrainState.method`.
+      weight: Weight of the penalty.
+      importance: `importance(model, state, batch, key)` returns sums of importances over a batch and their weight.
+      batches: Number of batches to measure on, from the beginning of the task's data.
+      how: `how(is_first_task)` returns keyword arguments of `penalties.consolidate`.
     """
 
     def init(params: Any) -> dict[str, Any]:
@@ -337,23 +346,28 @@ def consolidating(
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
         assert sums is not None
         information = jax.tree.map(lambda leaf: leaf / jnp.maximum(sums[1], 1), sums[0])
-        kept = state.method[name]
-        around = jax.jit(lambda *given: penalties.consolidate(*given, **how(task.index == 0)))(
-            kept["around"], information, state.params
+        stored = state.method[name]
+        around = jax.jit(lambda *arrays: penalties.consolidate(*arrays, **how(task.index == 0)))(
+            stored["around"], information, state.params
         )
         context.report(f"{name}: consolidated after task {task.index}, from {int(sums[1])} gradients")
-        return with_kept(state, name, {**kept, "around": around})
+        return with_kept(state, name, {**stored, "around": around})
 
-    laid = penalised(name)
-    return Rule(name, init, laid, laid, after=after, needs=TOLD_BORDERS)
+    wrap = penalised(name)
+    return Rule(name, init, wrap, wrap, after=after, needs=TOLD_BORDERS)
 
 
 def taught(name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False) -> Rule:
-    """The model before a task teaches the rows of the stream, or those that are replayed; not in the first task.
+    """Makes a component that distills from the model before a task, during every task but the first.
 
-    Where it is annealed, its weight falls to nothing in the course of a stage.
+    Args:
+      name: Name of the component in `TrainState.method`.
+      weight: Weight of the divergence from the teacher.
+      temperature: Temperature of the softmax of teacher and student.
+      stream: Whether rows of the stream are distilled. If not, replayed rows are.
+      annealed: Whether the weight falls linearly to 0 in the course of a stage.
     """
-    called = f"{name}/divergence"
+    loss_name = f"{name}/divergence"
 
     def init(params: Any) -> dict[str, Any]:
         return {"weight": jnp.zeros((), jnp.float32), "teacher": jax.tree.map(jnp.copy, params)}
@@ -361,32 +375,34 @@ def taught(name: str, weight: float, temperature: float, *, stream: bool, anneal
     def teacher(method: Any) -> Any:
         return {"params": method[name]["teacher"]}
 
-    def lay(objective: Objective, model: Any) -> Objective:
-        distilled = with_distillation(model_loss(model, output=True), called, model, teacher, temperature=temperature)
+    def wrap(objective: Objective, model: Any) -> Objective:
+        distilled = with_distillation(
+            model_loss(model, output=True), loss_name, model, teacher, temperature=temperature
+        )
 
-        def weighed(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
+        def weighted(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
             memory, batch_stats, nll, aux = distilled(variables, memory, segment, key)
-            share, divergence = variables["method"][name]["weight"], aux.losses[called]
+            share, divergence = variables["method"][name]["weight"], aux.losses[loss_name]
             share = share * (1 - share_done(variables["method"])) if annealed else share
-            losses = {**aux.losses, called: dataclasses.replace(divergence, total=share * divergence.total)}
+            losses = {**aux.losses, loss_name: dataclasses.replace(divergence, total=share * divergence.total)}
             return memory, batch_stats, nll, dataclasses.replace(aux, losses=losses)
 
-        return objective._replace(loss=weighed, coefficients={**objective.coefficients, called: 1.0})
+        return objective._replace(loss=weighted, coefficients={**objective.coefficients, loss_name: 1.0})
 
     def before(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
         del context
         strength = jnp.asarray(weight if task.index else 0.0, jnp.float32)
         return with_kept(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
 
-    laid: dict[str, Any] = {"stream": lay} if stream else {"memory": lay}
-    return Rule(name, init, **laid, before=before, needs=TOLD_BORDERS, counts=annealed)
+    wrappers: dict[str, Any] = {"stream": wrap} if stream else {"memory": wrap}
+    return Rule(name, init, **wrappers, before=before, needs=TOLD_BORDERS, counts=annealed)
 
 
-# What rules ask of a model
+# Functions of a model that components use
 
 
 def uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
-    """1 less the probability of the most probable class, `[rows]`."""
+    """Computes the uncertainty of the model about rows: 1 minus the highest class probability, floats `[rows]`."""
     del method
     output = read_segment(model, variables, model.init_state(rows.inputs.shape[0]), rows, deterministic=True)[0]
     log_probs = model.apply(variables, output, method="log_probs")
@@ -394,37 +410,37 @@ def uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
 
 
 def answered(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
-    """Whether the most probable choice is the target, of all targets of a row: bool `[rows]`."""
+    """Returns whether the most probable class is the target at all targets of a row, bool `[rows]`."""
     del method
     output = read_segment(model, variables, model.init_state(rows.inputs.shape[0]), rows, deterministic=True)[0]
-    found = jnp.argmax(model.apply(variables, output, method="log_probs"), axis=-1)
-    return jnp.all((found == rows.targets) | (rows.weights == 0), axis=-1)
+    answers = jnp.argmax(model.apply(variables, output, method="log_probs"), axis=-1)
+    return jnp.all((answers == rows.targets) | (rows.weights == 0), axis=-1)
 
 
 def with_kept(state: TrainState, name: str, kept: Any) -> TrainState:
-    """The state with other things kept under a name."""
+    """Returns the state with the state of a component replaced under its name."""
     return dataclasses.replace(state, method={**state.method, name: kept})
 
 
 def read(context: Context) -> Iterator[Batch]:
-    """The batches of a stage's stream, from its beginning."""
+    """Iterates over the batches of the stream of a stage, from its beginning."""
     return (batch for _, batch in context.data() if batch is not None)
 
 
 def rows_and_weights(batch: Batch) -> tuple[Batch, Any]:
-    """All rows of a batch, of all its segments, `[rows, ...]`; and 1 for those that ask for something."""
+    """Returns the rows of all segments of a batch, `[rows, ...]`, and weights: 1 for rows with targets, else 0."""
     rows = rows_of(batch)
     return rows, jnp.any(rows.weights > 0, axis=-1).astype(jnp.float32)
 
 
 def output_of(model: Any, state: TrainState, params: Any, row: Batch) -> Any:
-    """What the model gives for one row, in evaluation mode."""
-    variables, one = {**model_variables(state), "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
-    return read_segment(model, variables, model.init_state(1), one, deterministic=True)[0]
+    """Applies the model to a single row in evaluation mode and returns its output, `[1, ...]`."""
+    variables, batch = {**model_variables(state), "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
+    return read_segment(model, variables, model.init_state(1), batch, deterministic=True)[0]
 
 
 def row_functions(model: Any, state: TrainState) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`log_likelihood(params, row, targets)`, the mean over a row's targets, and `log_probs(params, row)`."""
+    """Makes two functions of a row: `log_likelihood(params, row, targets)`, a mean, and `log_probs(params, row)`."""
 
     def log_likelihood(params: Any, row: Batch, targets: Any) -> Any:
         variables = {**model_variables(state), "params": params}

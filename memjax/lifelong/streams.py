@@ -1,7 +1,7 @@
-"""Streams of tasks: which examples stand in which order, and which update comes next.
+"""Streams of tasks: the order of their examples, and the order of the updates that read them.
 
-What is decided here is decided on the host, as a function of counters that the position of a stream holds, so that a
-run goes on where it was stopped, in the middle of an epoch too.
+Both are computed on the host from the counters in the position of a stream. So a stopped run continues exactly where it
+stood, even in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ TASK = "task"
 
 
 class Part(NamedTuple):
-    """The examples of a task in a stream.
+    """The training examples of one task, with their place in the stream of all tasks.
 
     Attributes:
-      examples: of its training split.
-      task: its number in the stream.
-      first: examples of the tasks before it: what is added to their numbers, so that no two of a run have one number.
+      examples: Examples of the training split of the task.
+      task: Number of the task in the stream, from 0.
+      first: Number of examples of all earlier tasks. Added to an example's number in its task, it makes a number that
+        is unique in the run.
     """
 
     examples: Examples
@@ -53,7 +54,7 @@ class Part(NamedTuple):
 
 
 class Chosen(Examples):
-    """Some examples of others, by their numbers.
+    """A subset of a data set, in a given order, possibly with repetitions.
 
     Example:
       >>> from memjax.data.vectors import LabelledVectors, Vectors
@@ -64,11 +65,11 @@ class Chosen(Examples):
     """
 
     def __init__(self, examples: Examples, numbers: np.ndarray):
-        """Reads nothing.
+        """Stores the numbers of the examples. Examples are read when they are asked for.
 
         Args:
-          examples: all of them.
-          numbers: which, in which order; one may stand there more than once.
+          examples: The whole data set.
+          numbers: Numbers of the examples of the subset, in its order. Numbers may repeat.
         """
         self._examples, self._numbers = examples, numbers
         digest = hashlib.sha256(f"{examples.fingerprint}".encode() + numbers.astype("<i8").tobytes())
@@ -85,27 +86,29 @@ class Chosen(Examples):
 
 
 class JoinedExamples(Examples):
-    """The examples of one or more tasks, one after the other; `extras["example"]` is a number of its own in the run.
+    """A data set of the examples of one or more tasks, one task after the other or in a given order.
+
+    Every example gets its number in the run, which is unique, as the extra "example".
 
     Example:
       >>> from memjax.data.vectors import LabelledVectors, Vectors
       >>> values = lambda size: Vectors(np.zeros((size, 2)), np.zeros(size, np.int32), np.arange(size), classes=(0,))
       >>> vectors = lambda size: LabelledVectors(values(size), length=2, num_classes=2)
-      >>> both = JoinedExamples([Part(vectors(3), 0, 0), Part(vectors(2), 1, 3)], tells_task=True)
-      >>> [int(both.example(i).context[name]) for i in (0, 4) for name in ("example", "task")]
+      >>> tasks = JoinedExamples([Part(vectors(3), 0, 0), Part(vectors(2), 1, 3)], tells_task=True)
+      >>> [int(tasks.example(i).context[name]) for i in (0, 4) for name in ("example", "task")]
       [0, 0, 4, 1]
     """
 
     def __init__(self, parts: Sequence[Part], *, tells_task: bool = False, order: np.ndarray | None = None):
-        """Reads nothing.
+        """Stores the order of the examples. Examples are read when they are asked for.
 
         Args:
-          parts: the tasks.
-          tells_task: every example says its task in `extras["task"]`.
-          order: of all examples, numbers of those in their parts' order; None = that order.
+          parts: Examples of every task.
+          tells_task: Whether to add the task number of every example to its extras, as "task".
+          order: Permutation of all examples: their numbers in the joined tasks. None for one task after the other.
 
         Raises:
-          ValueError: a task without examples.
+          ValueError: a task has no examples.
         """
         for part in parts:
             if not len(part.examples):
@@ -113,25 +116,26 @@ class JoinedExamples(Examples):
         self._parts, self._tells_task = tuple(parts), tells_task
         self._ends = np.cumsum([len(part.examples) for part in parts])
         self._order = np.arange(self._ends[-1]) if order is None else order
-        told = "/".join([str(part.examples.fingerprint) for part in parts] + ["task"] * tells_task)
-        digest = hashlib.sha256(told.encode() + self._order.astype("<i8").tobytes())
+        identity = "/".join([str(part.examples.fingerprint) for part in parts] + ["task"] * tells_task)
+        digest = hashlib.sha256(identity.encode() + self._order.astype("<i8").tobytes())
         self.fingerprint = "joined-" + digest.hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self._order)
 
     def _find(self, index: int) -> tuple[Part, int]:
+        """Returns the task of an example and its number in the task."""
         place = int(self._order[index])
         part = int(np.searchsorted(self._ends, place, side="right"))
         return self._parts[part], place - (int(self._ends[part - 1]) if part else 0)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
         part, number = self._find(index)
-        found = part.examples.example(number, epoch)
-        context = {**found.context, EXAMPLE: np.array(part.first + number, np.int32)}
+        example = part.examples.example(number, epoch)
+        context = {**example.context, EXAMPLE: np.array(part.first + number, np.int32)}
         if self._tells_task:
             context[TASK] = np.array(part.task, np.int32)
-        return dataclasses.replace(found, context=context)
+        return dataclasses.replace(example, context=context)
 
     def num_bytes(self, index: int, /) -> int:
         part, number = self._find(index)
@@ -139,15 +143,18 @@ class JoinedExamples(Examples):
 
 
 def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndarray:
-    """The order of the examples of all tasks in a stream without borders, int64 `[examples]`.
+    """Orders the examples of all tasks for a stream whose task boundaries are unknown to the learner.
 
-    Every task's examples are shuffled; then each moves by up to half of `width` places to either side, so that over so
-    many examples one task goes over into the next.
+    The examples of every task are shuffled. Then each moves by up to half of `width` places in either direction, so
+    that one task blends into the next over `width` examples.
 
     Args:
-      sizes: examples of each task.
-      width: in examples; 0 = sharp borders, `inf` = all tasks fully mixed.
-      seed: of the order.
+      sizes: Number of examples of each task.
+      width: Number of examples over which tasks blend. 0 for sharp boundaries, `inf` for fully mixed tasks.
+      seed: Seed of the order.
+
+    Returns:
+      Example numbers in the order of reading, int64 `[examples]`.
 
     Example:
       >>> task_free_order([3, 2], width=0, seed=0).tolist()  # 0 to 2 are the first task's
@@ -156,9 +163,9 @@ def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndar
       [0, 1, 2, 3, 4]
     """
     starts = np.cumsum([0, *sizes[:-1]])
-    both = zip(starts, sizes, strict=True)
+    tasks = zip(starts, sizes, strict=True)
     order = np.concatenate(
-        [start + epoch_order(size, seed=seed, epoch=index) for index, (start, size) in enumerate(both)]
+        [start + epoch_order(size, seed=seed, epoch=index) for index, (start, size) in enumerate(tasks)]
     )
     if width == np.inf:
         return order[epoch_order(len(order), seed=seed, epoch=len(sizes))]
@@ -168,12 +175,14 @@ def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndar
 
 
 class Schedule(NamedTuple):
-    """Which updates stand between those of the stream.
+    """A schedule of updates of another kind, such as replay, between those of the stream.
 
     Attributes:
-      every: examples from one to the next, counted from the first of the run; 0 = none.
-      kind: of the update that is due.
-      reads: it takes the place of the stream's update, and reads its batch; else it follows it, without a batch.
+      every: Number of examples of the stream from one such update to the next, counted from the beginning of the run.
+        0 for none.
+      kind: Name of the kind of these updates.
+      reads: Whether such an update replaces an update of the stream and reads its batch. If not, it follows the update
+        and gets no batch.
     """
 
     every: int = 0
@@ -181,27 +190,34 @@ class Schedule(NamedTuple):
     reads: bool = False
 
     def plan(self, examples: int, rows: int, epochs: int, before: Plan | None) -> Plan:
-        """The updates of a stage that follows those of `before`; None = it is the first."""
+        """Plans the updates of a stage.
+
+        Args:
+          examples: Number of examples of the stage.
+          rows: Number of rows of a batch.
+          epochs: Number of times that each example is read.
+          before: Plan of the stage before. None for the first stage.
+        """
         return Plan(examples, rows, epochs, before.seen + before.total if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Kind of update -> an example of its batches, of one of the stream."""
+        """Returns a batch for each kind of update, or None for updates without one, from a batch of the stream."""
         other = {self.kind: example if self.reads else None} if self.every else {}
         return {STREAM: example, **other}
 
 
 class Plan(NamedTuple):
-    """The updates of a stage, counted before it begins: one for every batch, and those of its schedule.
+    """A plan of the updates of a stage, made before it begins: one for every batch, and those of its schedule.
 
-    Rows do not wait for each other at the end of an epoch (`memjax.data.rows`): while every row has something to read
-    a batch is full, and the examples that are left over fill no more than a part of the last ones.
+    Rows do not wait for each other at the end of an epoch (`memjax.data.rows`). Batches are full as long as all rows
+    have something to read, and the examples that are left over are spread over the last batches.
 
     Attributes:
-      examples: of the stage, each once.
-      rows: of a batch.
-      epochs: how often each is read.
-      seen: examples of the run before the stage.
-      schedule: of other updates.
+      examples: Number of different examples of the stage.
+      rows: Number of rows of a batch.
+      epochs: Number of times that each example is read.
+      seen: Number of examples that the run reads before the stage.
+      schedule: Schedule of the other updates.
 
     Example:
       >>> plan = Plan(examples=7, rows=3, epochs=1, seen=0, schedule=Schedule(every=3))
@@ -217,59 +233,60 @@ class Plan(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Examples that are read."""
+        """Number of examples that the stage reads, with repetitions."""
         return self.examples * self.epochs
 
     @property
     def batches(self) -> int:
-        """Updates that read the stream."""
+        """Number of updates that read a batch of the stream."""
         return self.epochs * -(-self.examples // self.rows)
 
     @property
     def updates(self) -> int:
-        """All updates."""
+        """Number of all updates."""
         return self.batches + (0 if self.schedule.reads else self.num_due)
 
     @property
     def left_out(self) -> int:
-        """Examples that no update reads."""
+        """Number of examples that no update reads."""
         return 0
 
     @property
     def num_due(self) -> int:
-        """Updates of the schedule."""
+        """Number of updates of the schedule."""
         every = self.schedule.every
         return (self.seen + self.total) // every - self.seen // every if every else 0
 
     def count(self, batch: int) -> int:
-        """Examples of a batch."""
+        """Returns the number of examples of a batch, by the number of the batch in the stage."""
         full = self.epochs * (self.examples // self.rows)
         return self.rows if batch < full else self.examples % self.rows
 
     def before(self, batch: int) -> int:
-        """Examples of the run before a batch."""
+        """Returns the number of examples that the run reads before a batch, by the number of the batch in the stage."""
         full = self.epochs * (self.examples // self.rows)
         return self.seen + min(batch, full) * self.rows + max(batch - full, 0) * (self.examples % self.rows)
 
     def is_due(self, batch: int) -> bool:
-        """Whether an update of the schedule is due with a batch."""
+        """Returns whether an update of the schedule is due with a batch, by the number of the batch in the stage."""
         every, before = self.schedule.every, self.before(batch)
         return bool(every) and (before + self.count(batch)) // every > before // every
 
     def stream(self, batches: RowStream, position: Mapping[str, Any] | None = None) -> PlannedStream:
-        """The updates from a position on; `batches` stand there too."""
+        """Returns the updates of the stage from a position on. `batches` must be at the same position."""
         return PlannedStream(batches, self, position)
 
 
 def replay_frequency(interval: int, batch: int, steps: int) -> int:
-    """Every how many episodes one is a replay: `ceil((R_I / b + 1) / (m + 1))` (Holla et al. 2020).
+    """Computes the number of episodes from one replay to the next: `ceil((R_I / b + 1) / (m + 1))` (Holla et al. 2020).
 
-    An episode reads m + 1 batches of the stream, one of a replay m: replays are about `interval` examples apart.
+    An episode reads m + 1 batches of the stream, and a replay episode reads m. So replays are about `interval` examples
+    apart.
 
     Args:
-      interval: examples of the stream from one replay to the next (R_I), at least those of a batch.
-      batch: examples of a batch (b).
-      steps: of the inner loop (m).
+      interval: Number of examples of the stream from one replay to the next (R_I), at least a batch.
+      batch: Number of examples of a batch (b).
+      steps: Number of steps of the inner loop (m).
 
     Example:
       >>> replay_frequency(9600, 16, 5), replay_frequency(1600, 4, 5), replay_frequency(32, 32, 0)
@@ -279,14 +296,16 @@ def replay_frequency(interval: int, batch: int, steps: int) -> int:
 
 
 class EpisodeSchedule(NamedTuple):
-    """Episodes of several batches: those to adapt to, and a query, which now and then is of the memory.
+    """A schedule of episodes: updates that adapt to several batches and learn a query, sometimes from the memory.
 
     Attributes:
-      every: examples of the stream from one replay to the next, about (`replay_frequency`); 0 = none.
-      kind: of the update whose query is of the memory.
-      reads: it reads batches of the stream.
-      steps: batches that an update adapts to (m).
-      keeps_last: batches at the end that fill no episode are one all the same, with fewer steps.
+      every: Approximate number of examples of the stream from one replay episode to the next (`replay_frequency`). 0
+        for no replay.
+      kind: Name of the kind of replay episodes, whose query comes from the memory.
+      reads: Whether replay episodes read batches of the stream. They always do.
+      steps: Number of batches that an episode adapts to (m).
+      keeps_last: Whether batches that are left at the end of a stage form an episode with fewer steps. If not, they are
+        not read.
     """
 
     every: int = 0
@@ -296,11 +315,18 @@ class EpisodeSchedule(NamedTuple):
     keeps_last: bool = False
 
     def plan(self, examples: int, rows: int, epochs: int, before: EpisodePlan | None) -> EpisodePlan:
-        """The updates of a stage that follows those of `before`; None = it is the first."""
+        """Plans the episodes of a stage.
+
+        Args:
+          examples: Number of examples of the stage.
+          rows: Number of rows of a batch.
+          epochs: Number of times that each example is read.
+          before: Plan of the stage before. None for the first stage.
+        """
         return EpisodePlan(examples, rows, epochs, before.first + before.updates if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Kind of update -> shapes of its batches, of an example of one of the stream."""
+        """Returns the shapes of the batches of each kind of update, from a batch of the stream."""
         shape = lambda leaf, size: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
         several = lambda size: jax.tree.map(lambda leaf: shape(leaf, size), example) if size else None
         other = {self.kind: several(self.steps)} if self.every else {}
@@ -308,14 +334,14 @@ class EpisodeSchedule(NamedTuple):
 
 
 class EpisodePlan(NamedTuple):
-    """The episodes of a stage, counted before it begins. None reaches over into the next stage.
+    """A plan of the episodes of a stage, made before it begins. No episode extends into the next stage.
 
     Attributes:
-      examples: of the stream, each once.
-      rows: of a batch.
-      epochs: how often each is read.
-      first: episodes of the run before the stage.
-      schedule: of episodes.
+      examples: Number of different examples of the stage.
+      rows: Number of rows of a batch.
+      epochs: Number of times that each example is read.
+      first: Number of episodes that the run has before the stage.
+      schedule: Schedule of the episodes.
 
     Example:
       >>> plan = EpisodePlan(575_000, 16, 1, 0, EpisodeSchedule(every=9600, steps=5))
@@ -331,67 +357,68 @@ class EpisodePlan(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Examples of the stream."""
+        """Number of examples of the stream, with repetitions."""
         return self.examples * self.epochs
 
     @property
     def batches(self) -> int:
-        """Batches of the stream."""
+        """Number of batches of the stream."""
         return self.epochs * -(-self.examples // self.rows)
 
     def replays(self, episode: int) -> bool:
-        """Whether the query of an episode of the stage is of the memory."""
+        """Returns whether the query of an episode comes from the memory, by the number of the episode in the stage."""
         every, _, _, steps, _ = self.schedule
         return bool(every) and (self.first + episode + 1) % replay_frequency(every, self.rows, steps) == 0
 
     def size(self, episode: int) -> int:
-        """Batches of an episode of the stage."""
+        """Returns the number of batches of an episode, by the number of the episode in the stage."""
         return self.schedule.steps + (not self.replays(episode))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Batches that every episode reads; the last may have fewer than it asks for, where it is kept."""
-        left, found = self.batches, list[int]()
-        while left >= (size := self.size(len(found))):
-            found.append(size)
+        """Number of batches that every episode reads. A last episode that is kept may have fewer than the others."""
+        left, sizes = self.batches, list[int]()
+        while left >= (size := self.size(len(sizes))):
+            sizes.append(size)
             left -= size
-        return (*found, left) if left and self.schedule.keeps_last else tuple(found)
+        return (*sizes, left) if left and self.schedule.keeps_last else tuple(sizes)
 
     @property
     def updates(self) -> int:
-        """Episodes."""
+        """Number of episodes."""
         return len(self.sizes)
 
     @property
     def num_due(self) -> int:
-        """Episodes that replay."""
+        """Number of episodes that replay."""
         return sum(self.replays(episode) for episode in range(self.updates))
 
     @property
     def left_out(self) -> int:
-        """Examples that are in no episode."""
+        """Number of examples that are in no episode."""
         plan = Plan(self.examples, self.rows, self.epochs, 0, Schedule())
         return plan.total - plan.before(sum(self.sizes))
 
     def stream(self, batches: RowStream, position: Mapping[str, Any] | None = None) -> EpisodeStream:
-        """The episodes from a position on; `batches` stand there too."""
+        """Returns the episodes of the stage from a position on. `batches` must be at the same position."""
         return EpisodeStream(batches, self, position)
 
 
 class PlannedStream:
-    """The updates of a stage: batches of a stream, and what its plan has between them.
+    """An iterator over the updates of a stage: batches of a stream, with the updates of its plan between them.
 
     Attributes:
-      position: JSON-able: that of the batches, how many were read, and whether an update is due before the next.
+      position: JSON value with the position of the batches, the number of batches that were read, and whether an update
+        of the schedule is due before the next batch.
     """
 
     def __init__(self, batches: RowStream, plan: Plan, position: Mapping[str, Any] | None = None):
-        """Goes on with the next update.
+        """Makes an iterator that continues with the update after `position`.
 
         Args:
-          batches: at the same position.
-          plan: of the stage.
-          position: where an earlier stream stood; None = the beginning.
+          batches: Batches of the stream, at the same position.
+          plan: Plan of the stage.
+          position: Position of an earlier iterator. None for the beginning of the stage.
         """
         self._batches, self._plan = batches, plan
         self._read, self._due = (position["read"], position["due"]) if position else (0, False)
@@ -417,19 +444,19 @@ class PlannedStream:
 
 
 class EpisodeStream:
-    """The episodes of a stage: `[batches, rows, ...]` of a stream, the query behind what is adapted to.
+    """An iterator over the episodes of a stage: `[batches, rows, ...]` of a stream, the support first, then the query.
 
     Attributes:
-      position: JSON-able: that of the batches, and how many episodes were read.
+      position: JSON value with the position of the batches and the number of episodes that were read.
     """
 
     def __init__(self, batches: RowStream, plan: EpisodePlan, position: Mapping[str, Any] | None = None):
-        """Goes on with the next episode.
+        """Makes an iterator that continues with the episode after `position`.
 
         Args:
-          batches: at the same position.
-          plan: of the stage.
-          position: where an earlier stream stood; None = the beginning.
+          batches: Batches of the stream, at the same position.
+          plan: Plan of the stage.
+          position: Position of an earlier iterator. None for the beginning of the stage.
         """
         self._batches, self._plan, self._sizes = batches, plan, plan.sizes
         self._read = position["episodes"] if position else 0
@@ -446,10 +473,10 @@ class EpisodeStream:
             raise StopIteration
         number, replays = self._read, self._plan.replays(self._read)
         self._read += 1
-        found = [next(self._batches) for _ in range(self._sizes[number])]
+        batches = [next(self._batches) for _ in range(self._sizes[number])]
         kind, size = self._plan.schedule.kind if replays else STREAM, self._plan.size(number)
         if not size:
             return kind, None
-        # The batches that a last episode lacks are padding, in front: its query is the last one that there is.
-        nothing = [self._batches.empty() for _ in range(size - len(found))]
-        return kind, jax.tree.map(lambda *leaves: np.concatenate(leaves), *nothing, *found)
+        # The batches that a last episode lacks are padded in front: its query is the last batch of the stage.
+        nothing = [self._batches.empty() for _ in range(size - len(batches))]
+        return kind, jax.tree.map(lambda *leaves: np.concatenate(leaves), *nothing, *batches)
