@@ -1,7 +1,7 @@
-"""Colours of a report, and charts that are drawn alike: on a Matplotlib figure, readable on a phone and in print.
+"""Colours and charts of a report: lines, bars, heat maps, scatter plots and histograms in one style for Matplotlib.
 
-A figure is 7 inches wide, letters are 14 points: half the size on a phone 360 pixels wide, which can be read still. All
-charts take colours of this file only, so that a page shows them light or dark.
+A figure is 7 inches wide and its letters are 14 points high. On a phone 360 pixels wide they appear at half that size
+and are still readable. Charts use the colours of this file only, so that a page can show them light or dark.
 """
 
 from __future__ import annotations
@@ -31,46 +31,48 @@ __all__ = [
 ]
 
 INK = "#1d2129"
-"""Letters and axes."""
+"""Colour of letters and axes."""
 
 FAINT = "#9097a3"
-"""What stands behind: a grid, a reference, what is less than the rest."""
+"""Colour of things in the background: grids, reference lines, data of less interest."""
 
 PAPER = "#fffffe"
-"""What a figure lies on; not plain white, so that a page finds it among the colours of a picture."""
+"""Background colour of a figure."""
+# Not plain white, so that a page can tell it from white inside a picture and replace it in the dark theme.
 
 SERIES = ["#0072b2", "#d55e00", "#009e73", "#b3579a", "#3a9ad9", "#c28800"]
-"""Of what is compared, first to last: told apart by people who see fewer colours, and also by their lines."""
+"""Colours of the series of a chart, in order. People with colour blindness can tell them apart."""
 
 GAIN = "#2166ac"
-"""Better than without."""
+"""Colour of values above 0, where a memory or method helps."""
 
 LOSS = "#b2182b"
-"""Worse than without."""
+"""Colour of values below 0, where a memory or method harms."""
 
 WIDTH = 7.0
-"""Inches."""
+"""Width of every figure in inches."""
 
 LETTERS = 14
-"""points"""
+"""Size of the letters in points."""
 
 STROKES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)))
-"""of lines: the second to fourth round through `SERIES` takes the next one"""
+"""Matplotlib line styles. Each further pass through the colours of `SERIES` uses the next style."""
 
-MOST_CELLS = 900
-"""of a matrix that is drawn as shapes; more become one image"""
+MAX_VECTOR_CELLS = 900
+"""Largest number of cells of a matrix that is drawn as shapes. Larger matrices are drawn as one image."""
 
 LABEL = 40
-"""letters of a name in a legend, at most"""
+"""Largest number of letters of a name in a legend."""
 
-DEEPEST = 0.62
-"""opacity of the largest cell with a number in it: `INK` is read on it still"""
+MAX_CELL_OPACITY = 0.62
+"""Opacity of the darkest cell if numbers are written into the cells: text in `INK` stays readable on it."""
 
 PLACE = (1, 1, 1)
+"""Position of a chart that fills its figure: (rows, columns, index from 1)."""
 
 
 def style() -> dict[str, Any]:
-    """Settings of Matplotlib under which a figure of a report is drawn and written; the same figure, the same bytes."""
+    """Matplotlib settings for drawing and writing the figures of a report. Equal figures give equal SVG bytes."""
     return {
         "font.family": ["DejaVu Sans"],
         "font.size": LETTERS,
@@ -114,7 +116,10 @@ def style() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def new_figure(height: float = 3.0) -> Iterator[Any]:
-    """An empty figure `WIDTH` inches wide, in the style of a report while the context lasts.
+    """Opens an empty figure `WIDTH` inches wide. Inside the context Matplotlib draws in the style of a report.
+
+    Args:
+      height: Height of the figure in inches.
 
     Example:
       >>> with new_figure(2.0) as figure:
@@ -145,41 +150,44 @@ def lines(
     limits: tuple[float | None, float | None] | None = None,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Named lines over one axis; returns the axes.
+    """Draws a line chart of one or several named series and returns its Matplotlib axes.
 
     Args:
-      series: name -> its x and its y, of one length. One alone has no legend.
-      x: label of the axis, with its unit.
-      y: likewise.
-      log_x: a logarithmic axis, where all values are above 0.
-      log_y: likewise.
-      bands: name of a series -> least and most at each of its x, such as the error of its mean.
-      marks: a dot at each value: of few values.
-      borders: places on the x axis with a faint upright line, such as where a task ends.
-      levels: name -> a value with a faint level line, such as the score of guessing.
-      limits: of the y axis, None = from the data.
-      place: (rows, columns, index from 1) of a figure with several charts.
+      figure: Matplotlib figure to draw on.
+      series: Name of a series -> its x values and y values, two sequences of one length. A single series gets no
+        legend.
+      x: Label of the horizontal axis, with its unit.
+      y: Label of the vertical axis, with its unit.
+      title: Title of the chart. '' for none.
+      log_x: Whether the x axis is logarithmic. It stays linear if a value is 0 or below.
+      log_y: Whether the y axis is logarithmic. It stays linear if a value is 0 or below.
+      bands: Name of a series -> lower and upper end of a shaded band at each x, such as the error of a mean.
+      marks: Whether a dot marks each value. Meant for series of few values.
+      borders: Positions on the x axis of faint vertical lines, such as the ends of tasks.
+      levels: Name of a reference -> the y value of its faint horizontal line, such as the score of guessing.
+      limits: Lowest and highest value of the y axis. None takes them from the data.
+      place: Position of the chart in a figure of several: (rows, columns, index from 1).
     """
-    axes = _axes(figure, place, title, x, y)
-    _log_scales(axes, series.values(), log_x, log_y)
+    axes = _add_axes(figure, place, title, x, y)
+    _set_log_scales(axes, series.values(), log_x, log_y)
     for border in borders:
         axes.axvline(border, color=FAINT, linewidth=0.8, linestyle=(0, (2, 3)))
     for name, level in (levels or {}).items():
-        axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), label=_short(name, LABEL))
+        axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), label=_shorten(name, LABEL))
     for index, (name, (xs, ys)) in enumerate(series.items()):
         xs, ys = np.asarray(xs, float), np.asarray(ys, float)
         color, stroke = SERIES[index % len(SERIES)], STROKES[index // len(SERIES) % len(STROKES)]
         marker = "o" if marks or np.isfinite(ys).sum() == 1 else None
-        axes.plot(xs, ys, color=color, linestyle=stroke, marker=marker, markersize=5, label=_short(name, LABEL))
+        axes.plot(xs, ys, color=color, linestyle=stroke, marker=marker, markersize=5, label=_shorten(name, LABEL))
         if bands and name in bands:
             low, high = (np.asarray(side, float) for side in bands[name])
             axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
     if limits:
         axes.set_ylim(*limits)
-    _few_ticks(axes, place)
+    _limit_ticks(axes, place)
     axes.grid(True, axis="y")
     if len(series) + len(levels or {}) > 1:
-        _legend(axes, [*(levels or {}), *series], place)
+        _draw_legend(axes, [*(levels or {}), *series], place)
     return axes
 
 
@@ -198,21 +206,23 @@ def bars(
     limits: tuple[float | None, float | None] | None = None,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Bars, a group for each name, first on top; returns the axes.
+    """Draws a bar chart with one group of bars for each name, the first on top, and returns its Matplotlib axes.
 
     Args:
-      names: of the groups.
-      series: name -> a value for each group (NaN = none). One alone has no legend.
-      x: label of the horizontal axis, with its unit.
-      y: label of the vertical axis.
-      errors: name of a series -> half the length of the error bar of each value.
-      numbers: format of the number at the end of each bar, such as `{:.2f}`; '' = none.
-      upright: bars stand, first at the left: for short names, or a range of sizes.
-      signed: a value below 0 has the colour of a loss, above 0 that of a gain: for one series.
-      limits: of the axis of the values.
-      place: (rows, columns, index from 1) of a figure with several charts.
+      figure: Matplotlib figure to draw on.
+      names: Names of the groups.
+      series: Name of a series -> its value in each group, NaN for no bar. A single series gets no legend.
+      x: Label of the horizontal axis, with its unit.
+      y: Label of the vertical axis, with its unit.
+      title: Title of the chart. '' for none.
+      errors: Name of a series -> half the length of the error bar of each value.
+      numbers: Format of the number at the end of each bar, such as `{:.2f}`. '' for no numbers.
+      upright: Whether the bars are vertical, the first group at the left. Suits short names or ordered sizes.
+      signed: Whether bars below 0 have the colour of a loss and others the colour of a gain. For a single series.
+      limits: Lowest and highest value of the axis of values. None takes them from the data.
+      place: Position of the chart in a figure of several: (rows, columns, index from 1).
     """
-    axes = _axes(figure, place, title, x, y)
+    axes = _add_axes(figure, place, title, x, y)
     middle, thick = np.arange(len(names)), 0.8 / max(len(series), 1)
     for index, (name, values) in enumerate(series.items()):
         values = np.asarray(values, float)
@@ -220,11 +230,11 @@ def bars(
         color = [GAIN if value >= 0 else LOSS for value in values] if signed else SERIES[index % len(SERIES)]
         draw, error = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
         more = {error: errors[name], "ecolor": INK} if errors and name in errors else {}
-        shapes = draw(at, values, thick * 0.92, color=color, label=_short(name, LABEL), **more)
+        shapes = draw(at, values, thick * 0.92, color=color, label=_shorten(name, LABEL), **more)
         if numbers:
             shown = [numbers.format(value) if math.isfinite(value) else "" for value in values]
             axes.bar_label(shapes, labels=shown, padding=3, color=INK, fontsize=LETTERS - 1)
-    names = [_short(name, 14 if upright else 30) for name in names]
+    names = [_shorten(name, 14 if upright else 30) for name in names]
     (axes.set_xticks if upright else axes.set_yticks)(middle, names)
     if upright and sum(map(len, names)) > 46:
         axes.tick_params(axis="x", rotation=45)
@@ -235,12 +245,12 @@ def bars(
         (axes.set_ylim if upright else axes.set_xlim)(*limits)
     elif numbers:
         axes.margins(**{"y" if upright else "x": 0.16})
-    _few_ticks(axes, place, "y" if upright else "x")
+    _limit_ticks(axes, place, "y" if upright else "x")
     axes.grid(True, axis="y" if upright else "x")
     if any(np.min(np.nan_to_num(np.asarray(values, float)), initial=0.0) < 0 for values in series.values()):
         (axes.axhline if upright else axes.axvline)(0, color=INK, linewidth=0.8)
     if len(series) > 1:
-        _legend(axes, [*series], place)
+        _draw_legend(axes, [*series], place)
     return axes
 
 
@@ -259,23 +269,25 @@ def heat(
     signed: bool = False,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """A matrix, its first row on top, darker = more; returns the axes.
+    """Draws a matrix as a heat map, the first row on top and larger values darker, and returns its Matplotlib axes.
 
     Args:
-      matrix: [rows, columns]; NaN = empty.
-      rows: their names: all, or none where the axis is a number.
-      columns: likewise.
-      x: label below.
-      y: label at the left.
-      numbers: format of the number in each cell, such as `{:.2f}`; '' = none. A scale is beside a matrix without them.
-      low: value of an empty colour, None = 0 or the least.
-      high: of the full colour, None = the largest.
-      signed: below 0 in the colour of a loss, above 0 in that of a gain.
-      place: (rows, columns, index from 1) of a figure with several charts.
+      figure: Matplotlib figure to draw on.
+      matrix: Values `[rows, columns]`. NaN leaves a cell empty.
+      rows: Names of all rows. Empty if the vertical axis shows row numbers.
+      columns: Names of all columns. Empty if the horizontal axis shows column numbers.
+      x: Label below the matrix.
+      y: Label at the left of the matrix.
+      title: Title of the chart. '' for none.
+      numbers: Format of the number in each cell, such as `{:.2f}`. '' writes no numbers and draws a colour scale.
+      low: Value that is drawn without colour. None for 0, or the smallest value if that is negative.
+      high: Value that is drawn in full colour. None for the largest value.
+      signed: Whether values below 0 have the colour of a loss and others the colour of a gain. Then 0 has no colour.
+      place: Position of the chart in a figure of several: (rows, columns, index from 1).
     """
     matrix = np.asarray(matrix, float)
-    axes = _axes(figure, place, title, x, y)
-    deepest = DEEPEST if numbers else 1.0
+    axes = _add_axes(figure, place, title, x, y)
+    max_opacity = MAX_CELL_OPACITY if numbers else 1.0
     finite = matrix[np.isfinite(matrix)]
     if signed:
         high = high if high is not None else float(np.max(np.abs(finite), initial=0.0))
@@ -285,12 +297,12 @@ def heat(
         high = high if high is not None else float(np.max(finite, initial=low))
     share = np.nan_to_num(np.clip((np.abs(matrix) if signed else matrix - low) / ((high - low) or 1.0), 0.0, 1.0))
     colors = np.zeros((*matrix.shape, 4))
-    colors[..., :3] = np.where(matrix[..., None] < 0, _rgb(LOSS), _rgb(GAIN)) if signed else _rgb(SERIES[0])
-    colors[..., 3] = share * deepest
-    if matrix.size > MOST_CELLS and not numbers:
+    colors[..., :3] = np.where(matrix[..., None] < 0, _to_rgb(LOSS), _to_rgb(GAIN)) if signed else _to_rgb(SERIES[0])
+    colors[..., 3] = share * max_opacity
+    if matrix.size > MAX_VECTOR_CELLS and not numbers:
         axes.imshow(colors, aspect="auto", interpolation="nearest")
     else:
-        _cells(axes, matrix, colors, numbers)
+        _draw_cells(axes, matrix, colors, numbers)
     for names, count, ticks, limits in (
         (columns, matrix.shape[1], axes.set_xticks, axes.set_xlim),
         (rows, matrix.shape[0], axes.set_yticks, lambda least, most: axes.set_ylim(most, least)),
@@ -298,14 +310,14 @@ def heat(
         limits(-0.5, count - 0.5)
         if names:
             every = math.ceil(count / (24 if ticks == axes.set_yticks else 16))
-            ticks(np.arange(0, count, every), [_short(name, 24) for name in names][::every])
-    if columns and sum(len(_short(name, 24)) for name in columns) * place[1] > 40:
+            ticks(np.arange(0, count, every), [_shorten(name, 24) for name in names][::every])
+    if columns and sum(len(_shorten(name, 24)) for name in columns) * place[1] > 40:
         axes.tick_params(axis="x", rotation=60)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
     if not numbers:
-        _scale(figure, axes, low, high, signed)
+        _draw_color_scale(figure, axes, low, high, signed)
     return axes
 
 
@@ -322,38 +334,40 @@ def scatter(
     bare: bool = False,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Points, of classes; returns the axes.
+    """Draws a scatter plot of points, one colour and marker for each class, and returns its Matplotlib axes.
 
     Args:
-      points: [points, 2].
-      classes: of each point; () = one class.
-      x: label of the horizontal axis.
-      y: label of the vertical axis.
-      names: written beside each point; () = none.
-      size: of a dot, in square points.
-      bare: without ticks: of a projection whose axes mean nothing.
-      place: (rows, columns, index from 1) of a figure with several charts.
+      figure: Matplotlib figure to draw on.
+      points: Coordinates `[points, 2]`.
+      classes: Class of each point. () if all points are of one class.
+      x: Label of the horizontal axis.
+      y: Label of the vertical axis.
+      title: Title of the chart. '' for none.
+      names: Text beside each point. () for none.
+      size: Area of a dot in square points.
+      bare: Whether axes and ticks are hidden, as suits a projection whose axes have no meaning.
+      place: Position of the chart in a figure of several: (rows, columns, index from 1).
     """
     points = np.asarray(points, float).reshape(-1, 2)
-    axes = _axes(figure, place, title, x, y)
-    of = np.asarray([*classes] or [""] * len(points))
-    found = [*dict.fromkeys(of.tolist())]
-    for index, name in enumerate(found):
+    axes = _add_axes(figure, place, title, x, y)
+    class_of_point = np.asarray([*classes] or [""] * len(points))
+    class_names = [*dict.fromkeys(class_of_point.tolist())]
+    for index, name in enumerate(class_names):
         color, marker = SERIES[index % len(SERIES)], "os^DvP"[index // len(SERIES) % 6]
-        chosen = points[of == name]
+        chosen = points[class_of_point == name]
         axes.scatter(
-            *chosen.T, s=size, color=color, marker=marker, alpha=0.8, linewidths=0, label=_short(str(name), LABEL)
+            *chosen.T, s=size, color=color, marker=marker, alpha=0.8, linewidths=0, label=_shorten(str(name), LABEL)
         )
     for name, point in zip(names, points, strict=bool(names)):
-        axes.annotate(_short(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=LETTERS - 1)
+        axes.annotate(_shorten(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=LETTERS - 1)
     if bare:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
     else:
-        _few_ticks(axes, place)
-    if len(found) > 1:
-        _legend(axes, [*map(str, found)], place)
+        _limit_ticks(axes, place)
+    if len(class_names) > 1:
+        _draw_legend(axes, [*map(str, class_names)], place)
     return axes
 
 
@@ -368,51 +382,58 @@ def histogram(
     log_y: bool = False,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """How numbers are spread: the share of each name's that falls into each bin, bins of all alike; returns the axes.
+    """Draws histograms of one or several named sets of numbers over common bins and returns their Matplotlib axes.
+
+    The height of a bin is the share of a set's numbers that fall into it.
 
     Args:
-      values: name -> its numbers; those that are not finite are left out. One alone has no legend.
-      bins: how many, or their edges.
-      x: label below, with its unit.
-      y: label at the left.
-      log_y: a logarithmic axis of shares.
-      place: (rows, columns, index from 1) of a figure with several charts.
+      figure: Matplotlib figure to draw on.
+      values: Name of a set -> its numbers. Numbers that are not finite are ignored. A single set gets no legend.
+      bins: Number of bins, or their edges.
+      x: Label below the chart, with its unit.
+      y: Label at the left of the chart.
+      title: Title of the chart. '' for none.
+      log_y: Whether the axis of shares is logarithmic.
+      place: Position of the chart in a figure of several: (rows, columns, index from 1).
     """
-    axes = _axes(figure, place, title, x, y)
-    finite = {name: (numbers := np.ravel(np.asarray(v, float)))[np.isfinite(numbers)] for name, v in values.items()}
+    axes = _add_axes(figure, place, title, x, y)
+    finite = {
+        name: (numbers := np.ravel(np.asarray(unbinned, float)))[np.isfinite(numbers)]
+        for name, unbinned in values.items()
+    }
     edges = np.histogram_bin_edges(np.concatenate([*finite.values()] or [np.zeros(0)]), np.asarray(bins))
     for index, (name, numbers) in enumerate(finite.items()):
         share = np.histogram(numbers, edges)[0] / max(numbers.size, 1)
         color = SERIES[index % len(SERIES)]
         axes.stairs(share, edges, fill=True, color=color, alpha=0.6 if len(finite) == 1 else 0.18, linewidth=0)
-        axes.stairs(share, edges, color=color, linewidth=1.6, label=_short(name, LABEL))
+        axes.stairs(share, edges, color=color, linewidth=1.6, label=_shorten(name, LABEL))
     if log_y:
         axes.set_yscale("log")
-    _few_ticks(axes, place)
+    _limit_ticks(axes, place)
     axes.grid(True, axis="y")
     if len(finite) > 1:
-        _legend(axes, [*finite], place)
+        _draw_legend(axes, [*finite], place)
     return axes
 
 
-def _axes(figure: Any, place: tuple[int, int, int], title: str, x: str, y: str) -> Any:
+def _add_axes(figure: Any, place: tuple[int, int, int], title: str, x: str, y: str) -> Any:
     axes = figure.add_subplot(*place)
-    axes.set_title(_short(title, 64 // place[1]), color=INK)
-    axes.set_xlabel(_short(x, 64 // place[1]))
-    axes.set_ylabel(_short(y, 32))
+    axes.set_title(_shorten(title, 64 // place[1]), color=INK)
+    axes.set_xlabel(_shorten(x, 64 // place[1]))
+    axes.set_ylabel(_shorten(y, 32))
     return axes
 
 
-def _log_scales(axes: Any, series: Any, log_x: bool, log_y: bool) -> None:
-    """Logarithmic axes where every value has a logarithm."""
+def _set_log_scales(axes: Any, series: Any, log_x: bool, log_y: bool) -> None:
+    """Makes the wanted axes logarithmic if all finite values along them are above 0."""
     for wanted, side, scale in ((log_x, 0, axes.set_xscale), (log_y, 1, axes.set_yscale)):
-        values = [np.asarray(one[side], float) for one in series] if wanted else []
-        if wanted and all(np.all(one[np.isfinite(one)] > 0) for one in values):
+        values = [np.asarray(points[side], float) for points in series] if wanted else []
+        if wanted and all(np.all(numbers[np.isfinite(numbers)] > 0) for numbers in values):
             scale("log")
 
 
-def _few_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> None:
-    """At most five numbers on an axis, three where charts stand side by side; thousands as `k`, millions as `M`."""
+def _limit_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> None:
+    """Limits the numbers on an axis to five, or three if charts stand side by side, and writes them with k and M."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
     most = {"x": 5 if place[1] == 1 else 3, "y": 5 if place[0] < 3 else 4}
@@ -424,17 +445,17 @@ def _few_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> Non
         else:
             axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(
-            FuncFormatter(lambda value, _, axis=axis: _brief(float(value), *axis.get_view_interval()))
+            FuncFormatter(lambda value, _, axis=axis: _format_tick(float(value), *axis.get_view_interval()))
         )
 
 
-def _brief(value: float, low: float = 0.0, high: float = 0.0) -> str:
-    """A number of an axis from `low` to `high`, short, but so that its neighbours are others.
+def _format_tick(value: float, low: float = 0.0, high: float = 0.0) -> str:
+    """Writes a number of an axis from `low` to `high` with as few digits as tell it from the numbers beside it.
 
     Example:
-      >>> [_brief(value) for value in (0.0, 0.25, 12.0, 1500.0, 20000.0, 3e6, -0.001)]
+      >>> [_format_tick(value) for value in (0.0, 0.25, 12.0, 1500.0, 20000.0, 3e6, -0.001)]
       ['0', '0.25', '12', '1.5k', '20k', '3M', '-0.001']
-      >>> _brief(5.51412, 5.514, 5.5142)
+      >>> _format_tick(5.51412, 5.514, 5.5142)
       '5.51412'
     """
     span, largest = abs(high - low), max(abs(low), abs(high))
@@ -445,11 +466,11 @@ def _brief(value: float, low: float = 0.0, high: float = 0.0) -> str:
     return f"{value:.{digits}g}" if abs(value) > 1e-12 else "0"
 
 
-def _short(text: str, most: int) -> str:
-    """The text, its middle left out where it is longer than `most` letters.
+def _shorten(text: str, most: int) -> str:
+    """Shortens a text to `most` letters by cutting out its middle.
 
     Example:
-      >>> _short("layer_00/transformer_xl/memory_share", 20)
+      >>> _shorten("layer_00/transformer_xl/memory_share", 20)
       'layer_00/…mory_share'
     """
     text = " ".join(str(text).split())
@@ -458,9 +479,9 @@ def _short(text: str, most: int) -> str:
     return f"{text[: (most - 1) // 2]}…{text[len(text) - most // 2 :]}"
 
 
-def _legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> None:
-    """Above the axes, in as many columns as fit."""
-    longest = max(len(_short(name, LABEL)) for name in names)
+def _draw_legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> None:
+    """Draws a legend above the axes, in as many columns as fit."""
+    longest = max(len(_shorten(name, LABEL)) for name in names)
     columns = max(1, min(len(names), 56 // place[1] // (longest + 6), 4))
     rows = -(-len(names) // columns)
     if place[:2] == (1, 1) and rows > 2:  # more of it makes the figure higher and not the chart flatter
@@ -470,8 +491,8 @@ def _legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> Non
     axes.legend(ncols=columns, borderaxespad=0.2, handlelength=1.6, columnspacing=1.2, **above)
 
 
-def _cells(axes: Any, matrix: Any, colors: Any, numbers: str) -> None:
-    """Cells as shapes, so that their colours are those of the page."""
+def _draw_cells(axes: Any, matrix: Any, colors: Any, numbers: str) -> None:
+    """Draws the cells of a matrix as rectangles, whose colours a page can replace in its dark theme."""
     from matplotlib.patches import Rectangle
 
     size = min(LETTERS, max(7, 100 // max(matrix.shape[1], 1)))
@@ -488,8 +509,8 @@ def _cells(axes: Any, matrix: Any, colors: Any, numbers: str) -> None:
     axes.set_ylim(matrix.shape[0] - 0.5, -0.5)
 
 
-def _scale(figure: Any, axes: Any, low: float, high: float, signed: bool) -> None:
-    """What the colours of a matrix mean."""
+def _draw_color_scale(figure: Any, axes: Any, low: float, high: float, signed: bool) -> None:
+    """Draws the colour scale of a matrix as a legend of two or three values."""
     from matplotlib.patches import Patch
 
     shown = [(LOSS if value < 0 else GAIN, value) for value in (-high, high)] if signed else [(SERIES[0], high)]
@@ -501,6 +522,6 @@ def _scale(figure: Any, axes: Any, low: float, high: float, signed: bool) -> Non
     )
 
 
-def _rgb(color: str) -> tuple[float, float, float]:
+def _to_rgb(color: str) -> tuple[float, float, float]:
     red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return red, green, blue

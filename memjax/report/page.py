@@ -1,4 +1,4 @@
-"""One page of HTML that needs nothing besides: pictures, tables and shaded texts of panels, light and dark."""
+"""Writes a report as one self-contained HTML page with pictures, tables and shaded texts, in a light and dark theme."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Report", "Section", "make_page"]
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """What is said of one run, or of several.
+    """A section of a report: the panels about one run, or about all runs together.
 
     Attributes:
-      name: of its anchor.
-      title: '' = none: of a page with one section of one run.
-      panels: their names, and those of their parts, are unique in a report.
-      left: what is left out and why, a line each.
+      name: Name of the section's anchor in the page.
+      title: Heading of the section. '' for none, in a report about a single run.
+      panels: Panels of the section. Their names and the names of their items are unique in the report.
+      left: One line for everything that is left out, with the reason.
     """
 
     name: str
@@ -36,16 +36,16 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a page shows.
+    """The contents of a report page about one or several runs.
 
     Attributes:
-      title: of the page.
-      about: what it is, in a sentence.
-      names: of the runs.
-      header: a column a run: what it is and what it has come to.
-      settings: a column a run.
-      sections: shown one below the other.
-      drawn: name of a figure -> its picture in a page; those that are not there are drawn when the page is made.
+      title: Title of the page.
+      about: One sentence about the report.
+      names: Names of the runs.
+      header: Table of facts and scores with one column for each run.
+      settings: Table of all settings with one column for each run.
+      sections: Sections of the page, shown one below the other.
+      drawn: Name of a figure -> its SVG picture. Figures that are missing are drawn when the page is made.
     """
 
     title: str
@@ -58,12 +58,12 @@ class Report:
 
     @property
     def figures(self) -> list[Figure]:
-        """All of them, in their order."""
+        """All figures of the report in the order of the page."""
         return [part for s in self.sections for panel in s.panels for part in panel.parts if isinstance(part, Figure)]
 
 
 FOLDER = importlib.resources.files("memjax.report")
-"""of the templates"""
+"""Folder of the page's HTML templates."""
 
 LIGHT = {
     "ink": charts.INK,
@@ -73,7 +73,7 @@ LIGHT = {
     "loss": charts.LOSS,
     **{f"series-{number}": color for number, color in enumerate(charts.SERIES)},
 }
-"""name of a colour -> as it is drawn"""
+"""Colours of the light theme: name of a colour -> its value, which is also the value in the drawn pictures."""
 
 DARK = {
     "ink": "#e4e7ec",
@@ -89,7 +89,7 @@ DARK = {
         )
     ),
 }
-"""name of a colour -> on dark paper"""
+"""Colours of the dark theme: name of a colour -> its value."""
 
 OF_PAGE = {
     "quiet": ("#565e6b", "#a6aebb"),
@@ -97,7 +97,7 @@ OF_PAGE = {
     "shade": ("#f3f5f8", "#1f242c"),
     "link": ("#0b5cad", "#7db8f5"),
 }
-"""name -> light, dark; of letters and lines around the pictures"""
+"""Colours of text and lines around the pictures: name of a colour -> its value in the light and the dark theme."""
 
 SCRIPT = """
 (function () {
@@ -124,14 +124,14 @@ SCRIPT = """
   });
 })();
 """
-"""turns light to dark, and says what a word that is pointed at has to say"""
+"""JavaScript of the page: it switches between light and dark theme and shows the note of a word under the pointer."""
 
-MOST_SHADE = 65
-"""per cent of the colour behind the words of the largest numbers"""
+MAX_SHADE = 65
+"""Percentage of colour behind a word of value 1 or -1."""
 
 
 def make_page(report: Report) -> str:
-    """The page; equal reports give equal pages.
+    """Renders a report as HTML text. Equal reports give equal pages.
 
     Raises:
       ModuleNotFoundError: Jinja or Matplotlib is not installed.
@@ -145,8 +145,8 @@ def make_page(report: Report) -> str:
     )
     macros: Any = environment.get_template("parts.html").module
 
-    def told(text: str) -> Any:
-        """Text, in which `code` stands between backticks."""
+    def format_text(text: str) -> Any:
+        """Escapes a text for HTML and sets the parts between backticks as code."""
         pieces = enumerate(text.split("`"))
         return Markup("").join(Markup("<code>{}</code>").format(piece) if odd % 2 else piece for odd, piece in pieces)
 
@@ -156,20 +156,21 @@ def make_page(report: Report) -> str:
     def show(part: Figure | Table | Words) -> Any:
         match part:
             case Figure():
-                drawn = report.drawn.get(part.name) or svg_of(part, LIGHT)
-                return macros.figure(part, told(part.caption), Markup(drawn))
+                picture = report.drawn.get(part.name) or svg_of(part, LIGHT)
+                return macros.figure(part, format_text(part.caption), Markup(picture))
             case Table():
-                return macros.part(part, told(part.caption), table(part))
+                return macros.part(part, format_text(part.caption), table(part))
             case Words():
-                return macros.words(part, told(part.caption), shades_of(part))
+                return macros.words(part, format_text(part.caption), shades_of(part))
 
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    named = {"colors": Markup(color_rules()), "script": Markup(SCRIPT), "script_hash": f"sha256-{digest}"}
-    return environment.get_template("page.html").render(report=report, table=table, show=show, told=told, **named)
+    variables = {"colors": Markup(color_rules()), "script": Markup(SCRIPT), "script_hash": f"sha256-{digest}"}
+    template = environment.get_template("page.html")
+    return template.render(report=report, table=table, show=show, told=format_text, **variables)
 
 
 def color_rules() -> str:
-    """The colours of the page: those of the system, or those that were chosen; light in print."""
+    """CSS rules of the page's colours: the theme of the system or of the reader's choice, and light in print."""
     sides = [{**LIGHT, **{name: pair[0] for name, pair in OF_PAGE.items()}}]
     sides.append({**DARK, **{name: pair[1] for name, pair in OF_PAGE.items()}})
     light, dark = ("".join(f" --{name}: {color};" for name, color in side.items()) for side in sides)
@@ -187,7 +188,7 @@ def cells_of(table: Table) -> list[list[str]]:
 
 
 def show_cell(value: Any) -> str:
-    """A cell as text: integers with separators, other numbers with six digits that count, below 1 with four.
+    """Formats a cell: integers with separators, other numbers with six significant digits, or four below 1.
 
     Example:
       >>> [show_cell(value) for value in (1234567, 0.123456, 5.1234567, 123456.7, 1e-7, -0.0, None, True)]
@@ -211,26 +212,26 @@ def show_cell(value: Any) -> str:
 
 
 def is_numbers(column: Sequence[Any]) -> bool:
-    """Whether a column is one of numbers.
+    """Whether a column holds numbers only, at least one, apart from empty cells.
 
     Example:
       >>> is_numbers((1, None, 2.5)), is_numbers((1, "none")), is_numbers((None,))
       (True, False, False)
     """
-    there = [cell for cell in column if cell is not None]
-    return bool(there) and not any(isinstance(cell, str | bool | tuple | list) for cell in there)
+    filled_cells = [cell for cell in column if cell is not None]
+    return bool(filled_cells) and not any(isinstance(cell, str | bool | tuple | list) for cell in filled_cells)
 
 
 def shades_of(words: Words) -> list[tuple[str, str, int, str]]:
-    """Each word with its side ('up', 'down' or ''), the share of its colour in per cent, and its note.
+    """Lists each word with its direction ('up', 'down' or ''), the percentage of its colour, and its note.
 
     Example:
       >>> shades_of(Words("w", "", "", ("so ", "it ", "is"), (0.0, 1.0, -0.5)))
       [('so ', '', 0, ''), ('it ', 'up', 65, ''), ('is', 'down', 32, '')]
     """
     notes = words.notes or ("",) * len(words.words)
-    found = []
+    shades = []
     for word, value, note in zip(words.words, words.values, notes, strict=True):
-        share = round(MOST_SHADE * min(abs(value), 1.0)) if math.isfinite(value) else 0
-        found.append((word, ("up" if value > 0 else "down") if share else "", share, note))
-    return found
+        share = round(MAX_SHADE * min(abs(value), 1.0)) if math.isfinite(value) else 0
+        shades.append((word, ("up" if value > 0 else "down") if share else "", share, note))
+    return shades

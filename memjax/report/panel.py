@@ -1,4 +1,4 @@
-"""What a report is made of: panels of figures, tables and shaded words, and the opened run that they are read off."""
+"""Building blocks of a report: panels with figures, tables and shaded texts, and the run directory they describe."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Words"]
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A picture, drawn when it is asked for.
+    """A picture of a report, drawn with Matplotlib only when it is needed.
 
     Attributes:
-      name: of its file, unique in a report: letters, digits and `_`.
-      title: what it shows, in a line.
-      caption: how it was measured, on what, in which units; what a reader should see in it.
+      name: Name of the picture's file and of its anchor. Unique in a report, made of letters, digits and `_`.
+      title: One line that says what the picture shows.
+      caption: Explanation below the picture: the measurement, its data and units, and what a reader should see.
       draw: `draw(figure)` draws on an empty Matplotlib figure with the helpers and colours of `memjax.report.charts`.
-      height: in inches, of a figure 7 inches wide.
+      height: Height in inches. Every figure is 7 inches wide.
     """
 
     name: str
@@ -34,14 +34,14 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Numbers and words in rows.
+    """A table of numbers and texts in a report.
 
     Attributes:
-      name: unique in a report.
-      title: what it shows.
-      caption: as that of a figure.
-      columns: their headings.
-      rows: a cell may be text, a number, or None (empty).
+      name: Name of the table, unique in a report.
+      title: One line that says what the table shows.
+      caption: Explanation of the table: the measurement, its data and units, and what a reader should see.
+      columns: Headings of the columns.
+      rows: Cells of every row, one for each column. A cell is a text, a number, or None for an empty cell.
     """
 
     name: str
@@ -53,15 +53,15 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """A text whose words are shaded by a number each, and may say something when they are pointed at.
+    """A text in a report with one background colour and one pop-up note for every word.
 
     Attributes:
-      name: unique in a report.
-      title: what it shows.
-      caption: as that of a figure.
-      words: pieces of the text, in order, with their spaces.
-      values: of each word, -1 (the colour of a loss) to 1 (that of a gain); 0 = plain.
-      notes: of each word, '' = none.
+      name: Name of the text, unique in a report.
+      title: One line that says what the shading shows.
+      caption: Explanation of the shading: the measurement, its data and units, and what a reader should see.
+      words: Pieces of the text in order, with their spaces.
+      values: Shade of each word, from -1 (full colour of a loss) to 1 (full colour of a gain). 0 leaves a word plain.
+      notes: Note of each word, shown when the pointer is on it. '' for no note, () for a text without any notes.
     """
 
     name: str
@@ -74,13 +74,13 @@ class Words:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """What a report says about one question.
+    """A section of a report that answers one question about a run with a paragraph, figures and tables.
 
     Attributes:
-      name: unique in a report: of its anchor.
-      title: of the panel.
-      text: a paragraph, plain text: the question, the paper whose figure it is, and what is left out and why.
-      parts: shown one below the other.
+      name: Name of the panel's anchor in the page, unique in a report.
+      title: Heading of the panel.
+      text: Paragraph of plain text: the question, the paper with such a figure, and what is left out and why.
+      parts: Figures, tables and shaded texts of the panel, shown one below the other.
     """
 
     name: str
@@ -91,15 +91,15 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class OpenedRun:
-    """A run directory, opened as far as a panel asks.
+    """A run directory whose configuration, log, model and scores are read only when a panel asks for them.
 
     Attributes:
-      path: of the directory.
-      rows: of a batch that is looked at.
-      segments: consecutive ones that are looked at.
-      split: of the data that is looked at.
-      tokens: of it that are scored, about, from the beginning; 0 = all.
-      datastore: a store of this run whose neighbours are looked at too; '' = none.
+      path: Path of the run directory.
+      rows: Number of rows of the batches that the panels of gates, attention and memory states inspect.
+      segments: Number of consecutive segments that these panels inspect.
+      split: Split of the data that is inspected.
+      tokens: Approximate number of tokens that are scored, from the beginning of the split. 0 for all tokens.
+      datastore: Path of a datastore of this run whose neighbours are shown too. '' for none.
     """
 
     path: str
@@ -111,12 +111,12 @@ class OpenedRun:
 
     @property
     def name(self) -> str:
-        """Of the directory."""
+        """Name of the run directory, the last component of its resolved path."""
         return self.directory.resolve().name
 
     @property
     def directory(self) -> Path:
-        """As a path."""
+        """Path of the run directory, with `~` expanded."""
         return Path(self.path).expanduser()
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class OpenedRun:
 
     @functools.cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """What the run has logged; [] where it has nothing yet."""
+        """Lines of the run's `metrics.jsonl`; [] if nothing has been logged yet."""
         from memjax.training import read_metrics
 
         file = self.directory / "metrics.jsonl"
@@ -136,7 +136,7 @@ class OpenedRun:
 
     @functools.cached_property
     def finished(self) -> Mapping[str, Any] | None:
-        """`finished.json`, None before the end of the run."""
+        """Contents of the run's `finished.json`; None before the run has ended."""
         from memjax.training.runs import read_finished
 
         return read_finished(self.path)
@@ -150,16 +150,16 @@ class OpenedRun:
 
     @functools.cached_property
     def evaluation(self) -> Evaluation:
-        """How the split is scored: as the run's own evaluation reads it, but about `tokens` tokens of it."""
+        """Settings of the evaluation that scores the split: the run's own, limited to about `tokens` tokens."""
         experiment = self.loaded.experiment
-        own = experiment.config.evaluation
-        reading = experiment.reading(own)
+        evaluation = experiment.config.evaluation
+        reading = experiment.reading(evaluation)
         segments = -(-self.tokens // (reading.rows * (reading.stride or reading.segment_length)))
-        return dataclasses.replace(own, split=self.split, answers=0, max_segments=segments)
+        return dataclasses.replace(evaluation, split=self.split, answers=0, max_segments=segments)
 
     @functools.cached_property
     def remembers(self) -> bool:
-        """Its memory has a state that goes from segment to segment, and it scores the tokens that follow."""
+        """Whether the model predicts next tokens and has a memory state that is carried from segment to segment."""
         from memjax.training.interventions import memory_leaves
 
         experiment = self.loaded.experiment
@@ -167,14 +167,14 @@ class OpenedRun:
 
     @functools.cached_property
     def kept(self) -> Any:
-        """What the run makes of every scored token (`memjax.inspection.token_nats.TokenNats`)."""
+        """Loss of every scored token with the memory of the run (`memjax.inspection.token_nats.TokenNats`)."""
         from memjax.inspection.token_nats import token_nats
 
         return token_nats(self.loaded.experiment, self.loaded.variables, self.evaluation)
 
     @functools.cached_property
     def cleared(self) -> Any:
-        """The same where every segment finds the memory that a document begins with."""
+        """Loss of every scored token if the memory is reset to its initial state before every segment."""
         from memjax.inspection.token_nats import token_nats
 
         evaluation = dataclasses.replace(self.evaluation, memory_state="cleared", memory_part="")
@@ -182,6 +182,9 @@ class OpenedRun:
 
 
 class Provider(Protocol):
-    """Panels about an opened run: none where the run has nothing of the kind, asked of its objects, not of its type."""
+    """A function that yields panels about an opened run, or none if the run has nothing to show.
+
+    A provider inspects the objects of the run (its model, memory, log), never their types, to decide what it can show.
+    """
 
     def __call__(self, run: OpenedRun) -> Iterator[Panel]: ...
