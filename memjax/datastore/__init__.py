@@ -1,4 +1,4 @@
-"""Key-value stores that outlive documents, and one protocol to find the nearest entries of a query."""
+"""Key-value stores on disk, independent of any document, and indices that find the nearest entries of a query."""
 
 from memjax.datastore.exact import *
 from memjax.datastore.faiss import *

@@ -1,13 +1,13 @@
-"""Exact search on a device, block by block: queries times entries never exist at once.
+"""Exact nearest-neighbour search on a device, block by block, without all queries times all entries in memory at once.
 
 Entries are ranked by `q k` for products, and for distances by
 
     (q - c) k - |k - c|^2 / 2
 
-in at least float32, with a running list of the best. This orders like the distance for every `c`. With `c` = 0 it loses
-the digits that count where keys have a large part in common, as hidden states of language models do; the mean of the
-keys takes that part out. Some more candidates than asked for are taken, and scored and ordered by the sum of squared
-differences.
+in at least float32, with a running list of the best. For every `c` this gives the order of the distances. With `c` = 0
+it loses the digits that count where keys have a large part in common, as hidden states of language models do. The mean
+of the keys as `c` removes that part. A few more candidates than asked for are taken. They are then scored and ordered
+by the sum of squared differences.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = ["ExactIndex", "StreamedIndex", "half_squared_norms", "nearest_entries
 
 BLOCK_ENTRIES = 65536
 CACHED_ENTRIES = 8192
-"""of which the scores for a batch of queries stay in a CPU's cache"""
+"""Number of entries whose scores for a batch of queries stay in a CPU's cache."""
 QUERY_BATCH = 256
 SPARE = 8
-"""candidates of which the ranks may be wrong in the last digits"""
+"""Number of candidates beyond those asked for, since ranks may be wrong in their last digits."""
 GROUP = 32
-"""entries of which only the best is compared first, where few neighbours are wanted"""
+"""Number of entries in a group. Where few neighbours are wanted, only the best of a group is compared first."""
 NORMS_AT_ONCE = 8192
-"""entries"""
+"""Number of entries whose norms are computed at once, and of those that a centre is the mean of."""
 LARGEST_ID = np.iinfo(np.int32).max
 
 
@@ -64,25 +64,27 @@ def nearest_entries(
     block_entries: int = 0,
     precision: Any = "highest",
 ) -> Neighbors:
-    """The nearest keys of each query; may be called inside `jax.jit`. No gradient flows from here.
+    """Finds the nearest keys of each query by exact search. May be called inside `jax.jit`. Has no gradient.
 
     Args:
-      queries: `[queries, dim]`; all of them are searched at once, with `queries x block_entries` scores in memory.
-      keys: `[entries, dim]`, any float dtype; finite.
-      num_neighbors: may be more than there are entries.
+      queries: `[queries, dim]`. All of them are searched at once, with `queries x block_entries` scores in memory.
+      keys: `[entries, dim]`, any float dtype, finite.
+      num_neighbors: Number of neighbours of each query. May exceed the number of entries.
       metric: "squared_l2" or "inner_product".
-      count: only so many of the first entries exist; None = all.
-      centre: for distances: a point in the middle of the keys, see the text of the module; None = 0.
-      half_norms: for distances: from `half_squared_norms` with the same centre; None = computed for every search.
-      block_entries: compared at once; 0 = 65,536, and fewer on a CPU where few neighbours are wanted.
-      precision: of the products, as in `jax.numpy.matmul`.
+      count: Number of keys to search, from the first. None = all keys.
+      centre: `[dim]`, point in the middle of the keys, for distances. See the docstring of the module. None = 0.
+      half_norms: `[entries]`, result of `half_squared_norms` with the same centre, for distances. None = computed in
+        every search.
+      block_entries: Number of entries compared at once. 0 = 65,536, and fewer on a CPU where few neighbours are wanted.
+      precision: Precision of the products, as in `jax.numpy.matmul`.
 
     Returns:
-      `Neighbors` of `[queries, num_neighbors]`, best first: scores at least float32, int32 ids. Of equal scores the
-      lower id comes first. Missing ones have id -1, are not valid, and score infinity or minus infinity.
+      `Neighbors` of `[queries, num_neighbors]`, best first, with scores in at least float32 and int32 ids. Of equal
+      scores the lower id comes first. Missing neighbours have id -1, are not valid, and score infinity for distances,
+      minus infinity for products.
 
     Raises:
-      ValueError: an unknown metric, no neighbour, or more entries than int32 counts.
+      ValueError: The metric is unknown, no neighbour is asked for, or int32 cannot count the entries.
 
     Example:
       >>> keys = jnp.array([[0.0, 0.0], [3.0, 0.0], [1.0, 1.0]])
@@ -130,7 +132,7 @@ def nearest_entries(
 def half_squared_norms(
     keys: Float[Array, "entries dim"], centre: Float[Array, " dim"] | None = None
 ) -> Float[Array, " entries"]:
-    """`|k - c|^2 / 2` of each key, at least float32, for `nearest_entries`.
+    """Computes `|k - c|^2 / 2` of each key, in at least float32, for `nearest_entries`.
 
     Example:
       >>> keys = jnp.array([[2.0, 0.0], [1.0, 1.0]])
@@ -144,15 +146,15 @@ def half_squared_norms(
     if entries <= block:
         return norms(keys)
 
-    def step(i: Array, found: Array) -> Array:  # no second copy of the keys in another dtype
+    def step(i: Array, norms_so_far: Array) -> Array:  # no second copy of the keys in another dtype
         first = jnp.minimum(i * block, entries - block)
-        return lax.dynamic_update_slice(found, norms(lax.dynamic_slice_in_dim(keys, first, block)), (first,))
+        return lax.dynamic_update_slice(norms_so_far, norms(lax.dynamic_slice_in_dim(keys, first, block)), (first,))
 
     return lax.fori_loop(0, -(-entries // block), step, jnp.zeros((entries,), dtype))
 
 
 class DeviceIndex(BaseIndex):
-    """An index that compares queries with keys on devices, some at once."""
+    """A base class of indices that compare queries with keys on devices, a batch of queries at a time."""
 
     def __init__(self, metric: Metric, entries: int, dim: int, query_batch: int):
         super().__init__(metric, entries, dim)
@@ -161,19 +163,21 @@ class DeviceIndex(BaseIndex):
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         batches = query_batches(queries, self._query_batch)
-        found = [
+        results = [
             (self._search_batch(batch, num_neighbors), n) for batch, n in batches
         ]  # all are under way before one is read
-        scores, ids, valid = (np.concatenate([np.asarray(part[i])[:n] for part, n in found], axis=0) for i in range(3))
+        scores, ids, valid = (
+            np.concatenate([np.asarray(part[i])[:n] for part, n in results], axis=0) for i in range(3)
+        )
         return pad_neighbors(scores, ids, valid, num_neighbors, self.metric)
 
     def _search_batch(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
-        """What is found on the devices."""
+        """Finds the neighbours of one batch of queries on the devices."""
         raise NotImplementedError
 
 
 class ExactIndex(DeviceIndex):
-    """All keys in the memory of one device.
+    """An index for exact search with all keys in the memory of one device.
 
     Example:
       >>> index = ExactIndex(np.eye(3, dtype=np.float32), metric="inner_product")
@@ -192,10 +196,10 @@ class ExactIndex(DeviceIndex):
         """Puts the keys on the default device.
 
         Args:
-          keys: `[entries, dim]`, in the dtype in which they are kept.
+          keys: `[entries, dim]`, in the dtype in which they are stored on the device.
           metric: "squared_l2" or "inner_product".
-          block_entries: compared at once; 0 as in `nearest_entries`.
-          query_batch: queries searched at once.
+          block_entries: Number of entries compared at once. 0 = the default of `nearest_entries`.
+          query_batch: Number of queries searched at once.
         """
         super().__init__(metric, len(keys), keys.shape[1], query_batch)
         self._keys, self._block_entries = jnp.asarray(keys), block_entries
@@ -206,7 +210,7 @@ class ExactIndex(DeviceIndex):
 
     @classmethod
     def from_store(cls, store: Store, *, metric: Metric = "squared_l2", **options: int) -> ExactIndex:
-        """All keys of a store, each block compared with its checksum."""
+        """Loads all keys of a store, each block compared with its checksum."""
         return cls(load_keys(store, 0, store.entries), metric=metric, **options)
 
     def _search_batch(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
@@ -215,8 +219,9 @@ class ExactIndex(DeviceIndex):
 
 
 class StreamedIndex(BaseIndex):
-    """The keys stay on disk and pass through the device at every search: for stores that fit nowhere, and for
-    checks.
+    """An index for exact search whose keys stay on disk, and pass through the device in every search.
+
+    It serves stores that fit nowhere, and checks of other indices.
     """
 
     def __init__(
@@ -227,13 +232,14 @@ class StreamedIndex(BaseIndex):
         block_entries: int = BLOCK_ENTRIES,
         query_batch: int = QUERY_BATCH,
     ):
-        """Reads nothing yet.
+        """Prepares the index. Keys are only read in a search.
 
         Args:
-          store: its keys.
+          store: Store with the keys.
           metric: "squared_l2" or "inner_product".
-          block_entries: read and compared at once.
-          query_batch: queries compared with a block at once; the store is read once for all queries of a search.
+          block_entries: Number of entries read and compared at once.
+          query_batch: Number of queries compared with a block at once. The store is read once for all queries of a
+            search.
         """
         super().__init__(metric, store.entries, store.dim)
         _check_entries(store.entries)
@@ -262,21 +268,25 @@ class StreamedIndex(BaseIndex):
 
 
 def middle(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tuple[Array, Array]:
-    """(sum, number) of some of the first keys, float32: their quotient is a centre, which need not be precise."""
+    """Returns the sum and the number of a sample of the first `count` keys, float32.
+
+    Their quotient is a point in the middle of the keys. It need not be precise.
+    """
     stride = -(-keys.shape[0] // NORMS_AT_ONCE)
-    some = keys[::stride].astype(jnp.float32)
-    real = jnp.arange(some.shape[0]) * stride < count
-    return jnp.sum(jnp.where(real[:, None], some, 0), axis=0), jnp.sum(real)
+    sample = keys[::stride].astype(jnp.float32)
+    real = jnp.arange(sample.shape[0]) * stride < count
+    return jnp.sum(jnp.where(real[:, None], sample, 0), axis=0), jnp.sum(real)
 
 
 @jax.jit
 def _centre(keys: Array, count: int | Array) -> Array:
+    """Returns the mean of a sample of the first `count` keys."""
     total, number = middle(keys, count)
     return total / number
 
 
 def load_keys(store: Store, first: int, last: int, rows: int | None = None) -> np.ndarray:
-    """Keys `[first, last)` of a store, checked and in its dtype, with zeros behind them up to `rows`."""
+    """Reads the keys `[first, last)` of a store, checked and in its dtype, and pads them with zeros up to `rows`."""
     keys = np.zeros((last - first if rows is None else rows, store.dim), store.key_dtype)
     for block in store.blocks(first=first, last=last):
         keys[block.first - first : block.first - first + len(block.keys)] = block.keys
@@ -284,15 +294,17 @@ def load_keys(store: Store, first: int, last: int, rows: int | None = None) -> n
 
 
 def query_batches(queries: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """(batch, its real queries): of few sizes, so that few programs are compiled; zeros fill the last one up."""
+    """Yields batches of queries, each with its number of real queries. The last batch is padded with zeros."""
     for first in range(0, len(queries), size):
         part = queries[first : first + size]
+        # Batches have few different sizes, so that few programs are compiled.
         padded = min(size, 1 << (len(part) - 1).bit_length())
         yield np.pad(part, [(0, padded - len(part)), (0, 0)]), len(part)
 
 
 @functools.partial(jax.jit, static_argnames=("num_neighbors", "metric", "block_entries"))
 def _search(queries: Array, keys: Array, centre: Array | None, half_norms: Array | None, **options: Any) -> Neighbors:
+    """Compiled `nearest_entries`."""
     return nearest_entries(queries, keys, centre=centre, half_norms=half_norms, **options)
 
 
@@ -300,7 +312,7 @@ def _search(queries: Array, keys: Array, centre: Array | None, half_norms: Array
 def _stream(
     best: tuple[Array, Array], queries: Array, keys: Array, centre: Array | None, first: int | Array, count: int | Array
 ) -> tuple[Array, Array]:
-    """Adds a block on its own; with a centre for distances, without one for products."""
+    """Adds one block to the best candidates so far. With `centre` for distances, with None for products."""
     real = jnp.arange(keys.shape[0]) < count
     if centre is None:
         return _add_block(best, queries, keys, None, first, real, "highest")
@@ -308,17 +320,20 @@ def _stream(
 
 
 def _num_candidates(num_neighbors: int, entries: int, metric: Metric) -> int:
+    """Returns the number of candidates to take for this number of neighbours."""
     return min(num_neighbors + (SPARE if metric == "squared_l2" else 0), entries)
 
 
 def _default_block(candidates: int) -> int:
-    """Entries of a block. A CPU is faster where scores stay in its cache; `_add_block` needs 4 groups per candidate."""
+    """Returns the number of entries in a block."""
+    # A CPU is faster where scores stay in its cache. `_add_block` needs 4 groups for each candidate.
     if jax.default_backend() != "cpu":
         return BLOCK_ENTRIES
     return min(BLOCK_ENTRIES, max(CACHED_ENTRIES, 4 * GROUP * candidates))
 
 
 def _no_candidates(queries: Array, candidates: int) -> tuple[Array, Array]:
+    """Returns empty candidates: ranks of minus infinity, and ids of -1."""
     shape = (queries.shape[0], candidates)
     return jnp.full(shape, -jnp.inf, queries.dtype), jnp.full(shape, -1, jnp.int32)
 
@@ -332,7 +347,7 @@ def _add_block(
     real: Array,
     precision: Any,
 ) -> tuple[Array, Array]:
-    """The best of (rank, id) so far and of a block whose first entry has the number `first`; largest rank first."""
+    """Adds a block, whose first entry has the number `first`, to the best (rank, id) so far. Largest rank first."""
     ranks = jnp.matmul(queries, keys.astype(queries.dtype).T, precision=precision)  # [queries, block]
     if half_norms is not None:
         ranks = ranks - half_norms[None].astype(ranks.dtype)
@@ -356,10 +371,10 @@ def _add_block(
 
 
 def _best_groups(ranks: Array, wanted: int) -> tuple[Array, Array]:
-    """(rank, place) of all entries of the `wanted` groups with the best maxima, in the order of their places.
+    """Returns the ranks and positions of all entries in the `wanted` groups with the best maxima, by position.
 
-    Among them are the `wanted` best entries. Were one in a group that is not chosen, then each of the `wanted` chosen
-    groups would hold an entry that is better, or as good and further ahead.
+    Among them are the `wanted` best entries. If one of these were in another group, each of the `wanted` chosen groups
+    would hold an entry that is better, or as good and at an earlier position.
     """
     grouped = ranks.reshape(ranks.shape[0], -1, GROUP)
     _, chosen = lax.top_k(jnp.max(grouped, axis=-1), wanted)
@@ -370,7 +385,7 @@ def _best_groups(ranks: Array, wanted: int) -> tuple[Array, Array]:
 
 
 def _distances(queries: Array, keys: Array, ids: Array, block: int) -> Array:
-    """Sums of squared differences, with no more keys at once than a block has."""
+    """Computes the squared distances of candidates, without more keys in memory at once than a block has."""
     rows, candidates = ids.shape
     width = max(1, min(candidates, block // max(1, rows)))
     steps = -(-candidates // width)
@@ -385,7 +400,7 @@ def _distances(queries: Array, keys: Array, ids: Array, block: int) -> Array:
 
 
 def sorted_neighbors(scores: Array, ids: Array, num_neighbors: int, metric: Metric) -> Neighbors:
-    """Sorts by score and id, cuts or pads to `num_neighbors`."""
+    """Sorts candidates by score and id, and cuts or pads them to `num_neighbors`."""
     sign = 1 if metric == "squared_l2" else -1
     missing = max(0, num_neighbors - ids.shape[1])
     last = jnp.where(ids >= 0, ids, LARGEST_ID)
@@ -399,6 +414,7 @@ def sorted_neighbors(scores: Array, ids: Array, num_neighbors: int, metric: Metr
 
 
 def _check_entries(entries: int) -> None:
+    """Raises an error for more entries than int32 can count."""
     if entries >= LARGEST_ID:
         raise ValueError(
             f"entries: given {entries}, allowed: below {LARGEST_ID} on a device; split the store and merge the results"

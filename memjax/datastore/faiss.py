@@ -1,4 +1,4 @@
-"""Search on the host with faiss, where it is installed: exact, inverted lists, product quantisation.
+"""Nearest-neighbour search on the host with faiss, if it is installed: exact, inverted lists, product quantisation.
 
 The kNN-LM paper (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172) uses 4096 inverted lists and 64 bytes per
 key, trained on a million keys, with 32 lists searched: `build_faiss(store, factory="IVF4096,PQ64")`, `num_probes=32`.
@@ -18,10 +18,16 @@ __all__ = ["FaissIndex", "build_faiss", "open_faiss"]
 
 
 class FaissIndex(BaseIndex):
-    """An index of faiss, in the memory of the host. `build_faiss` makes it, `open_faiss` opens a saved one."""
+    """A faiss index in the memory of the host. `build_faiss` builds one, `open_faiss` opens a saved one."""
 
     def __init__(self, index: Any, metric: Metric, *, num_probes: int = 0):
-        """Takes an index of faiss; `num_probes` = inverted lists to search, 0 = as it is."""
+        """Wraps an index of faiss.
+
+        Args:
+          index: Index of faiss.
+          metric: Metric of the index.
+          num_probes: Number of inverted lists to search. 0 = as the index is set.
+        """
         super().__init__(metric, index.ntotal, index.d)
         self._index = index
         if num_probes:
@@ -48,17 +54,17 @@ def build_faiss(
     """Builds an index of a store, and saves it in the store's folder.
 
     Args:
-      store: its keys; each block is compared with its checksum.
+      store: Store with the keys. Each block is compared with its checksum.
       metric: "squared_l2" or "inner_product".
-      factory: what to build, in the words of `faiss.index_factory`.
-      training_entries: drawn to train it.
-      num_probes: inverted lists to search, if it has any.
-      seed: of the draw.
-      save: in the folder of the store.
+      factory: Kind of index, a string for `faiss.index_factory`.
+      training_entries: Number of random entries that the index is trained on.
+      num_probes: Number of inverted lists to search, if the index has any.
+      seed: Seed of the random choice of entries.
+      save: Whether to save the index in the folder of the store.
 
     Raises:
-      ValueError: an unknown metric, words that faiss does not know, or a damaged store.
-      DiskFull: while it is saved; an index that was there is still there.
+      ValueError: The metric is unknown, faiss does not know the factory string, or the store is damaged.
+      DiskFull: No space is left. An index that was saved before is still there.
     """
     import faiss
 
@@ -74,24 +80,24 @@ def build_faiss(
         index.add(block.keys.astype(np.float32))
     if faiss.try_extract_index_ivf(index) is None:
         num_probes = 0
-    found = FaissIndex(index, metric, num_probes=num_probes)
+    wrapped = FaissIndex(index, metric, num_probes=num_probes)
     if save:
         write = lambda folder: faiss.write_index(index, str(folder / "index.faiss"))
         about = {"metric": metric, "factory": factory, "faiss": faiss.__version__}
         save_artefact(store, f"faiss_{metric}", about, write)
-    return found
+    return wrapped
 
 
 def open_faiss(store: Store, *, metric: Metric = "squared_l2", num_probes: int = 0) -> FaissIndex:
-    """Opens what `build_faiss` has saved.
+    """Opens an index that `build_faiss` has saved.
 
     Args:
-      store: whose keys it was built from.
-      metric: as it was built.
-      num_probes: inverted lists to search; 0 = as it was built.
+      store: Store whose keys the index was built from.
+      metric: Metric that the index was built for.
+      num_probes: Number of inverted lists to search. 0 = as it was built.
 
     Raises:
-      ValueError: no such index, a damaged file, or an index of other keys.
+      ValueError: There is no such index, a file is damaged, or the index belongs to other keys.
     """
     import faiss
 

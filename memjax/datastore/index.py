@@ -1,13 +1,14 @@
-"""One protocol for every way to find the nearest entries of a store.
+"""The index interface: one protocol for every way to find the nearest entries of a store.
 
-    found = index.search(queries, num_neighbors)
+    neighbors = index.search(queries, num_neighbors)
 
-`queries` are `[queries, dim]` on the host, in any float dtype. `found` is `Neighbors(scores, ids, valid)`, best first:
+`queries` are `[queries, dim]` on the host, in any float dtype. The result is `Neighbors(scores, ids, valid)`, best
+first:
 
-* metric "squared_l2": `scores` are squared distances, ascending; `inner_product`: products, descending. They are at
-  least float32. What an approximate index gives may be approximate; `rescore` makes it exact.
-* `ids` are numbers of entries of the store, -1 where there are fewer entries than were asked for; there `valid` is
-  False and the score is that of nothing: infinity for distances, minus infinity for products.
+* For metric "squared_l2", `scores` are squared distances, ascending. For "inner_product" they are products, descending.
+  They are at least float32. Those of an approximate index may be approximate; `rescore` makes them exact.
+* `ids` are numbers of entries of the store. Where there are fewer entries than were asked for, ids are -1, `valid` is
+  False, and scores are infinity for distances, minus infinity for products.
 
 Backends: `exact` and `sharded` on devices, `streamed` for stores that fit nowhere, `scann` and `faiss` on the host.
 """
@@ -26,16 +27,16 @@ Metric = Literal["squared_l2", "inner_product"]
 Backend = Literal["exact", "streamed", "sharded", "scann", "faiss"]
 
 CHUNK_BYTES = 128 << 20
-"""of main memory that exact re-scoring takes"""
+"""Bytes of main memory that exact re-scoring takes."""
 
 
 class Neighbors(NamedTuple):
     """The nearest entries of each query, best first.
 
     Attributes:
-      scores: `[queries, neighbors]`, see above.
-      ids: `[queries, neighbors]`, numbers of entries (int64 from `Index.search`, int32 on devices); -1 = none.
-      valid: bool `[queries, neighbors]`.
+      scores: `[queries, neighbors]`, squared distances or inner products.
+      ids: `[queries, neighbors]`, numbers of entries (int64 from `Index.search`, int32 on devices). -1 = no neighbour.
+      valid: bool `[queries, neighbors]`, whether there is a neighbour.
     """
 
     scores: Any
@@ -45,12 +46,12 @@ class Neighbors(NamedTuple):
 
 @runtime_checkable
 class Index(Protocol):
-    """What every backend offers.
+    """The protocol of every index, whatever its backend.
 
     Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
+      metric: Metric of the scores, "squared_l2" or "inner_product".
+      entries: Number of entries that can be found.
+      dim: Width of keys and queries.
     """
 
     metric: Metric
@@ -58,44 +59,50 @@ class Index(Protocol):
     dim: int
 
     def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        """The nearest entries of each query; see the text of the module."""
+        """Finds the nearest entries of each query.
+
+        Args:
+          queries: `[queries, dim]`, any float dtype.
+          num_neighbors: Number of neighbours of each query. May exceed the number of entries.
+        """
         ...
 
 
 class BaseIndex(Index):
-    """What the backends have in common."""
+    """A base class of indices that checks queries, and answers empty batches of them."""
 
     def __init__(self, metric: Metric, entries: int, dim: int):
         check_metric(metric)
         self.metric, self.entries, self.dim = metric, entries, dim
 
     def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+        """Checks the queries and finds the nearest entries of each."""
         queries = check_queries(queries, self.dim, num_neighbors)
         if not len(queries):
-            nobody = np.zeros((0, num_neighbors), bool)
-            return pad_neighbors(nobody.astype(np.float32), nobody, nobody, num_neighbors, self.metric)
+            empty = np.zeros((0, num_neighbors), bool)
+            return pad_neighbors(empty.astype(np.float32), empty, empty, num_neighbors, self.metric)
         return self._search(queries, num_neighbors)
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
-        """The same for at least one query, all of them checked."""
+        """Finds the nearest entries of queries that are already checked, at least one."""
         raise NotImplementedError
 
 
 def merge_neighbors(parts: Sequence[Neighbors], num_neighbors: int, metric: Metric) -> Neighbors:
-    """The best of several searches of disjoint entries, such as those of the parts of a store on several hosts.
+    """Merges the neighbours that several searches found among disjoint entries, such as parts of a store.
 
     Args:
-      parts: results for the same queries, with the numbers that entries have in the whole.
-      num_neighbors: of the result; what is missing is padded.
-      metric: of the scores.
+      parts: Results of each search for the same queries. Their ids are numbers of entries in the whole store.
+      num_neighbors: Number of neighbours in the result. Missing ones are padded.
+      metric: Metric of the scores.
 
     Returns:
-      Neighbours on the host. Of equal scores the one of the earlier part, or further ahead in its part, comes first.
+      Neighbours on the host. Of equal scores the one of the earlier part comes first, and in a part the earlier one.
 
     Example:
-      >>> one = Neighbors(np.array([[1.0, 4.0]]), np.array([[7, 3]]), np.array([[True, True]]))
-      >>> two = Neighbors(np.array([[2.0, np.inf]]), np.array([[12, -1]]), np.array([[True, False]]))
-      >>> merge_neighbors([one, two], 4, "squared_l2").ids.tolist()
+      >>> first = Neighbors(np.array([[1.0, 4.0]]), np.array([[7, 3]]), np.array([[True, True]]))
+      >>> second = Neighbors(np.array([[2.0, np.inf]]), np.array([[12, -1]]), np.array([[True, False]]))
+      >>> merge_neighbors([first, second], 4, "squared_l2").ids.tolist()
       [[7, 12, 3, -1]]
     """
     check_metric(metric)
@@ -112,17 +119,17 @@ FIELDS = Neighbors._fields
 
 
 class MergedIndex(BaseIndex):
-    """Several indices of disjoint ranges of entries as one, such as the parts of a store that outgrows one index."""
+    """One index made of several indices of disjoint ranges of entries, such as the parts of a large store."""
 
     def __init__(self, indices: Sequence[Index], offsets: Sequence[int] | None = None):
-        """Merges the results of every search.
+        """Joins several indices, whose results are merged in every search.
 
         Args:
-          indices: of one metric and width.
-          offsets: what is added to the ids of each; None = their ids are numbers in the whole already.
+          indices: Indices with the same metric and width.
+          offsets: Number added to the ids of each index. None = their ids are numbers in the whole store already.
 
         Raises:
-          ValueError: none at all, or of several metrics or widths.
+          ValueError: There are no indices, or they differ in metric or width.
         """
         kinds = {(index.metric, index.dim) for index in indices}
         if len(kinds) != 1:
@@ -131,23 +138,26 @@ class MergedIndex(BaseIndex):
         self._parts = list(zip(indices, offsets or [0] * len(indices), strict=True))
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
-        found = [(index.search(queries, num_neighbors), offset) for index, offset in self._parts]
-        parts = [n._replace(ids=np.where(n.valid, n.ids + offset, -1)) for n, offset in found]
+        results = [(index.search(queries, num_neighbors), offset) for index, offset in self._parts]
+        parts = [n._replace(ids=np.where(n.valid, n.ids + offset, -1)) for n, offset in results]
         return merge_neighbors(parts, num_neighbors, self.metric)
 
 
 def rescore(index: Index, store: Store, num_candidates: int = 0) -> Index:
-    """An index whose scores are exact: what another one finds is scored again with the keys of the store.
+    """Makes an index whose scores are exact: neighbours of `index` are scored again with the keys of the store.
+
+    Two indices that find the same neighbours then give the same result, however approximate their own scores are.
 
     With the same neighbours found the result is the same, however rough the other scores are.
 
     Args:
-      index: any.
-      store: with the keys of the index.
-      num_candidates: taken from the index for every query, of which the best are returned; 0 = as many as asked for.
+      index: Index of the store, of any backend.
+      store: Store with the keys of the index.
+      num_candidates: Number of neighbours to take from the index for every query, the best of which are returned. 0 =
+        as many as asked for.
 
     Raises:
-      ValueError: the index has another width, or more entries, than the store.
+      ValueError: The index has another width, or more entries, than the store.
     """
     if index.dim != store.dim or index.entries > store.entries:
         raise ValueError(
@@ -157,46 +167,56 @@ def rescore(index: Index, store: Store, num_candidates: int = 0) -> Index:
 
 
 class _Rescored(BaseIndex):
+    """An index that scores the neighbours of another index again with the keys of the store."""
+
     def __init__(self, index: Index, store: Store, num_candidates: int):
         super().__init__(index.metric, index.entries, index.dim)
         self._index, self._store, self._num_candidates = index, store, num_candidates
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
-        found = self._index.search(queries, max(num_neighbors, self._num_candidates))
-        scores = exact_scores(queries, self._store, found.ids, self.metric)
-        return merge_neighbors([found._replace(scores=scores)], num_neighbors, self.metric)
+        candidates = self._index.search(queries, max(num_neighbors, self._num_candidates))
+        scores = exact_scores(queries, self._store, candidates.ids, self.metric)
+        return merge_neighbors([candidates._replace(scores=scores)], num_neighbors, self.metric)
 
 
 def exact_scores(
     queries: Float[np.ndarray, "queries dim"], store: Store, ids: Int[np.ndarray, "queries neighbors"], metric: Metric
 ) -> Float[np.ndarray, "queries neighbors"]:
-    """Scores of the given entries from the keys of the store; the score of nothing where an id is -1.
+    """Computes the scores of given entries from the keys of the store. Where an id is -1, the score is infinite.
 
-    A distance is the sum of squared differences: `|q|^2 - 2 q k + |k|^2` loses digits where keys are long and near.
+    Args:
+      queries: `[queries, dim]`.
+      store: Store with the keys.
+      ids: `[queries, neighbors]`, numbers of entries. -1 = no neighbour.
+      metric: Metric of the scores.
+
+    Returns:
+      `[queries, neighbors]`, infinity for missing neighbours with distances, minus infinity with products.
     """
     queries = queries.astype(np.promote_types(queries.dtype, np.float32))
-    found = ids >= 0
+    is_neighbor = ids >= 0
     scores = np.full(ids.shape, nothing(metric), queries.dtype)
     step = max(1, CHUNK_BYTES // max(1, ids.shape[1] * store.dim * queries.itemsize))
-    for first in range(0, len(queries) if found.any() else 0, step):
+    for first in range(0, len(queries) if is_neighbor.any() else 0, step):
         rows = slice(first, first + step)
-        keys = store.keys(np.where(found[rows], ids[rows], 0)).astype(queries.dtype)
+        keys = store.keys(np.where(is_neighbor[rows], ids[rows], 0)).astype(queries.dtype)
         if metric == "squared_l2":
+            # The sum of squared differences, since |q|^2 - 2 q k + |k|^2 loses digits where keys are long and near.
             keys -= queries[rows, None]
-            part = np.einsum("qkd,qkd->qk", keys, keys)
+            scores_of_rows = np.einsum("qkd,qkd->qk", keys, keys)
         else:
-            part = np.einsum("qkd,qd->qk", keys, queries[rows])
-        scores[rows] = np.where(found[rows], part, scores[rows])
+            scores_of_rows = np.einsum("qkd,qd->qk", keys, queries[rows])
+        scores[rows] = np.where(is_neighbor[rows], scores_of_rows, scores[rows])
     return scores
 
 
 def nothing(metric: Metric) -> float:
-    """The score of a neighbour that is not there."""
+    """Returns the score of a missing neighbour: infinity for distances, minus infinity for products."""
     return np.inf if metric == "squared_l2" else -np.inf
 
 
 def pad_neighbors(scores: Any, ids: Any, valid: Any, num_neighbors: int, metric: Metric) -> Neighbors:
-    """Neighbours on the host with int64 ids, padded to `num_neighbors` and uniform where they are not valid."""
+    """Pads neighbours to `num_neighbors` on the host, with int64 ids, and -1 and infinite scores where not valid."""
     width = [(0, 0), (0, num_neighbors - scores.shape[1])]
     valid = np.pad(np.asarray(valid), width)
     scores = np.where(valid, np.pad(np.asarray(scores), width), np.asarray(nothing(metric), scores.dtype))
@@ -204,22 +224,22 @@ def pad_neighbors(scores: Any, ids: Any, valid: Any, num_neighbors: int, metric:
 
 
 def check_metric(metric: str) -> None:
-    """Refuses what is no metric."""
+    """Raises an error for an unknown metric."""
     if metric not in get_args(Metric):
         raise ValueError(f"metric: given {metric!r}, allowed: {', '.join(get_args(Metric))}")
 
 
 def check_num_neighbors(num_neighbors: int) -> None:
-    """Refuses fewer than one."""
+    """Raises an error for fewer than one neighbour."""
     if num_neighbors < 1:
         raise ValueError(f"num_neighbors: given {num_neighbors}, allowed: 1 or more")
 
 
 def check_queries(queries: Any, dim: int, num_neighbors: int) -> np.ndarray:
-    """The queries on the host, at least float32.
+    """Checks queries, and returns them on the host in at least float32.
 
     Raises:
-      ValueError: another width, a query that is not finite, or no neighbour asked for.
+      ValueError: The queries have another width or are not finite, or no neighbour is asked for.
     """
     check_num_neighbors(num_neighbors)
     queries = np.asarray(queries)
@@ -233,5 +253,5 @@ def check_queries(queries: Any, dim: int, num_neighbors: int) -> np.ndarray:
 
 
 def _ascending(scores: np.ndarray, valid: np.ndarray, metric: Metric) -> np.ndarray:
-    """Scores such that the best is the smallest, and nothing the largest."""
+    """Returns scores for sorting in ascending order: the best is the smallest, and a missing neighbour the largest."""
     return np.where(valid, scores if metric == "squared_l2" else -scores, np.inf)

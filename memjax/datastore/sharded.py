@@ -1,7 +1,7 @@
-"""Exact search with the keys split over the devices of a mesh: a datastore in the memory of a whole pod.
+"""Exact search with the keys split over the devices of a mesh, such as a datastore in the memory of a whole pod.
 
-Every device finds the best of its own entries. Their scores and ids, and nothing else of them, are dealt out so that
-each device merges those of its share of the queries.
+Every device finds the best of its own entries. Only their scores and ids are exchanged, so that each device merges the
+results of its share of the queries.
 """
 
 from __future__ import annotations
@@ -51,27 +51,30 @@ def nearest_entries_sharded(
     precision: Any = "highest",
     mesh: Mesh | None = None,
 ) -> Neighbors:
-    """`nearest_entries` of keys whose rows are split over a mesh axis; the same result.
+    """Finds the nearest keys of each query, where the rows of the keys are split over a mesh axis.
+
+    The result is that of `nearest_entries`.
 
     Args:
-      queries: `[queries, dim]`; all of them go to every device.
+      queries: `[queries, dim]`. All of them go to every device.
       keys: `[shards * rows_per_shard, dim]`, split over `axis`.
-      num_neighbors: may be more than a shard, or all of them, have entries.
-      axis: name of the mesh axis, or several names.
-      counts: int32 `[shards]`, entries of each shard; the rows behind them are not looked at. None = all rows.
-      first_ids: int32 `[shards]`, the number of the first entry of each shard; None = rows are numbered through.
-      metric: as in `nearest_entries`.
-      centre: as in `nearest_entries`; on every device.
-      half_norms: as in `nearest_entries`, split as the keys.
-      block_entries: as in `nearest_entries`, per device.
-      precision: as in `nearest_entries`.
-      mesh: None = the one that is set (`jax.set_mesh`).
+      num_neighbors: Number of neighbours. May exceed the number of entries of a shard, or of all shards.
+      axis: Name of the mesh axis, or a tuple of several names.
+      counts: int32 `[shards]`, number of entries of each shard. Rows after them are ignored. None = all rows are
+        entries.
+      first_ids: int32 `[shards]`, number of the first entry of each shard. None = the number of its first row.
+      metric: Metric of the scores. See `nearest_entries`.
+      centre: `[dim]`, point in the middle of the keys, on every device. See `nearest_entries`.
+      half_norms: `[shards * rows_per_shard]`, split like the keys. See `nearest_entries`.
+      block_entries: Number of entries compared at once on a device. See `nearest_entries`.
+      precision: Precision of the products, as in `jax.numpy.matmul`.
+      mesh: Mesh with the axis. None = the mesh that is set by `jax.set_mesh`.
 
     Returns:
-      As `nearest_entries`; queries are split over `axis` if it divides them.
+      The result of `nearest_entries`, with the queries split over `axis` if it divides them.
 
     Raises:
-      ValueError: rows that the axis does not divide.
+      ValueError: The mesh has no such axis, or its size does not divide the rows.
 
     Example:
       >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -96,7 +99,7 @@ def nearest_entries_sharded(
     def on_shard(
         queries: Array, keys: Array, centre: Array | None, norms: Array | None, count: Array, first: Array
     ) -> tuple[Array, Array]:
-        found = nearest_entries(
+        local_neighbors = nearest_entries(
             queries,
             keys,
             num_neighbors,
@@ -107,8 +110,8 @@ def nearest_entries_sharded(
             block_entries=block_entries,
             precision=precision,
         )
-        ids = jnp.where(found.valid, found.ids + first[0], -1)
-        scores, ids = (_deal(array, shards, axes) for array in (found.scores, ids))
+        ids = jnp.where(local_neighbors.valid, local_neighbors.ids + first[0], -1)
+        scores, ids = (_deal(array, shards, axes) for array in (local_neighbors.scores, ids))
         merged = sorted_neighbors(scores, ids, num_neighbors, metric)
         return merged.scores, merged.ids
 
@@ -127,13 +130,19 @@ def nearest_entries_sharded(
 
 
 def _deal(candidates: Array, shards: int, axes: tuple[str, ...]) -> Array:
-    """`[queries, k]` of this shard -> `[queries / shards, shards * k]` of all shards for this one's queries."""
-    dealt = lax.all_to_all(candidates.reshape(shards, -1, candidates.shape[1]), axes, 0, 0)
-    return jnp.swapaxes(dealt, 0, 1).reshape(dealt.shape[1], -1)
+    """Exchanges candidates so that each device has all candidates of its share of the queries.
+
+    It maps `[queries, k]` of this shard to `[queries / shards, shards * k]` of all shards.
+    """
+    exchanged = lax.all_to_all(candidates.reshape(shards, -1, candidates.shape[1]), axes, 0, 0)
+    return jnp.swapaxes(exchanged, 0, 1).reshape(exchanged.shape[1], -1)
 
 
 class ShardedIndex(DeviceIndex):
-    """All keys in the memory of the devices of a mesh; with several processes each calls with the same queries."""
+    """An index with all keys in the memory of the devices of a mesh.
+
+    With several processes each has to call `search` with the same queries.
+    """
 
     def __init__(
         self,
@@ -146,16 +155,16 @@ class ShardedIndex(DeviceIndex):
         block_entries: int = 0,
         query_batch: int = QUERY_BATCH,
     ):
-        """Takes keys that are on the devices already; `from_store` puts them there.
+        """Wraps keys that are on the devices already. `from_store` puts them there.
 
         Args:
-          keys: `[rows, dim]`, split over `axis`; rows are a multiple of its size.
-          entries: of the first rows; what is behind them only fills up.
-          mesh: with `axis`.
-          axis: name of the mesh axis, or several names.
+          keys: `[rows, dim]`, split over `axis`, whose size divides the rows.
+          entries: Number of entries, which are the first rows. Rows after them are padding.
+          mesh: Mesh of the devices.
+          axis: Name of the mesh axis, or a tuple of several names.
           metric: "squared_l2" or "inner_product".
-          block_entries: compared at once on a device; 0 as in `nearest_entries`.
-          query_batch: queries searched at once.
+          block_entries: Number of entries compared at once on a device. 0 = the default of `nearest_entries`.
+          query_batch: Number of queries searched at once.
         """
         super().__init__(metric, entries, keys.shape[1], query_batch)
         shards = num_devices(mesh, axis)
@@ -180,7 +189,7 @@ class ShardedIndex(DeviceIndex):
     def from_store(
         cls, store: Store, *, mesh: Mesh, axis: Axis = "data", metric: Metric = "squared_l2", **options: int
     ) -> ShardedIndex:
-        """All keys of a store; every process reads those of its own devices, compared with their checksums."""
+        """Loads all keys of a store, compared with their checksums. Every process reads those of its own devices."""
         if store.entries >= LARGEST_ID:
             raise ValueError(f"entries: given {store.entries}, allowed: below {LARGEST_ID}; split the store")
         rows = math.ceil(store.entries / num_devices(mesh, axis)) * num_devices(mesh, axis)
@@ -200,7 +209,7 @@ class ShardedIndex(DeviceIndex):
 
 
 def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -> tuple[Array, Array]:
-    """For `nearest_entries`: a centre of all shards, and the norms split as the keys."""
+    """Computes the centre of the keys of all shards, and the norms of the keys, for `nearest_entries`."""
 
     def prepare(keys: Array, counts: Array) -> tuple[Array, Array]:
         centre = centre_sharded(keys, counts, axis=axis, mesh=mesh)
@@ -212,7 +221,7 @@ def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -
 
 
 def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, mesh: Mesh | None = None) -> Array:
-    """A point in the middle of the keys of all shards, on every device, for `nearest_entries_sharded`."""
+    """Computes a point in the middle of the keys of all shards, on every device, for `nearest_entries_sharded`."""
 
     def on_shard(keys: Array, count: Array) -> Array:
         total, number = lax.psum(middle(keys, count[0]), axis)
@@ -225,5 +234,5 @@ def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, me
 
 
 def num_devices(mesh: Mesh, axis: Axis) -> int:
-    """Devices along an axis, or along several together."""
+    """Returns the number of devices along a mesh axis, or along several axes together."""
     return math.prod(mesh.shape[name] for name in ((axis,) if isinstance(axis, str) else axis))

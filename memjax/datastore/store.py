@@ -1,16 +1,16 @@
-"""Keys and values on disk: what a datastore is, and reading it.
+"""Datastores: keys and values on disk, and how to read them.
 
 A store is a folder:
 
-    meta.json             what it holds and what it was made from; says `complete` when all shards are
+    meta.json             description of the store and its origin; says `complete` when all shards are
     shard_00000/          written by one writer, independent of the other shards
         keys.bin          [entries, dim] of the key dtype
         values.bin        int32 [entries]
         blocks.bin        for each block of entries: SHA-256 of its keys, SHA-256 of its values
-        cursor.json       entries that are safely there, and the place in the data where they end
-    indices/              serialised indices, see `artefacts`
+        cursor.json       number of entries that are safely written, and the position in the data where they end
+    indices/              saved indices, see `artefacts`
 
-Entries are numbered through the shards in their order. `memjax.datastore.writer` writes, `Store` reads.
+Entries are numbered across the shards in their order. `memjax.datastore.writer` writes stores, `Store` reads them.
 """
 
 import dataclasses
@@ -32,28 +32,29 @@ FORMAT = 1
 KEY_DTYPES = ("float16", "bfloat16", "float32")
 VALUE_DTYPE = np.dtype("<i4")
 DIGESTS = np.dtype([("keys", "V32"), ("values", "V32")])
-"""a row of blocks.bin"""
+"""Dtype of a row of blocks.bin."""
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (what, done so far, total or None)."""
+"""Function called with the name of the work, how much of it is done, and the total or None."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a store is and what it is made from; fixed when its build begins.
+    """The description of a store and of its origin, fixed when its build begins.
 
     Attributes:
-      dim: width of a key.
-      model: hash of the model (its parameters and its configuration) that makes the keys.
-      tokenizer: hash of the tokenizer whose ids are the values.
-      data: hash of the texts.
-      protocol: how the model read the texts: a JSON object such as `{"documents": "contiguous", "segment_length": 512,
-        "key": "feed_forward_input"}`. Keys and queries of different protocols are not comparable.
-      key_dtype: one of `KEY_DTYPES`.
-      num_shards: shards, each with one writer.
-      block_entries: entries under one checksum.
-      rows: streams side by side in which the texts were read, an equal share of them in each shard; 0 = not known.
-        With other rows a shard would hold other entries.
+      dim: Width of a key.
+      model: Hash of the model that makes the keys, its parameters and its configuration.
+      tokenizer: Hash of the tokenizer whose ids are the values.
+      data: Hash of the texts.
+      protocol: Way in which the model read the texts, a JSON object such as `{"documents": "contiguous",
+        "segment_length": 512, "key": "feed_forward_input"}`. Keys and queries of different protocols cannot be
+        compared.
+      key_dtype: Dtype of the keys, one of `KEY_DTYPES`.
+      num_shards: Number of shards, each with one writer.
+      block_entries: Number of entries under one checksum.
+      rows: Number of rows (streams side by side) in which the texts were read. Each shard holds an equal share of them,
+        so with other rows it would hold other entries. 0 = unknown.
     """
 
     dim: int
@@ -79,16 +80,16 @@ class Header:
 
     @property
     def key_bytes(self) -> int:
-        """Of one key."""
+        """The number of bytes of one key."""
         return self.dim * key_dtype(self.key_dtype).itemsize
 
 
 class Block(NamedTuple):
-    """Neighbouring entries of a store, as views into its files.
+    """Consecutive entries of a store, as views into its files.
 
     Attributes:
-      first: number of the first entry.
-      keys: `[entries, dim]`, key dtype.
+      first: Number of the first entry.
+      keys: `[entries, dim]`, in the dtype of the keys.
       values: int32 `[entries]`.
     """
 
@@ -98,14 +99,14 @@ class Block(NamedTuple):
 
 
 class Store:
-    """A finished store, memory-mapped: nothing is read before it is asked for.
+    """A finished datastore, memory-mapped, so that only what is asked for is read.
 
     Attributes:
-      path: of its folder.
-      header: what it is and what it was made from.
-      entries: of all shards.
-      offsets: int64 `[shards + 1]`, where each shard begins.
-      fingerprint: of everything in it, the same wherever the folder lies.
+      path: Folder of the store.
+      header: Description of the store and of its origin.
+      entries: Number of entries of all shards.
+      offsets: int64 `[shards + 1]`, first entry of each shard, and the number of all entries.
+      fingerprint: Hash of the whole content, independent of where the folder lies.
 
     Example:
       >>> import tempfile
@@ -124,12 +125,12 @@ class Store:
         """Opens a store and checks the sizes of its files.
 
         Args:
-          path: of the folder.
-          verify: compare every block with its checksum when it is first touched. The first touches of a store read it
-            once in full; for one that is much larger than the main memory, call `problems` once and give False.
+          path: Folder of the store.
+          verify: Whether to compare every block with its checksum when it is first read. These first reads go through
+            the whole store once. For a store much larger than the main memory call `problems` once and give False.
 
         Raises:
-          ValueError: there is no finished store, or it is damaged.
+          ValueError: There is no finished store, or it is damaged.
         """
         self.path = Path(path)
         self.header, meta = read_header(self.path)
@@ -144,8 +145,8 @@ class Store:
         self._files = {"keys": [], "values": []}
         for shard, size in enumerate(self._sizes):
             folder = shard_folder(self.path, shard)
-            self._files["keys"].append(_mapped(folder / "keys.bin", self.key_dtype, (size, self.dim)))
-            self._files["values"].append(_mapped(folder / "values.bin", VALUE_DTYPE, (size,)))
+            self._files["keys"].append(_map_array(folder / "keys.bin", self.key_dtype, (size, self.dim)))
+            self._files["values"].append(_map_array(folder / "values.bin", VALUE_DTYPE, (size,)))
         blocks = [num_blocks(size, self.header.block_entries) for size in self._sizes]
         self._trusted = {name: [np.full(n, not verify) for n in blocks] for name in self._files}
 
@@ -168,13 +169,19 @@ class Store:
         data: str | None = None,
         protocol: Mapping[str, Any] | None = None,
     ) -> None:
-        """Refuses queries of another model, tokenizer or protocol than the keys'; None = not compared.
+        """Raises an error for queries of another model, tokenizer, data or protocol than the keys.
+
+        Args:
+          model: Hash of the model. None = not compared.
+          tokenizer: Hash of the tokenizer. None = not compared.
+          data: Hash of the texts. None = not compared.
+          protocol: Way in which the model reads texts. None = not compared.
 
         Raises:
-          ValueError: one line with everything that differs.
+          ValueError: Something differs. One line names everything that does.
         """
-        given = {"model": model, "tokenizer": tokenizer, "data": data}
-        pairs = [(name, value, getattr(self.header, name)) for name, value in given.items() if value is not None]
+        expected = {"model": model, "tokenizer": tokenizer, "data": data}
+        pairs = [(name, value, getattr(self.header, name)) for name, value in expected.items() if value is not None]
         if protocol is not None:
             ours = Header(dim=1, model="", tokenizer="", data="", protocol=protocol).protocol
             names = sorted({*ours, *self.header.protocol})
@@ -187,15 +194,15 @@ class Store:
             )
 
     def keys(self, ids: Int[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape dim"]:
-        """Keys of the given entries, in the store's dtype."""
+        """Returns the keys of some entries, in the store's dtype."""
         return self._gather("keys", ids)
 
     def values(self, ids: Int[np.ndarray, "*shape"]) -> Int32[np.ndarray, "*shape"]:
-        """Values of the given entries."""
+        """Returns the values of some entries."""
         return self._gather("values", ids)
 
     def blocks(self, entries: int = 65536, first: int = 0, last: int | None = None) -> Iterator[Block]:
-        """The entries `[first, last)` in order, at most `entries` at a time; a block lies in one shard."""
+        """Yields the entries `[first, last)` in order, at most `entries` at once. A block never spans two shards."""
         last = self.entries if last is None else last
         if entries < 1 or not 0 <= first <= last <= self.entries:
             raise ValueError(f"blocks: given {entries} entries of [{first}, {last}), the store has {self.entries}")
@@ -211,12 +218,12 @@ class Store:
                 yield Block(begin + low, *parts)
 
     def sample(self, count: int, seed: int = 0) -> Int[np.ndarray, " count"]:
-        """Entries drawn without replacement (all of them where there are fewer), ascending."""
-        drawn = np.random.default_rng(seed).choice(self.entries, min(count, self.entries), replace=False)
-        return np.sort(drawn).astype(np.int64)
+        """Draws `count` entries without replacement, or all where there are fewer, and sorts them."""
+        entries = np.random.default_rng(seed).choice(self.entries, min(count, self.entries), replace=False)
+        return np.sort(entries).astype(np.int64)
 
     def problems(self, progress: Progress | None = None) -> Iterator[str]:
-        """Reads everything again and yields one line for every damaged block or file."""
+        """Reads the whole store again and yields a line for every damaged block or file."""
         done = 0
         for shard, size in enumerate(self._sizes):
             try:
@@ -233,7 +240,7 @@ class Store:
                     progress("verify", done, self.entries)
 
     def describe(self) -> dict[str, Any]:
-        """What the store is, as a JSON object."""
+        """Returns a description of the store as a JSON object."""
         return {
             "path": str(self.path),
             "fingerprint": self.fingerprint,
@@ -245,6 +252,7 @@ class Store:
         }
 
     def _gather(self, name: str, ids: np.ndarray) -> np.ndarray:
+        """Reads keys or values of some entries, after comparing their blocks with the checksums."""
         flat = np.asarray(ids, np.int64).ravel()
         if flat.size and not 0 <= flat.min() <= flat.max() < self.entries:
             raise ValueError(f"ids: given {flat.min()} to {flat.max()}, allowed: 0 to {self.entries - 1}")
@@ -261,7 +269,7 @@ class Store:
         return out.reshape(*np.shape(ids), *out.shape[1:])
 
     def _trust(self, name: str, shard: int, blocks: np.ndarray) -> None:
-        """Compares those of the blocks with their checksums that have not been compared yet."""
+        """Compares blocks with their checksums, unless they have been compared already."""
         trusted = self._trusted[name][shard]
         for block in blocks[~trusted[blocks]].tolist():
             if self._digest(name, shard, block) != self._expected(shard)[name][block].tobytes():
@@ -269,12 +277,14 @@ class Store:
             trusted[block] = True
 
     def _digest(self, name: str, shard: int, block: int) -> bytes:
+        """Computes the checksum of a block of keys or values."""
         size = self.header.block_entries
         return hashlib.sha256(
             bytes_of(np.asarray(self._files[name][shard][block * size : (block + 1) * size]))
         ).digest()
 
     def _expected(self, shard: int) -> np.ndarray:
+        """Reads the checksums of all blocks of a shard."""
         digests = self._digests[shard]
         if digests is None:
             path = shard_folder(self.path, shard) / "blocks.bin"
@@ -285,6 +295,7 @@ class Store:
         return digests
 
     def _damage(self, name: str, shard: int, block: int) -> str:
+        """Formats the error for a damaged block."""
         first = block * self.header.block_entries
         last = min(first + self.header.block_entries, self._sizes[shard]) - 1
         path = shard_folder(self.path, shard) / f"{name}.bin"
@@ -295,12 +306,12 @@ REMEDY = "restore it from a copy, or delete the folder of its shard and build ag
 
 
 def key_dtype(name: str) -> np.dtype:
-    """The dtype of that name; NumPy itself does not know bfloat16."""
+    """Returns the dtype with this name. NumPy alone does not know bfloat16."""
     return np.dtype(jax_dtype(name))
 
 
 def num_blocks(entries: int, block_entries: int) -> int:
-    """Blocks of so many entries; the last one may be shorter.
+    """Returns the number of blocks that hold `entries` entries. The last block may be shorter.
 
     Example:
       >>> num_blocks(8, 4), num_blocks(9, 4)
@@ -310,7 +321,7 @@ def num_blocks(entries: int, block_entries: int) -> int:
 
 
 def shard_folder(path: Path, shard: int) -> Path:
-    """The folder of one shard.
+    """Returns the folder of one shard.
 
     Example:
       >>> shard_folder(Path("a.datastore"), 3).name
@@ -320,10 +331,10 @@ def shard_folder(path: Path, shard: int) -> Path:
 
 
 def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
-    """(header, everything in meta.json) of a store that may be unfinished.
+    """Reads the header and everything in meta.json of a store, which may be unfinished.
 
     Raises:
-      ValueError: there is no store, it is damaged, or of another format.
+      ValueError: There is no store, or it is damaged or has another format.
     """
     if not (path / "meta.json").is_file():
         raise ValueError(f"path: {path} is not a datastore; build one there, or give another folder")
@@ -337,10 +348,11 @@ def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
     return Header(**{name: meta[name] for name in names}), meta
 
 
-def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Memory-maps an array in a file, after checking the size of the file."""
     size = path.stat().st_size if path.is_file() else None
     expected = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if size != expected:
-        found = "is missing" if size is None else f"has {size} bytes"
-        raise ValueError(f"datastore: {path} is damaged: it {found} and should have {expected}; {REMEDY}")
+        problem = "is missing" if size is None else f"has {size} bytes"
+        raise ValueError(f"datastore: {path} is damaged: it {problem} and should have {expected}; {REMEDY}")
     return np.memmap(path, dtype, "r", shape=shape) if expected else np.empty(shape, dtype)

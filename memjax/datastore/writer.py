@@ -1,7 +1,7 @@
-"""Writing a datastore: one writer per shard, which a kill, a full disk or a loss of power only interrupts.
+"""Writing a datastore with one writer for each shard, which continues after a kill, a full disk or a loss of power.
 
 Every process that makes entries calls `create_store` with the same header and writes shards of its own, at its own
-pace; when all are finished, one of them calls `finish_store`:
+pace. When all are finished, one of them calls `finish_store`:
 
     create_store(path, header)
     with ShardWriter(path, shard) as writer:
@@ -11,9 +11,9 @@ pace; when all are finished, one of them calls `finish_store`:
         writer.finish()
     store = finish_store(path)
 
-What was committed is there after any crash, and what was not is cut off when the next writer opens the shard: no entry
-is lost or doubled if the maker of the entries goes on from `progress`. The data is on the disk before the cursor moves,
-and the cursor is one file that is replaced.
+Committed entries survive any crash, and the next writer of the shard cuts off all others. So no entry is lost or
+repeated if the maker of the entries continues from `progress`. The data is on the disk before the cursor moves, and the
+cursor is one file that is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -57,19 +57,21 @@ __all__ = ["ShardWriter", "create_store", "finish_store", "read_cursor"]
 
 
 def create_store(path: str | Path, header: Header) -> None:
-    """Makes the folder of a store, or finds it there: any number of processes may call this at any time.
+    """Creates the folder of a store, or checks a store that is already there.
+
+    Any number of processes may call this at any time.
 
     Raises:
-      ValueError: the folder holds something else, or a store of another header.
+      ValueError: The folder holds something else, or a store with another header.
     """
     path = Path(path)
     value = dataclasses.asdict(header)
     if (path / "meta.json").is_file():
-        found, _ = read_header(path)
+        existing, _ = read_header(path)
         differences = [
-            f"{name} {getattr(found, name)!r}, given {mine!r}"
-            for name, mine in value.items()
-            if getattr(found, name) != mine
+            f"{name} {getattr(existing, name)!r}, given {value_given!r}"
+            for name, value_given in value.items()
+            if getattr(existing, name) != value_given
         ]
         if differences:
             raise ValueError(
@@ -85,10 +87,10 @@ def create_store(path: str | Path, header: Header) -> None:
 
 
 def finish_store(path: str | Path) -> Store:
-    """Declares a store complete when all its shards are, and opens it; again is no harm.
+    """Declares a store complete when all its shards are, and opens it. May be called again.
 
     Raises:
-      ValueError: a shard is not finished.
+      ValueError: A shard is not finished.
     """
     path = Path(path)
     header, _ = read_header(path)
@@ -113,7 +115,7 @@ def finish_store(path: str | Path) -> Store:
 
 
 def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
-    """How far a shard is: `entries`, `complete`, `progress` and what the writer keeps for itself."""
+    """Reads how far a shard is: `entries`, `complete`, `progress`, and the writer's own bookkeeping."""
     file = shard_folder(Path(path), shard) / "cursor.json"
     if not file.is_file():
         return {"entries": 0, "complete": False, "progress": None, "state": None, "commits": 0, "open_block": None}
@@ -121,26 +123,27 @@ def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
 
 
 class ShardWriter:
-    """Appends entries to one shard; the only writer of that shard while it is open.
+    """A writer that appends entries to one shard. While it is open, no other writer can open the shard.
 
     Attributes:
-      path: of the store.
-      shard: its number.
-      header: of the store.
-      entries: that have been appended, committed or not.
-      progress: what the last `commit` was given; None at the beginning. The maker of the entries goes on there.
-      complete: the shard is finished, and nothing can be appended.
+      path: Folder of the store.
+      shard: Number of the shard.
+      header: Description of the store.
+      entries: Number of entries appended so far, committed or not.
+      progress: Argument `progress` of the last `commit`, where the maker of the entries continues. None at the
+        beginning.
+      complete: Whether the shard is finished. Nothing can be appended then.
     """
 
     def __init__(self, path: str | Path, shard: int = 0):
         """Opens a shard where its last commit has left it.
 
         Args:
-          path: of a store that `create_store` has made.
-          shard: from 0.
+          path: Folder of a store that `create_store` has made.
+          shard: Number of the shard, from 0.
 
         Raises:
-          ValueError: no such shard, another process writes it, or it is damaged.
+          ValueError: There is no such shard, another process writes it, or it is damaged.
         """
         self.path, self.shard = Path(path), shard
         self.header, _ = read_header(self.path)
@@ -148,7 +151,7 @@ class ShardWriter:
             raise ValueError(f"shard: given {shard}, allowed: 0 to {self.header.num_shards - 1}")
         self._folder, self._dtype = shard_folder(self.path, shard), key_dtype(self.header.key_dtype)
         self._committed, self._failed = 0, False
-        with contextlib.ExitStack() as stack, self._explained():
+        with contextlib.ExitStack() as stack, self._explain_full_disk():
             self._folder.mkdir(exist_ok=True)
             stack.enter_context(locked(self._folder / ".lock", f"shard {shard} of {self.path}"))
             cursor = read_cursor(self.path, shard)
@@ -176,42 +179,43 @@ class ShardWriter:
         self.close()
 
     def close(self) -> None:
-        """Gives the shard back; what was appended after the last commit is cut off by the next writer."""
+        """Closes the shard. The next writer cuts off entries that were appended after the last commit."""
         self._stack.close()
         self._failed = True
 
     def append(self, keys: Any, values: Any) -> None:
-        """Adds entries behind the others; they count from the next commit on.
+        """Appends entries, which the next commit makes permanent.
 
         Args:
-          keys: `[entries, dim]`, any float dtype; stored as the header's.
-          values: integers `[entries]` that fit into int32.
+          keys: `[entries, dim]`, any float dtype. They are stored in the dtype of the header.
+          values: `[entries]`, integers that fit into int32.
 
         Raises:
-          ValueError: another shape, a key that is not finite or too large for the key dtype, a value out of range.
-          DiskFull: no space is left; the last commit stands.
+          ValueError: The shapes are wrong, a key is not finite or too large for the key dtype, or a value is out of
+            range.
+          DiskFull: No space is left. Entries of the last commit stay.
         """
         self._check_open()
-        keys, values = self._checked_keys(np.asarray(keys)), _checked_values(np.asarray(values))
+        keys, values = self._convert_keys(np.asarray(keys)), _convert_values(np.asarray(values))
         if len(keys) != len(values):
             raise ValueError(f"values: given {len(values)} for {len(keys)} keys, allowed: one for each key")
-        with self._writing():
+        with self._mark_failed_while_writing():
             write_all(self._descriptors["keys.bin"], bytes_of(keys))
             write_all(self._descriptors["values.bin"], bytes_of(values))
         self._hash(keys, values)
         self.entries += len(keys)
 
     def commit(self, progress: Any = None, state: Mapping[str, np.ndarray] | None = None) -> None:
-        """Makes everything appended so far survive any crash.
+        """Makes all entries appended so far survive any crash.
 
         Args:
-          progress: a JSON value: the place in the data behind the last appended entry.
-          state: name -> array: what the maker of the entries needs besides to go on there, such as the memory of the
-            model; see `load_state`. The one of the commit before is deleted.
+          progress: JSON value, position in the data after the last appended entry.
+          state: Named arrays that the maker of the entries needs besides to continue, such as the memory of the model.
+            See `load_state`. The state of the previous commit is deleted.
 
         Raises:
           ValueError: `progress` is not a JSON value.
-          DiskFull: no space is left; the commit before stands.
+          DiskFull: No space is left. Entries of the previous commit stay.
         """
         self._check_open()
         try:
@@ -221,7 +225,7 @@ class ShardWriter:
         self._commit(progress, state, complete=False)
 
     def finish(self) -> None:
-        """Commits, and declares the shard complete; nothing happens where it is already."""
+        """Commits and declares the shard complete. Does nothing if it is complete already."""
         if self.complete:
             return
         self._check_open()
@@ -230,10 +234,10 @@ class ShardWriter:
         self._commit(self.progress, None, complete=True)
 
     def load_state(self) -> dict[str, np.ndarray] | None:
-        """The `state` of the last commit; None where it had none.
+        """Loads the `state` of the last commit. None where it had none.
 
         Raises:
-          ValueError: its file is damaged.
+          ValueError: The file of the state is damaged.
         """
         from safetensors.numpy import load_file
 
@@ -247,7 +251,7 @@ class ShardWriter:
     # The files
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of each file that the cursor vouches for."""
+        """Returns the bytes of each file up to the last commit."""
         return {
             "keys.bin": self.entries * self.header.key_bytes,
             "values.bin": self.entries * VALUE_DTYPE.itemsize,
@@ -255,25 +259,26 @@ class ShardWriter:
         }
 
     def _open(self, name: str, size: int, stack: contextlib.ExitStack) -> int:
-        """Opens a file for appending at `size`, and cuts off what lies behind it."""
+        """Opens a file for appending at `size`, and cuts off everything after it."""
         path = self._folder / name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         stack.callback(os.close, descriptor)
-        found = os.fstat(descriptor).st_size
-        if found < size:
-            raise ValueError(f"datastore: {path} is damaged: {found} bytes, and {size} were committed; {REMEDY}")
+        file_size = os.fstat(descriptor).st_size
+        if file_size < size:
+            raise ValueError(f"datastore: {path} is damaged: {file_size} bytes, and {size} were committed; {REMEDY}")
         os.ftruncate(descriptor, size)
         return descriptor
 
     def _remove_leftovers(self) -> None:
-        """What crashes have left: half-written small files, and states that no cursor names."""
-        kept = self._state and self._state["file"]
+        """Deletes files that crashes have left: partly written files, and states that the cursor does not name."""
+        current_state = self._state and self._state["file"]
         for path in (*self._folder.glob(f"*{PARTIAL}"), *self._folder.glob("state_*")):
-            if path.name != kept:
+            if path.name != current_state:
                 path.unlink()
 
     def _commit(self, progress: Any, state: Mapping[str, np.ndarray] | None, complete: bool) -> None:
-        with self._writing():
+        """Writes everything through to the disk, and then replaces the cursor."""
+        with self._mark_failed_while_writing():
             write_all(self._descriptors["blocks.bin"], b"".join(self._pending))
             for descriptor in self._descriptors.values():
                 os.fsync(descriptor)
@@ -296,6 +301,7 @@ class ShardWriter:
         self.complete, self.progress, self._committed = complete, progress, self.entries
 
     def _save_state(self, state: Mapping[str, np.ndarray]) -> dict[str, str]:
+        """Writes the state to a file of its own, and returns its name and checksum."""
         from safetensors.numpy import save
 
         data = save({name: np.ascontiguousarray(array) for name, array in state.items()})
@@ -304,15 +310,16 @@ class ShardWriter:
         return {"file": file.name, "sha256": hashlib.sha256(data).hexdigest()}
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """What fails half-way leaves files that only the next writer of the shard puts right."""
+    def _mark_failed_while_writing(self) -> Iterator[None]:
+        """Marks the writer as failed while files change, since only the next writer can repair a half-written file."""
         self._failed = True
-        with self._explained():
+        with self._explain_full_disk():
             yield
         self._failed = False
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_full_disk(self) -> Iterator[None]:
+        """Explains errors of a full disk."""
         message = f"shard {self.shard} has {self._committed} entries; free some and run the same command again"
         with explain_full_disk(self._folder, message):
             yield
@@ -320,17 +327,20 @@ class ShardWriter:
     # Checksums
 
     def _begin_block(self) -> None:
+        """Starts the checksums of the next block."""
         self._hashes, self._hashed = {"keys": hashlib.sha256(), "values": hashlib.sha256()}, 0
 
     def _end_block(self) -> None:
+        """Records the checksums of a full block for the next commit."""
         self._pending.append(b"".join(self._hashes[name].digest() for name in ("keys", "values")))
         self._begin_block()
 
     def _open_digests(self) -> list[str]:
-        """Of the block that is not full yet: who goes on with it sees that it is what was written."""
+        """Returns the checksums of the block that is not full yet, so that the next writer can check it."""
         return [self._hashes[name].hexdigest() for name in ("keys", "values")]
 
     def _hash(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Adds entries to the checksums of their blocks."""
         while len(keys):
             room = self.header.block_entries - self._hashed
             self._hashes["keys"].update(bytes_of(keys[:room]))
@@ -341,7 +351,8 @@ class ShardWriter:
                 self._end_block()
 
     def _read_open_block(self) -> tuple[np.ndarray, np.ndarray]:
-        """The committed entries whose block is not full yet: the only ones whose checksum is not in a file."""
+        """Reads the committed entries of the block that is not full yet."""
+        # Only the checksums of these entries are not in blocks.bin yet.
         rows = self.entries % self.header.block_entries
         first, parts = self.entries - rows, []
         for name, dtype, width in (("keys.bin", self._dtype, self.header.dim), ("values.bin", VALUE_DTYPE, 1)):
@@ -353,12 +364,14 @@ class ShardWriter:
     # Arguments
 
     def _check_open(self) -> None:
+        """Raises an error where the shard is complete, or the writer is closed or has failed."""
         if self.complete:
             raise ValueError(f"shard: {self.shard} of {self.path} is finished; entries cannot be added to it")
         if self._failed:
             raise ValueError(f"shard: the writer of {self.shard} was closed, or has failed; open another one")
 
-    def _checked_keys(self, keys: np.ndarray) -> np.ndarray:
+    def _convert_keys(self, keys: np.ndarray) -> np.ndarray:
+        """Converts keys to the dtype of the store, and checks their shape and range."""
         if keys.ndim != 2 or keys.shape[1] != self.header.dim:
             raise ValueError(f"keys: given shape {keys.shape}, allowed: (entries, {self.header.dim})")
         with np.errstate(over="ignore", invalid="ignore"):
@@ -374,7 +387,8 @@ class ShardWriter:
         return stored
 
 
-def _checked_values(values: np.ndarray) -> np.ndarray:
+def _convert_values(values: np.ndarray) -> np.ndarray:
+    """Converts values to int32, and checks their shape and range."""
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"values: given shape {values.shape} of {values.dtype}, allowed: integers of shape (entries,)")
     limits = np.iinfo(VALUE_DTYPE)
@@ -384,6 +398,7 @@ def _checked_values(values: np.ndarray) -> np.ndarray:
 
 
 def _write_meta(path: Path, header: Mapping[str, Any], shards: list[dict[str, Any]]) -> None:
+    """Writes meta.json, which declares the store complete if it has `shards`."""
     value = {
         "format": FORMAT,
         "complete": bool(shards),

@@ -111,7 +111,7 @@ def test_parts_of_a_store_merge(small, settings, tmp_path):
 def test_keys_that_are_not_finite_are_refused(tmp_path, monkeypatch):
     keys = clusters(100, 4)
     keys[77, 2] = np.nan
-    monkeypatch.setattr("memjax.datastore.writer.ShardWriter._checked_keys", lambda self, keys: keys)
+    monkeypatch.setattr("memjax.datastore.writer.ShardWriter._convert_keys", lambda self, keys: keys)
     store = make_store(tmp_path / "s", keys, shards=[50, 50])
     with pytest.raises(ValueError, match="keys: entry 77 of .* is NaN or infinite; build the store anew"):
         build_scann(store)
