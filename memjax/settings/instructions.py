@@ -1,4 +1,4 @@
-"""Tasks as text to text: where contexts with questions and answers come from, for Instructions."""
+"""Settings of sources of tasks as text to text: contexts with questions and answers, for the task Instructions."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class InstructionSource(Source):
-    """Contexts with questions and answers, for Instructions."""
+    """Base class of sources of contexts with questions and answers, for the task Instructions."""
 
     gives = ("instructions",)
 
 
 @dataclass(slots=True, kw_only=True)
 class InstructionFiles(InstructionSource):
-    """Contexts with questions and answers from published files."""
+    """Common settings of sources that read contexts with questions and answers from published files."""
 
     path: str = ""
-    """the folder of the published files (also .xz / .gz)"""
+    """folder of the published files (also .xz / .gz)"""
     num_train: Number = 0
-    """examples of the training split that are kept, chosen by a hash; 0 = all"""
+    """number of examples of the training split to use, chosen by a hash; 0 = all"""
     num_validation: Number = 0
-    """likewise of the validation split"""
+    """number of examples of the validation split to use, chosen by a hash; 0 = all"""
     num_test: Number = 0
-    """likewise of the test split"""
+    """number of examples of the test split to use, chosen by a hash; 0 = all"""
     sampling_seed: Seed = 0
-    """of the hash"""
+    """seed of the hash that chooses examples"""
 
     def check(self, field: str, config: Config) -> None:
         del config
@@ -61,9 +61,9 @@ class Sst(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class Woz(InstructionFiles):
-    """WOZ 2.0 (Wen et al. 2017; Mrksic et al. 2017): what a turn changes in the state of a dialogue.
+    """WOZ 2.0 (Wen et al. 2017; Mrksic et al. 2017): the answer is the change of a dialogue's state by a turn.
 
-    Whole dialogues are kept, until there are as many turns as were asked for.
+    Where the number of examples is limited, whole dialogues are used, until there are as many turns.
     """
 
     answered_by = "dialogue_state"
@@ -71,9 +71,9 @@ class Woz(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class WikiSql(InstructionFiles):
-    """WikiSQL (Zhong et al. 2017): a question as a query, from `wikisql.json` of text2sql-data.
+    """WikiSQL (Zhong et al. 2017): the answer is a question as a query, from `wikisql.json` of text2sql-data.
 
-    The headers of the tables are not in it: columns have to be guessed from the question.
+    The data set does not include the headers of the tables: columns have to be guessed from the question.
     """
 
     answered_by = "logical_form"
@@ -81,43 +81,44 @@ class WikiSql(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class InstructionLines(InstructionFiles):
-    """Files of one's own: a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl` (also .xz / .gz).
+    """A user's own files: a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl` (also .xz / .gz).
 
-    Every line is a JSON object with `question`, `answers` (a list, or one text), and where there is one `context`.
+    Every line is a JSON object with `question`, `answers` (a list, or one text), and optionally `context`.
     """
 
     answered_by: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
-    """what counts as right: words that are shared (F1), the very name of a class, the parts of a query, or of a change
-    of state"""
+    """comparison of a generated answer with the right one: 'words' = F1 of their words; 'class' = equality with the
+    name of a class; 'logical_form' = parts of a query; 'dialogue_state' = changes of a dialogue's state"""
 
 
 @dataclass(slots=True, kw_only=True)
 class SeqioInstructions(InstructionSource):
     """A registered seqio Task: `inputs` are context and question, `targets` the answer.
 
-    Of inputs that are too long the end is cut off.
+    Inputs that are too long lose their end.
     """
 
     name: str = ""
-    """of the Task; the module that registers it is named in SEQIO_MODULES"""
+    """registered name of the seqio Task; SEQIO_MODULES names the module that registers it"""
     answered_by: Literal["words", "class"] = "words"
-    """what counts as right: words that are shared (F1), or the very name of a class"""
+    """comparison of a generated answer with the right one: 'words' = F1 of their words; 'class' = equality with the
+    name of a class"""
 
 
 @dataclass(slots=True, kw_only=True)
 class ToyInstructions(InstructionSource):
-    """Letters that are to be copied, reversed or sorted; made, not read."""
+    """Synthetic instructions to copy, reverse or sort some letters."""
 
     answered_by = "class"
 
     change: Literal["copy", "reverse", "sort"] = "copy"
-    """what the answer makes of the context"""
+    """operation that turns the letters of the context into the answer"""
     num_letters: Annotated[int, Range(words="2 to 26", least=2, most=26)] = 6
-    """different ones"""
+    """number of different letters"""
     length: Count = 3
-    """letters of a context"""
+    """number of letters of a context"""
     num_examples: Count = 256
-    """to train on; an eighth of them in other splits"""
+    """number of training examples; validation and test have an eighth as many each"""
 
 
 InstructionKind = Sst | Woz | WikiSql | InstructionLines | SeqioInstructions | ToyInstructions

@@ -1,4 +1,4 @@
-"""Where questions about texts come from, for QuestionAnswering."""
+"""Settings of sources of questions about texts, for the task QuestionAnswering."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ __all__ = ["AskedTexts", "QaSrl", "Quac", "QuestionKind", "Squad", "TriviaQa"]
 
 @dataclass(slots=True, kw_only=True)
 class AskedTexts(Source):
-    """Questions about texts, for QuestionAnswering."""
+    """Common settings of sources of questions about texts, for QuestionAnswering."""
 
     gives = ("questions", "instructions")
 
     path: str = ""
-    """the folder of the published files (also .xz / .gz); '' = the builder of TensorFlow Datasets, where there is one
+    """folder of the published files (also .xz / .gz); '' = the builder of TensorFlow Datasets, where there is one
     (needs the extra `data`)"""
     data_dir: str = ""
-    """prepared TFDS data sets; '' = the library's default"""
+    """folder of prepared TFDS data sets; '' = the default of TFDS"""
     validation_percent: Percent = 10
-    """share of the texts held out, by a hash of what they are about, where no file is the split"""
+    """percentage of the texts held out for validation, by a hash of their subject, where no file is that split"""
     test_percent: Percent = 10
-    """likewise for the test split"""
+    """percentage of the texts held out for test, by a hash of their subject, where no file is that split"""
     num_train: Number = 0
-    """questions of the training split that are kept, chosen by a hash of question and text; 0 = all"""
+    """number of questions of the training split to use, chosen by a hash of question and text; 0 = all"""
     num_validation: Number = 0
-    """likewise of the validation split"""
+    """number of questions of the validation split to use, chosen by a hash of question and text; 0 = all"""
     num_test: Number = 0
-    """likewise of the test split"""
+    """number of questions of the test split to use, chosen by a hash of question and text; 0 = all"""
     sampling_seed: Seed = 0
-    """of the hash"""
+    """seed of the hash that chooses questions"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Squad(AskedTexts):
-    """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
+    """SQuAD 1.1 (Rajpurkar et al. 2016). Its test set is hidden, so that `test` is the validation set."""
 
     parts: Count = 1
-    """groups into which the articles fall, by a hash of the title: one source as several tasks"""
+    """number of groups into which the articles are divided by a hash of their titles, to make several tasks of one
+    source"""
     part: Number = 0
-    """which of them is read, from 0"""
+    """number of the group of articles that is read, from 0"""
 
     def check(self, field: str, config: Config) -> None:
         require(self.part < self.parts, f"{field}part", self.part, f"below {field}parts = {self.parts}")
@@ -55,34 +56,35 @@ class Squad(AskedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class TriviaQa(AskedTexts):
-    """TriviaQA (Joshi et al. 2017), for QuestionAnswering: where a page first names an answer.
+    """TriviaQA (Joshi et al. 2017): the answer to a question is the first place where a page names it.
 
-    What its pages do not name is left out, and counted. The test set is hidden: `test` is then validation.
+    Questions whose answers no page names are left out, and counted. The test set is hidden, so that `test` is the
+    validation set.
     """
 
     pages: Literal["web", "wikipedia"] = "web"
-    """which of its two sets: pages that a search has found, or those of Wikipedia"""
+    """set of pages: 'web' = pages found by a web search; 'wikipedia' = pages of Wikipedia"""
     max_words: Number = 800
-    """words of a page that are read (800 in the authors' conversion); 0 = all"""
+    """number of words of a page that are read (800 in the authors' conversion); 0 = all"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Quac(AskedTexts):
-    """QuAC (Choi et al. 2018), for QuestionAnswering: every turn of a dialogue as a question of its own.
+    """QuAC (Choi et al. 2018): every turn of a dialogue is an independent question.
 
-    Turns without an answer are left out, and counted. The test set is hidden: `test` is then validation.
+    Turns without an answer are left out, and counted. The test set is hidden, so that `test` is the validation set.
     """
 
 
 @dataclass(slots=True, kw_only=True)
 class QaSrl(AskedTexts):
-    """QA-SRL, the gold standard of Roit et al. (2020), for QuestionAnswering: who did what to whom in a sentence.
+    """QA-SRL, the gold standard of Roit et al. (2020): questions who did what to whom in a sentence.
 
-    A share of its development file is `validation`, the rest is trained on; it has no builder of TFDS.
+    A share of the development file is `validation`, the rest is `train`. TFDS has no builder for it.
     """
 
     domain: Literal["wikinews", "wikipedia"] = "wikinews"
-    """which of its two sets"""
+    """set of sentences: 'wikinews' or 'wikipedia'"""
 
     def check(self, field: str, config: Config) -> None:
         require(not self.data_dir, f"{field}data_dir", self.data_dir, "'' (QaSrl has files alone)")

@@ -1,4 +1,4 @@
-"""Ranges of fields, in their annotations, and the one walker that checks and words them.
+"""Types of settings with the range of their values, and the function that checks a value against its type.
 
 `memory_length: Slots = 128` says all of it: a field's range stands where the field stands. What ties fields to each
 other is said by the `check` of their class (see `memjax.settings.relations`).
@@ -16,15 +16,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Range:
-    """Numbers that a field may hold; of a tuple, every entry.
+    """A range of numbers that a field may hold. For a tuple every entry must lie in it.
 
     Attributes:
-      words: what is allowed, as a message says it.
-      least: the smallest.
-      most: the largest.
-      above: all are larger.
-      below: all are smaller.
-      entries: the least number of entries of a tuple.
+      words: Description of the range in messages, such as "0 to 99 percent".
+      least: Smallest value.
+      most: Largest value.
+      above: Number that every value must exceed.
+      below: Number that every value must stay below.
+      entries: Minimum number of entries of a tuple.
     """
 
     words: str
@@ -41,7 +41,7 @@ class Range:
 
 
 class TextEncodings:
-    """Names of encodings of texts, as Python's codecs know them."""
+    """The set of encodings of text that Python's codecs know."""
 
     words = "an encoding such as utf-8, utf-16, latin-1, cp1252"
 
@@ -52,14 +52,14 @@ class TextEncodings:
 
 
 COUNTED = 2**31 - 1
-"""the largest number of anything that is counted: counters and sizes have 32 bits"""
+"""largest value of an integer setting: counters and sizes have 32 bits"""
 PLAIN = {
     int: ("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     float: ("a number", lambda value: _is_number(value) and isfinite(value)),
     bool: ("True or False", lambda value: isinstance(value, bool)),
     str: ("a text", lambda value: isinstance(value, str)),
 }
-"""type of a field -> the same in words, and whether a value is of it"""
+"""type of a field -> words for the type in messages, and a function that tells whether a value has it"""
 
 
 def _is_number(value: Any) -> bool:
@@ -67,7 +67,7 @@ def _is_number(value: Any) -> bool:
 
 
 def zero_or_more(meaning: str = "", unit: str = "") -> Range:
-    """The range from 0, with what 0 means and what is counted.
+    """Returns the range from 0 on, worded with the meaning of 0 and the unit.
 
     Example:
       >>> zero_or_more("off", "tokens").words, -1 in zero_or_more()
@@ -88,20 +88,20 @@ Probability = Annotated[float, Range(words="a probability in (0, 1]", above=0, m
 Temperature = Annotated[float, zero_or_more("greedy")]
 Finite = Annotated[float, Range(words="a number")]
 Weight = Annotated[float, zero_or_more("logged only")]
-"""of an auxiliary loss"""
+"""type of the coefficient of an auxiliary loss"""
 Encoding = Annotated[str, TextEncodings()]
 Decay = Annotated[float, Range(words="a number in [0, 1)", least=0, below=1)]
 
 
 @functools.cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """The annotations of the fields of a class of settings, with their ranges."""
+    """Returns the types of the fields of a settings class, with their ranges."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def refusal(value: Any, hint: Any) -> str:
-    """What a field with this annotation may hold, where `value` is none of it; '' where it is.
+    """Describes the values that a type allows where `value` is none of them. '' where it is one.
 
     Example:
       >>> refusal(3, Count), refusal(0, Count)

@@ -1,4 +1,4 @@
-"""Where sentences with relations come from."""
+"""Settings of sources of sentences that express relations."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ Numbers = Annotated[tuple[int, ...], Range(words="numbers of relations, from 1 o
 
 @dataclass(slots=True, kw_only=True)
 class Relations(Source):
-    """Sentences that each tell one relation of two things, for RelationExtraction. Relations are numbered from 1.
+    """Sentences that each express one relation between two things, for RelationExtraction.
 
-    For Classification pairs of a sentence and the name of a relation, which it tells (class 1) or not (class 0).
+    Relations are numbered from 1.
+
+    For Classification they are pairs of a sentence and the name of a relation, which the sentence expresses (class 1)
+    or not (class 0).
     """
 
     gives = ("relations", "labelled")
     names_relations = True
 
     relations: Numbers = ()
-    """whose sentences are read: those of one task of several; () = all"""
+    """numbers of the relations whose sentences are read, such as those of one task; () = all"""
     known: Numbers = ()
-    """Classification: the relations whose names a sentence to train on is paired with beside its own; () = all. A
-    stream gives each task those of the tasks so far, and Joint with one stage those of all"""
+    """numbers of the relations whose names a training sentence is paired with beside its own, for Classification; () =
+    all. A stream sets it to the relations of the tasks so far, and Joint with one stage to those of all tasks"""
 
     def after(self, earlier: Sequence[Any]) -> Source:
-        return replace(self, known=_known(self, earlier))
+        return replace(self, known=_known_relations(self, earlier))
 
     def check(self, field: str, config: Config) -> None:
         count, largest = config.task.num_classes, max(self.relations, default=1)
@@ -51,50 +54,51 @@ class Relations(Source):
 
 @dataclass(slots=True, kw_only=True)
 class RelationFiles(Relations):
-    """Lifelong FewRel and SimpleQuestions (Wang et al. 2019): a relation, candidates and a sentence in every line."""
+    """Lifelong FewRel and SimpleQuestions (Wang et al. 2019): every line has a relation, candidates and a sentence."""
 
     path: str = ""
-    """the folder of the files (also .xz / .gz)"""
+    """folder of the files (also .xz / .gz)"""
     names: str = "relation_name.txt"
-    """the file of the names of relations, one a line"""
+    """file of the names of the relations, one in a line"""
     train: tuple[str, ...] = ("val_data.txt",)
-    """files to train on"""
+    """training files"""
     test: tuple[str, ...] = ()
-    """files to test on; () = a share of the others"""
+    """test files; () = `test_percent` of the training sentences"""
     entities: tuple[str, ...] = ()
     """files of the folder that say where the two things of a sentence stand, for a text encoder: of CFRL (Qin and Joty
-    2022: relation, candidates, sentence, then words and places of each thing) or .json of FewRel; sentences are the
-    same but for case and white space"""
+    2022: relation, candidates, sentence, then words and places of each thing) or .json of FewRel; sentences must be
+    equal up to case and white space"""
     validation_percent: Percent = 10
-    """share of the sentences to train on that is held out, by a hash of the sentence"""
+    """percentage of the training sentences held out for validation, by a hash of the sentence"""
     test_percent: Percent = 20
-    """likewise for the test split, where it has no files"""
+    """percentage of the training sentences held out for test, by a hash of the sentence, where there are no test
+    files"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tacred(Relations):
-    """TACRED (Zhang et al. 2017): train.json, dev.json and test.json; sentences of no relation are left out."""
+    """TACRED (Zhang et al. 2017): train.json, dev.json and test.json. Sentences without a relation are left out."""
 
     path: str = ""
-    """the folder of the files (also .xz / .gz)"""
+    """folder of the files (also .xz / .gz)"""
     num_candidates: Count = 10
-    """other relations that a sentence is compared with, drawn by the seed"""
+    """number of other relations that a sentence is compared with, drawn at random"""
     seed: Seed = 0
-    """of the candidates"""
+    """seed of the random choice of candidates"""
 
 
 @dataclass(slots=True, kw_only=True)
 class MadeRelations(Relations):
-    """Synthetic sentences: a word of the relation's own among words that say nothing."""
+    """Synthetic sentences for relation extraction: one word tells the relation, the others are noise."""
 
     num_relations: Count = 8
-    """relations that there are"""
+    """number of relations; with RelationExtraction it must equal `task.num_classes`"""
     num_train: Count = 16
-    """sentences of each relation to train on; half as many in validation and test"""
+    """number of training sentences of each relation; validation and test have half as many each"""
     num_candidates: Number = 3
-    """other relations that a sentence is compared with; 0 = all"""
+    """number of other relations that a sentence is compared with; 0 = all"""
     seed: Seed = 0
-    """of all that is drawn"""
+    """seed of all random choices"""
 
     def check(self, field: str, config: Config) -> None:
         Relations.check(self, field, config)
@@ -106,21 +110,22 @@ class MadeRelations(Relations):
 
 @dataclass(slots=True, kw_only=True)
 class CachedPairs(Vectors):
-    """Pairs of a sentence and the name of a relation as vectors that a model made before, for Classification.
+    """Pairs of a sentence and the name of a relation as vectors that a model has computed before, for Classification.
 
     As CachedFeatures, with `validation.npy`, and for every split `SPLIT_pairs.npy`, int32 [pairs, 3]: number of the
     sentence, relation that it tells, relation of the name (`python -m tools.measurements.vectors pairs`).
     """
 
     path: str = ""
-    """the folder"""
+    """folder of the arrays"""
     relations: Numbers = ()
-    """as in RelationFiles"""
+    """numbers of the relations whose sentences are read, such as those of one task; () = all"""
     known: Numbers = ()
-    """as in RelationFiles"""
+    """numbers of the relations whose names a training sentence is paired with beside its own; () = all. A stream sets
+    it to the relations of the tasks so far, and Joint with one stage to those of all tasks"""
 
     def after(self, earlier: Sequence[Any]) -> Source:
-        return replace(self, known=_known(self, earlier))
+        return replace(self, known=_known_relations(self, earlier))
 
     def check(self, field: str, config: Config) -> None:
         Vectors.check(self, field, config)
@@ -129,10 +134,10 @@ class CachedPairs(Vectors):
         require(count == 2, "task.num_classes", count, f"2 with {kind}")
 
 
-def _known(own: Any, earlier: Sequence[Any]) -> tuple[int, ...]:
-    """The relations of some tasks; () = all, where one of them has all."""
-    of_each = [one.relations for one in (*earlier, own)]
-    return tuple(sorted({number for some in of_each for number in some})) if all(of_each) else ()
+def _known_relations(source: Any, earlier: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the relations of a task and of earlier ones. () for all relations, where a task has all."""
+    of_each = [task_source.relations for task_source in (*earlier, source)]
+    return tuple(sorted({number for relations in of_each for number in relations})) if all(of_each) else ()
 
 
 RelationKind = RelationFiles | Tacred | MadeRelations | CachedPairs

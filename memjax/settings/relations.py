@@ -1,4 +1,4 @@
-"""What a config may hold: `validate` raises one line, `warnings` names what is allowed but rarely meant.
+"""Checks of configurations: `validate` raises an error of one line, `warnings` names settings that are rarely meant.
 
 Ranges stand in annotations (`memjax.settings.ranges`); what ties a field to others, of its class or of another section,
 is said by the `check` of the class that has the field.
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Settings:
     """Base class of all settings.
 
-    `field` is the path of the part with a dot at its end: `model.attention.`, or '' for the whole.
+    Methods take the path of the settings in the config as `field`, with a dot at its end, such as `model.attention.`.
+    It is '' for the whole config.
     """
 
     if not TYPE_CHECKING:  # A type checker would take every name for a field.
@@ -45,51 +46,51 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def check(self, field: str, config: Config) -> None:
-        """Raises `ValueError` where its values do not fit each other or the other sections."""
+        """Raises `ValueError` where values do not fit each other or other sections of the config."""
 
     def warnings(self, field: str, config: Config) -> list[str]:
-        """Lines about settings that are allowed but rarely meant."""
+        """Returns lines about settings that are allowed but rarely meant."""
         del field, config
         return []
 
 
 def check_fields(config: Config) -> None:
-    """Raises `ValueError` where a field holds another type or a value out of its range, whatever the others hold."""
+    """Raises `ValueError` where a field has a wrong type or a value out of its range, without comparing fields."""
     for path, part in parts(config):
         for name, hint in hints_of(type(part)).items():
             value = getattr(part, name)
             allowed = refusal(value, hint)
-            given = type(value).__name__ if dataclasses.is_dataclass(value) else value
-            given = f"the class {value.__name__}" if isinstance(value, type) else given
-            require(not allowed, f"{path}{name}", given, allowed)
+            shown = type(value).__name__ if dataclasses.is_dataclass(value) else value
+            shown = f"the class {value.__name__}" if isinstance(value, type) else shown
+            require(not allowed, f"{path}{name}", shown, allowed)
 
 
 def validate(config: Config) -> None:
-    """Raises `ValueError` with one line that names the field, what was given and what is allowed."""
+    """Raises `ValueError` with one line that names the field, its value and what is allowed."""
     check_fields(config)
     for path, part in parts(config):
         part.check(path, config)
 
 
 def warnings(config: Config) -> list[str]:
-    """Lines about settings that are allowed but rarely meant."""
+    """Returns lines about settings that are allowed but rarely meant."""
     return [line for path, part in parts(config) for line in part.warnings(path, config)]
 
 
 def require(condition: bool, field: str, given: object, allowed: str) -> None:
-    """Raises `ValueError` with the one line about a field, unless `condition` holds."""
+    """Raises `ValueError` with one line about a field, unless `condition` holds."""
     if not condition:
         raise ValueError(f"{field}: given {given!r}, allowed: {allowed}")
 
 
 def require_layers(field: str, layers: tuple[int, ...], num_layers: int) -> None:
-    """Raises `ValueError` for a layer that a model does not have; negative ones count from the end."""
+    """Raises `ValueError` for layer numbers that a model does not have. Negative ones count from the end."""
     inside = all(-num_layers <= layer < num_layers for layer in layers)
     require(inside, field, layers, f"layers from {-num_layers} to {num_layers - 1}")
 
 
 def parts(settings: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
-    """Every part of a tree of settings with its path, outermost first."""
+    """Yields the settings of every section of a config with their paths, outermost first."""
     yield path, settings
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

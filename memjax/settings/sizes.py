@@ -1,4 +1,4 @@
-"""What a configuration needs at the very least, told from its fields before any array is made."""
+"""Lower bounds of the memory that a configuration needs, computed from its fields before any array is made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["check_sizes"]
 
 
 class Need(NamedTuple):
-    """A lower bound of what some fields make necessary together.
+    """A lower bound of the memory that some fields need together.
 
     Attributes:
-      what: needs it.
-      bytes: at least.
-      fields: dotted name -> (value, an ordinary value).
+      what: Purpose of the memory, as a message says it.
+      bytes: Minimum number of bytes.
+      fields: Values of the fields that determine the bound: dotted name -> (value, an ordinary value).
     """
 
     what: str
@@ -27,14 +27,14 @@ class Need(NamedTuple):
 
 
 def needs(config: Config) -> Iterator[Need]:
-    """Lower bounds of a configuration."""
+    """Yields lower bounds of the memory that a configuration needs."""
     return {"vectors": needs_of_vectors, "words": needs_of_words, "bags": needs_of_bags}.get(
         config.model.reads, needs_of_tokens
     )(config)
 
 
 def needs_of_words(config: Config) -> Iterator[Need]:
-    """Of one whose model reads sentences word by word."""
+    """Yields the lower bounds of a configuration whose model reads sentences word by word."""
     model, data, scored = config.model, config.data, config.evaluation
     width = {"model.hidden": (model.hidden, 1024), "model.dim": (model.dim, 1024)}
     matrices = 64 * model.hidden * (model.hidden + model.dim)
@@ -56,12 +56,12 @@ def needs_of_bags(config: Config) -> Iterator[Need]:
 
 
 def needs_of_vectors(config: Config) -> Iterator[Need]:
-    """Of one whose model reads vectors."""
+    """Yields the lower bounds of a configuration whose model reads vectors."""
     model, data, scored = config.model, config.data, config.evaluation
     sizes, widest = (data.segment_length, *model.widths), max(model.widths, default=1)
     read = {"data.segment_length": (data.segment_length, 1024)}
     width = {"model.widths": (widest, 1024), **read}
-    matrices = sum(8 * here * there for here, there in itertools.pairwise(sizes))
+    matrices = sum(8 * rows * columns for rows, columns in itertools.pairwise(sizes))
     yield Need("parameters and their gradients", matrices, width)
     for name, rows in (("data.rows", data.rows), ("evaluation.rows", scored.rows)):
         vectors = 4 * rows * max(sizes) // (config.training.accumulate if name == "data.rows" else 1)
@@ -69,7 +69,7 @@ def needs_of_vectors(config: Config) -> Iterator[Need]:
 
 
 def needs_of_tokens(config: Config) -> Iterator[Need]:
-    """Of one whose model reads tokens."""
+    """Yields the lower bounds of a configuration whose model reads tokens."""
     model, data, scored = config.model, config.data, config.evaluation
     hidden = getattr(model.feed_forward, "dim", 0) or 4 * model.dim
     width = {"model.dim": (model.dim, 1024)}
@@ -99,14 +99,14 @@ def needs_of_tokens(config: Config) -> Iterator[Need]:
 
 
 def check_sizes(config: Config, available: int) -> None:
-    """Refuses what cannot fit.
+    """Raises `ValueError` if a configuration needs more memory than the devices have.
 
     Args:
-      config: valid.
-      available: bytes of all devices together.
+      config: A valid configuration.
+      available: Number of bytes of all devices together.
 
     Raises:
-      ValueError: the line names the field that is farthest above an ordinary value, and what it would need.
+      ValueError: The needed memory is not available. The line names the field that is farthest above an ordinary value.
     """
     for need in needs(config):
         if need.bytes > available:

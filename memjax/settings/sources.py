@@ -1,4 +1,4 @@
-"""Where documents come from."""
+"""Settings of sources of documents."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class Source(Settings):
-    """What every source says of itself.
+    """Base class of the settings of all sources, with facts that a kind may override.
 
     Attributes:
-      gives: what its reader gives, the first where nothing else is wanted: 'texts', 'tokens', 'seqio', 'dialogues',
-        'pairs' (the texts of two languages), 'labelled' (texts with classes), 'questions', or 'vectors' (of numbers,
-        with classes), or 'instructions' (contexts with questions and answers).
-      answered_by: what counts as right in an answer that is written: 'words' (shared ones), the very name of a 'class',
-        a 'logical_form', a 'dialogue_state'.
-      is_code: whether its texts are source code.
-      is_images: whether its documents are images.
-      counts_words: whether published perplexities are those of words, with one for every line end.
-      metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
-      max_length: tokens of each side of its pairs, the end included; 0 = it has none.
-      text: what is read of a row with a title: 'title_and_text', or 'text' alone.
-      relations: whose sentences are read; () = all, or it has no relations.
+      gives: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a seqio task),
+        'dialogues', 'pairs' (texts in two languages), 'labelled' (texts with classes), 'questions', 'relations',
+        'vectors' (of numbers, with classes), or 'instructions' (contexts with questions and answers).
+      answered_by: Comparison of a generated answer with the right one: 'words' (F1 of their words), 'class' (equality
+        with the name of a class), 'logical_form' (of a query), or 'dialogue_state'.
+      is_code: Whether the texts are source code.
+      is_images: Whether the documents are images.
+      counts_words: Whether published perplexities are per word, where every line end counts as a word.
+      metrics: Metrics that are published for the classes besides accuracy: 'matthews', 'f1'.
+      max_length: Maximum number of tokens of each side of a pair, its end included. 0 for a source without pairs.
+      text: Text of an example with a title: 'title_and_text', or 'text' alone.
+      relations: Numbers of the relations whose sentences are read. () for all, or for a source without relations.
       path: File, folder or glob that is read. '' where there is none, or none is named.
       name: Name in a registry of data sets. '' where there is none.
       names_seqio_task: Whether `name` is that of a registered seqio Task with classes.
@@ -80,69 +80,71 @@ class Source(Settings):
         return ()
 
     def after(self, earlier: Sequence[Any]) -> Source:
-        """The same as a task of a stream, after sources of earlier tasks."""
+        """Returns these settings for a task of a stream, which may depend on the sources of earlier tasks."""
         del earlier
         return self
 
 
 @dataclass(slots=True, kw_only=True)
 class PythonLibrary(Source):
-    """The interpreter's standard library in source, one document per top-level module or package."""
+    """Source code of the interpreter's standard library, one document per top-level module or package."""
 
     is_code = True
 
 
 @dataclass(slots=True, kw_only=True)
 class HeldOut(Source):
-    """Documents of which shares are held out, by a hash of their names."""
+    """Common settings of sources that hold out shares of their documents for validation and test."""
 
     validation_percent: Percent = 5
-    """share of documents held out for validation, by a hash of the name"""
+    """percentage of the documents held out for validation, by a hash of their names"""
     test_percent: Percent = 5
-    """share of documents held out for the test split, by a hash of the name"""
+    """percentage of the documents held out for test, by a hash of their names"""
 
 
 @dataclass(slots=True, kw_only=True)
 class OwnFiles(HeldOut):
-    """Files that anybody may have written, packed (.gz, .bz2, .xz, .zst, .zip) or not."""
+    """Common settings of sources that read a user's own files, compressed (.gz, .bz2, .xz, .zst, .zip) or not."""
 
     encoding: Encoding = "utf-8"
-    """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
+    """encoding of files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
-    """files and records without a text that are left out: up to 5 % of the bytes, all that cannot be read, or none"""
+    """unreadable files and records that may be left out: 'few' = up to 5 % of the bytes; 'all' = any number; 'none' =
+    an error for the first"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TextFiles(OwnFiles):
-    """Plain text files, one document each."""
+    """Plain text files, each of which is one document."""
 
     path: str = ""
-    """a file, a directory or a glob"""
+    """a file, a folder or a glob"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Directories(OwnFiles):
-    """One document per directory (a repository): its files joined in path order, each after a line with its path."""
+    """Folders (repositories), each of which is one document: its files in path order, each after its path."""
 
     is_code = True
 
     path: str = ""
-    """the directory that holds the documents' directories"""
+    """folder that holds the folders of the documents"""
     pattern: str = "**/*"
-    """glob of the files to join"""
+    """glob of the files that are joined, relative to the folder of a document"""
     order_file: str = ""
-    """a file inside each directory that lists its files in the order to join them; '' = path order"""
+    """name of a file in each folder that lists its files in the order in which they are joined; '' = order of their
+    paths"""
 
 
 @dataclass(slots=True, kw_only=True)
 class JsonLines(OwnFiles):
-    """Records, one document each: JSON lines or arrays, CSV, TSV, Parquet, Arrow, `datasets.save_to_disk`."""
+    """Records, one document each: JSON lines or arrays, CSV, TSV, Parquet, Arrow, or `datasets.save_to_disk`."""
 
     path: str = ""
-    """a file, a directory or a glob"""
+    """a file, a folder or a glob"""
     field: str = "text"
-    """the field or column that holds the text, with dots for nested ones; 'text' also takes chats (`messages`, or
-    `prompt` and `completion`)"""
+    """name of the field or column that holds the text, with dots for nested fields; 'text' also reads chats
+    (`messages`, or `prompt` and `completion`)"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,129 +152,131 @@ class Enwik8(Source):
     """enwik8 or text8: the first 90 M, next 5 M and last 5 M bytes are train, validation and test."""
 
     path: str = ""
-    """the uncompressed or .xz / .gz file"""
+    """the file, uncompressed or .xz / .gz"""
 
 
 @dataclass(slots=True, kw_only=True)
 class WikiText(Source):
-    """WikiText at word level: train.txt, valid.txt and test.txt, one `<eos>` a line."""
+    """WikiText at word level: train.txt, valid.txt and test.txt, with one `<eos>` at the end of each line."""
 
     counts_words = True
 
     path: str = ""
-    """the directory of the three files (also .xz / .gz)"""
+    """folder of the three files (also .xz / .gz)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Novels(Source):
-    """Whole books: a directory or a tar (.tar, .tar.xz, .tar.gz) of text files, one document a book."""
+    """Whole books: text files of a folder or a tar file (.tar, .tar.xz, .tar.gz), each of which is one document."""
 
     path: str = ""
-    """the directory or tar file"""
+    """the folder or tar file"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TfdsBuilder(Source):
-    """A TensorFlow Datasets builder. Needs the extra `data`."""
+    """A data set of TensorFlow Datasets by the name of its builder. Needs the extra `data`."""
 
     name: str = "pg19"
-    """builder name, with config and version where wanted"""
+    """name of the TFDS builder, with config and version where needed"""
     field: str = "text"
     """feature that holds the text"""
     data_dir: str = ""
-    """prepared data sets; '' = the library's default"""
+    """folder of prepared TFDS data sets; '' = the default of TFDS"""
     skip: Literal["few", "all", "none"] = "few"
-    """examples, empty or with broken characters, that are left out: up to 5 % of the bytes, all, or none"""
+    """empty examples and those with broken characters that may be left out: 'few' = up to 5 % of the bytes; 'all' = any
+    number; 'none' = an error for the first"""
 
 
 @dataclass(slots=True, kw_only=True)
 class SeqioTask(Source):
-    """A seqio Task or Mixture. Needs the extra `data`."""
+    """A registered seqio Task or Mixture of token sequences. Needs the extra `data`."""
 
     gives = ("seqio",)
 
     name: str = "memjax_pg19"
-    """registered name"""
+    """registered name of the seqio Task or Mixture"""
     feature: str = "targets"
     """feature that holds the tokens"""
     data_dir: str = ""
-    """prepared TFDS data sets; '' = the library's default"""
+    """folder of prepared TFDS data sets; '' = the default of TFDS"""
     skip: Literal["few", "all", "none"] = "few"
-    """examples, empty or with broken characters, that are left out: up to 5 % of the bytes, all, or none"""
+    """empty examples and those with broken characters that may be left out: 'few' = up to 5 % of the bytes; 'all' = any
+    number; 'none' = an error for the first"""
 
 
 @dataclass(slots=True, kw_only=True)
 class KeyValueRecall(Source):
-    """Synthetic documents that define keys and values and ask for them many segments later."""
+    """Synthetic documents that bind keys to values and ask for the values many segments later."""
 
     gives = ("tokens",)
 
     num_pairs: Count = 8
-    """bindings per document"""
+    """number of bindings of a key to a value in a document"""
     num_keys: Count = 16
-    """different keys"""
+    """number of different keys"""
     num_values: Count = 16
-    """different values; chance is 1 / num_values"""
+    """number of different values; chance is 1 / num_values"""
     filler_length: Number = 48
-    """tokens between the definitions and the questions"""
+    """number of tokens between the bindings and the questions"""
     group: Number = 4
-    """bindings after which they are practised; 0 = they are asked for at the end only"""
+    """number of bindings after which they are asked for as practice; 0 = they are asked for at the end only"""
     layout: Literal["joint", "sequence"] = "joint"
-    """a binding is one token for the pair, or key and value one after the other"""
+    """tokens of a binding: 'joint' = one token for the pair; 'sequence' = the key, then the value"""
     num_documents: Count = 2048
-    """documents of the training split; validation and test have an eighth each"""
+    """number of training documents; validation and test have an eighth as many each"""
 
 
 @dataclass(slots=True, kw_only=True)
 class FactTable(Source):
-    """Synthetic documents of facts, a value for every pair of a subject and a relation, to be held in parameters."""
+    """Synthetic documents of facts to be stored in parameters: one value for every pair of a subject and a relation."""
 
     gives = ("tokens",)
 
     num_subjects: Count = 128
-    """different subjects"""
+    """number of different subjects"""
     num_relations: Count = 128
-    """different relations"""
+    """number of different relations"""
     num_values: Count = 16
-    """different values; chance is 1 / num_values"""
+    """number of different values; chance is 1 / num_values"""
     num_facts: Count = 32
-    """facts per document, three tokens each"""
+    """number of facts in a document, of three tokens each"""
     num_documents: Count = 8192
-    """documents of the training split; validation and test have an eighth each, of the same facts"""
+    """number of training documents; validation and test have an eighth as many each, of the same facts"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Sorting(Source):
-    """Synthetic documents whose symbols are to be named at the end by how often they occurred (Martins et al. 2022)."""
+    """Synthetic documents of symbols that are listed at the end by how often they occurred (Martins et al. 2022)."""
 
     gives = ("tokens",)
 
     length: Count = 4000
-    """symbols to sort; 4,000 to 16,000 in the paper"""
+    """number of symbols to sort; 4,000 to 16,000 in the paper"""
     num_symbols: Count = 20
-    """different symbols"""
+    """number of different symbols"""
     num_documents: Count = 8000
-    """documents of the training split; validation and test have a tenth each"""
+    """number of training documents; validation and test have a tenth as many each"""
 
 
 @dataclass(slots=True, kw_only=True)
 class MarkedEvents(Source):
-    """Synthetic documents in whose long past something happened now and then, which they ask for by its time."""
+    """Synthetic documents with rare events in a long past, each of which is asked for by its time."""
 
     gives = ("tokens",)
 
     num_events: Count = 4
-    """times that something happens, and questions"""
+    """number of events, and of questions"""
     num_values: Count = 8
-    """different events; chance is 1 / num_values"""
+    """number of different events; chance is 1 / num_values"""
     span: Count = 16
-    """tokens from one time to the next"""
+    """number of tokens from one event to the next"""
     duration: Count = 8
-    """tokens of an event, at most span"""
+    """number of tokens of an event; at most `span`"""
     filler_length: Number = 16
-    """tokens between the last span and the first question"""
+    """number of tokens between the last event's span and the first question"""
     num_documents: Count = 4096
-    """documents of the training split; validation and test have an eighth each"""
+    """number of training documents; validation and test have an eighth as many each"""
 
     def check(self, field: str, config: Config) -> None:
         allowed = f"at most {field}span = {self.span}"
@@ -281,27 +285,28 @@ class MarkedEvents(Source):
 
 @dataclass(slots=True, kw_only=True)
 class Mnist(Source):
-    """Grey images in the files of MNIST, one token a pixel; the last 5,000 of training are the validation split."""
+    """Grey images of MNIST, one token a pixel. The last 5,000 of the training file are the validation split."""
 
     gives = ("tokens",)
     is_images = True
 
     path: str = ""
-    """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
+    """folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Dialogues(Source):
-    """Dialogues about documents: utterances are scored, documents are not."""
+    """Common settings of sources of dialogues about a document. Utterances are scored, the document is not."""
 
     gives = ("dialogues",)
 
     document: Literal["none", "context", "memory"] = "memory"
-    """where the document stands: nowhere, before the utterances in every segment, or whole in segments before them"""
+    """place of the document: 'none' = it is not read; 'context' = before the utterances in every segment; 'memory' = as
+    a whole, in segments before the utterances"""
     document_length: Annotated[int, zero_or_more("all")] = 0
-    """tokens of the document that are kept; 0 = all"""
+    """maximum number of tokens of the document, which is cut off after it; 0 = all"""
     max_utterance_length: Annotated[int, Range(words="1 or more tokens", least=1)] = 128
-    """tokens of an utterance that are kept"""
+    """maximum number of tokens of an utterance, which is cut off after it"""
 
     def check(self, field: str, config: Config) -> None:
         protocol = config.data.protocol
@@ -313,15 +318,15 @@ class CmuDog(Dialogues):
     """CMU-DoG (Zhou et al. 2018): dialogues about films."""
 
     path: str = ""
-    """the folder with Conversations and WikiData, one with the archive cmu_dog.tar.xz, or the archive"""
+    """folder with Conversations and WikiData, folder with the archive cmu_dog.tar.xz, or the archive itself"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TemplateDialogues(Dialogues):
-    """Synthetic dialogues about who lives where, which only the document tells."""
+    """Synthetic dialogues about where people live, which only the document tells."""
 
     num_dialogues: Count = 512
-    """dialogues of the training split; validation and test have an eighth each"""
+    """number of training dialogues; validation and test have an eighth as many each"""
 
 
 DocumentKind = (
