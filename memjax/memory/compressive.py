@@ -1,7 +1,7 @@
-"""Compressive Transformer: Transformer-XL whose oldest memories are compressed instead of forgotten.
+"""Compressive Transformer: a Transformer-XL that compresses its oldest memories instead of discarding them.
 
 Rae, Potapenko, Jayakumar, Lillicrap 2019, "Compressive Transformers for Long-Range Sequence Modelling",
-https://arxiv.org/abs/1911.05507. Without a compressed memory the part is that of Transformer-XL.
+https://arxiv.org/abs/1911.05507. Without a compressed memory this attention is that of Transformer-XL.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ __all__ = ["CompressiveAttention", "CompressiveState", "Usage"]
 
 @tree_dataclass
 class Usage:
-    """How much attention each slot of the ordinary memory received since it was written.
+    """Attention that each slot of the ordinary memory has received since it was written.
 
     Attributes:
-      attention: `[batch, memory]`, summed over queries and averaged over heads.
-      queries: int32 `[batch, memory]`, real queries that the slot was there for.
+      attention: `[batch, memory]`, attention weights summed over queries and averaged over heads.
+      queries: int32 `[batch, memory]`, number of real queries that could attend to the slot.
     """
 
     attention: Leaf
@@ -52,16 +52,16 @@ class Usage:
 
 @tree_dataclass
 class CompressiveState:
-    """The inputs of one layer at the last `memory` positions, and what older ones were compressed to, oldest first.
+    """Memories of one layer: its inputs at the last `memory` positions, and compressed older inputs, oldest first.
 
     Attributes:
       hidden: `[batch, memory, dim]`, remembered hidden states.
-      valid: bool `[batch, memory]`, the slot holds a token of the running document.
-      compressed: `[batch, compressed, dim]`.
-      compressed_valid: bool `[batch, compressed]`, the slot stands for tokens of the running document only.
-      phase: int32 `[batch]`, tokens of the document written so far, modulo the compression rate: where windows begin
-        when segments are not whole windows.
-      usage: `Usage`, or `EmptyState` where the compression does not ask for it.
+      valid: bool `[batch, memory]`, slots that hold a token of the running document.
+      compressed: `[batch, compressed, dim]`, compressed hidden states.
+      compressed_valid: bool `[batch, compressed]`, slots that stand for tokens of the running document only.
+      phase: int32 `[batch]`, number of tokens of the document written so far, modulo the compression rate. It
+        says where windows begin if segments are not whole windows.
+      usage: `Usage` of the ordinary memory for the compression 'most_used'. `EmptyState` for all others.
     """
 
     hidden: Leaf
@@ -73,18 +73,18 @@ class CompressiveState:
 
 
 LOSSES = {"attention": "compressive/attention_reconstruction", "auto_encoding": "compressive/auto_encoding"}
-"""`loss` of the module -> name in `Aux.losses`"""
+"""Value of the field `loss` -> name of the loss in `Aux.losses`."""
 
 
 class Evicted(NamedTuple):
-    """What leaves the ordinary memory with one segment, in whole windows, oldest first.
+    """Hidden states that leave the ordinary memory with one segment, in whole windows, oldest first.
 
     Attributes:
-      hidden: `[batch, windows * rate, dim]`, 0 in slots that are not valid.
-      valid: bool `[batch, windows * rate]`.
-      usage: `[batch, windows * rate]`, mean attention of a query and head, or None.
-      start: int32 `[batch]`, place of the first of them in `memory ++ segment`; None = 0.
-      last: bool `[batch]`, the last window is one to compress now; None = it is in all rows.
+      hidden: `[batch, windows * rate, dim]`, hidden states, 0 in slots that are not valid.
+      valid: bool `[batch, windows * rate]`, slots that hold a token of the running document.
+      usage: `[batch, windows * rate]`, mean attention of a query and head to each slot. None if not recorded.
+      start: int32 `[batch]`, position of the first of these slots in `memory ++ segment`. None for 0.
+      last: bool `[batch]`, rows whose last window is compressed now. None for all rows.
     """
 
     hidden: Array
@@ -94,28 +94,29 @@ class Evicted(NamedTuple):
     last: Array | None
 
     def precedes(self, stands_for: Array, length: int, memory_length: int) -> Array:
-        """Queries of the segment `[#batch, length]` that stand behind everything that is compressed, or upon it.
+        """Selects the queries of a segment, `[#batch, length]`, that come after everything that is compressed.
 
-        All do where the memory is as long as the segment and windows end with it. Others would learn to read what
-        comes after them, which no query does.
+        A query at the position of the last compressed token counts too. All queries count where the memory is as long
+        as the segment and windows end with it.
         """
+        # Earlier queries would learn to read what comes after them, which no query does.
         first = jnp.zeros((1,), jnp.int32) if self.start is None else self.start
-        places = first[:, None] + jnp.arange(stands_for.shape[1], dtype=jnp.int32)[None, :]
-        last = jnp.where(stands_for, places, -1).max(axis=1)
+        positions = first[:, None] + jnp.arange(stands_for.shape[1], dtype=jnp.int32)[None, :]
+        last = jnp.where(stands_for, positions, -1).max(axis=1)
         return memory_length + jnp.arange(length, dtype=jnp.int32)[None, :] >= last[:, None]
 
     def places(self, slots: Array) -> Array:
-        """The same places of other `[batch, memory + length, ...]`."""
+        """Selects the positions of the evicted slots in another array, `[batch, memory + length, ...]`."""
         return _take(slots, self.start, self.hidden.shape[1])
 
 
 class Compressed(NamedTuple):
-    """What was made of it.
+    """Compressed slots that were made of the evicted slots of one segment.
 
     Attributes:
-      slots: `[batch, windows, dim]`.
-      valid: bool `[batch, windows]`.
-      stands_for: bool `[batch, windows * rate]`, evicted slots that the valid ones stand for.
+      slots: `[batch, windows, dim]`, compressed hidden states.
+      valid: bool `[batch, windows]`, compressed slots to keep.
+      stands_for: bool `[batch, windows * rate]`, evicted slots that the valid compressed slots stand for.
     """
 
     slots: Array
@@ -125,9 +126,9 @@ class Compressed(NamedTuple):
 
 @operation
 def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str = "mask") -> CompressiveState:
-    """The state that rows with `start_of_document` read: empty, counters 0.
+    """Empties both memories of rows that start a document, and sets their counters to 0.
 
-    With `empty_memory="zeros"` both memories are full of zeros that are attended to.
+    With `empty_memory='zeros'` both memories are full of zeros that queries attend to.
     """
     state = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
     if empty_memory != "zeros":
@@ -140,12 +141,12 @@ def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str
 def note_usage(
     state: CompressiveState, attended: Float[Array, "batch memory"], queries: Int[Array, " batch"]
 ) -> CompressiveState:
-    """Adds the attention of one segment to that of earlier ones. Rows without a query keep their state.
+    """Adds the attention of one segment to that of earlier segments. Rows without a query keep their state.
 
     Args:
-      state: With `usage`.
-      attended: What each slot received, summed over real queries and averaged over heads.
-      queries: Number of real queries.
+      state: State with `usage`.
+      attended: Attention to each slot, summed over real queries and averaged over heads.
+      queries: Number of real queries of each row.
     """
     old = state.usage
     attention = old.attention + jnp.where(queries[:, None] > 0, attended, 0).astype(old.attention.dtype)
@@ -154,21 +155,21 @@ def note_usage(
 
 @operation
 def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -> Evicted:
-    """The slots that are to be compressed when a segment is appended; no gradient.
+    """Selects the slots that are to be compressed when a segment is appended. No gradient goes through them.
 
-    Where the segment is whole windows, these are the oldest `length` slots of memory and segment, those that the
-    segment displaces. Otherwise windows begin at every `rate`-th token of the document, whatever the segments are:
-    a window is compressed as soon as its oldest token leaves, and its others follow. Both give the same windows; a
-    document is read in one of the two ways.
+    If the segment is whole windows, these are the oldest `length` slots of memory and segment, which the segment
+    displaces. Otherwise windows begin at every `rate`-th token of the document, wherever segments begin. A window is
+    compressed as soon as its oldest token leaves, and its other tokens follow. Both ways give the same windows. A
+    document must be read in one of the two ways.
 
     Args:
-      state: Before the segment.
-      hidden: What the segment stores.
-      mask: Real tokens.
-      rate: Slots of a window.
+      state: State before the segment.
+      hidden: `[batch, length, dim]`, hidden states of the segment to store.
+      mask: bool `[batch, length]`, real tokens.
+      rate: Number of slots of a window.
 
     Raises:
-      ValueError: A segment that is not whole windows, and a memory that cannot hold the rest of one.
+      ValueError: The segment is not whole windows, and the memory cannot hold the rest of one.
     """
     memory, length = state.valid.shape[1], hidden.shape[1]
     # As they will be stored: a segment longer than the memory is compressed in part at once.
@@ -202,18 +203,18 @@ def write(
     last: Rows | None = None,
     rate: int,
 ) -> CompressiveState:
-    """Appends a segment, `m' = SG([m; h])[-memory:]`, and the new slots, `cm' = [cm; f_c(old)][-compressed:]`.
+    """Appends a segment, `m' = SG([m; h])[-memory:]`, and compressed slots, `cm' = [cm; f_c(old)][-compressed:]`.
 
     Rows without a real token keep their state.
 
     Args:
-      state: The state that the segment read.
-      hidden: What the segment stores.
-      mask: Real tokens; padding takes slots that are marked invalid.
-      compressed: New slots of the compressed memory; a gradient goes through them unless the caller stops it.
-      compressed_valid: Of the new slots.
-      last: Rows that append the last of the new slots too; None = all.
-      rate: Of the compression.
+      state: State that the segment read.
+      hidden: `[batch, length, dim]`, hidden states of the segment to store.
+      mask: bool `[batch, length]`, real tokens. Padding takes slots that are marked invalid.
+      compressed: New slots of the compressed memory. A gradient goes through them unless the caller stops it.
+      compressed_valid: Validity of the new slots.
+      last: bool `[batch]`, rows that also append the last of the new slots. None for all rows.
+      rate: Compression rate.
     """
     length, windows = hidden.shape[1], compressed.shape[1]
 
@@ -258,27 +259,29 @@ class CompressiveAttention(TransformerXLAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      compressed_memory_length: Slots of the compressed memory; 0 = Transformer-XL. Without `memory_length` there is
-        neither.
-      compression_rate: Slots that one compressed slot stands for.
-      compression: F_c: 'convolution' (width and stride are the rate), 'dilated' (causal convolutions before it), 'max'
-        and 'mean' (pooling) or 'most_used'; the last three have no parameters.
-      dilations: Of 'dilated', slots back, one layer each.
-      loss: 'attention', 'auto_encoding' or 'none'; in `Aux.losses` as `compressive/attention_reconstruction` and
-        `compressive/auto_encoding`.
-      loss_reduction: Of 'attention', 'mean_square' as the authors' code or 'norm' as the paper.
-      positions: Of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the
-        compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each slot).
-      norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the normed input.
+      compressed_memory_length: Number of slots of the compressed memory. 0 for Transformer-XL. Without `memory_length`
+        there is no memory at all.
+      compression_rate: Number of slots that one compressed slot stands for.
+      compression: Compression function f_c: 'convolution' (width and stride are the rate), 'dilated' (causal
+        convolutions before it), 'max' and 'mean' (pooling) or 'most_used'. The last three have no parameters.
+      dilations: Dilation, in slots, of each layer of the compression 'dilated'.
+      loss: Loss of the compression: 'attention', 'auto_encoding' or 'none'. In `Aux.losses` as
+        `compressive/attention_reconstruction` and `compressive/auto_encoding`.
+      loss_reduction: Reduction of the loss 'attention': 'mean_square' as the authors' code or 'norm' as the paper.
+      positions: Relative positions of compressed slots: 'separate' (relative keys and a bias v of their own, distances
+        as if the compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each
+        slot).
+      norm: Place of the norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the
+        normed input.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> sizes = {"dim": 8, "num_heads": 2, "head_dim": 4}
       >>> memory = CompressiveAttention(**sizes, memory_length=4, compressed_memory_length=2, compression_rate=2)
       >>> x = jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.hidden.shape, state.compressed.shape
       ((1, 4, 8), (1, 4, 8), (1, 2, 8))
     """
@@ -316,7 +319,7 @@ class CompressiveAttention(TransformerXLAttention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
-        """Memories in which a document starts; `dtype` is that of stored hidden states, compressed ones too."""
+        """Makes memories in which a document starts, both with hidden states of `dtype`."""
         if not self._compresses:
             return super().init_state(batch_size, dtype)
         self._check()
@@ -345,7 +348,7 @@ class CompressiveAttention(TransformerXLAttention):
         for name, allowed in choices.items():
             require(getattr(self, name) in allowed, name, getattr(self, name), ", ".join(map(repr, allowed)))
 
-    # What is remembered
+    # The memories
 
     @property
     def _num_slots(self) -> int:
@@ -370,9 +373,9 @@ class CompressiveAttention(TransformerXLAttention):
     def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
         if not self._compresses or self.positions == "contiguous":
             return super()._relative_runs(position_bias)
-        own = self.compressed_position.astype(position_bias.dtype)
+        compressed_bias = self.compressed_position.astype(position_bias.dtype)
         return (
-            (self.compressed_memory_length, self.compressed_relative, own),
+            (self.compressed_memory_length, self.compressed_relative, compressed_bias),
             (self.memory_length, self.relative, position_bias),
         )
 
@@ -407,8 +410,8 @@ class CompressiveAttention(TransformerXLAttention):
         if not self._compresses:
             return super()._figures(weights, mask)
         share = {"memory_share": None, "compressed_share": self.compressed_memory_length}
-        figures = {f"compressive/{name}": attention_share(weights, mask, 0, stop) for name, stop in share.items()}
-        return Aux(metrics=figures)
+        metrics = {f"compressive/{name}": attention_share(weights, mask, 0, stop) for name, stop in share.items()}
+        return Aux(metrics=metrics)
 
     # The compression
 
@@ -427,7 +430,7 @@ class CompressiveAttention(TransformerXLAttention):
         return write(state, stored, mask, slots, new.valid, last=old.last, rate=rate), aux
 
     def _compress(self, old: Evicted) -> Compressed:
-        """f_c of what leaves; of windows that do not fill the segment, each for itself."""
+        """Compresses the evicted slots (f_c). Windows that do not fill the segment are compressed one by one."""
         batch, amount, _ = old.hidden.shape
         windows = amount // self.compression_rate
         if old.last is None:
@@ -444,8 +447,8 @@ class CompressiveAttention(TransformerXLAttention):
         rate, x = self.compression_rate, hidden.astype(self.dtype)
         if self.compression == "most_used":
             assert usage is not None
-            kept, kept_valid = most_used(hidden, usage, valid, rate)
-            return Compressed(kept, kept_valid, valid)
+            used_slots, used_valid = most_used(hidden, usage, valid, rate)
+            return Compressed(used_slots, used_valid, valid)
         match self.compression:
             case "max":
                 slots = max_pool(hidden, rate)
@@ -460,7 +463,7 @@ class CompressiveAttention(TransformerXLAttention):
         return Compressed(slots, whole, jnp.repeat(whole, rate, axis=1))
 
     def _losses(self, old: Evicted, new: Compressed, mask: Array, reading: Reading) -> Aux:
-        """The loss of the compression. Rows without a real token, and slots that stand for nothing, have no weight."""
+        """Returns the loss of the compression. Rows without a real token and empty slots have no weight."""
         rows = mask.any(axis=1)[:, None]
         if self.loss == "auto_encoding":
             decoded = transposed_convolution(new.slots.astype(self.dtype), self.decompression_kernel)
@@ -484,7 +487,7 @@ class CompressiveAttention(TransformerXLAttention):
         return Aux(losses={LOSSES[self.loss]: loss})
 
     def _detached_recall(self, stored: Array) -> Array:
-        """`_recall` with parameters of stopped gradient."""
+        """Applies `_recall` with parameters of stopped gradient."""
         if self.norm != "pre":
             return stored
         params = lax.stop_gradient(self.layer_norm.variables["params"])
@@ -492,8 +495,8 @@ class CompressiveAttention(TransformerXLAttention):
 
 
 def _take(slots: Array, start: Array | None, amount: int) -> Array:
-    """`amount` consecutive entries `[batch, amount, ...]` of each row; those beyond the end repeat the last one."""
+    """Takes `amount` consecutive entries of each row. Entries beyond the end repeat the last one."""
     if start is None:
         return slots[:, :amount]
-    places = jnp.minimum(start[:, None] + jnp.arange(amount, dtype=start.dtype)[None, :], slots.shape[1] - 1)
-    return jax.vmap(lambda row, place: jnp.take(row, place, axis=0, mode="clip"))(slots, places)
+    indices = jnp.minimum(start[:, None] + jnp.arange(amount, dtype=start.dtype)[None, :], slots.shape[1] - 1)
+    return jax.vmap(lambda row, place: jnp.take(row, place, axis=0, mode="clip"))(slots, indices)

@@ -1,4 +1,4 @@
-"""infinity-former: an unbounded past as a continuous signal of constant size, beside the attention of a layer.
+"""infinity-former: attention with a long-term memory of constant size, a continuous signal that holds all of the past.
 
 Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", https://arxiv.org/abs/2109.00301.
 """
@@ -38,22 +38,22 @@ from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, t
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory", "LongTermState"]
 
 LOSS = "infinity_former/kl"
-"""name of the regulariser in `Aux.losses`"""
+"""Name of the regulariser in `Aux.losses`."""
 
 
 @tree_dataclass
 class LongTermState:
-    """A signal over [0, 1], and the segment that will enter it next.
+    """Long-term memory of one layer: a signal over [0, 1], and the segment that will enter it next.
 
     Attributes:
-      coefficients: `[batch, basis, dim]`, at least float32.
-      valid: bool `[batch]`, the signal holds something of the running document.
-      tokens: int32 `[batch]`, tokens written since the signal was empty.
-      histogram: `[batch, bins]`, mass that the last segment's queries gave to equal parts of [0, 1]; `EmptyState` where
-        updates are not sticky.
-      previous: `[batch, segment_length, dim]`, what leaves the attention of the layer and enters the signal before the
-        next segment reads it: its gate learns from that segment.
-      previous_valid: bool `[batch, segment_length]`.
+      coefficients: `[batch, basis, dim]`, coefficients of the signal, at least float32.
+      valid: bool `[batch]`, rows whose signal holds something of the running document.
+      tokens: int32 `[batch]`, number of tokens written since the signal was empty.
+      histogram: `[batch, bins]`, attention mass of the last segment's queries in equal parts of [0, 1]. `EmptyState`
+        unless updates are sticky.
+      previous: `[batch, segment_length, dim]`, hidden states that enter the signal before the next segment reads it, so
+        that the gate learns from that segment.
+      previous_valid: bool `[batch, segment_length]`, real tokens of `previous`.
     """
 
     coefficients: Leaf
@@ -66,13 +66,13 @@ class LongTermState:
 
 @tree_dataclass
 class LongTermSegment:
-    """What decoding keeps of the signal during a segment.
+    """Buffers of the long-term memory during the decoding of one segment.
 
     Attributes:
-      updated: The state after the update at the segment's first token, with `previous` still that of the memory.
-      pooled: `[batch, 2, heads, head_dim]` and
-      values: `[batch, basis, heads, head_dim]`, its projections.
-      histogram: `[batch, bins]`, masses of the segment's queries so far; `EmptyState` where updates are not sticky.
+      updated: State after the update at the segment's first token. Its `previous` is still that before the segment.
+      pooled: `[batch, 2, heads, head_dim]`, keys of the signal, pooled by the affine maps of mean and variance.
+      values: `[batch, basis, heads, head_dim]`, values of the basis functions.
+      histogram: `[batch, bins]`, attention mass of the queries so far. `EmptyState` unless updates are sticky.
     """
 
     updated: LongTermState
@@ -83,11 +83,11 @@ class LongTermSegment:
 
 @tree_dataclass
 class InfinityFormerState:
-    """State of one attention part with a long-term memory.
+    """State of an attention part with a short-term and a long-term memory.
 
     Attributes:
-      short: That of the attention itself.
-      long: The signal.
+      short: State of the attention itself, its short-term memory.
+      long: State of the long-term memory.
     """
 
     short: Any
@@ -95,12 +95,13 @@ class InfinityFormerState:
 
 
 class LongTermWeights(NamedTuple):
-    """The parameters as plain arrays.
+    """Parameters of a `LongTermMemory` as plain arrays.
 
     Attributes:
-      gate_kernel: `[3, dim, dim]`.
-      gate_bias: `[dim]`.
-      key: W^K `[dim, heads, head_dim]`.
+      gate_kernel: `[3, dim, dim]`, kernel of the gate's convolution.
+      gate_bias: `[dim]`, bias of the gate's convolution.
+      key: `[dim, heads, head_dim]`, W^K.
+      value: `[dim, heads, head_dim]`, W^V.
       value: W^V `[dim, heads, head_dim]`.
       affine: `[2, basis]`, w_mu and w_sigma.
     """
@@ -113,14 +114,14 @@ class LongTermWeights(NamedTuple):
 
 
 class Densities(NamedTuple):
-    """Mean and variance of each query, `[batch, heads, length]`."""
+    """Mean and variance of the attention density of each query, `[batch, heads, length]`."""
 
     mean: Array
     variance: Array
 
 
 class Beginning(NamedTuple):
-    """What is added to the scores of mean `[heads]` and variance before sigmoid and softplus."""
+    """Offsets of the scores of mean `[heads]` and variance, added before sigmoid and softplus."""
 
     mean: Float[np.ndarray, " heads"]
     variance: float
@@ -128,11 +129,11 @@ class Beginning(NamedTuple):
 
 @operation
 def beginning(num_heads: int, stddev: float) -> Beginning:
-    """The densities of scores of 0: of standard deviation `stddev`, those of head h at `(h - 1/2) / num_heads`.
+    """Computes score offsets for densities of deviation `stddev`, with head h at `(h - 1/2) / num_heads` of the signal.
 
     Example:
-      >>> begun = beginning(2, 0.05)
-      >>> print(np.asarray(jax.nn.sigmoid(begun.mean)).round(3), round(float(jax.nn.softplus(begun.variance)), 6))
+      >>> offsets = beginning(2, 0.05)
+      >>> print(np.asarray(jax.nn.sigmoid(offsets.mean)).round(3), round(float(jax.nn.softplus(offsets.variance)), 6))
       [0.25 0.75] 0.0025
     """
     places, variance = (np.arange(num_heads) + 0.5) / num_heads, stddev**2
@@ -141,16 +142,16 @@ def beginning(num_heads: int, stddev: float) -> Beginning:
 
 @operation
 def reset(state: LongTermState, start_of_document: Rows) -> LongTermState:
-    """The state that rows with `start_of_document` read: no signal, and nothing that waits to enter it."""
+    """Empties the signal of rows that start a document, and drops what would enter it next."""
     return jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
 
 
 @operation
 def gate(x: Activations, kernel: Float[Array, "3 dim dim"], bias: Float[Array, " dim"]) -> Activations:
-    """`x * sigmoid(convolution(x))` with a window of three positions."""
+    """Gates every position with a convolution over three positions, `x * sigmoid(convolution(x))`."""
     length = x.shape[1]
     padded = jnp.pad(x, [(0, 0), (1, 1), (0, 0)])
-    mixed = sum(padded[:, place : place + length] @ kernel[place] for place in range(3))
+    mixed = sum(padded[:, offset : offset + length] @ kernel[offset] for offset in range(3))
     return x * jax.nn.sigmoid(mixed + bias[None, None])
 
 
@@ -166,19 +167,19 @@ def update(
     ridge: float,
     reset_after: int | None,
 ) -> LongTermState:
-    """The signal with what waits to enter it: contracted where it holds something, fitted anew where not.
+    """Updates the signal: contracts the past and adds the waiting tokens, or fits a new signal where there is no past.
 
-    Rows where nothing waits keep their signal. A gradient reaches the new tokens only.
+    Rows where no token waits keep their signal. A gradient reaches the new tokens only.
 
     Args:
-      state: Before the update.
-      tokens: Gated, 0 where there is no token.
-      positions: Where the old signal is read, ascending; None = evenly.
-      basis: Of the signal.
-      num_samples: Points at which the old signal is read.
+      state: State before the update.
+      tokens: Waiting tokens after the gate, 0 where there is no token.
+      positions: Positions at which the old signal is read, ascending. None for evenly spaced ones.
+      basis: Basis functions of the signal.
+      num_samples: Number of positions at which the old signal is read.
       contraction: Share of [0, 1] that the past keeps.
       ridge: Penalty of the regression.
-      reset_after: Tokens after which the signal begins anew.
+      reset_after: Number of tokens after which the signal begins anew. None for never.
     """
     length, dtype = tokens.shape[1], state.coefficients.dtype
     matrices = _matrices(basis, length, num_samples, contraction, ridge)
@@ -186,11 +187,11 @@ def update(
     tokens, old = tokens.astype(dtype), jax.lax.stop_gradient(state.coefficients)
     times = functools.partial(jnp.einsum, precision="highest")
     if positions is None:
-        kept = times("mn,bnd->bmd", constant(matrices.contract), old)
+        past = times("mn,bnd->bmd", constant(matrices.contract), old)
     else:
         functions = evaluate_basis(basis, positions.astype(dtype))  # [b, m, n]
-        kept = times("mn,bmd->bnd", constant(matrices.past), times("bmn,bnd->bmd", functions, old))
-    longer = kept + times("ln,bld->bnd", constant(matrices.new), tokens)
+        past = times("mn,bmd->bnd", constant(matrices.past), times("bmn,bnd->bmd", functions, old))
+    longer = past + times("ln,bld->bnd", constant(matrices.new), tokens)
     fresh = times("ln,bld->bnd", constant(matrices.first), tokens)
     valid, count = state.valid, state.tokens
     if reset_after is not None:
@@ -214,58 +215,60 @@ def densities(
     min_variance: float,
     begun: Beginning | None = None,
 ) -> Densities:
-    """`mu = sigmoid(w_mu . scores)` and `sigma^2 = softplus(w_sigma . scores)` of every query.
+    """Computes the density of every query, `mu = sigmoid(w_mu . scores)` and `sigma^2 = softplus(w_sigma . scores)`.
 
     The scores `q . k_j / sqrt(head_dim)` of all basis functions enter through a linear map only, so the keys are
-    pooled by it first: one product with two keys instead of one for each function. Before training they are near 0;
-    `begun` says what the densities are then (None = all at 0.5 with a standard deviation of 0.83).
+    pooled by it first: one product with two keys instead of one for each function. Before training the scores are near
+    0, and `begun` offsets them. None leaves all densities at 0.5 with a standard deviation of 0.83.
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scaled = (queries.astype(wide) * queries.shape[-1] ** -0.5).astype(queries.dtype)
     scores = jnp.einsum("blhd,bchd->bchl", scaled, pooled, preferred_element_type=wide)
-    of_mean, of_variance = scores[:, 0], scores[:, 1]
+    mean_scores, variance_scores = scores[:, 0], scores[:, 1]
     if begun is not None:
-        of_mean = of_mean + jnp.asarray(begun.mean, wide)[None, :, None]
-        of_variance = of_variance + begun.variance
-    return Densities(jax.nn.sigmoid(of_mean), jnp.maximum(jax.nn.softplus(of_variance), min_variance))
+        mean_scores = mean_scores + jnp.asarray(begun.mean, wide)[None, :, None]
+        variance_scores = variance_scores + begun.variance
+    return Densities(jax.nn.sigmoid(mean_scores), jnp.maximum(jax.nn.softplus(variance_scores), min_variance))
 
 
 @operation
 def read(
-    found: Densities, values: Float[Array, "batch basis heads head_dim"], basis: GaussianBasis
+    query_densities: Densities, values: Float[Array, "batch basis heads head_dim"], basis: GaussianBasis
 ) -> Float[Array, "batch length heads head_dim"]:
-    """Expectation of the value signal under the density of each query."""
-    weights = expected_basis(basis, *found)  # [b, h, l, n]
+    """Reads the signal of values: its expectation under the density of each query."""
+    weights = expected_basis(basis, *query_densities)  # [b, h, l, n]
     y = jnp.einsum("bhln,bnhd->blhd", weights.astype(values.dtype), values, preferred_element_type=weights.dtype)
     return y.astype(values.dtype)
 
 
 class LongTermMemory(nn.Module):
-    """The long-term memory itself: what stands beside the attention of a layer (`InfinityFormerAttention`).
+    """The long-term memory of infinity-former, a module beside the attention of a layer (`InfinityFormerAttention`).
 
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
       head_dim: Width of an attention head.
-      segment_length: Tokens of a segment.
-      num_basis: Basis functions.
-      widths: Their standard deviations.
-      num_samples: Points at which the past is read in an update.
-      contraction: Tau, the share of [0, 1] that the past keeps.
+      segment_length: Number of tokens of a segment.
+      num_basis: Number of basis functions.
+      widths: Standard deviations of the basis functions.
+      num_samples: Number of positions at which the past is read in an update.
+      contraction: Share of [0, 1] that the past keeps (tau).
       ridge: Penalty of the regression.
-      sticky: 'none' reads the past evenly, 'sample' draws where the queries looked, 'quantile' takes the quantiles of
-        the same histogram; 'sample' does so too where the call is deterministic.
-      num_bins: Bins of the histogram.
-      jitter: Draw inside a bin instead of its left edge.
-      reset_after: Tokens after which the signal begins anew; None = never inside a document.
-      first_densities: Those before training. 'prior' have the standard deviation `prior_stddev`, and each head looks at
-        its own part of the signal; 'published' are all at its middle with 0.83, which nothing in it is told apart by.
-      prior_stddev: Sigma_0 of the regulariser.
+      sticky: Positions at which an update reads the past: 'none' for evenly spaced ones, 'sample' draws them where the
+        queries looked, 'quantile' takes the quantiles of the same histogram. In a deterministic call 'sample' takes
+        the quantiles too.
+      num_bins: Number of bins of the histogram.
+      jitter: Whether to draw positions inside a bin instead of its left edge.
+      reset_after: Number of tokens after which the signal begins anew. None for never inside a document.
+      first_densities: Densities before training. 'prior' have the standard deviation `prior_stddev`, and each head
+        looks at its own part of the signal. 'published' are all at the middle of the signal with 0.83, and nothing in
+        the signal tells them apart.
+      prior_stddev: Standard deviation sigma_0 of the regulariser.
       min_variance: Smallest variance of a density.
       init_stddev: Standard deviation of initial matrices. None for a truncated normal scaled by fan-in.
-      track_attention: `Aux.arrays` has what `memjax.inspection.memory_maps` reads: `infinity_former/mean` and
-        `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
-        `infinity_former/entered` bool `[batch, length]` of what entered the signal, and where updates are sticky
+      track_attention: Whether `Aux.arrays` has the arrays for `memjax.inspection.memory_maps`: `infinity_former/mean`
+        and `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
+        `infinity_former/entered` bool `[batch, length]` of the tokens that entered the signal, and for sticky updates
         `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.
       dtype: Dtype of the computation.
     """
@@ -304,7 +307,7 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LongTermState:
-        """No signal; `dtype` is that of the segment that waits."""
+        """Makes the state of rows without a signal. `dtype` is that of the segment that waits to enter it."""
         self._check()
         wide, tokens = at_least_float32(dtype), (batch_size, self.segment_length)
         return LongTermState(
@@ -318,7 +321,7 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def init_segment(self, state: LongTermState) -> LongTermSegment:
-        """The buffers of decoding at the start of a segment."""
+        """Makes the buffers for decoding at the start of a segment."""
         batch, heads = state.valid.shape[0], (self.num_heads, self.head_dim)
         copy = lambda tree: jax.tree.map(jnp.zeros_like, tree)
         pooled, values = (jnp.zeros((batch, count, *heads), self.dtype) for count in (2, self.num_basis))
@@ -332,7 +335,7 @@ class LongTermMemory(nn.Module):
         mask: Mask,
         deterministic: bool = True,
     ) -> tuple[Activations, LongTermState, Aux]:
-        """What enters the signal enters it, then the queries read it; rows without a real token keep their state."""
+        """Lets the waiting tokens enter the signal, then reads it. Rows without a real token keep their state."""
         if queries.shape[1] != self.segment_length:
             raise ValueError(
                 f"x: given {queries.shape[1]} tokens, allowed: segment_length = {self.segment_length}; mask the rest"
@@ -341,22 +344,22 @@ class LongTermMemory(nn.Module):
         new = self.updated(
             weights, state, None if deterministic or self.sticky != "sample" else self.make_rng("memory")
         )
-        y, found = self.read(weights, queries, *self.projected(weights, new.coefficients))
+        y, query_densities = self.read(weights, queries, *self.projected(weights, new.coefficients))
         y = jnp.where(new.valid[:, None, None], y, 0)
         counted = mask & new.valid[:, None]
-        losses = {LOSS: self._divergence(found, counted)}
-        arrays = self._tracked(weights, found, state, mask.any(axis=1))
-        new = dataclasses.replace(new, histogram=self.masses(found, counted))
+        losses = {LOSS: self._divergence(query_densities, counted)}
+        arrays = self._tracked_arrays(weights, query_densities, state, mask.any(axis=1))
+        new = dataclasses.replace(new, histogram=self.masses(query_densities, counted))
         new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
-        return y, new, Aux(losses, self._figures(found, counted, new.histogram), arrays)
+        return y, new, Aux(losses, self._figures(query_densities, counted, new.histogram), arrays)
 
     def weights(self) -> LongTermWeights:
-        """The parameters, for the functions of decoding, which stand inside conditionals."""
+        """Returns the parameters as arrays, for the functions of decoding inside conditionals."""
         return LongTermWeights(self.gate_kernel, self.gate_bias, self.key, self.value, self.affine)
 
     @nn.nowrap
     def updated(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
-        """The state with `previous` in the signal; `key` draws the positions of a sticky update, None = quantiles."""
+        """Moves `previous` into the signal. `key` draws the positions of a sticky update; None takes the quantiles."""
         return update(
             state,
             self._entering(weights, state),
@@ -370,7 +373,7 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def projected(self, weights: LongTermWeights, coefficients: Array) -> tuple[Array, Array]:
-        """Keys pooled by the two affine maps `[batch, 2, heads, head_dim]`, and values of every basis function."""
+        """Projects the signal to keys pooled by the two affine maps, `[batch, 2, heads, head_dim]`, and to values."""
         pooled = jnp.einsum("bnd,cn->bcd", coefficients, weights.affine.astype(coefficients.dtype))
         return project(pooled.astype(self.dtype), weights.key), project(coefficients.astype(self.dtype), weights.value)
 
@@ -378,61 +381,61 @@ class LongTermMemory(nn.Module):
     def read(
         self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
     ) -> tuple[Activations, Densities]:
-        """The output of every query, and where it looked."""
-        begun = beginning(self.num_heads, self.prior_stddev) if self.first_densities == "prior" else None
-        found = densities(queries.astype(self.dtype), pooled, self.min_variance, begun)
-        return project(read(found, values, self._basis), self.output, axes=2), found
+        """Reads the signal with every query, and returns the output and the densities of the queries."""
+        offsets = beginning(self.num_heads, self.prior_stddev) if self.first_densities == "prior" else None
+        query_densities = densities(queries.astype(self.dtype), pooled, self.min_variance, offsets)
+        return project(read(query_densities, values, self._basis), self.output, axes=2), query_densities
 
     @nn.nowrap
-    def masses(self, found: Densities, counted: Mask) -> Array | EmptyState:
-        """What each bin received from the queries that count, summed over heads; `EmptyState` where nobody asks."""
+    def masses(self, query_densities: Densities, counted: Mask) -> Array | EmptyState:
+        """Sums the attention mass of counted queries in each bin, over heads. `EmptyState` unless updates are sticky."""
         if self.sticky == "none":
             return EmptyState()
-        by_query = bin_masses(*jax.lax.stop_gradient(found), self.num_bins)  # [b, h, l, bins]
+        by_query = bin_masses(*jax.lax.stop_gradient(query_densities), self.num_bins)  # [b, h, l, bins]
         return jnp.where(counted[:, None, :, None], by_query, 0).sum(axis=(1, 2))
 
     @nn.nowrap
     def _entering(self, weights: LongTermWeights, state: LongTermState) -> Array:
-        """What waits to enter the signal, gated; 0 where there is no token."""
+        """Applies the gate to the tokens that wait to enter the signal. 0 where there is no token."""
         tokens = jnp.where(state.previous_valid[..., None], state.previous, 0).astype(self.dtype)
         kernel, bias = (leaf.astype(self.dtype) for leaf in (weights.gate_kernel, weights.gate_bias))
         return gate(tokens, kernel, bias)
 
     @nn.nowrap
     def _positions(self, state: LongTermState, key: Array | None) -> Array | None:
-        """Where a sticky update reads the old signal."""
+        """Chooses the positions at which a sticky update reads the old signal."""
         if self.sticky == "none":
             return None
         if key is None:
             return quantile_positions(state.histogram, self.num_samples)
         return sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter)
 
-    def _tracked(
-        self, weights: LongTermWeights, found: Densities, state: LongTermState, rows: Array
+    def _tracked_arrays(
+        self, weights: LongTermWeights, query_densities: Densities, state: LongTermState, rows: Array
     ) -> dict[str, Array]:
-        """What `track_attention` asks for; only `rows`, which have a real token, update their signal."""
+        """Collects the arrays for `track_attention`. Only `rows`, which have a real token, update their signal."""
         if not self.track_attention:
             return {}
-        arrays = {"mean": found.mean, "variance": found.variance}
+        arrays = {"mean": query_densities.mean, "variance": query_densities.variance}
         arrays |= {"tokens": self._entering(weights, state), "entered": state.previous_valid & rows[:, None]}
         positions = self._positions(state, None)
         arrays |= {} if positions is None else {"positions": positions}
         return {f"infinity_former/{name}": array for name, array in arrays.items()}
 
     @nn.nowrap
-    def _figures(self, found: Densities, counted: Array, histogram: Any) -> dict[str, Sum]:
-        """Width of the densities, their mass in [0, 1], and how even the histogram is: its entropy over log bins."""
-        mean, variance = jax.lax.stop_gradient(found)
-        figures = {"stddev": jnp.sqrt(variance), "inside": bin_masses(mean, variance, 1)[..., 0]}
-        sums = {name: _over(by_query.mean(axis=1), counted) for name, by_query in figures.items()}
+    def _figures(self, query_densities: Densities, counted: Array, histogram: Any) -> dict[str, Sum]:
+        """Measures the width of the densities, their mass in [0, 1], and the normalised entropy of the histogram."""
+        mean, variance = jax.lax.stop_gradient(query_densities)
+        by_name = {"stddev": jnp.sqrt(variance), "inside": bin_masses(mean, variance, 1)[..., 0]}
+        sums = {name: _masked_sum(by_query.mean(axis=1), counted) for name, by_query in by_name.items()}
         if self.sticky != "none" and self.num_bins > 1:
             masses = jnp.maximum(histogram, 0)  # a difference of two distribution functions may round to below 0
             entropy = jax.scipy.special.entr(masses / jnp.maximum(masses.sum(axis=1, keepdims=True), 1e-12))
-            sums["sticky_evenness"] = _over(entropy.sum(axis=1) / np.log(self.num_bins), counted.any(axis=1))
+            sums["sticky_evenness"] = _masked_sum(entropy.sum(axis=1) / np.log(self.num_bins), counted.any(axis=1))
         return {f"infinity_former/{name}": value for name, value in sums.items()}
 
-    def _divergence(self, found: Densities, counted: Array) -> Sum:
-        return _over(kl_to_prior(found.variance, self.prior_stddev).mean(axis=1), counted)
+    def _divergence(self, query_densities: Densities, counted: Array) -> Sum:
+        return _masked_sum(kl_to_prior(query_densities.variance, self.prior_stddev).mean(axis=1), counted)
 
     @property
     def _basis(self) -> GaussianBasis:
@@ -450,23 +453,23 @@ class LongTermMemory(nn.Module):
         require(fits, "reset_after", self.reset_after, "at least 1 token, or None")
 
 
-def _over(values: Array, counted: Array) -> Sum:
-    """The values that count, and how many do."""
+def _masked_sum(values: Array, counted: Array) -> Sum:
+    """Sums the counted values, with their number as the weight."""
     return Sum(jnp.where(counted, values, 0).sum(), counted.sum().astype(values.dtype))
 
 
 if TYPE_CHECKING:
     Host = TransformerXLAttention
 else:
-    Host = object  # which host it is, the class that inherits from both says
+    Host = object  # The class that inherits from both says which attention it is.
 
 
 class BesideLongTerm(Host):
-    """What an attention part made like Transformer-XL's does with a long-term memory in its field `long_term`."""
+    """Adds a long-term memory, the field `long_term`, to an attention part made like Transformer-XL's."""
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
-        """No signal, and a short-term memory in which a document starts; `dtype` is that of stored hidden states."""
+        """Makes the state without a signal, and a short-term memory with hidden states of `dtype`."""
         length, slots = self.long_term.segment_length, self._num_slots
         allowed = f"0 or a multiple of segment_length = {length}"
         require(slots % length == 0, "memory_length", slots, allowed)
@@ -475,7 +478,7 @@ class BesideLongTerm(Host):
 
     @nn.nowrap
     def init_decode_state(self, state: InfinityFormerState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding from the start of a segment, with `state` as the memory."""
+        """Starts decoding at the start of a segment, with `state` as the memory."""
         decode_state = super().init_decode_state(state.short, segment_length, batch_size)
         further = self.long_term.init_segment(state.long)
         hidden = decode_state.segment.hidden.astype(state.long.previous.dtype)
@@ -498,7 +501,7 @@ class BesideLongTerm(Host):
     def _write(
         self, state: InfinityFormerState, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
     ) -> tuple[InfinityFormerState, Aux]:
-        """What leaves the short-term memory waits to enter the signal."""
+        """Writes the segment to the short-term memory. What leaves it waits to enter the signal."""
         leaving, valid, length = stored, mask, mask.shape[1]
         if not isinstance(state.short, EmptyState):
             leaving = jnp.concatenate([state.short.hidden, stored.astype(state.short.hidden.dtype)], axis=1)[:, :length]
@@ -528,8 +531,8 @@ class BesideLongTerm(Host):
     ) -> tuple[Array, TransformerXLSegment]:
         further: LongTermSegment = segment.further
         valid = further.updated.valid
-        y, found = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
-        masses = self.long_term.masses(found, (active & valid)[:, None])
+        y, query_densities = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
+        masses = self.long_term.masses(query_densities, (active & valid)[:, None])
         histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), further.histogram, masses)
         further = dataclasses.replace(further, histogram=histogram)
         return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, further=further)
@@ -571,16 +574,17 @@ class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      long_term: The long-term memory; its `segment_length` is that of every call, and `memory_length` 0 or a multiple.
+      long_term: Long-term memory. Every call has its `segment_length` tokens, and `memory_length` is 0 or a multiple of
+        it.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> sizes = {"dim": 8, "num_heads": 2, "head_dim": 4}
       >>> signal = LongTermMemory(**sizes, segment_length=4, num_basis=6, widths=(0.1, 0.2), num_samples=5, num_bins=4)
       >>> memory, x = InfinityFormerAttention(**sizes, memory_length=4, long_term=signal), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.long.coefficients.shape
       ((1, 4, 8), (1, 6, 8))
     """
@@ -589,7 +593,7 @@ class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
 
 
 class _Constants(NamedTuple):
-    """`UpdateMatrices`, the regression of a first segment, and what both steps of an even update make of the past."""
+    """Constant matrices: the regression of a first segment, `UpdateMatrices`, and both steps of an even update in one."""
 
     first: np.ndarray
     past: np.ndarray

@@ -1,8 +1,7 @@
-"""Memorizing Transformer: the k nearest (key, value) pairs of a long first-in-first-out memory.
+"""Memorizing Transformer: attention to the k nearest (key, value) pairs of a long first-in-first-out memory.
 
 Wu, Rabe, Hutchins, Szegedy 2022, "Memorizing Transformers", https://arxiv.org/abs/2203.08913. With `memory_length=0`
-the part is the paper's local attention with its short cache, with `cache_length=0` too it is attention without any
-memory.
+this attention is the paper's local attention with its short cache. With `cache_length=0` as well it has no memory.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ class Tokens:
 
     Attributes:
       keys: `[batch, tokens, heads, head_dim]`, normalised where the part normalises keys.
-      values: As `keys`.
-      valid: bool `[batch, tokens]`.
-      positions: int32 `[batch, tokens]`, index of the token in its document; `EmptyState` when not tracked.
+      values: `[batch, tokens, heads, head_dim]`.
+      valid: bool `[batch, tokens]`, real tokens of the running document.
+      positions: int32 `[batch, tokens]`, position of each token in its document. `EmptyState` if not tracked.
     """
 
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
@@ -71,15 +70,15 @@ class Tokens:
 
 @tree_dataclass
 class LongMemory:
-    """The ring of (key, value) pairs that neighbours are retrieved from.
+    """Long memory of (key, value) pairs, stored as a ring, from which queries retrieve their neighbours.
 
     Attributes:
       keys: `[batch, heads, memory, head_dim]`.
-      values: As `keys`.
-      valid: bool `[batch, memory]`.
-      positions: int32 `[batch, memory]`, document position of each slot's token; `EmptyState` when not tracked.
-      cursor: int32 `[batch]`, the slot that is written next: the oldest one.
-      slot_axis: Mesh axis that the slots are split over; "" = not split (static).
+      values: `[batch, heads, memory, head_dim]`.
+      valid: bool `[batch, memory]`, slots that hold a token of the running document.
+      positions: int32 `[batch, memory]`, document position of each slot's token. `EmptyState` if not tracked.
+      cursor: int32 `[batch]`, slot that is written next. It holds the oldest pair.
+      slot_axis: Name of the mesh axis over which the slots are split. Empty if they are not split (static).
     """
 
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", "memory_heads", "memory", None))
@@ -90,7 +89,10 @@ class LongMemory:
     slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
     def save(self, start_of_document: Rows, length: int) -> tuple[LongMemory, SavedWindow]:
-        """This memory, and what a segment of `length` tokens will overwrite in it (see `contract.save_state`)."""
+        """Saves the window that a segment of `length` tokens will overwrite, and returns this memory with it.
+
+        See `contract.save_state`.
+        """
         slots = self.valid.shape[1]
         window = min(length, slots)
         start = (jnp.where(start_of_document, 0, self.cursor) + length - window) % slots
@@ -100,7 +102,7 @@ class LongMemory:
         return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
 
     def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> LongMemory:
-        """This memory if `ok`, else the one that was saved: only the window is written."""
+        """Returns this memory if `ok`, else the saved one. Only the window is written."""
         rows = jnp.broadcast_to(~ok, saved.start.shape)
         put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, slot_axis=self.slot_axis, axis=2)
         valid, positions, cursor = jax.tree.map(
@@ -114,16 +116,16 @@ class LongMemory:
 
 @tree_dataclass
 class SavedWindow:
-    """What one segment overwrites in a `LongMemory`.
+    """Window of a `LongMemory` that one segment overwrites, saved before it is overwritten.
 
     Attributes:
-      keys: `[batch, heads, length, head_dim]`, the window before it is written; where the slots are split, each device
-        has a window of its own (see `sharded_save`).
-      values: As `keys`.
-      start: int32 `[batch]`, the window's first slot.
-      valid: Of the whole memory, `[batch, memory]`.
-      positions: Of the whole memory.
-      cursor: int32 `[batch]`.
+      keys: `[batch, heads, length, head_dim]`, keys of the window. If the slots are split, each device has a window of
+        its own (see `sharded_save`).
+      values: `[batch, heads, length, head_dim]`, values of the window.
+      start: int32 `[batch]`, first slot of the window.
+      valid: bool `[batch, memory]`, validity of all slots.
+      positions: int32 `[batch, memory]`, document positions of all slots.
+      cursor: int32 `[batch]`, slot that is written next.
     """
 
     keys: Leaf
@@ -136,12 +138,12 @@ class SavedWindow:
 
 @tree_dataclass
 class MemorizingState:
-    """State of one memorizing attention part.
+    """State of the attention of one layer of a Memorizing Transformer.
 
     Attributes:
-      cache: `Tokens` of the last `cache_length` positions, or `EmptyState`.
-      memory: `LongMemory`, or `EmptyState`.
-      document_position: int32 `[batch]`, tokens of the document read so far; `EmptyState` when not tracked.
+      cache: `Tokens` of the last `cache_length` positions. `EmptyState` for none.
+      memory: `LongMemory`. `EmptyState` for none.
+      document_position: int32 `[batch]`, number of tokens of the document read so far. `EmptyState` if not tracked.
     """
 
     cache: Any
@@ -151,10 +153,10 @@ class MemorizingState:
 
 @operation
 def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
-    """The state that rows with `start_of_document` read: empty, counters 0.
+    """Empties cache and long memory of rows that start a document, and sets their counters to 0.
 
-    What stands in the long memory stays where it is, marked as not valid: emptying it would copy all of it in every
-    segment, to be read in a few places. Those are masked where they are read.
+    The keys and values of the long memory stay in place and are marked as not valid. Emptying them would copy the whole
+    memory in every segment, while only a few slots are read. These are masked when they are read.
     """
     empty, memory = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state), state.memory
     if isinstance(memory, LongMemory):
@@ -167,10 +169,10 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
     """Appends a segment to the cache and to the long memory. Rows without a real token keep their state.
 
     Args:
-      state: The state that the segment read.
-      segment: Its keys and values; padding (`valid` False) takes slots that are marked invalid.
-      policy: 'current' writes the segment to the long memory, so that the latest tokens stand in cache and memory;
-        'evicted' writes what leaves the cache.
+      state: State that the segment read.
+      segment: Keys and values of the segment. Padding (`valid` False) takes slots that are marked invalid.
+      policy: Tokens to write to the long memory. 'current' writes the segment, so that cache and memory both hold the
+        latest tokens. 'evicted' writes the tokens that leave the cache.
     """
     segment = jax.lax.stop_gradient(segment)
     active, length = segment.valid.any(axis=1), segment.valid.shape[1]
@@ -208,7 +210,7 @@ def retrieve(
     method: str = "exact",
     recall_target: float = 0.95,
 ) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
-    """Slots of the nearest keys of the same row and head, and which of them are real. No gradient."""
+    """Finds the slots of the nearest keys of the same row and head, and which of them are real. No gradient."""
     by_head = jnp.swapaxes(queries, 1, 2)
     keys = memory.keys.astype(queries.dtype)
     return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
@@ -243,46 +245,54 @@ class MemorizingAttention(Residual, LayerMemory):
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
       head_dim: Width of an attention head.
-      memory_length: Slots of the long memory; 0 = none.
-      num_neighbors: Retrieved slots per query and head.
-      cache_length: Tokens of the local cache; 0 = none.
-      window: Keys of local attention including the query's own ('meliad': earlier keys); 0 = all; None = all, or for
-        'meliad' `cache_length`.
-      merge: 'gate', 'joint', 'add' or 'stop_forward'.
-      write_policy: 'current' or 'evicted'.
-      retrieval: 'exact', 'approximate', 'bucket' or 'threshold'; None = 'exact', or 'bucket' for 'meliad'.
-      recall_target: Of 'approximate'.
-      query_key_norm: Normalise queries and keys and learn a scale per head; otherwise 1 / sqrt(head_dim).
-      scale_init: Initial scale; None = sqrt(head_dim), or 1 for 'meliad'.
+      memory_length: Number of slots of the long memory. 0 for none.
+      num_neighbors: Number of retrieved slots per query and head.
+      cache_length: Number of tokens of the local cache. 0 for none.
+      window: Number of keys of local attention including the query's own (for 'meliad': earlier keys). 0 for all keys.
+        None for all keys, or for `cache_length` with 'meliad'.
+      merge: Merge of memory and local attention: 'gate' (a learned gate per head), 'joint' (one softmax), 'add', or
+        'stop_forward' (the memory's output forward, the gradient of both).
+      write_policy: Tokens that are written to the long memory: 'current' for the segment, 'evicted' for what leaves the
+        cache.
+      retrieval: Search for neighbours: 'exact', 'approximate', 'bucket' or 'threshold'. None for 'exact', or for
+        'bucket' with 'meliad'.
+      recall_target: Expected share of true neighbours that the retrieval 'approximate' finds.
+      query_key_norm: Whether to normalise queries and keys and to learn a scale per head. False scales scores by
+        1 / sqrt(head_dim).
+      scale_init: Initial scale. None for sqrt(head_dim), or for 1 with 'meliad'.
       gate_init: Initial gate logit.
       bias: Whether all projections have biases.
-      num_buckets: T5 buckets of local attention; 0 = no positions.
-      max_distance: Tokens from which on all distances share the last bucket.
-      bias_scaling: What multiplies the T5 bias as it does the scores: 'learned', the scale of query-key norm only, or
-        'always', without that norm 1 / sqrt(head_dim).
-      track_positions: Slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
-        `neighbor_positions` int32 and `neighbor_weights`, both `[batch, heads, length, neighbors]` (-1 and 0 = none).
-      compatibility: 'paper' or 'meliad'.
-      slot_axis: Mesh axis that the slots of the long memory are split over, for one too large for a device; "" = not
-        split. For retrieval 'exact' and 'approximate', every merge, without `track_positions`, and the paper's side.
+      num_buckets: Number of T5 buckets of local attention. 0 for no positions.
+      max_distance: Distance in tokens from which on all distances share the last bucket.
+      bias_scaling: Scaling of the T5 bias with the factor of the scores: 'learned' only with the scale of query-key
+        norm, 'always' also with 1 / sqrt(head_dim) where there is no such norm.
+      track_positions: Whether slots carry the document position of their token, and `Aux.arrays` has the retrieved
+        positions `neighbor_positions` int32 and weights `neighbor_weights`, both `[batch, heads, length, neighbors]`
+        (-1 and 0 for none).
+      compatibility: Which side to take where paper and code differ: 'paper' or 'meliad', the authors' code.
+      slot_axis: Name of the mesh axis over which to split the slots of a long memory that is too large for one device.
+        Empty for no split. Works with the retrievals 'exact' and 'approximate', every merge, without `track_positions`,
+        and with the compatibility 'paper'.
       norm: Place of the norm: 'pre' or 'post'.
-      norm_kind: 'rms' or 'layer'.
-      dropout: Rate on the output or the input.
+      norm_kind: Kind of norm: 'rms' or 'layer'.
+      dropout: Dropout rate of the output or the input.
       attention_dropout: Dropout rate of the attention weights.
-      dropout_place: 'outputs': of the part, and all attention weights; 'inputs': the normed input of queries, keys and
-        values, and the weights of local attention; None = 'outputs', or 'inputs' for 'meliad'.
+      dropout_place: Place of the dropout. 'outputs' drops from the output of the part and from all attention weights.
+        'inputs' drops from the normed input of queries, keys and values, and from the weights of local attention.
+        None for 'outputs', or for 'inputs' with 'meliad'.
       init_stddev: Standard deviation of initial matrices. None for a truncated normal scaled by fan-in.
       dtype: Dtype of the computation.
-      track_attention: `Aux.arrays` has what `memjax.inspection.attention_by_age` reads: the neighbours, then cache and
-        segment; where there is a long memory, with `track_positions`, and without retrieval 'threshold'.
+      track_attention: Whether `Aux.arrays` has the arrays for `memjax.inspection.attention_by_age`, for the neighbours
+        followed by cache and segment. A long memory then needs `track_positions`, and a retrieval other than
+        'threshold'.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory = MemorizingAttention(dim=8, num_heads=2, head_dim=4, memory_length=8, num_neighbors=2)
       >>> x = jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.memory.keys.shape  # slots are stored by heads
       ((1, 4, 8), (1, 2, 8, 4))
     """
@@ -340,23 +350,23 @@ class MemorizingAttention(Residual, LayerMemory):
 
     @property
     def gated(self) -> str:
-        """What its learned gate lets through."""
+        """Description of what the learned gate lets through."""
         return "the long memory" if self.memory_length and self.merge == "gate" else ""
 
     def gates(self, hidden: Activations) -> Float[Array, "#batch #length heads"]:
-        """The gate of every head, which is the same at all positions."""
+        """Returns the gate of every head, which is the same at all positions."""
         return jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, None]
 
     @nn.nowrap
     def tracked(self) -> MemorizingAttention:
-        """The part that also gives the weights of its attention, and what it retrieves; slots are not split."""
+        """Returns this part with attention weights and retrieved positions among its outputs. Slots are not split."""
         retrieval = "exact" if self._retrieval == "threshold" else self.retrieval  # but for ties, the same neighbours
         positions = self.memory_length > 0
         return self.clone(track_attention=True, track_positions=positions, retrieval=retrieval, slot_axis="")
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemorizingState:
-        """A memory in which a document starts; `dtype` is that of stored keys and values."""
+        """Makes a memory in which a document starts, with keys and values of `dtype`."""
         self._check()
         cache, memory = EmptyState(), EmptyState()
         if self.cache_length:
@@ -373,7 +383,7 @@ class MemorizingAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def init_decode_state(self, state: MemorizingState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding from the start of a segment, with `state` as the memory."""
+        """Starts decoding at the start of a segment, with `state` as the memory."""
         # Not in the dtype of the memory: what a segment sees of itself is rounded only when it is written.
         segment = self._tokens(batch_size, segment_length, self.dtype)
         return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
@@ -399,7 +409,7 @@ class MemorizingAttention(Residual, LayerMemory):
             visible = visible & jnp.asarray(distances > 0)[None, None]
         y, aux = self._read(queries, local, visible, distances, state.memory, mask, deterministic)
         if self.track_attention:
-            aux = aux + self._tracked(queries, local, visible, distances, state.memory)
+            aux = aux + self._attention_shares(queries, local, visible, distances, state.memory)
         if isinstance(state.memory, LongMemory):  # written after it was read: in place where the state is donated
             memory = dataclasses.replace(state.memory, cursor=order_after(state.memory.cursor, y))
             state = dataclasses.replace(state, memory=memory)
@@ -411,7 +421,7 @@ class MemorizingAttention(Residual, LayerMemory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row; where a row's segment is full, it is written."""
+        """Reads one token of every active row, and writes every segment that is full."""
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
         batch, segment_length = segment.valid.shape
         document_position = memory.document_position
@@ -447,15 +457,15 @@ class MemorizingAttention(Residual, LayerMemory):
         mask: Array,
         deterministic: bool,
     ) -> tuple[Array, Aux]:
-        """Local attention, attention over retrieved neighbours, and their merge."""
+        """Merges local attention and attention to the retrieved neighbours."""
         # In the dtype of the parameter: rounded to bfloat16, scales that differ would be the same.
         scale = jnp.abs(self.scale) if self.query_key_norm else self.head_dim**-0.5
-        named: dict[str, Any] = {"scale": scale, **weight_dropout(self, deterministic)}
-        named_near: dict[str, Any] = {"scale": scale} if self._drops_inputs else named
+        options: dict[str, Any] = {"scale": scale, **weight_dropout(self, deterministic)}
+        neighbor_options: dict[str, Any] = {"scale": scale} if self._drops_inputs else options
         keys, values = local.keys.astype(queries.dtype), local.values.astype(queries.dtype)
         bias = self._bias(distances)
         if isinstance(memory, EmptyState):
-            return attention(queries, keys, values, mask=visible, bias=bias, **named), Aux()
+            return attention(queries, keys, values, mask=visible, bias=bias, **options), Aux()
         if num_shards(memory.slot_axis, memory.valid.shape[1]) > 1:
             near = sharded_neighbors(
                 queries,
@@ -466,12 +476,12 @@ class MemorizingAttention(Residual, LayerMemory):
                 slot_axis=memory.slot_axis,
                 method=self._retrieval,  # type: ignore[arg-type]
                 recall_target=self.recall_target,
-                **named_near,
+                **neighbor_options,
             )
             if self.merge == "joint":
-                here = partial_attention(queries, keys, values, mask=visible, bias=bias, **named)
+                here = partial_attention(queries, keys, values, mask=visible, bias=bias, **options)
                 return merge_partials(near, here).astype(queries.dtype), Aux()
-            from_local = attention(queries, keys, values, mask=visible, bias=bias, **named)
+            from_local = attention(queries, keys, values, mask=visible, bias=bias, **options)
             from_memory = merge_partials(near).astype(queries.dtype)
             return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, {})
         near_keys, near_values, real, arrays = self._neighbors(queries, memory)
@@ -480,16 +490,16 @@ class MemorizingAttention(Residual, LayerMemory):
                 keys, values = jnp.concatenate([near_keys, keys], 1), jnp.concatenate([near_values, values], 1)
                 visible = jnp.concatenate([real, jnp.broadcast_to(visible, (*real.shape[:3], visible.shape[-1]))], -1)
                 bias = None if bias is None else jnp.pad(bias, [(0, 0)] * 3 + [(real.shape[-1], 0)])
-                return attention(queries, keys, values, mask=visible, bias=bias, **named), Aux(arrays=arrays)
+                return attention(queries, keys, values, mask=visible, bias=bias, **options), Aux(arrays=arrays)
             y = joint_attention(
-                queries, keys, values, near_keys, near_values, mask=visible, neighbor_valid=real, bias=bias, **named
+                queries, keys, values, near_keys, near_values, mask=visible, neighbor_valid=real, bias=bias, **options
             )
             return y, Aux(arrays=arrays)
         if self._retrieval == "threshold":
-            from_memory = attention(queries, near_keys, near_values, mask=real, **named_near)
+            from_memory = attention(queries, near_keys, near_values, mask=real, **neighbor_options)
         else:
-            from_memory = neighbor_attention(queries, near_keys, near_values, real, **named_near)
-        from_local = attention(queries, keys, values, mask=visible, bias=bias, **named)
+            from_memory = neighbor_attention(queries, near_keys, near_values, real, **neighbor_options)
+        from_local = attention(queries, keys, values, mask=visible, bias=bias, **options)
         return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, arrays)
 
     def _merge(
@@ -506,12 +516,12 @@ class MemorizingAttention(Residual, LayerMemory):
         return y, Aux(metrics=metrics, arrays=arrays)
 
     def _neighbors(self, queries: Array, memory: LongMemory) -> tuple[Array, Array, Array, dict[str, Array]]:
-        """Keys, values and validity of the neighbours; of all slots with the threshold as mask for 'threshold'."""
+        """Returns keys, values and validity of the neighbours. 'threshold' gives all slots with a threshold mask."""
         dtype = queries.dtype
         if self._retrieval == "threshold":
             # Every slot is read here, and what one that is not valid holds may be NaN.
-            kept = lambda slots: jnp.where(memory.valid[:, None, :, None], slots.astype(dtype), 0)
-            keys, values = kept(memory.keys), kept(memory.values)
+            valid_only = lambda slots: jnp.where(memory.valid[:, None, :, None], slots.astype(dtype), 0)
+            keys, values = valid_only(memory.keys), valid_only(memory.values)
             score_dtype = jnp.promote_types(dtype, jnp.float32)
             scores = jnp.einsum("blhd,bhmd->bhlm", queries, keys, preferred_element_type=score_dtype)
             real = threshold_mask(jax.lax.stop_gradient(scores), memory.valid, self.num_neighbors)
@@ -525,59 +535,65 @@ class MemorizingAttention(Residual, LayerMemory):
         )
         keys = gather_slots(memory.keys, ids).astype(dtype)
         values = gather_slots(memory.values, ids).astype(dtype)
-        arrays = self._retrieved(queries, keys, ids, real, memory) if self.track_positions else {}
+        arrays = self._retrieval_arrays(queries, keys, ids, real, memory) if self.track_positions else {}
         if self._meliad:  # empty slots take part as zero keys and values
             keys, values = jnp.where(real[..., None], keys, 0), jnp.where(real[..., None], values, 0)
             real = jnp.ones_like(real)
         return keys, values, real, arrays
 
-    def _retrieved(self, queries: Array, keys: Array, ids: Array, real: Array, memory: LongMemory) -> dict[str, Array]:
-        """What was retrieved, for analysis: document positions and the softmax weights among the neighbours."""
+    def _retrieval_arrays(
+        self, queries: Array, keys: Array, ids: Array, real: Array, memory: LongMemory
+    ) -> dict[str, Array]:
+        """Returns the document positions of the neighbours and their softmax weights, for analysis."""
         scale = jnp.abs(self.scale)[None, :, None, None] if self.query_key_norm else self.head_dim**-0.5
         weights = masked_softmax(jnp.einsum("blhd,bhlkd->bhlk", queries, keys) * scale, real)
         positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
         return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": weights}
 
-    def _tracked(
+    def _attention_shares(
         self, queries: Array, local: Tokens, visible: Array, distances: np.ndarray, memory: LongMemory | EmptyState
     ) -> Aux:
-        """What every key adds to the output: neighbours, then cache and segment."""
+        """Returns the share of every key in the output: of the neighbours, then of cache and segment."""
         scale, bias = (jnp.abs(self.scale) if self.query_key_norm else self.head_dim**-0.5), self._bias(distances)
         wide = jnp.promote_types(queries.dtype, jnp.float32)
         scaled = queries.astype(wide) * jnp.reshape(scale, (1, 1, -1, 1))
         scores = jnp.einsum("blhd,bmhd->bhlm", scaled, local.keys.astype(wide))
         scores = scores if bias is None else scores + bias
-        seen, length = jnp.broadcast_to(visible, scores.shape), queries.shape[1]
+        local_visible, length = jnp.broadcast_to(visible, scores.shape), queries.shape[1]
         ages = jnp.broadcast_to(jnp.asarray(distances, jnp.int32), scores.shape)
         sources = jnp.where(jnp.arange(scores.shape[-1]) < self.cache_length, SHORT, SEGMENT)
         if isinstance(memory, EmptyState):
-            known = Keys(ages, jnp.ones_like(sources), sources)
-            return tracked_weights(self, masked_softmax(scores, seen), seen, known)
+            key_facts = Keys(ages, jnp.ones_like(sources), sources)
+            return tracked_weights(self, masked_softmax(scores, local_visible), local_visible, key_facts)
         keys, _, real, arrays = self._neighbors(queries, memory)
         positions = arrays["neighbor_positions"]
         near = jnp.einsum("blhd,bhlkd->bhlk", scaled, keys.astype(wide))
-        both = jnp.concatenate([real & (positions >= 0), seen], axis=-1)
+        visible_keys = jnp.concatenate([real & (positions >= 0), local_visible], axis=-1)
         if self.merge == "joint":
-            weights = masked_softmax(jnp.concatenate([near, scores], axis=-1), jnp.concatenate([real, seen], axis=-1))
+            weights = masked_softmax(
+                jnp.concatenate([near, scores], axis=-1), jnp.concatenate([real, local_visible], axis=-1)
+            )
         else:
-            parts = masked_softmax(near, real), masked_softmax(scores, seen)
-            shares = self._shares(memory.valid.any(axis=1))
+            parts = masked_softmax(near, real), masked_softmax(scores, local_visible)
+            shares = self._merge_shares(memory.valid.any(axis=1))
             weights = jnp.concatenate([share * part for share, part in zip(shares, parts, strict=True)], axis=-1)
         here = local.positions[:, None, -length:, None]
         ages = jnp.concatenate([jnp.where(positions >= 0, here - positions, 0), ages], axis=-1)
         sources = jnp.pad(sources, (self.num_neighbors, 0), constant_values=RETRIEVED)
-        return tracked_weights(self, jnp.where(both, weights, 0), both, Keys(ages, jnp.ones_like(sources), sources))
+        return tracked_weights(
+            self, jnp.where(visible_keys, weights, 0), visible_keys, Keys(ages, jnp.ones_like(sources), sources)
+        )
 
-    def _shares(self, has_memory: Array) -> tuple[Array, Array]:
-        """What the merge makes of the outputs of memory and of local attention, `[#batch, #heads, 1, 1]`."""
-        one, present = jnp.ones((1, 1, 1, 1)), has_memory[:, None, None, None]
+    def _merge_shares(self, has_memory: Array) -> tuple[Array, Array]:
+        """Returns the shares of memory and of local attention in the merged output, each `[#batch, #heads, 1, 1]`."""
+        ones, present = jnp.ones((1, 1, 1, 1)), has_memory[:, None, None, None]
         if self.merge == "add":
-            return one, one
+            return ones, ones
         present = present | self._meliad
         if self.merge == "stop_forward":
-            return jnp.where(present, one, 0), jnp.where(present, 0, one)
+            return jnp.where(present, ones, 0), jnp.where(present, 0, ones)
         gate = jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, :, None, None]
-        return jnp.where(present, gate, 0), jnp.where(present, 1 - gate, one)
+        return jnp.where(present, gate, 0), jnp.where(present, 1 - gate, ones)
 
     def _project(self, x: Array, mask: Array, document_position: Any, deterministic: bool) -> tuple[Array, Tokens]:
         y = self.normed(x).astype(self.dtype)
@@ -593,7 +609,7 @@ class MemorizingAttention(Residual, LayerMemory):
         return queries, Tokens(keys, values, mask, positions)
 
     def _with_cache(self, cache: Tokens | EmptyState, segment: Tokens) -> tuple[Tokens, Array | None]:
-        """Cache and segment as one run of tokens, and which cached tokens may be seen."""
+        """Concatenates cache and segment, and returns which cached tokens may be seen."""
         if isinstance(cache, EmptyState):
             return segment, None
         valid = cache.valid
@@ -637,7 +653,7 @@ class MemorizingAttention(Residual, LayerMemory):
         if self.write_policy == "evicted" and not self.cache_length:
             raise ValueError("write_policy: given 'evicted' with cache_length = 0, allowed: 'current'; or set a cache")
         if self.slot_axis:
-            for name, allowed in _OF_SPLIT_SLOTS.items():
+            for name, allowed in _SPLIT_SLOT_OPTIONS.items():
                 if getattr(self, name) not in allowed:
                     raise ValueError(
                         f"{name}: given {getattr(self, name)!r} for a memory whose slots are split over the mesh axis "
@@ -654,7 +670,7 @@ class MemorizingAttention(Residual, LayerMemory):
 
     @property
     def _reach(self) -> int | None:
-        """Distances that local attention reaches, 0 included; None = all."""
+        """Number of keys, the query's own included, that local attention reaches. None for all."""
         window = self.window
         if window is None:
             window = self.cache_length if self._meliad else 0
@@ -670,15 +686,15 @@ class MemorizingAttention(Residual, LayerMemory):
         return self.num_buckets > 0 and not (self._meliad and self.memory_length > 0)
 
 
-_OF_SPLIT_SLOTS: dict[str, tuple[Any, ...]] = {
+_SPLIT_SLOT_OPTIONS: dict[str, tuple[Any, ...]] = {
     "retrieval": (None, "exact", "approximate"),
     "compatibility": ("paper",),
     "track_positions": (False,),
 }
-"""field -> values that a memory with split slots supports"""
+"""Field -> values that a memory with split slots supports."""
 
 
 def _unit(x: Array) -> Array:
-    """`x` over its length along the last axis, the sum of squares in at least float32."""
+    """Divides `x` by its length along the last axis, with the sum of squares in at least float32."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return (wide * jax.lax.rsqrt(jnp.square(wide).sum(axis=-1, keepdims=True) + 1e-6)).astype(x.dtype)
