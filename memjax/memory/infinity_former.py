@@ -388,7 +388,7 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def masses(self, query_densities: Densities, counted: Mask) -> Array | EmptyState:
-        """Sums the attention mass of counted queries in each bin, over heads. `EmptyState` unless updates are sticky."""
+        """Sums the attention mass of counted queries in each bin. `EmptyState` unless updates are sticky."""
         if self.sticky == "none":
             return EmptyState()
         by_query = bin_masses(*jax.lax.stop_gradient(query_densities), self.num_bins)  # [b, h, l, bins]
@@ -593,7 +593,7 @@ class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
 
 
 class _Constants(NamedTuple):
-    """Constant matrices: the regression of a first segment, `UpdateMatrices`, and both steps of an even update in one."""
+    """Matrices of the regression: of a first segment (`first`), of an update, and both steps of an even update."""
 
     first: np.ndarray
     past: np.ndarray

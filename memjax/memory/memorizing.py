@@ -269,7 +269,7 @@ class MemorizingAttention(Residual, LayerMemory):
       track_positions: Whether slots carry the document position of their token, and `Aux.arrays` has the retrieved
         positions `neighbor_positions` int32 and weights `neighbor_weights`, both `[batch, heads, length, neighbors]`
         (-1 and 0 for none).
-      compatibility: Which side to take where paper and code differ: 'paper' or 'meliad', the authors' code.
+      compatibility: Side to take where paper and code differ: 'paper', or 'meliad' for the authors' code.
       slot_axis: Name of the mesh axis over which to split the slots of a long memory that is too large for one device.
         Empty for no split. Works with the retrievals 'exact' and 'approximate', every merge, without `track_positions`,
         and with the compatibility 'paper'.
