@@ -1,4 +1,4 @@
-"""A report about runs: what they are, and the panels of every provider that has something to say."""
+"""Builds a report about runs from their facts, their settings and the panels of all providers."""
 
 from __future__ import annotations
 
@@ -21,108 +21,114 @@ from memjax.settings.relations import require
 __all__ = ["make_report"]
 
 REFUSALS = (ValueError, OSError, ModuleNotFoundError, FloatingPointError)
-"""what a provider that a run refuses raises, in one line"""
+"""Errors of a provider that become one line of the report and do not end it."""
 
 SETTINGS = ("num_layers", "encoder_layers", "dim", "num_heads", "widths")
-"""of a model, in its line"""
+"""Settings of a model that the line about the model lists."""
 
 
 def make_report(
     runs: Sequence[OpenedRun], *, only: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
 ) -> Report:
-    """Asks every provider about every run; what a run refuses becomes a line.
+    """Makes a report with the panels of every provider about every run.
+
+    If a provider fails for a run, the reason becomes a line of the report. Pictures are drawn here already.
 
     Args:
-      runs: one or more; the curves of several share their charts.
-      only: names of providers, () = all.
-      say: told what is looked at.
+      runs: One or more opened runs. The training curves of several runs share their charts.
+      only: Names of the providers to use. () for all.
+      say: Called with a line of progress before each provider starts.
 
     Raises:
-      ValueError: no run directory, or a provider that does not exist.
+      ValueError: There is no run, a path is no run directory, or a provider does not exist.
     """
     require(bool(runs), "runs", "none", "one run directory or more")
     for name in only:
         require(name in PROVIDERS, "--only", name, f"of {', '.join(PROVIDERS)}, several with commas")
-    named = run_names(runs)
+    runs_by_name = run_names(runs)
     for run in runs:
-        _ = run.config  # what is no run directory is refused here
-    several = len(named) > 1
-    chosen = [name for name in PROVIDERS if not only or name in only]
-    sections, drawn = list[Section](), dict[str, str]()
-    if several and CURVES in chosen:
+        _ = run.config  # raises if the path is no run directory
+    several = len(runs_by_name) > 1
+    providers = [name for name in PROVIDERS if not only or name in only]
+    sections, pictures = list[Section](), dict[str, str]()
+    if several and CURVES in providers:
         say(CURVES)
         panels, left = _collect(lambda: compared(runs), CURVES)
-        sections.append(Section("all", "All runs", *_unique(panels, "all", left, drawn)))
-    for number, (name, run) in enumerate(named.items(), start=1):
+        sections.append(Section("all", "All runs", *_with_unique_names(panels, "all", left, pictures)))
+    for number, (name, run) in enumerate(runs_by_name.items(), start=1):
         panels, left = list[Panel](), list[tuple[str, str]]()
-        for provider in chosen:
+        for provider in providers:
             if several and provider == CURVES:
                 continue
             say(f"{name}: {provider}" if several else provider)
-            found, refused = _collect(lambda run=run, provider=provider: PROVIDERS[provider](run), provider)
-            panels, left = panels + found, left + refused
+            new_panels, reasons = _collect(lambda run=run, provider=provider: PROVIDERS[provider](run), provider)
+            panels, left = panels + new_panels, left + reasons
         prefix = f"run{number}" if several else ""
-        sections.append(Section(prefix or "panels", name if several else "", *_unique(panels, prefix, left, drawn)))
+        sections.append(
+            Section(prefix or "panels", name if several else "", *_with_unique_names(panels, prefix, left, pictures))
+        )
     return Report(
-        title=" and ".join(named) if len(named) < 3 else f"{len(named)} runs",
-        about="Written by `memjax report`: every number is of the runs below, every picture was drawn from them.",
-        names=tuple(named),
-        header=header_of(named),
-        settings=settings_of(named),
+        title=" and ".join(runs_by_name) if len(runs_by_name) < 3 else f"{len(runs_by_name)} runs",
+        about="Written by `memjax report`. All numbers and pictures come from the run directories listed below.",
+        names=tuple(runs_by_name),
+        header=header_of(runs_by_name),
+        settings=settings_of(runs_by_name),
         sections=tuple(section for section in sections if section.panels or section.left),
-        drawn=drawn,
+        pictures=pictures,
     )
 
 
 def _collect(panels: Callable[[], Iterator[Panel]], provider: str) -> tuple[list[Panel], list[tuple[str, str]]]:
-    """The panels of a provider, and (provider, line) where it refused."""
-    found: list[Panel] = []
+    """Collects the panels of a provider. If it fails, (provider, reason) stands in the second list."""
+    collected: list[Panel] = []
     try:
-        found.extend(panels())
+        collected.extend(panels())
     except REFUSALS as error:
-        return found, [(provider, _line(error))]
-    return found, []
+        return collected, [(provider, _describe_error(error))]
+    return collected, []
 
 
-def _unique(
-    panels: Sequence[Panel], prefix: str, left: Sequence[tuple[str, str]], drawn: dict[str, str]
+def _with_unique_names(
+    panels: Sequence[Panel], prefix: str, left: Sequence[tuple[str, str]], pictures: dict[str, str]
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The panels with names of their own, without pictures that cannot be drawn; and what is left out.
+    """Makes the names of panels and their items unique, draws their pictures, and lists what is left out.
 
-    Pictures are drawn here, into `drawn`, so that one that refuses to be drawn costs a line and no report.
+    Pictures are stored in `pictures`. A picture that cannot be drawn is left out with a line that says why.
     """
     reasons: dict[str, dict[str, None]] = {}
     for provider, reason in left:
         reasons.setdefault(reason, {})[provider] = None
     taken: set[str] = set()
-    kept = []
+    unique_panels = []
     for panel in panels:
         parts = []
         for part in panel.parts:
-            one = dataclasses.replace(part, name=_name(prefix, part.name, taken))
+            item = dataclasses.replace(part, name=_unique_name(prefix, part.name, taken))
             try:
-                if isinstance(one, Figure):
-                    drawn[one.name] = svg_of(one, LIGHT)
+                if isinstance(item, Figure):
+                    pictures[item.name] = svg_of(item, LIGHT)
             except REFUSALS as error:
-                reasons.setdefault(_line(error), {})[part.title] = None
+                reasons.setdefault(_describe_error(error), {})[part.title] = None
                 continue
-            parts.append(one)
-        kept.append(dataclasses.replace(panel, name=_name(prefix, panel.name, taken), parts=tuple(parts)))
-    return tuple(kept), tuple(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+            parts.append(item)
+        unique_panels.append(
+            dataclasses.replace(panel, name=_unique_name(prefix, panel.name, taken), parts=tuple(parts))
+        )
+    return tuple(unique_panels), tuple(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
 
 
-def _name(prefix: str, name: str, taken: set[str]) -> str:
-    """A name that no other has, of letters that a file, an anchor and an id may have."""
+def _unique_name(prefix: str, name: str, taken: set[str]) -> str:
+    """Makes a name that is not yet in `taken`, of letters that file names, anchors and ids may have."""
     plain = "_".join(filter(None, [prefix, re.sub(r"\W", "_", name, flags=re.ASCII)]))
-    found, number = plain, 1
-    while found in taken:
+    unique, number = plain, 1
+    while unique in taken:
         number += 1
-        found = f"{plain}_{number}"
-    taken.add(found)
-    return found
+        unique = f"{plain}_{number}"
+    taken.add(unique)
+    return unique
 
 
-def _line(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError):
@@ -134,7 +140,11 @@ def _line(error: Exception) -> str:
 
 
 def header_of(named: Mapping[str, OpenedRun]) -> Table:
-    """What the runs are, and what they have come to: a column each."""
+    """Makes the table of facts and scores at the top of a report, with one column for each run.
+
+    Args:
+      named: Name of a run in the report -> the opened run.
+    """
     facts = {name: run_facts(run) for name, run in named.items()}
     rows = [*dict.fromkeys(fact for values in facts.values() for fact in values)]
     cells = tuple((row, *(values.get(row) for values in facts.values())) for row in rows)
@@ -142,22 +152,27 @@ def header_of(named: Mapping[str, OpenedRun]) -> Table:
 
 
 def settings_of(named: Mapping[str, OpenedRun]) -> Table:
-    """All settings of the runs: a column each."""
+    """Makes the table of all settings, with one column for each run.
+
+    Args:
+      named: Name of a run in the report -> the opened run.
+    """
     from memjax.training.runs import config_to_dict, flat_settings
 
     settings = {name: flat_settings(config_to_dict(run.config)) for name, run in named.items()}
     fields = [field for field in dict.fromkeys(f for values in settings.values() for f in values) if field]
-    cells = tuple((field, *(_setting(values.get(field)) for values in settings.values())) for field in fields)
+    cells = tuple((field, *(_format_setting(values.get(field)) for values in settings.values())) for field in fields)
     return Table("settings", "All settings", "", ("field", *named), cells)
 
 
-def _setting(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     return "" if value is None else str(value)
 
 
 def run_facts(run: OpenedRun) -> dict[str, Any]:
-    """A run in a column: its configuration, model, memory, sizes, score, versions and command; what is not known is not
-    there.
+    """Collects the facts of a run for a report: configuration, model, memory, sizes, scores, versions and command.
+
+    Facts that are not known are missing.
     """
     from memjax.training.runs import config_to_dict, generator_of, read_json
 
@@ -167,21 +182,22 @@ def run_facts(run: OpenedRun) -> dict[str, Any]:
     if config.lifelong is not None:
         facts["tasks"] = ", ".join(task.name for task in config.lifelong.in_order)
         facts["method"] = type(config.lifelong.method).__name__
-    facts["model"] = _described(model, SETTINGS)
+    facts["model"] = _describe_settings(model, SETTINGS)
     same = memory["type"] == model["type"]
-    own = [name for name, value in memory.items() if isinstance(value, int) and not isinstance(value, bool)]
-    facts["memory"] = _described(memory, [name for name in own if name not in SETTINGS] if same else own)
+    int_fields = [name for name, value in memory.items() if isinstance(value, int) and not isinstance(value, bool)]
+    memory_fields = [name for name in int_fields if name not in SETTINGS] if same else int_fields
+    facts["memory"] = _describe_settings(memory, memory_fields)
     for part in ("feed_forward", "output", "memory_tokens"):
         if isinstance(model.get(part), Mapping):
-            facts[part.replace("_", " ")] = _described(model[part], [*model[part]][:5])
+            facts[part.replace("_", " ")] = _describe_settings(model[part], [*model[part]][:5])
     evaluations = [line for line in of_kind(run.lines, "evaluation") if not line.get("name")]
     results = dict(run.finished["results"]) if run.finished else {}
     last = evaluations[-1] if evaluations else {}
     score = results.get("evaluation", last)
     facts["parameters"] = results.get("parameters") or _saved_parameters(run)
-    facts["state bytes of a row"] = results.get("memory_bytes", last.get("memory_bytes"))
+    facts["memory state bytes per row"] = results.get("memory_bytes", last.get("memory_bytes"))
     facts["steps"] = run.finished["step"] if run.finished else max((line["step"] for line in run.lines), default=None)
-    facts["finished"] = "yes" if run.finished else "no: what stands here is of what there is"
+    facts["finished"] = "yes" if run.finished else "no: this page shows what has been logged so far"
     facts["diverged"] = describe_divergence(results) or None
     from memjax.tasks import task_of
 
@@ -201,20 +217,20 @@ def run_facts(run: OpenedRun) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _described(part: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """A part of a configuration in a line.
+def _describe_settings(part: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Describes a part of a configuration in one line: its type and some of its settings.
 
     Example:
-      >>> _described({"type": "TransformerXL", "memory_length": 128, "norm": None}, ["memory_length", "norm"])
+      >>> _describe_settings({"type": "TransformerXL", "memory_length": 128, "norm": None}, ["memory_length", "norm"])
       'TransformerXL: memory length 128'
     """
     plain = [name for name in fields if part.get(name) is not None and not isinstance(part[name], Mapping)]
-    told = ", ".join(f"{name.replace('_', ' ')} {_setting(part[name])}" for name in plain if name != "type")
-    return f"{part['type']}: {told}" if told else str(part["type"])
+    listed = ", ".join(f"{name.replace('_', ' ')} {_format_setting(part[name])}" for name in plain if name != "type")
+    return f"{part['type']}: {listed}" if listed else str(part["type"])
 
 
 def _saved_parameters(run: OpenedRun) -> int | None:
-    """Parameters of the newest checkpoint, None where there is none."""
+    """Counts the parameters of the newest checkpoint. None without a checkpoint."""
     from memjax.training.restoring import saved_shapes
 
     if not (run.directory / "checkpoints").exists():

@@ -1,4 +1,4 @@
-"""How runs went: their losses, memories and pace in training, and what tells them apart."""
+"""Panels of training curves: losses, memory measurements and speed of one or several runs, and how the runs differ."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from memjax.report.verdicts import describe_test, show_p
 __all__ = ["compared", "panels", "training_series"]
 
 MOST_POINTS = 400
-"""of a curve; more lines of a log are shown as means of a few"""
+"""Largest number of points of a curve. Longer logs are averaged over neighbouring lines."""
 
 MOST_CURVES = 24
-"""of layers, or of evaluations, in a chart"""
+"""Largest number of curves in one chart."""
 
 LOSS = "nats_per_token"
 UPDATES = {
@@ -31,62 +31,66 @@ UPDATES = {
     "tokens_per_second": "tokens a second",
     "skipped": "updates skipped",
 }
-"""what a log says of updates -> as it is called here"""
+"""Metric of the updates in `metrics.jsonl` -> title of its chart."""
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """The curves of one run."""
+    """Yields the panels of training curves of one run."""
     yield from compared([run])
 
 
 def compared(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
-    """The curves of several runs in the same charts, after a table of what tells them apart."""
+    """Yields panels that compare runs: a table of their differences and charts with the curves of all runs.
+
+    Args:
+      runs: Opened runs. A single run gets the charts without the table.
+    """
     names = run_names(runs)
     if len(runs) > 1:
-        yield _differences(names)
+        yield _differences_panel(names)
     logs = {name: run.lines for name, run in names.items()}
     if not any(of_kind(lines, "train") or of_kind(lines, "evaluation") for lines in logs.values()):
         return
-    yield Panel("curves", "Training", _told(names), tuple(_training(logs)))
-    if memory := tuple(_memory(logs)):
+    yield Panel("curves", "Training", _describe_training(names), tuple(_training_figures(logs)))
+    if memory := tuple(_memory_figures(logs)):
         text = (
-            "What the memories say of themselves in training. Faint level lines are the least and the most of a memory "
-            "that is alive after six segments with its initial parameters; a trained one may well leave them."
+            "Measurements of the memories during training. Faint horizontal lines mark the range that a working memory "
+            "has after six segments with its initial parameters. A trained memory may well leave this range."
         )
         yield Panel("memory_curves", "Memory in training", text, memory)
 
 
 def run_names(runs: Sequence[OpenedRun]) -> dict[str, OpenedRun]:
-    """Name -> run; runs of one name are told apart by numbers.
+    """Maps names to runs. Runs of one name get numbers.
 
     Example:
       >>> list(run_names([OpenedRun("a/x"), OpenedRun("b/x"), OpenedRun("y")]))
       ['x', 'x (2)', 'y']
     """
-    named: dict[str, OpenedRun] = {}
+    runs_by_name: dict[str, OpenedRun] = {}
     for run in runs:
         name, number = run.name, 1
-        while name in named:
+        while name in runs_by_name:
             number += 1
             name = f"{run.name} ({number})"
-        named[name] = run
-    return named
+        runs_by_name[name] = run
+    return runs_by_name
 
 
 def of_kind(lines: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    """The lines of a log of one kind."""
+    """Selects the lines of a log whose `kind` is `kind`, such as "train" or "evaluation"."""
     return [line for line in lines if line["kind"] == kind]
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One number of the lines of a log.
+    """A metric over the course of training, with one entry for each logged line.
 
     Attributes:
-      steps: of each line.
-      tokens: read until then.
-      seconds: of training until then, those of earlier attempts included.
-      values: of the number.
+      steps: Update number of each line, `[lines]`.
+      tokens: Number of tokens read until each line, `[lines]`.
+      seconds: Seconds of training until each line, with the time of earlier attempts of the run, `[lines]`.
+      values: Value of the metric in each line, `[lines]`.
     """
 
     steps: np.ndarray
@@ -95,7 +99,7 @@ class Series:
     values: np.ndarray
 
     def thinned(self, most: int = MOST_POINTS) -> Series:
-        """At most so many points, each the mean of as many lines."""
+        """Returns a series of at most `most` points by averaging groups of consecutive lines."""
         every = -(-len(self.values) // most)
         if every <= 1:
             return self
@@ -107,11 +111,11 @@ class Series:
 
 
 def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """A number of the updates of a run; lines that lack it, or where it was not finite, are left out.
+    """Extracts a metric of the updates from a log. Lines without a finite value are left out.
 
     Args:
-      lines: of `metrics.jsonl`.
-      name: of the number.
+      lines: Lines of the run's `metrics.jsonl`, in order.
+      name: Name of the metric.
 
     Example:
       >>> line = {"kind": "train", "attempt": 1, "tokens": 8.0}
@@ -132,37 +136,35 @@ def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> Series:
     return Series(*np.asarray(points, float).reshape(-1, 4).T)
 
 
-def _differences(names: Mapping[str, OpenedRun]) -> Panel:
-    """What tells runs apart, and what those that are finished have come to."""
+def _differences_panel(names: Mapping[str, OpenedRun]) -> Panel:
+    """Makes the panel that compares runs: the settings in which they differ, and the results of finished runs."""
     paths = {name: run.path for name, run in names.items()}
     whole, left_out = split_finished([*paths.values()])
     finished = [name for name in names if paths[name] in whole]
-    apart = settings_apart({run.path: run.config for run in names.values()})
-    facts = {name: dict(apart[paths[name]]) for name in names}
-    came = compare_runs(whole.values())
+    differing = settings_apart({run.path: run.config for run in names.values()})
+    facts = {name: dict(differing[paths[name]]) for name in names}
+    results = compare_runs(whole.values())
     for name in finished:
-        facts[name] |= {fact: value for fact, value in came[paths[name]].items() if fact not in facts[name]}
+        facts[name] |= {fact: value for fact, value in results[paths[name]].items() if fact not in facts[name]}
     rows = [*dict.fromkeys(fact for values in facts.values() for fact in values)]
-    cells = tuple((_field(fact), *(_cell(facts[name].get(fact)) for name in names)) for fact in rows)
+    cells = tuple((_format_field(fact), *(_format_cell(facts[name].get(fact)) for name in names)) for fact in rows)
     open_runs = [name for name in names if names[name].finished is None]
-    left = f" Not finished, and without scores here: {', '.join(open_runs)}." if open_runs else ""
+    left = f" Not finished, and therefore without scores: {', '.join(open_runs)}." if open_runs else ""
     damaged = [line for name, path in paths.items() if name not in open_runs and (line := left_out.get(path))]
     left += f" Left out: {'; '.join(damaged)}." if damaged else ""
     caption = f"Settings in which the runs differ, then steps, sizes and scores of their last evaluations.{left}"
     table = Table("differences", "Side by side", caption, ("", *names), cells)
-    text = (
-        "What tells these runs apart, and what they have come to: that of their settings that is equal is in the fold."
-    )
+    text = "The settings in which these runs differ, and their results. The table of all settings holds the equal ones too."
     return Panel(
         "comparison",
         "Comparison",
         text,
-        (table, *_verdicts([*whole.values()], {path: name for name, path in paths.items()})),
+        (table, *_verdict_tables([*whole.values()], {path: name for name, path in paths.items()})),
     )
 
 
-def _verdicts(records: Sequence[RunRecord], names: Mapping[str, str]) -> Iterator[Table]:
-    """A table of the differences between contenders, where runs of several seeds or orders are there."""
+def _verdict_tables(records: Sequence[RunRecord], names: Mapping[str, str]) -> Iterator[Table]:
+    """Yields a table of tested score differences, if there are runs of several seeds or task orders."""
     differences = compare_contenders(records)
     if not differences:
         return
@@ -180,105 +182,113 @@ def _verdicts(records: Sequence[RunRecord], names: Mapping[str, str]) -> Iterato
         for difference in differences
     )
     test = describe_test([difference.comparison for difference in differences])
-    caption = f"Runs that differ in seed or order of tasks alone are one row, named by its first run. {test}."
+    caption = f"Runs that differ only in seed or task order share a row, named after the first of them. {test}."
     heads = ("runs", "against", "score", "difference", "standard error", "units", "p", "verdict")
     yield Table("verdicts", "Differences", caption, heads, cells)
 
 
-def _field(name: str) -> str:
+def _format_field(name: str) -> str:
     return name.removeprefix("evaluation.").replace("_", " ") if "." in name else name.replace("_", " ")
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
-def _told(names: Mapping[str, OpenedRun]) -> str:
+def _describe_training(names: Mapping[str, OpenedRun]) -> str:
     running = [name for name, run in names.items() if run.finished is None]
-    text = "Losses are means over the lines of the log, in nats for each target; below them, what was held out."
+    text = "Losses are averaged over lines of the log, in nats for each target. Evaluations on held-out data follow."
     return text + (f" Not finished: {', '.join(running)}." if running else "")
 
 
-def _training(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Figure]:
+def _training_figures(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Figure]:
     losses = {name: training_series(lines, LOSS).thinned() for name, lines in logs.items()}
     losses = {name: series for name, series in losses.items() if len(series.values)}
     if losses:
         caption = (
-            "Loss of the training text over updates, tokens read and seconds of training. Runs with equal updates may "
-            "have read unequal numbers of tokens, and taken unequal times."
+            "Training loss over updates, tokens read and seconds of training. Runs with equally many updates may "
+            "have read different numbers of tokens and taken different times."
         )
-        draw = functools.partial(_draw_losses, losses=losses, borders=_borders(logs))
+        draw = functools.partial(_draw_losses, losses=losses, borders=_task_borders(logs))
         yield Figure("training_loss", "Training loss", caption, draw, height=6.6)
-    held_out = _evaluations(logs)
+    held_out = _evaluation_curves(logs)
     if any(len(steps) > 1 for steps, _ in held_out.values()):
-        caption = "Loss of each evaluation in training, in nats for each target; equal targets compare, others do not."
-        yield Figure(
-            "evaluation_loss", "Evaluation loss", caption, functools.partial(_draw_evaluations, found=held_out)
-        )
-    found = {title: _named(logs, metric) for metric, title in UPDATES.items()}
-    none_skipped = not any(one.values.any() for one in found[UPDATES["skipped"]].values())
-    if none_skipped:
-        del found[UPDATES["skipped"]]
-    found = {title: series for title, series in found.items() if series}
-    if found:
-        skipped = "no update was skipped" if none_skipped else "updates skipped, since their numbers were not finite"
         caption = (
-            "Learning rate of the updates, norm of the gradient before it was clipped, tokens read a second (of that "
-            f"machine); {skipped}."
+            "Loss of each evaluation during training, in nats for each target. Only losses over the same targets can "
+            "be compared."
         )
-        draw = functools.partial(_draw_grid, found=found, columns=2)
-        yield Figure("training_updates", "Updates", caption, draw, height=2.5 * -(-len(found) // 2) + 0.4)
+        yield Figure(
+            "evaluation_loss", "Evaluation loss", caption, functools.partial(_draw_evaluations, curves=held_out)
+        )
+    charts_by_title = {title: _series_per_run(logs, metric) for metric, title in UPDATES.items()}
+    none_skipped = not any(series.values.any() for series in charts_by_title[UPDATES["skipped"]].values())
+    if none_skipped:
+        del charts_by_title[UPDATES["skipped"]]
+    charts_by_title = {title: series for title, series in charts_by_title.items() if series}
+    if charts_by_title:
+        skipped = "no update was skipped" if none_skipped else "updates skipped because a number was not finite"
+        caption = (
+            "Learning rate of the updates, norm of the gradient before clipping, tokens read per second (depends on "
+            f"the machine); {skipped}."
+        )
+        draw = functools.partial(_draw_grid, charts_by_title=charts_by_title, columns=2)
+        yield Figure("training_updates", "Updates", caption, draw, height=2.5 * -(-len(charts_by_title) // 2) + 0.4)
 
 
-def _named(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> dict[str, Series]:
-    series = {name: training_series(lines, metric).thinned() for name, lines in logs.items()}
-    return {name: one for name, one in series.items() if len(one.values)}
+def _series_per_run(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> dict[str, Series]:
+    all_series = {name: training_series(lines, metric).thinned() for name, lines in logs.items()}
+    return {name: series for name, series in all_series.items() if len(series.values)}
 
 
-def _borders(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[float]:
-    """Steps where a run over tasks goes to its next task, where all runs do so."""
-    found = []
+def _task_borders(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[float]:
+    """Lists the updates after which the next task begins. Empty if the runs do not agree."""
+    borders_per_run = []
     for lines in logs.values():
         stages: dict[int, float] = {}
         for line in of_kind(lines, "train"):
             stages[line.get("stage", 0)] = line["step"]
-        found.append([*stages.values()][:-1])
-    return found[0] if found and all(one == found[0] for one in found) else []
+        borders_per_run.append([*stages.values()][:-1])
+    agreed = borders_per_run and all(borders == borders_per_run[0] for borders in borders_per_run)
+    return borders_per_run[0] if agreed else []
 
 
-def _evaluations(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[list[float], list[float]]]:
-    """Run, and name where it has several -> steps and losses; of a stream of tasks what is of all of them alone."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+def _evaluation_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[list[float], list[float]]]:
+    """Maps labels of evaluations to their steps and losses.
+
+    A label is the name of the run, if there are several, and the name of the evaluation, if it has one. Runs over tasks
+    show only the evaluation of all tasks together.
+    """
+    curves: dict[str, tuple[list[float], list[float]]] = {}
     for run, lines in logs.items():
         scored = [line for line in of_kind(lines, "evaluation") if line.get(LOSS) is not None]
         plain = [line for line in scored if not line.get("name")]
         for line in plain if any(line.get("stage") for line in scored) else scored:
             label = " ".join(filter(None, [run if len(logs) > 1 else "", line.get("name", "")])) or "evaluation"
-            steps, losses = found.setdefault(label, ([], []))
+            steps, losses = curves.setdefault(label, ([], []))
             steps.append(line["step"])
             losses.append(line[LOSS])
-    return dict(list(found.items())[:MOST_CURVES])
+    return dict(list(curves.items())[:MOST_CURVES])
 
 
 def _draw_losses(figure: Any, *, losses: Mapping[str, Series], borders: Sequence[float]) -> None:
     axes = (("steps", "updates", borders), ("tokens", "tokens read", ()), ("seconds", "seconds of training", ()))
     for number, (name, label, upright) in enumerate(axes, start=1):
-        series = {run: (getattr(one, name), one.values) for run, one in losses.items()}
+        series = {run: (getattr(loss, name), loss.values) for run, loss in losses.items()}
         shown = charts.lines(figure, series, x=label, y="nats", borders=upright, place=(3, 1, number))
         if number > 1 and shown.get_legend():
             shown.get_legend().remove()
 
 
-def _draw_evaluations(figure: Any, *, found: Mapping[str, tuple[list[float], list[float]]]) -> None:
-    charts.lines(figure, found, x="updates", y="nats", marks=all(len(steps) < 40 for steps, _ in found.values()))
+def _draw_evaluations(figure: Any, *, curves: Mapping[str, tuple[list[float], list[float]]]) -> None:
+    charts.lines(figure, curves, x="updates", y="nats", marks=all(len(steps) < 40 for steps, _ in curves.values()))
 
 
-def _draw_grid(figure: Any, *, found: Mapping[str, Mapping[str, Series]], columns: int) -> None:
-    """A chart for each number, a line for each run; one legend for all."""
-    rows = -(-len(found) // columns)
+def _draw_grid(figure: Any, *, charts_by_title: Mapping[str, Mapping[str, Series]], columns: int) -> None:
+    """Draws a chart for each metric with a line for each run, and one legend for all charts."""
+    rows = -(-len(charts_by_title) // columns)
     handles: tuple[Any, Any] = ([], [])
-    for number, (title, series) in enumerate(found.items(), start=1):
-        lines = {run: (one.steps, one.values) for run, one in series.items()}
+    for number, (title, series_per_run) in enumerate(charts_by_title.items(), start=1):
+        lines = {run: (series.steps, series.values) for run, series in series_per_run.items()}
         axes = charts.lines(figure, lines, x="updates", title=title, place=(rows, columns, number))
         if axes.get_legend():
             handles = max(handles, axes.get_legend_handles_labels(), key=lambda pair: len(pair[1]))
@@ -287,8 +297,8 @@ def _draw_grid(figure: Any, *, found: Mapping[str, Mapping[str, Series]], column
         figure.legend(*handles, loc="outside upper left", ncols=min(3, max(1, 66 // (max(map(len, handles[1])) + 6))))
 
 
-def _memory(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Figure]:
-    """A figure for each memory figure that is logged: of one run a line a layer, of several a line a run."""
+def _memory_figures(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Figure]:
+    """Yields a figure for each logged memory metric, with a line for each layer of one run, or for each of several."""
     logged: dict[str, dict[str, None]] = {}
     for lines in logs.values():
         for line in of_kind(lines, "train"):
@@ -298,19 +308,19 @@ def _memory(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Figure]
     order = [*(name for name in FIGURES if name in logged), *sorted(name for name in logged if name not in FIGURES)]
     for name in order:
         about = FIGURES.get(name)
-        series = _of_figure(logs, [*logged[name]])
+        series = _memory_series(logs, [*logged[name]])
         if not series:
             continue
-        levels = {f"alive when new: {about.low:g} to {about.high:g}": about.low, "": about.high} if about else {}
+        levels = {f"working when new: {about.low:g} to {about.high:g}": about.low, "": about.high} if about else {}
         meaning = about.meaning if about else name.replace("_", " ")
         what = f": {meaning}" if about else ", as the layers log it"
-        caption = f"`{name}`{what}{_of_layers(logs, len(logged[name]))}."
+        caption = f"`{name}`{what}{_layers_note(logs, len(logged[name]))}."
         draw: Callable[[Any], None] = functools.partial(_draw_memory, series=series, levels=levels)
-        yield Figure(f"memory_{_letters(name)}", meaning[0].upper() + meaning[1:], caption, draw, height=2.8)
+        yield Figure(f"memory_{_to_identifier(name)}", meaning[0].upper() + meaning[1:], caption, draw, height=2.8)
 
 
 def memory_figure(metric: str) -> str | None:
-    """The figure of a memory that a metric is, without its layer; None = it is none.
+    """Returns the name of a memory metric without its layer, or None if `metric` measures no memory.
 
     Example:
       >>> [memory_figure(m) for m in ("layer_02/gate", "layer_00/transformer_xl/memory_share", "gradient_norm")]
@@ -323,29 +333,31 @@ def memory_figure(metric: str) -> str | None:
     return rest if rest and layer.startswith("layer_") else None
 
 
-def _of_figure(logs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Series]:
-    """Of one run: layer -> its numbers; of several: run -> the mean over its layers."""
+def _memory_series(logs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Series]:
+    """Returns one series for each layer of a single run, or for each of several runs the mean over its layers."""
     if len(logs) == 1:
         (lines,) = logs.values()
-        found = {metric.split("/")[0].replace("_", " "): training_series(lines, metric).thinned() for metric in metrics}
-        return dict(list(found.items())[:MOST_CURVES])
-    found = {}
+        by_layer = {
+            metric.split("/")[0].replace("_", " "): training_series(lines, metric).thinned() for metric in metrics
+        }
+        return dict(list(by_layer.items())[:MOST_CURVES])
+    by_run = {}
     for run, lines in logs.items():
         layers = [series for metric in metrics if len((series := training_series(lines, metric)).values)]
         if layers and len({len(series.values) for series in layers}) == 1:
             mean = np.mean([series.values for series in layers], axis=0)
-            found[run] = dataclasses.replace(layers[0], values=mean).thinned()
-    return found
+            by_run[run] = dataclasses.replace(layers[0], values=mean).thinned()
+    return by_run
 
 
-def _of_layers(logs: Mapping[str, Any], layers: int) -> str:
+def _layers_note(logs: Mapping[str, Any], layers: int) -> str:
     return f"; the mean of the {layers} layers that have it" if len(logs) > 1 and layers > 1 else ""
 
 
 def _draw_memory(figure: Any, *, series: Mapping[str, Series], levels: Mapping[str, float]) -> None:
-    lines = {name: (one.steps, one.values) for name, one in series.items()}
+    lines = {name: (metric.steps, metric.values) for name, metric in series.items()}
     charts.lines(figure, lines, x="updates", levels=levels)
 
 
-def _letters(name: str) -> str:
+def _to_identifier(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name)

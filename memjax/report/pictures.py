@@ -1,4 +1,4 @@
-"""Figures as pictures: within a page, and as files."""
+"""Turns figures of a report into pictures: SVG inside a page, and SVG and PNG files."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ DPI = 150
 
 
 def svg_of(figure: Figure, colors: Mapping[str, str]) -> str:
-    """A figure within a page: its text is text, its colours are those of the page, and its ids are its own.
+    """Draws a figure as an SVG element for a page, with colours that follow the page's theme.
+
+    Letters stay text. Ids are prefixed with the figure's name, so that the figures of a page do not share ids.
 
     Args:
-      figure: whose name begins its ids.
-      colors: name of a colour of the page -> as it is drawn.
+      figure: Figure to draw. Its name is the prefix of all ids.
+      colors: Name of a colour of the page -> the value with which figures draw it.
     """
-    drawn = _draw(figure, "svg").decode()
-    begin = re.search(r"<svg\b[^>]*?viewBox=\"([^\"]*)\"[^>]*>", drawn)
+    svg = _draw(figure, "svg").decode()
+    begin = re.search(r"<svg\b[^>]*?viewBox=\"([^\"]*)\"[^>]*>", svg)
     assert begin is not None
-    body = re.sub(r"\s*<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", drawn[begin.end() :], count=1, flags=re.DOTALL)
+    body = re.sub(r"\s*<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", svg[begin.end() :], count=1, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
-    body = re.sub(r"<[^>]*>", lambda tag: _of_page(tag[0], figure.name, colors), body)
+    body = re.sub(r"<[^>]*>", lambda tag: _adapt_tag_to_page(tag[0], figure.name, colors), body)
     label = html.escape(f"{figure.title}. {figure.caption}", quote=True)
     return f'<svg viewBox="{begin[1]}" role="img" aria-label="{label}">{body}'
 
 
-def _of_page(tag: str, name: str, colors: Mapping[str, str]) -> str:
-    """A tag with ids that begin with a name, and colours of the page.
+def _adapt_tag_to_page(tag: str, name: str, colors: Mapping[str, str]) -> str:
+    """Prefixes the ids in an SVG tag with a name and replaces its colours by the CSS variables of the page.
 
     Example:
-      >>> _of_page('<path id="a" clip-path="url(#b)" style="fill: #123456"/>', "loss", {"ink": "#123456"})
+      >>> _adapt_tag_to_page('<path id="a" clip-path="url(#b)" style="fill: #123456"/>', "loss", {"ink": "#123456"})
       '<path id="loss-a" clip-path="url(#loss-b)" style="fill: var(--ink)"/>'
     """
     tag = tag.replace("xlink:href=", "href=")
@@ -56,28 +58,28 @@ def write_figures(figures: Iterable[Figure], folder: Path | str) -> list[Path]:
     """Writes each figure as `NAME.svg` and `NAME.png`, on white paper, and returns the files.
 
     Args:
-      figures: of one report, so that their names are unique.
-      folder: is made where it is missing.
+      figures: Figures with unique names, such as the figures of one report.
+      folder: Folder of the files. It is created if it does not exist.
     """
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    paths = []
     for figure in figures:
         for kind in ("svg", "png"):
             path = folder / f"{figure.name}.{kind}"
             path.write_bytes(_draw(figure, kind))
-            written.append(path)
-    return written
+            paths.append(path)
+    return paths
 
 
 def _draw(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    with warnings.catch_warnings(), charts.new_figure(figure.height) as drawn:
-        # A page leaves letters to the browser; files show a box for those that the font lacks.
+    with warnings.catch_warnings(), charts.new_figure(figure.height) as canvas:
+        # In a page the browser draws the letters. Files show a box for letters that the font lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.draw(drawn)
-        named: dict[str, Any] = (
+        figure.draw(canvas)
+        options: dict[str, Any] = (
             {"metadata": NO_METADATA} if kind == "svg" else {"dpi": DPI, "metadata": {"Software": None}}
         )
-        drawn.savefig(buffer, format=kind, **named)
+        canvas.savefig(buffer, format=kind, **options)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""What a report asks about a run, in the order in which it is shown."""
+"""Table of all providers of panels, in the order in which a report shows them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memjax.report.panel import Provider
 __all__ = ["CURVES", "PROVIDERS"]
 
 CURVES = "curves"
-"""what several runs share"""
+"""Name of the provider of training curves, which shows several runs in common charts."""
 
 PROVIDERS: dict[str, Provider] = {
     CURVES: curves.panels,
@@ -39,4 +39,4 @@ PROVIDERS: dict[str, Provider] = {
     "samples": samples.panels,
     "neighbors": neighbors.panels,
 }
-"""name -> what it is asked"""
+"""Name of a provider, as `memjax report --only` takes it -> the function that yields its panels."""

@@ -1,4 +1,4 @@
-"""What panels read of a run: consecutive segments of its split, and the words of ids."""
+"""Text of a run for the panels of a report: consecutive segments of its split, and the texts of token ids."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ __all__ = [
 ]
 
 MOST_WORDS = 40
-"""that are written below a picture"""
+"""Largest number of words that are written below a picture."""
 
 WARM = 3
-"""segments that a memory fills in, for each one that is looked at"""
+"""Number of segments that fill the memory beforehand, for each segment that is inspected."""
 
 
 def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], int]:
-    """Consecutive segments of the split that is looked at, and how many of them are there to fill a memory.
+    """Reads consecutive segments of the inspected split, and counts those that only fill the memory beforehand.
 
     Args:
-      run: an opened run; `rows` and `segments` of it are looked at.
-      warm: with segments before them.
+      run: Opened run. Its `rows` and `segments` set the size and number of the batches.
+      warm: Whether to read further segments before the inspected ones, so that the memory is filled.
+
+    Returns:
+      The segments in order, and the number of leading segments that are not inspected.
     """
     experiment = run.loaded.experiment
     protocol = (
@@ -48,16 +51,20 @@ def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], 
     )
     batches = experiment.reading(evaluation).batches(experiment.documents(run.split))
     wanted = run.segments * (1 + WARM) if warm else run.segments
-    found = list(itertools.islice(batches, wanted))
-    return found, max(len(found) - run.segments, 0)
+    batches_read = list(itertools.islice(batches, wanted))
+    return batches_read, max(len(batches_read) - run.segments, 0)
 
 
 def from_starts(segments: Sequence[Batch], row: int) -> list[int]:
-    """Indices of the segments of the last document of a row, in order, up to the last segment with a real token.
+    """Lists the indices of the segments of a row's last document, up to the last segment with a real token.
+
+    Args:
+      segments: Consecutive batches.
+      row: Number of the row in the batches.
 
     Example:
-      >>> one = lambda start: Batch(np.zeros((1, 2)), None, np.ones((1, 2), bool), None, np.array([start]))
-      >>> from_starts([one(True), one(False), one(True), one(False)], 0)
+      >>> batch = lambda start: Batch(np.zeros((1, 2)), None, np.ones((1, 2), bool), None, np.array([start]))
+      >>> from_starts([batch(True), batch(False), batch(True), batch(False)], 0)
       [2, 3]
     """
     real = [index for index, batch in enumerate(segments) if np.asarray(batch.mask)[row].any()]
@@ -66,25 +73,25 @@ def from_starts(segments: Sequence[Batch], row: int) -> list[int]:
 
 
 def as_arrays(segments: Sequence[Batch]) -> dict[str, Any]:
-    """Tokens, starts of documents and mask with segments at axis 0, as the maps of memories take them."""
+    """Stacks tokens, document starts and masks of segments along a new axis 0, as `memjax.inspection` expects them."""
     stacked = lambda name: np.stack([np.asarray(getattr(batch, name)) for batch in segments])
     return {name: stacked(name) for name in ("inputs", "start_of_document", "mask")}
 
 
 def words_of(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
-    """The text of every id, with its spaces; of ids that are no text what they mean."""
+    """Decodes every id on its own, with its spaces. Without a tokenizer an id becomes its label in the data."""
     tokenizer = run.loaded.experiment.tokenizer
     begin = run.loaded.experiment.begin_token
     if tokenizer is None:
         documents = run.loaded.experiment.documents(run.split)
-        return tuple(f" {documents.word(int(one))}" for one in ids)
-    numbers = [int(one) for one in ids]
-    decoded = {one: tokenizer.decode([one]) for one in {*numbers} if one != begin}
-    return tuple(decoded.get(one, "") or " ·" for one in numbers)
+        return tuple(f" {documents.word(int(token))}" for token in ids)
+    numbers = [int(token) for token in ids]
+    decoded = {token: tokenizer.decode([token]) for token in {*numbers} if token != begin}
+    return tuple(decoded.get(token, "") or " ·" for token in numbers)
 
 
 def shown(words: Sequence[str]) -> list[str]:
-    """Words for a picture: breaks and tabs as signs.
+    """Replaces line breaks and tabs in words by visible signs, for a picture.
 
     Example:
       >>> shown([" a", "\\n", "\\t"])
@@ -101,7 +108,7 @@ def label_words(axes: Any, words: Sequence[str]) -> Any:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """At most so many of `count` indices, evenly, the first and the last among them.
+    """Chooses at most `most` of the indices below `count`, evenly spaced, with the first and the last among them.
 
     Example:
       >>> spread(3, 6), spread(12, 4)
@@ -111,7 +118,7 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def plain_logs(axes: Any) -> Any:
-    """Writes the powers of ten of logarithmic axes as numbers, and nothing between them; returns the axes."""
+    """Labels the powers of ten of logarithmic axes as plain numbers, and nothing between them; returns the axes."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     for axis, scale in ((axes.xaxis, axes.get_xscale()), (axes.yaxis, axes.get_yscale())):
@@ -122,7 +129,7 @@ def plain_logs(axes: Any) -> Any:
 
 
 def age_groups(count: int, groups: int) -> list[tuple[int, int]]:
-    """Ages 1 to `count` in at most so many runs (first, last), longer the older they are.
+    """Splits the ages 1 to `count` into at most `groups` ranges (first, last), wider for older ages.
 
     Example:
       >>> age_groups(8, 4)
