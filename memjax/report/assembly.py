@@ -74,7 +74,7 @@ def make_report(
         header=header_of(runs_by_name),
         settings=settings_of(runs_by_name),
         sections=tuple(section for section in sections if section.panels or section.left),
-        pictures=pictures,
+        drawn=pictures,
     )
 
 

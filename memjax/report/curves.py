@@ -154,7 +154,7 @@ def _differences_panel(names: Mapping[str, OpenedRun]) -> Panel:
     left += f" Left out: {'; '.join(damaged)}." if damaged else ""
     caption = f"Settings in which the runs differ, then steps, sizes and scores of their last evaluations.{left}"
     table = Table("differences", "Side by side", caption, ("", *names), cells)
-    text = "The settings in which these runs differ, and their results. The table of all settings holds the equal ones too."
+    text = "The settings in which these runs differ, and their results. `All settings` above lists the equal ones too."
     return Panel(
         "comparison",
         "Comparison",
