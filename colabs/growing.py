@@ -157,7 +157,7 @@ run = load_run(train(settings).path)
 # ## Twice as wide
 #
 # Every new entry of an array is a copy of one that was there. Where a matrix reads entries that now exist twice, its
-# rows are halved, so that the sum is what it was. `growth_to` says who copies whom, and `expand` does it to all arrays.
+# rows are halved, so that the sum is what it was. `make_growth` says who copies whom, and `expand` grows all arrays.
 
 # %%
 import jax
@@ -165,7 +165,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
-from memjax.lifelong.elle import growth_to
+from memjax.lifelong.elle import make_growth
 from memjax.lifelong.expansion import expand
 from memjax.report import charts
 from memjax.training import init_variables
@@ -190,7 +190,7 @@ def log_probs(model, variables):
 
 def bigger(dim=32, num_layers=2, how="random", norms="weighted", **noise_and_depth):
     """The small model made bigger: its answers, and who is a copy of whom."""
-    entry, growth = growth_to(small, dim, num_layers, how=how, norms=norms)
+    entry, growth = make_growth(small, dim, num_layers, how=how, norms=norms)
     model = run.experiment.grown([entry]).model
     variables = expand(run.variables, run.experiment.model, model, growth, make=make, **noise_and_depth)
     return log_probs(model, variables), growth
@@ -338,7 +338,7 @@ if code := cli.main(["eval", "--run", "runs/grown"]):
 
 # %%
 from memjax.inspection import attention_maps
-from memjax.lifelong.ancestors import beyond_even, correlate_heads, head_sources, map_correlations
+from memjax.lifelong.ancestors import correlate_heads, head_sources, map_correlations, subtract_uniform_attention
 from memjax.lifelong.expansion import Growth
 from memjax.training.restoring import checkpoint_extras
 
@@ -354,7 +354,7 @@ few, beyond, likeness = jax.tree.map(lambda leaf: leaf[:8], rows), {}, {}
 for name, step in moments.items():
     loaded = load_run(grown.path, step=step)
     maps = attention_maps(loaded.experiment.model, loaded.variables, few)
-    beyond[name] = beyond_even(maps.weights, maps.seen)
+    beyond[name] = subtract_uniform_attention(maps.weights, maps.seen)
     ancestor = beyond["first model"]
     growths = [Growth.from_json(entry["growth"]) for entry in lineages[step]]
     sources = head_sources(growths, ancestor.shape[0], ancestor.shape[2])

@@ -16,7 +16,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import Spalm
 from memjax.overrides import load_config as load_config_file
-from memjax.training.loop import Stopped
+from memjax.training.loop import StoppedBySignal
 from memjax.training.runs import config_to_dict, load_config, write_json
 from tests import bad_inputs
 
@@ -281,7 +281,7 @@ def test_debug_adds_the_traceback_to_a_mistake(here, capsys, monkeypatch):
 
 def test_a_signal_gives_128_and_its_number(here, monkeypatch):
     def stopped(config, **options):
-        raise Stopped(signal.SIGTERM, 1, here)
+        raise StoppedBySignal(signal.SIGTERM, 1, here)
 
     monkeypatch.setattr("memjax.lifelong.train", stopped)
     assert main(TRAIN) == 128 + 15
@@ -479,6 +479,6 @@ def test_a_run_says_that_it_goes_on_under_another_generator(here, capsys):
 
 def test_a_run_that_is_not_finite_is_one_line_and_exit_code_1():
     from memjax.cli.errors import explain
-    from memjax.training.skipped import NotFinite
+    from memjax.training.skipped import NonFiniteError
 
-    assert explain(NotFinite("runs/x: ended\nafter step 8")) == ("runs/x: ended after step 8", 1)
+    assert explain(NonFiniteError("runs/x: ended\nafter step 8")) == ("runs/x: ended after step 8", 1)

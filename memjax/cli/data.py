@@ -20,16 +20,16 @@ def run(arguments: list[str]) -> int:
     )
     from memjax.data.readers import source_notes
     from memjax.tasks import task_of
-    from memjax.training.experiment import with_source
+    from memjax.training.experiment import with_task_source
 
-    own = with_source(config, config.data.source)
+    own = with_task_source(config, config.data.source)
     datasets = task_of(own).data(preparation())
     for line in source_notes(config.data.source) if config.lifelong is None else ():
         print(line, file=sys.stderr, flush=True)
     if config.lifelong is None:
         print(describe_data(own, datasets))
     for task in config.lifelong.in_order if config.lifelong else ():
-        one = with_source(config, task.source)
+        one = with_task_source(config, task.source)
         of_task = task_of(one).data(preparation(), tokenizer=datasets.tokenizer)
         print(f"{task.name}: {describe_data(one, of_task)}")
     return 0

@@ -45,11 +45,11 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if "memjax.training.processes" not in sys.modules:
         return None, 1
     from memjax.training import processes
-    from memjax.training.signals import Stopped
-    from memjax.training.skipped import NotFinite
+    from memjax.training.signals import StoppedBySignal
+    from memjax.training.skipped import NonFiniteError
 
-    if isinstance(error, Stopped):
+    if isinstance(error, StoppedBySignal):
         return "", error.exit_code
-    if isinstance(error, NotFinite):
+    if isinstance(error, NonFiniteError):
         return line, 1
-    return str(error) if isinstance(error, processes.Missing) else processes.explain(error), 1
+    return str(error) if isinstance(error, processes.ProcessTimeout) else processes.explain_failure(error), 1

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from memjax.config import Evaluation
 from memjax.settings.relations import require
-from memjax.training.evaluation import EvaluationResult, Scored
+from memjax.training.evaluation import BatchScore, EvaluationResult
 from memjax.training.experiment import Experiment
 from memjax.typing import Batch
 
@@ -59,7 +59,7 @@ def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation:
     mentions: list[LastMentions] = []
     found: dict[int, list[tuple[np.ndarray, ...]]] = {}
 
-    def observe(batch: Batch, scored: Scored) -> None:
+    def observe(batch: Batch, scored: BatchScore) -> None:
         if not mentions:
             mentions.extend(LastMentions() for _ in batch.inputs)
         for row, mention in enumerate(mentions):

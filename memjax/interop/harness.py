@@ -23,7 +23,7 @@ import numpy as np
 from memjax.data.documents import ArrayDocuments
 from memjax.inference.sampling import Sampling
 from memjax.inference.texts import continue_texts
-from memjax.training.evaluation import Evaluator, Scored
+from memjax.training.evaluation import BatchScore, Evaluator
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.typing import Batch
 
@@ -140,7 +140,7 @@ class RunScorer:
         if not numbers:
             return [(0.0, True)] * len(tokens)
 
-        def observe(batch: Batch, scored: Scored) -> None:
+        def observe(batch: Batch, scored: BatchScore) -> None:
             where = np.asarray(batch.weights) > 0
             requests = np.asarray(batch.extras[REQUEST])[where]
             np.add.at(nats, requests, np.asarray(scored.nats, np.float64)[where])

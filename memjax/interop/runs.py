@@ -27,12 +27,12 @@ from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.vocabulary import Vocabulary, cut_tables, pad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.restoring import Checkpoint, load_arrays
+from memjax.training.restoring import LoadedCheckpoint, load_arrays
 from memjax.training.runs import (
     TOKENIZER,
     check_tokenizer,
+    config_after_growth,
     config_to_dict,
-    grown,
     load_config,
     open_tokenizer,
     write_json,
@@ -87,7 +87,7 @@ class Exported:
       notes: Lines about what the model computes otherwise there, and what transformers does not have.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: LoadedCheckpoint
     model_type: str
     num_parameters: int
     files: tuple[str, ...]
@@ -178,7 +178,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     family = family_of_kept(run) or family_of_run(settings.model)
     family.export_config(settings.model, 1, settings.task)  # refuses before anything is read
     checkpoint, arrays, extra = load_arrays(run)
-    settings = grown(settings, extra.get("lineage", ()))
+    settings = config_after_growth(settings, extra.get("lineage", ()))
     if (columns := settings.num_columns) > 1:
         raise ValueError(f"run: given {columns} columns, allowed: a model of one; transformers has none of several")
     experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))

@@ -12,16 +12,16 @@ from memjax.settings.compatibility import renamed_names
 
 ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
-    "compose": ("Replayed", "Rule", "compose"),
+    "compose": ("ReplayOptions", "Component", "chain_components"),
     "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
-    "episodes": ("Episodes",),
-    "factory": ("course_of", "load_run", "make_method", "train"),
-    "memory": ("EpisodicMemory", "init_memory", "nearest", "sample", "write"),
+    "episodes": ("MemoryOptions",),
+    "factory": ("make_learner_and_stages", "load_run", "make_method", "train"),
+    "memory": ("EpisodicMemoryState", "init_memory", "nearest", "sample", "write"),
     "metrics": ("average", "forgetting", "summary"),
     "orders": ("LONG_ORDERS", "MBPA_ORDERS"),
-    "penalties": ("Consolidated", "consolidate", "fisher", "init_consolidated", "quadratic_penalty", "sensitivity"),
+    "penalties": ("ImportanceState", "consolidate", "fisher", "init_consolidated", "quadratic_penalty", "sensitivity"),
     "projection": ("agem", "gem", "project_average", "solve_gem"),
-    "streams": ("JoinedExamples", "Plan", "Schedule", "task_free_order"),
+    "streams": ("JoinedExamples", "StreamPlan", "ReplaySchedule", "task_free_order"),
 }
 """file -> its names that are found here"""
 _FILES = {name: file for file, names in ROOMS.items() for name in names}

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from memjax.lifelong.expansion import Growth
 
-__all__ = ["HeadCorrelations", "beyond_even", "correlate_heads", "head_sources", "map_correlations"]
+__all__ = ["HeadCorrelations", "subtract_uniform_attention", "correlate_heads", "head_sources", "map_correlations"]
 
 
 class HeadCorrelations(NamedTuple):
@@ -51,7 +51,7 @@ def head_sources(growths: Sequence[Growth], num_layers: int, num_heads: int) -> 
     return sources
 
 
-def beyond_even(
+def subtract_uniform_attention(
     maps: Float[np.ndarray, "layers batch heads queries keys"], seen: Bool[np.ndarray, "batch queries keys"]
 ) -> Float[np.ndarray, "layers batch heads queries keys"]:
     """Attention weights less those of a head that reads all keys alike.
@@ -77,7 +77,7 @@ def map_correlations(
     """Pearson's correlation of every attention map of one model with every one of another, on the same text.
 
     Args:
-      ancestor: attention weights, as `memjax.inspection.attention_maps` gives them, or `beyond_even` of them.
+      ancestor: Weights of `memjax.inspection.attention_maps`, or `subtract_uniform_attention` of them.
       descendant: of the other model.
       seen: `[batch, queries, keys]`, entries that count: of real tokens, and causal where the models are.
 

@@ -22,49 +22,57 @@ from memjax.lifelong.contract import Method, Phase, Scope, TaskInfo, phase_of, s
 from memjax.lifelong.episodes import (
     EPISODES,
     UPDATES,
-    Episodes,
-    InState,
-    OnHost,
+    DeviceMemoryBackend,
+    HostMemoryBackend,
+    MemoryOptions,
     Store,
-    drawing_key,
-    purpose_key,
+    key_for,
+    replay_key,
 )
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.progress import PROGRESS, draw_task, init_progress, observe_loss, odds_of_tasks
-from memjax.lifelong.spans import SPAN, share_done, spanned
-from memjax.lifelong.streams import TASK, EpisodeSchedule, Schedule
+from memjax.lifelong.spans import SPAN, count_stage_updates, fraction_done
+from memjax.lifelong.streams import TASK, EpisodeSchedule, ReplaySchedule
 from memjax.models.heads import note_classes
-from memjax.training.assembly import make_parts
-from memjax.training.evaluation import AdaptRows
+from memjax.training.assembly import make_update_functions
+from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective, plain_learner
+from memjax.training.loop import MakeObjective, make_plain_learner
 from memjax.training.objective import Objective
-from memjax.training.optimizers import Reference, make_reference
+from memjax.training.optimizers import ReferenceGradients, make_reference_gradients
 from memjax.training.sharding import Layout, row_shards
-from memjax.training.stages import STREAM, Context, Learner, Needs, Part, Sizes
-from memjax.training.step import Gradients, TrainState, apply_gradients, gradients_of, model_variables
+from memjax.training.stages import STREAM, Learner, PhaseContext, PlanInfo, PlannedProgram, Requirements
+from memjax.training.step import Gradients, TrainState, apply_gradients, compute_gradients, model_variables
 from memjax.typing import Batch, Sum
 
-__all__ = ["SUPPORT", "Adapting", "Episode", "Replayed", "Rule", "compose", "rows_of"]
+__all__ = [
+    "SUPPORT",
+    "TestTimeAdaptation",
+    "EpisodeOptions",
+    "ReplayOptions",
+    "Component",
+    "chain_components",
+    "rows_of",
+]
 
 REPLAY, PROJECTED = "replay", "projected"
 """Names of the kinds of update other than `stream`."""
 SUPPORT = "support"
 """Name of the support in the method state that losses read: the rows that an update adapts to before its loss."""
 
-StateChange = Callable[[TrainState, Context, TaskInfo], TrainState]
+StateChange = Callable[[TrainState, PhaseContext, TaskInfo], TrainState]
 Observe = Callable[[TrainState, Batch | None, str], tuple[TrainState, dict[str, Sum]]]
-Lay = Callable[[Objective, Any], Objective]
+ObjectiveWrapper = Callable[[Objective, Any], Objective]
 """A function `wrap(objective, model) -> objective` that adds something to an objective, such as a penalty."""
 
 
-def as_it_is(objective: Objective, model: Any) -> Objective:
+def identity_wrapper(objective: Objective, model: Any) -> Objective:
     """Returns the objective unchanged."""
     del model
     return objective
 
 
-class Rule(NamedTuple):
+class Component(NamedTuple):
     """One ingredient of a learning method: extra losses, a gradient transformation and hooks around updates and tasks.
 
     All fields but `name` are optional.
@@ -72,35 +80,35 @@ class Rule(NamedTuple):
     Attributes:
       name: Name under which the component stores its state in `TrainState.method`.
       init: `init(params)` returns the first state of the component. None if it stores nothing.
-      stream: Wrapper of the objective for rows of the stream.
-      memory: Wrapper of the objective for replayed rows.
-      link: Gradient transformation, applied before clipping. It may ask for the argument `reference`.
+      wrap_stream_loss: Wrapper of the objective for rows of the stream.
+      wrap_replay_loss: Wrapper of the objective for replayed rows.
+      gradient_transformation: Transformation applied before clipping. It may ask for the argument `reference`.
       after_update: `after_update(component_state, params_before, params_after, gradients)` returns the new state of the
         component, after every update.
-      before: `before(state, context, task) -> state`, called once before the updates of a task.
-      after: `after(state, context, task) -> state`, called once after the updates of a task.
-      needs: Information that batches and tasks must carry for the component, such as task numbers.
-      begin: `begin(params)` changes the parameters that training begins with, whether new or loaded.
+      before_task: `before(state, context, task) -> state`, called once before the updates of a task.
+      after_task: `after(state, context, task) -> state`, called once after the updates of a task.
+      requirements: Information that batches and tasks must carry for the component, such as task numbers.
+      init_params: `begin(params)` changes the parameters that training begins with, whether new or loaded.
       frozen: Parts of paths of parameters. Parameters whose path contains one of them are not trained.
-      counts: Whether the component reads how far the stage has come
-        (`memjax.lifelong.spans.share_done(state.method)`).
+      needs_stage_progress: Whether the component reads how far the stage has come
+        (`memjax.lifelong.spans.fraction_done(state.method)`).
     """
 
     name: str
     init: Callable[[Any], Any] | None = None
-    stream: Lay = as_it_is
-    memory: Lay = as_it_is
-    link: optax.GradientTransformation | None = None
+    wrap_stream_loss: ObjectiveWrapper = identity_wrapper
+    wrap_replay_loss: ObjectiveWrapper = identity_wrapper
+    gradient_transformation: optax.GradientTransformation | None = None
     after_update: Callable[[Any, Any, Any, Any], Any] | None = None
-    before: StateChange | None = None
-    after: StateChange | None = None
-    needs: Needs = Needs()
-    begin: Callable[[Any], Any] | None = None
+    before_task: StateChange | None = None
+    after_task: StateChange | None = None
+    requirements: Requirements = Requirements()
+    init_params: Callable[[Any], Any] | None = None
     frozen: tuple[str, ...] = ()
-    counts: bool = False
+    needs_stage_progress: bool = False
 
 
-COUNTING = Rule(
+UPDATE_COUNTER = Component(
     SPAN,
     init=lambda params: jnp.zeros(2, jnp.int32),
     after_update=lambda progress, before, after, gradients: progress.at[0].add(1),
@@ -108,7 +116,7 @@ COUNTING = Rule(
 """A component that counts the updates of a stage for other components that read them."""
 
 
-class Replayed(NamedTuple):
+class ReplayOptions(NamedTuple):
     """Options for replaying rows of the episodic memory: how many, how often, and in which way.
 
     Attributes:
@@ -130,14 +138,14 @@ class Replayed(NamedTuple):
     by_progress: bool = False
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ReplaySchedule:
         """The schedule of the updates that replay."""
         if self.mode == "sparse":
-            return Schedule(self.every, REPLAY)
-        return Schedule(self.every, PROJECTED, reads=True)
+            return ReplaySchedule(self.every, REPLAY)
+        return ReplaySchedule(self.every, PROJECTED, reads=True)
 
 
-class Episode(NamedTuple):
+class EpisodeOptions(NamedTuple):
     """Options for learning in episodes: each update adapts to a support before the loss of its query.
 
     The query is the last batch of an update. Losses of components find the support under `SUPPORT`: batches of the
@@ -157,12 +165,12 @@ class Episode(NamedTuple):
     keeps_last: bool = False
 
 
-class Adapting(NamedTuple):
+class TestTimeAdaptation(NamedTuple):
     """Functions by which a method adapts to its memory before it is evaluated.
 
     Attributes:
       variables: `variables(experiment, store)(state, support, key)` returns the variables to evaluate with. See
-        `Learner.adapt`.
+        `Learner.adapt_variables`.
       rows: `rows(model, store)` returns the adaptation of each row by itself. See `Learner.adapt_rows`. None if all
         rows are evaluated with the same parameters.
       width: Name of the setting for the number of rows that are evaluated side by side on a device, each with its own
@@ -171,18 +179,18 @@ class Adapting(NamedTuple):
     """
 
     variables: Callable[[Experiment, Store], Callable[[TrainState, Any, Any], dict[str, Any]]]
-    rows: Callable[[Any, Store], AdaptRows] | None = None
+    rows: Callable[[Any, Store], PerRowAdaptation] | None = None
     width: str = ""
     copied: Callable[[Any], Any] = lambda params: {}
 
 
-def compose(
-    *rules: Rule,
-    memory: Episodes | None = None,
-    replay: Replayed | None = None,
+def chain_components(
+    *rules: Component,
+    memory: MemoryOptions | None = None,
+    replay: ReplayOptions | None = None,
     scope: Scope = "task",
-    adapting: Adapting | None = None,
-    episode: Episode | None = None,
+    adapting: TestTimeAdaptation | None = None,
+    episode: EpisodeOptions | None = None,
 ) -> Method:
     """Combines components into a learning method, as `optax.chain` combines gradient transformations.
 
@@ -195,14 +203,16 @@ def compose(
       adapting: Adaptation to the memory before an evaluation. None for none.
       episode: Adaptation to a support within each update. None for none.
     """
-    counts = any(rule.counts for rule in rules) or (replay is not None and replay.by_progress)
-    rules = (*rules, COUNTING) if counts else rules
-    needs = Needs(*(any(flags) for flags in zip(Needs(), *(rule.needs for rule in rules), strict=True)))
+    counts = any(rule.needs_stage_progress for rule in rules) or (replay is not None and replay.by_progress)
+    rules = (*rules, UPDATE_COUNTER) if counts else rules
+    needs = Requirements(
+        *(any(flags) for flags in zip(Requirements(), *(rule.requirements for rule in rules), strict=True))
+    )
     if memory is not None:
         needs = needs._replace(examples=True, tasks_in_training=needs.tasks_in_training or memory.groups == "task")
     if episode is not None:
         needs = needs._replace(examples=True)
-    schedule: Schedule | EpisodeSchedule = replay.schedule if replay else Schedule()
+    schedule: ReplaySchedule | EpisodeSchedule = replay.schedule if replay else ReplaySchedule()
     if episode is not None and episode.find is None:
         schedule = EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
 
@@ -211,20 +221,20 @@ def compose(
         return lambda task: phase_of(*(functools.partial(_apply_change, change, task) for change in present))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        return _Composed(rules, memory, replay, method, adapting, episode, experiment, objective).learner(layout)
+        return _ComposedLearner(rules, memory, replay, method, adapting, episode, experiment, objective).learner(layout)
 
-    before, after = make_phase([rule.before for rule in rules]), make_phase([rule.after for rule in rules])
+    before, after = make_phase([rule.before_task for rule in rules]), make_phase([rule.after_task for rule in rules])
     takes_tasks = memory is None or not memory.of_each_task
     method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
     method = method if memory is None else method._replace(notes=memory.notes)
-    return method._replace(stages=lambda task, stage: [spanned(stage)]) if counts else method
+    return method._replace(stages=lambda task, stage: [count_stage_updates(stage)]) if counts else method
 
 
-def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: Context) -> TrainState:
+def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: PhaseContext) -> TrainState:
     return change(state, context, task)
 
 
-def over(objective: MakeObjective, laid: Sequence[Lay]) -> MakeObjective:
+def wrap_objective(objective: MakeObjective, laid: Sequence[ObjectiveWrapper]) -> MakeObjective:
     """Applies wrappers to the objective that `objective(config, model)` makes, the first one innermost."""
 
     def make_wrapped(config: Any, model: Any) -> Objective:
@@ -236,7 +246,7 @@ def over(objective: MakeObjective, laid: Sequence[Lay]) -> MakeObjective:
     return make_wrapped
 
 
-def updating(experiment: Experiment, objective: MakeObjective, *rules: Rule) -> Observe:
+def make_update(experiment: Experiment, objective: MakeObjective, *rules: Component) -> Observe:
     """Makes the update function of components without a memory, for learners that add it as one kind of update.
 
     Args:
@@ -245,23 +255,23 @@ def updating(experiment: Experiment, objective: MakeObjective, *rules: Rule) -> 
       *rules: Components, in the order of `compose`.
 
     Returns:
-      `observe(state, batch, kind) -> (state, sums)`. See `Learner.observe`.
+      `observe(state, batch, kind) -> (state, sums)`. See `Learner.update`.
     """
-    composed = _Composed(rules, None, None, compose(*rules), None, None, experiment, objective)
+    composed = _ComposedLearner(rules, None, None, chain_components(*rules), None, None, experiment, objective)
     return composed.observe
 
 
-class _Composed:
+class _ComposedLearner:
     """The learner of a method that `compose` has made: its update function, its memory, and its first state."""
 
     def __init__(
         self,
-        rules: tuple[Rule, ...],
-        memory: Episodes | None,
-        replay: Replayed | None,
+        rules: tuple[Component, ...],
+        memory: MemoryOptions | None,
+        replay: ReplayOptions | None,
         method: Method,
-        adapting: Adapting | None,
-        episode: Episode | None,
+        adapting: TestTimeAdaptation | None,
+        episode: EpisodeOptions | None,
         experiment: Experiment,
         objective: MakeObjective,
     ):
@@ -269,21 +279,21 @@ class _Composed:
         self.episode, self.find, self.store = episode, None, None
         self.experiment, self.model, self.config = experiment, experiment.model, experiment.config
         self.settings = settings_of(experiment)
-        links = [rule.link for rule in rules if rule.link is not None]
+        links = [rule.gradient_transformation for rule in rules if rule.gradient_transformation is not None]
         training = self.config.training
         partly_frozen = dataclasses.replace(
             training, frozen=(*training.frozen, *(name for rule in rules for name in rule.frozen))
         )
-        self.parts = make_parts(
+        self.parts = make_update_functions(
             dataclasses.replace(self.config, training=partly_frozen),
             self.model,
-            objective=over(objective, [r.stream for r in rules]),
+            objective=wrap_objective(objective, [r.wrap_stream_loss for r in rules]),
             links=links,
         )
-        self.replayed = over(objective, [rule.memory for rule in rules])(self.config, self.model)
+        self.replayed = wrap_objective(objective, [rule.wrap_replay_loss for rule in rules])(self.config, self.model)
 
     def learner(self, layout: Layout | None) -> Learner:
-        plain = plain_learner(self.experiment, layout)
+        plain = make_plain_learner(self.experiment, layout)
         example, schedule = self._example(), self.method.schedule
         kinds: dict[str, Any] = schedule.kinds(example)
         self.store = self._make_store(plain, kinds[STREAM], layout)
@@ -293,7 +303,7 @@ class _Composed:
 
         def init(values: Mapping[str, Any]) -> TrainState:
             for rule in self.rules:
-                values = {**values, "params": rule.begin(values["params"])} if rule.begin else values
+                values = {**values, "params": rule.init_params(values["params"])} if rule.init_params else values
             stored = self._init_components(values)
             episodes = {} if self.store is None else {EPISODES: self.store.init()}
             if schedule.every:
@@ -312,23 +322,28 @@ class _Composed:
             return dataclasses.replace(begun, method=method)
 
         learner = plain._replace(
-            init=init, observe=self.observe, kinds=kinds, needs=self.method.needs, finish=self.parts.finish
+            init=init, update=self.observe, batch_shapes=kinds, requirements=self.method.needs, finish=self.parts.finish
         )
         if self.memory is None or self.store is None:
             return learner
-        learner, parts = learner._replace(host=self.store.host), {"write": Part(self._write, writes=True)}
-        sizes = Sizes(kept=EPISODES, capacity=self.memory.setting)
+        learner, parts = (
+            learner._replace(host_arrays=self.store.host),
+            {"write": PlannedProgram(self._write, writes=True)},
+        )
+        sizes = PlanInfo(kept=EPISODES, capacity=self.memory.setting)
         if self.adapting is not None:
             variables = self.adapting.variables(self.experiment, self.store)
-            learner = learner._replace(adapt=variables)
+            learner = learner._replace(adapt_variables=variables)
             if self.adapting.rows is not None:
                 rows = self.adapting.rows(self.model, self.store)
                 scored = dataclasses.replace(self.experiment, adapt_rows=rows)
                 learner = learner._replace(adapt_rows=rows, evaluators=scored.evaluators(layout))
-                parts["search"] = Part(lambda state, batch: rows.find(variables(state, None, state.key), batch))
+                parts["search"] = PlannedProgram(
+                    lambda state, batch: rows.retrieve_support(variables(state, None, state.key), batch)
+                )
                 sizes = sizes._replace(width=self.adapting.width, copied=self.adapting.copied)
         # A plan counts the memory of devices: rows that the host stores and searches are left out.
-        return learner if self.store.outside else learner._replace(sizes=sizes._replace(parts=parts))
+        return learner if self.store.outside else learner._replace(plan_info=sizes._replace(parts=parts))
 
     def _init_components(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
@@ -348,7 +363,7 @@ class _Composed:
     # One update
 
     def observe(self, state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
-        """Makes one update of the train state. See `Learner.observe`.
+        """Makes one update of the train state. See `Learner.update`.
 
         Args:
           state: Train state.
@@ -364,10 +379,10 @@ class _Composed:
         episodes = stored.pop(EPISODES, None)
         slim = dataclasses.replace(state, method=stored)
         if batch is None:
-            replayed_rows = self._drawn(state, episodes)
+            replayed_rows = self._sample_replay(state, episodes)
             query_state = self._with_support_in_state(slim, episodes, None, replayed_rows)
             new, sums = self._apply_gradients(slim, self._replay_gradients(query_state, replayed_rows))
-            new = self._noted(new, replayed_rows, sums["nll"])
+            new = self._record_task_loss(new, replayed_rows, sums["nll"])
             episodes = self._record_replayed_answers(state, episodes, replayed_rows, sums)
             return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
         # Dropout follows the updates of the stream: replays between them do not move it.
@@ -376,7 +391,7 @@ class _Composed:
         classes = jnp.where(batch.weights > 0, batch.targets, jnp.iinfo(jnp.int32).max)
         slim = dataclasses.replace(slim, constants=note_classes(state.constants, self.model.head_place, classes))
         if kind == REPLAY:  # an episode whose query is of the memory
-            replayed_rows = self._drawn(state, episodes)
+            replayed_rows = self._sample_replay(state, episodes)
             query_state = self._with_support_in_state(slim, episodes, batch, replayed_rows)
             new, sums = self._apply_gradients(slim, self._replay_gradients(query_state, replayed_rows))
             episodes = self._record_replayed_answers(state, episodes, replayed_rows, sums)
@@ -391,9 +406,9 @@ class _Composed:
         if self._reads_memory(kind):
             assert self.replay is not None
             if self.replay.mode == "tasks":
-                reference = self._of_tasks(slim, episodes, batch)
+                reference = self._gradients_per_task(slim, episodes, batch)
             else:
-                replayed_rows = self._drawn(state, episodes)
+                replayed_rows = self._sample_replay(state, episodes)
                 replayed = self._replay_gradients(slim, replayed_rows)
                 num_replayed = jnp.sum(_present_rows(replayed_rows))
                 replay_sums = {f"replayed/{name}": value for name, value in replayed.sums.items()}
@@ -401,12 +416,12 @@ class _Composed:
                     gradients = _average_gradients(gradients, replayed)
                     present, rows = present + num_replayed, rows + num_replayed
                 else:
-                    reference = Reference(lambda name: replayed.params, *[_refuse_losses] * 3)
+                    reference = ReferenceGradients(lambda name: replayed.params, *[_refuse_losses] * 3)
         if self.settings.epochs and self.settings.last_batch == "share":
             gradients = _scale_gradients(gradients, present / rows)
         new, sums = self._apply_gradients(slim, gradients, reference)
         if replayed_rows is not None:
-            new = self._noted(new, replayed_rows, replayed.sums["nll"])
+            new = self._record_task_loss(new, replayed_rows, replayed.sums["nll"])
             episodes = self._record_replayed_answers(state, episodes, replayed_rows, sums)
         zero_if_skipped = lambda leaf: jnp.where(sums["skipped"].total == 0, leaf, 0).astype(jnp.float32)
         replay_sums = {name: jax.tree.map(zero_if_skipped, value) for name, value in replay_sums.items()}
@@ -429,12 +444,12 @@ class _Composed:
         if UPDATES in method:
             method[UPDATES] = updates + ok
         if self.store is not None:
-            offered = self._offered(model_variables(state), state.method, batch, ok)
+            offered = self._candidate_rows(model_variables(state), state.method, batch, ok)
             assert self.memory is not None
             for name, metric in self.memory.metrics.items():
-                assert isinstance(self.store, InState)
+                assert isinstance(self.store, DeviceMemoryBackend)
                 sums = {**sums, name: self.store.measure(episodes, metric, offered)}
-            method[EPISODES] = self.store.write(episodes, purpose_key(state.key, "write", updates), offered)
+            method[EPISODES] = self.store.write(episodes, key_for(state.key, "write", updates), offered)
         constants = jax.tree.map(lambda now, old: jnp.where(ok, now, old), new.constants, state.constants)
         return dataclasses.replace(new, method=method, constants=constants), sums
 
@@ -459,11 +474,11 @@ class _Composed:
     def _compute_gradients(
         self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None
     ) -> Gradients:
-        return gradients_of(objective, state, batch, memory=memory, **self.parts.segments)[1]
+        return compute_gradients(objective, state, batch, memory=memory, **self.parts.segments)[1]
 
     def _replay_gradients(self, state: TrainState, rows: Batch) -> Gradients:
         """Computes the gradients of replayed rows. Their dropout uses a separate random key."""
-        state = dataclasses.replace(state, key=purpose_key(state.key, "replay", 1))
+        state = dataclasses.replace(state, key=key_for(state.key, "replay", 1))
         memory = self.model.init_state(rows.inputs.shape[1])
         gradients = self._compute_gradients(self.replayed, state, rows, memory=memory)
         is_sum = self.episode is not None and self.episode.reduction == "sum"
@@ -471,7 +486,7 @@ class _Composed:
         return _scale_gradients(gradients, self.replay.rows / self.config.data.rows) if is_sum else gradients
 
     def _apply_gradients(
-        self, state: TrainState, update_gradients: Gradients, reference: Reference | None = None
+        self, state: TrainState, update_gradients: Gradients, reference: ReferenceGradients | None = None
     ) -> tuple[TrainState, dict[str, Sum]]:
         hooked = [rule for rule in self.rules if rule.after_update is not None]
 
@@ -495,16 +510,18 @@ class _Composed:
         """Makes the memory backend, on the devices or on the host. None if the method has no memory."""
         if self.memory is None:
             return None
-        values: Any = jax.eval_shape(plain.variables)
-        shapes = lambda values, batch: self._offered(values, self._init_components(values), batch, jnp.ones((), bool))
+        values: Any = jax.eval_shape(plain.make_variables)
+        shapes = lambda values, batch: self._candidate_rows(
+            values, self._init_components(values), batch, jnp.ones((), bool)
+        )
         offered = jax.eval_shape(shapes, values, example)
         of_one = lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype)
         row, keys = jax.tree.map(of_one, example), offered["keys"]
         capacity = self.memory.capacity * (len(self.settings.tasks) if self.memory.of_each_task else 1)
         sizes = (row, capacity, 0 if keys is None else keys.shape[-1])
         if self.memory.place == "device":
-            return InState(*sizes, self.memory.policy, layout)
-        return OnHost(
+            return DeviceMemoryBackend(*sizes, self.memory.policy, layout)
+        return HostMemoryBackend(
             HostMemory(*sizes, index=self.memory.index),
             self.memory.policy,
             offered,
@@ -514,18 +531,18 @@ class _Composed:
             split=layout is not None,
         )
 
-    def _drawn(self, state: TrainState, episodes: Any) -> Batch:
+    def _sample_replay(self, state: TrainState, episodes: Any) -> Batch:
         """Draws rows to replay, `[1, rows, ...]`. Rows that the memory does not have yet weigh nothing."""
         assert self.replay is not None and self.store is not None
-        number, key = self.replay.rows, drawing_key(state)
+        number, key = self.replay.rows, replay_key(state)
         if self.replay.by_progress:
-            odds = odds_of_tasks(state.method[PROGRESS], share_done(state.method))
+            odds = odds_of_tasks(state.method[PROGRESS], fraction_done(state.method))
             rows = self.store.take(episodes, draw_task(episodes.groups, episodes.count, odds, key, number))
         else:
             rows = self.store.sample(episodes, key, number, replace=self.replay.replace)
         return _split_over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
 
-    def _noted(self, new: TrainState, rows: Batch, nll: Sum) -> TrainState:
+    def _record_task_loss(self, new: TrainState, rows: Batch, nll: Sum) -> TrainState:
         """Records the loss of replayed rows for their task, if tasks are drawn by progress."""
         if PROGRESS not in new.method:
             return new
@@ -539,9 +556,9 @@ class _Composed:
         """Updates what the policy of the memory counts for replayed rows. A skipped update changes nothing."""
         if self.memory is None or self.memory.again is None:
             return episodes
-        assert isinstance(self.store, InState) and self.replay is not None
+        assert isinstance(self.store, DeviceMemoryBackend) and self.replay is not None
         number = self.replay.rows
-        ids = self.store.drawn(episodes, drawing_key(state), number, replace=self.replay.replace)
+        ids = self.store.drawn(episodes, replay_key(state), number, replace=self.replay.replace)
         rows = jax.tree.map(lambda leaf: leaf[:number], rows_of(replayed))
         right = self.memory.again(self.model, model_variables(state), state.method, rows)
         ids = jnp.where(sums["skipped"].total == 0, ids, -1)
@@ -550,12 +567,12 @@ class _Composed:
     def _write(self, state: TrainState, rows: Batch) -> TrainState:
         """Offers rows of the stream to the memory and does nothing else of an update, for a plan to compile."""
         assert self.store is not None
-        batch, key = jax.tree.map(lambda leaf: leaf[None], rows), purpose_key(state.key, "write", state.step)
-        offered = self._offered(model_variables(state), state.method, batch, jnp.ones((), bool))
+        batch, key = jax.tree.map(lambda leaf: leaf[None], rows), key_for(state.key, "write", state.step)
+        offered = self._candidate_rows(model_variables(state), state.method, batch, jnp.ones((), bool))
         written = self.store.write(state.method[EPISODES], key, offered)
         return dataclasses.replace(state, method={**state.method, EPISODES: written})
 
-    def _offered(
+    def _candidate_rows(
         self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
     ) -> dict[str, Any]:
         """Makes the arguments that offer the rows of a batch to the memory: rows, keys, groups, scores and weights.
@@ -581,7 +598,7 @@ class _Composed:
             "weights": jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
         }
 
-    def _of_tasks(self, state: TrainState, episodes: Any, batch: Batch) -> Reference:
+    def _gradients_per_task(self, state: TrainState, episodes: Any, batch: Batch) -> ReferenceGradients:
         """Makes the reference gradients: those of every task but the task of the batch, 0 for a task without rows."""
         assert self.replay is not None and self.store is not None
         take = self.store.take
@@ -593,7 +610,7 @@ class _Composed:
             return take(episodes, jnp.nonzero(mine, size=number, fill_value=-1)[0])
 
         rows = _split_over_devices(jax.vmap(rows_of_task)(jnp.arange(tasks)))
-        start, key = self.model.init_state(rows.inputs.shape[1]), purpose_key(state.key, "replay", state.step)
+        start, key = self.model.init_state(rows.inputs.shape[1]), key_for(state.key, "replay", state.step)
 
         def loss(params: Any, rows: Batch) -> Any:
             variables = {**model_variables(state), "method": state.method, "params": params}
@@ -607,7 +624,7 @@ class _Composed:
             none = lambda: jax.tree.map(jnp.zeros_like, state.params)
             return jax.lax.cond(jnp.any(rows.weights > 0), lambda: jax.grad(loss)(state.params, rows), none)
 
-        return make_reference(losses, state.params, lambda: jax.lax.map(gradient, rows))
+        return make_reference_gradients(losses, state.params, lambda: jax.lax.map(gradient, rows))
 
 
 def _refuse_losses(*_: Any) -> Any:

@@ -17,39 +17,39 @@ from memjax.config import Config, Lifelong
 from memjax.data.documents import Examples
 from memjax.data.rows import epoch_order
 from memjax.lifelong.streams import (
-    Chosen,
     EpisodePlan,
     EpisodeSchedule,
     EpisodeStream,
+    ExampleSubset,
     JoinedExamples,
-    Part,
-    Plan,
     PlannedStream,
-    Schedule,
+    ReplaySchedule,
+    StreamPlan,
+    TaskSlice,
     task_free_order,
 )
-from memjax.training.experiment import Experiment, task_evaluated
-from memjax.training.loop import MakeObjective, plain_stage
+from memjax.training.experiment import Experiment, task_of_evaluation
+from memjax.training.loop import MakeObjective, make_stage
 from memjax.training.sharding import Layout
-from memjax.training.stages import Change, Context, Learner, Lineage, Needs, Stage, keep
+from memjax.training.stages import GrowthHistory, Learner, PhaseContext, PhaseResult, Requirements, Stage, do_nothing
 from memjax.training.step import TrainState
 
 __all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
 
-Phase = Callable[[TrainState, Context], Change]
+Phase = Callable[[TrainState, PhaseContext], PhaseResult]
 Scope = Literal["task", "seen", "all"]
 """Examples that a stage reads: those of its task, those of all tasks up to it, or those of all tasks in one stage."""
 
 
-def phase_of(*changes: Callable[[TrainState, Context], TrainState]) -> Phase:
+def phase_of(*changes: Callable[[TrainState, PhaseContext], TrainState]) -> Phase:
     """Makes a phase that applies functions to the train state, one after the other. Without any, it does nothing."""
 
-    def run(state: TrainState, context: Context) -> Change:
+    def run(state: TrainState, context: PhaseContext) -> PhaseResult:
         for change in changes:
             state = change(state, context)
-        return Change(state, context.lineage)
+        return PhaseResult(state, context.lineage)
 
-    return run if changes else keep
+    return run if changes else do_nothing
 
 
 class TaskInfo(NamedTuple):
@@ -63,7 +63,7 @@ class TaskInfo(NamedTuple):
 
     index: int
     experiment: Experiment
-    parts: Sequence[Part] = ()
+    parts: Sequence[TaskSlice] = ()
 
 
 class Method(NamedTuple):
@@ -90,14 +90,14 @@ class Method(NamedTuple):
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
-    before: Callable[[TaskInfo], Phase] = lambda task: keep
-    after: Callable[[TaskInfo], Phase] = lambda task: keep
+    before: Callable[[TaskInfo], Phase] = lambda task: do_nothing
+    after: Callable[[TaskInfo], Phase] = lambda task: do_nothing
     scope: Scope = "task"
-    schedule: Schedule | EpisodeSchedule = Schedule()
-    needs: Needs = Needs()
+    schedule: ReplaySchedule | EpisodeSchedule = ReplaySchedule()
+    needs: Requirements = Requirements()
     takes_tasks: bool = True
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, stage: (stage,)
-    growth: Callable[[Config, int, Lineage, Any], Mapping[str, Any] | None] = lambda config, index, lineage, key: None
+    growth: Callable[[Config, int, GrowthHistory, Any], Mapping[str, Any] | None] = lambda *_: None
     grow: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]] | None = None
     notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
 
@@ -123,15 +123,15 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     config, settings = experiment.config, settings_of(experiment)
     if settings.growths:
         raise ValueError(f"lifelong.growths: given {settings.growths}, allowed: 0 where a run begins")
-    check_needs(settings, method)
+    check_requirements(settings, method)
     if method.needs.tasks_in_evaluation:
         for evaluation in (config.evaluation, *config.evaluations):
-            task_evaluated(config, evaluation)
+            task_of_evaluation(config, evaluation)
     scored = [evaluation.name for evaluation in config.evaluations]
     names = [task.name for task in settings.in_order]
     tasks = [experiment.of_task(name) for name in names]
 
-    parts = parts_of(tasks) if settings.epochs else []
+    parts = concatenate_tasks(tasks) if settings.epochs else []
 
     def phases(index: int) -> dict[str, Phase]:
         if not method.needs.boundaries:
@@ -143,12 +143,17 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     if not settings.epochs:
         steps = config.training.steps // len(names)
         return [
-            plain_stage(task, layout, name, steps, task=name, evaluate=scored, **before(index), **phases(index))
+            make_stage(task, layout, name, steps, task=name, evaluate=scored, **before(index), **phases(index))
             for index, (task, name) in enumerate(zip(tasks, names, strict=True))
         ]
 
     def stage(
-        name: str, split: Examples, plan: Plan | EpisodePlan, read: Mapping[str, Experiment], seen: int, **fields: Any
+        name: str,
+        split: Examples,
+        plan: StreamPlan | EpisodePlan,
+        read: Mapping[str, Experiment],
+        seen: int,
+        **fields: Any,
     ) -> Stage:
         host_rows = layout.host_rows(config.data.rows) if layout else None
         passes = settings.passes(len(split), config.data.rows)
@@ -158,15 +163,15 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             return plan.stream(experiment.stream(position, host_rows, split=split, **reading), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
-        lines += [line for name, task in read.items() for line in left_out(name, task, config.evaluation.split)]
+        lines += [line for name, task in read.items() for line in describe_skipped(name, task, config.evaluation.split)]
         lines += method.notes(name, seen, plan.total, passes)
         if passes > settings.epochs:
             few = f"{passes} passes over {len(split):,} examples instead of {settings.epochs}"
             lines.append(f"{name}: {few}, for at least {settings.least_updates} updates (lifelong.least_updates)")
-        return Stage(name, open_stream, plan.updates, evaluate=scored, notes=lines, **fields)
+        return Stage(name, open_stream, plan.updates, evaluate_after=scored, notes=lines, **fields)
 
-    splits = joined_parts(experiment, method, parts)
-    plans = plans_of(config, method, splits)
+    splits = join_tasks(experiment, method, parts)
+    plans = plan_stages(config, method, splits)
     if len(splits) == 1 < len(names):
         return [stage("all tasks", splits[0], plans[0], dict(zip(names, tasks, strict=True)), 0, **before(0))]
     stages: list[Stage] = []
@@ -175,12 +180,12 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         own_stage = stage(
             name, split, plan, {name: tasks[index]}, before_it, task=name, **before(index), **phases(index)
         )
-        *first, last = method.stages(TaskInfo(index, tasks[index], parts), own_stage._replace(evaluate=()))
-        stages += [*first, last._replace(evaluate=scored)]
+        *first, last = method.stages(TaskInfo(index, tasks[index], parts), own_stage._replace(evaluate_after=()))
+        stages += [*first, last._replace(evaluate_after=scored)]
     return stages
 
 
-def left_out(name: str, task: Experiment, evaluated: str) -> list[str]:
+def describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:
     """Returns a line for each split of a task with generated answers that says how many examples do not fit.
 
     Args:
@@ -194,7 +199,7 @@ def left_out(name: str, task: Experiment, evaluated: str) -> list[str]:
     return [f"{name}, {split}: {line}" for split in splits for line in task.task.notes(task.documents(split))]
 
 
-def plans_of(config: Config, method: Method, splits: Sequence[Examples]) -> list[Plan | EpisodePlan]:
+def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> list[StreamPlan | EpisodePlan]:
     """Plans the updates of every stage.
 
     Args:
@@ -220,17 +225,19 @@ def plans_of(config: Config, method: Method, splits: Sequence[Examples]) -> list
 def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
     """Returns the examples that the stages read, with their numbers in the run, and task numbers if they are needed."""
     tasks = [experiment.of_task(task.name) for task in settings_of(experiment).in_order]
-    return joined_parts(experiment, method, parts_of(tasks))
+    return join_tasks(experiment, method, concatenate_tasks(tasks))
 
 
-def parts_of(tasks: Sequence[Experiment]) -> list[Part]:
+def concatenate_tasks(tasks: Sequence[Experiment]) -> list[TaskSlice]:
     """Collects the examples of all tasks, which get consecutive numbers over the whole run."""
-    splits = [limited(task, number) for number, task in enumerate(tasks)]
+    splits = [limit_examples(task, number) for number, task in enumerate(tasks)]
     starts = itertools.accumulate((len(examples) for examples in splits), initial=0)
-    return [Part(examples, task, first) for task, (examples, first) in enumerate(zip(splits, starts, strict=False))]
+    return [
+        TaskSlice(examples, task, first) for task, (examples, first) in enumerate(zip(splits, starts, strict=False))
+    ]
 
 
-def limited(task: Experiment, number: int) -> Examples:
+def limit_examples(task: Experiment, number: int) -> Examples:
     """Returns the training examples of a task, limited to a random subset if `lifelong.limits` is set.
 
     Args:
@@ -247,10 +254,10 @@ def limited(task: Experiment, number: int) -> Examples:
         what = f"lifelong.limits.{number}: given {limits[number]}"
         raise ValueError(f"{what}, allowed: up to {len(examples)}, the examples of the task")
     chosen = epoch_order(len(examples), seed=task.config.data.seed, epoch=0)[: limits[number]]
-    return Chosen(examples, np.sort(chosen))
+    return ExampleSubset(examples, np.sort(chosen))
 
 
-def joined_parts(experiment: Experiment, method: Method, every: Sequence[Part]) -> list[JoinedExamples]:
+def join_tasks(experiment: Experiment, method: Method, every: Sequence[TaskSlice]) -> list[JoinedExamples]:
     """Joins the examples of tasks into the data sets of the stages, by the scope of a method and the task boundaries.
 
     Args:
@@ -283,7 +290,7 @@ def settings_of(experiment: Experiment) -> Lifelong:
     return settings
 
 
-def check_needs(settings: Lifelong, method: Method) -> None:
+def check_requirements(settings: Lifelong, method: Method) -> None:
     """Checks that a stream of tasks carries the information that a method needs.
 
     Raises:

@@ -26,18 +26,18 @@ from jaxtyping import Array, Float
 
 from memjax.data.examples import EXAMPLE
 from memjax.data.vectors import random_of
-from memjax.lifelong.compose import Rule, compose
+from memjax.lifelong.compose import Component, chain_components
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import features_of, read_features
 from memjax.lifelong.rehearsal import (
     CHOSEN,
     KeptExamples,
-    chosen_numbers,
+    allocate_kept,
+    choose_rehearsal_examples,
+    keep_examples,
+    kept_example_ids,
+    note_seen_classes,
     rows_like,
-    select,
-    with_chosen,
-    with_room,
-    with_seen,
 )
 from memjax.models.heads import CLASSES
 from memjax.models.similarity_head import ALIGNMENT, VECTORS, align
@@ -45,11 +45,11 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Context, Learner, Needs, Stage
+from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, Sum
 
-__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "InTurn", "alignment_loss", "ea_emr", "emr"]
+__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "CyclingBatches", "alignment_loss", "ea_emr", "emr"]
 
 EA_EMR = "ea_emr"
 """what is kept, in `TrainState.method`: the embeddings of kept sentences and of classes, and the map's optimiser"""
@@ -79,16 +79,16 @@ def ea_emr(**fields: Any) -> Method:
 
 
 def _method(how: How) -> Method:
-    needs = Needs(boundaries=True, examples=True)
-    base = compose(Rule(EA_EMR, needs=needs))
+    needs = Requirements(boundaries=True, examples=True)
+    base = chain_components(Component(EA_EMR, requirements=needs))
     rule = optax.adam(how.learning_rate)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         made = base.learner(experiment, layout, objective)
-        tasks, example, model = len(settings_of(experiment).tasks), made.kinds[STREAM], experiment.model
+        tasks, example, model = len(settings_of(experiment).tasks), made.batch_shapes[STREAM], experiment.model
 
         def start(values: Mapping[str, Any]) -> TrainState:
-            state = with_room(made.init(values), tasks, how.size)
+            state = allocate_kept(made.init(values), tasks, how.size)
             if not how.alignments:
                 return state
             held = state.constants["head"][ALIGNMENT]
@@ -103,12 +103,12 @@ def _method(how: How) -> Method:
         def observe(state: TrainState, batch: Any, kind: str) -> Any:
             if kind == ALIGN:
                 return _aligned(model, rule, state, batch)
-            return made.observe(state, batch, kind)
+            return made.update(state, batch, kind)
 
         rows = rows_like(example, max(how.size, 1))
         used = {REHEARSE: rows} if how.size and tasks > 1 else {}
         used |= {ALIGN: rows} if how.alignments and tasks > 1 else {}
-        return made._replace(init=start, observe=observe, kinds={**made.kinds, **used})
+        return made._replace(init=start, update=observe, batch_shapes={**made.batch_shapes, **used})
 
     return base._replace(
         learner=learner, stages=lambda task, own: _Stages(how, rule, task).all(own), needs=needs, takes_tasks=False
@@ -127,21 +127,27 @@ class _Stages:
         rehearses = bool(self.index and self.how.size)
         if rehearses:
             assert isinstance(own.steps, int)
-            own = own._replace(open=self._rehearsing(own), steps=2 * own.steps)
+            own = own._replace(open_stream=self._rehearsing(own), steps=2 * own.steps)
         own = own._replace(before=phase_of(self._begin), after=phase_of(self._keep_some))
         if not (rehearses and self.how.alignments):
             return [own]
-        opened = lambda state, position: InTurn(self._kept(state), ALIGN, self.how.alignments, position=position)
-        fields: dict[str, Any] = {"open": opened, "steps": self.how.alignments * (self.index + 1), "task": own.task}
+        opened = lambda state, position: CyclingBatches(
+            self._kept(state), ALIGN, self.how.alignments, position=position
+        )
+        fields: dict[str, Any] = {
+            "open_stream": opened,
+            "steps": self.how.alignments * (self.index + 1),
+            "task": own.task,
+        }
         fields |= {"before": phase_of(self._renew), "after": phase_of(self._embed)}
         return [own, Stage(f"{own.name}, alignment", **fields)]
 
     def _rehearsing(self, own: Stage) -> Any:
         """`open` of the stage with the batches of earlier tasks before its own."""
 
-        def opened(state: TrainState, position: Any) -> InTurn:
-            inner = own.open(state, position and position["own"])
-            return InTurn(self._kept(state, self.index), REHEARSE, between=inner, position=position)
+        def opened(state: TrainState, position: Any) -> CyclingBatches:
+            inner = own.open_stream(state, position and position["own"])
+            return CyclingBatches(self._kept(state, self.index), REHEARSE, between=inner, position=position)
 
         return opened
 
@@ -149,7 +155,7 @@ class _Stages:
         """All that is kept of each of the first tasks, a batch each."""
         found = []
         for task in range(self.index + 1 if tasks is None else tasks):
-            stream = self.chosen.stream(chosen_numbers(state, task), None, rows=self.how.size, epochs=1)
+            stream = self.chosen.stream(kept_example_ids(state, task), None, rows=self.how.size, epochs=1)
             found.append(self._with_candidates(next(stream), task))
         return found
 
@@ -170,29 +176,29 @@ class _Stages:
 
     # Phases
 
-    def _begin(self, state: TrainState, context: Context) -> TrainState:
+    def _begin(self, state: TrainState, context: PhaseContext) -> TrainState:
         del context
-        return with_seen(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index)))
+        return note_seen_classes(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index)))
 
-    def _keep_some(self, state: TrainState, context: Context) -> TrainState:
+    def _keep_some(self, state: TrainState, context: PhaseContext) -> TrainState:
         how = self.how
         if not how.size:
             return state
         read = read_features(
             self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
         )
-        numbers = select(read, how.size, context.key, how.selection, normalized=how.normalized)
+        numbers = choose_rehearsal_examples(read, how.size, context.key, how.selection, normalized=how.normalized)
         context.report(f"emr: {len(numbers)} examples of task {self.index} are kept")
-        state = with_chosen(state, self.index, numbers)
+        state = keep_examples(state, self.index, numbers)
         return self._embedded(state, [self.index]) if how.alignments else state
 
-    def _renew(self, state: TrainState, context: Context) -> TrainState:
+    def _renew(self, state: TrainState, context: PhaseContext) -> TrainState:
         """With the map's optimiser at its beginning."""
         del context
         optimizer = self.rule.init(state.constants["head"][ALIGNMENT])
         return _with_kept(state, optimizer=optimizer)
 
-    def _embed(self, state: TrainState, context: Context) -> TrainState:
+    def _embed(self, state: TrainState, context: PhaseContext) -> TrainState:
         del context
         return self._embedded(state, range(self.index + 1))
 
@@ -203,7 +209,7 @@ class _Stages:
         variables = model_collections(model_variables(state))
         vectors = align(held, class_vectors(self.experiment.model, variables, None))
         for task in tasks:
-            numbers = chosen_numbers(state, task)
+            numbers = kept_example_ids(state, task)
             read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
             sentences[task, : len(numbers)] = align(held, jnp.asarray(read.features))
             own = np.unique(read.labels)
@@ -216,7 +222,7 @@ def _with_kept(state: TrainState, **kept: Any) -> TrainState:
     return dataclasses.replace(state, method={**state.method, EA_EMR: new})
 
 
-class InTurn:
+class CyclingBatches:
     """Batches that come again and again, each in turn, as a stream of updates.
 
     Attributes:
@@ -243,7 +249,7 @@ class InTurn:
     def position(self) -> dict[str, Any]:
         return {"given": self._given, "due": self._due, "own": self._own}
 
-    def __iter__(self) -> InTurn:
+    def __iter__(self) -> CyclingBatches:
         return self
 
     def __next__(self) -> tuple[str, Any]:

@@ -22,22 +22,22 @@ import numpy as np
 from memjax.axes import parameter_names
 from memjax.config import Config, EpisodicMemory
 from memjax.lifelong import policies
-from memjax.lifelong.compose import Replayed, Rule, compose
+from memjax.lifelong.compose import Component, ReplayOptions, chain_components
 from memjax.lifelong.contract import Method, Phase, TaskInfo
-from memjax.lifelong.episodes import EPISODES, filled
+from memjax.lifelong.episodes import EPISODES, fill_memory
 from memjax.lifelong.expansion import (
     Depth,
     Growth,
     Noise,
     copied_layers,
-    copies,
     copy_layers,
-    divided_norm,
+    copy_sources,
     expand,
     expand_gradients,
     expand_moments,
+    scaled_norm_path,
 )
-from memjax.lifelong.methods import TOLD_BORDERS, episodes
+from memjax.lifelong.methods import TOLD_BORDERS, make_memory_options
 from memjax.lifelong.rehearsal import with_fresh_optimizer
 from memjax.lifelong.spans import SPAN
 from memjax.lifelong.streams import JoinedExamples
@@ -48,11 +48,11 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
-from memjax.training.stages import GROWTH, Change, Context, Learner, Lineage, Stage
+from memjax.training.stages import GROWTH, GrowthHistory, Learner, PhaseContext, PhaseResult, Stage
 from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.typing import Batch, Sum
 
-__all__ = ["WARM_UP", "elle", "growth_to"]
+__all__ = ["WARM_UP", "elle", "make_growth"]
 
 GROWTH_LINE = "grown"
 """kind of the lines of metrics about a growth: its seconds, and the nats of rows of the memory before and after it"""
@@ -82,7 +82,7 @@ class How(NamedTuple):
     replayed: Literal["uniform", "progress"]
 
 
-class Repeated:
+class RepeatedUpdate:
     """The same update so many times: a stream of updates that read nothing of the task."""
 
     def __init__(self, kind: str, steps: int, position: Any):
@@ -101,69 +101,73 @@ class Repeated:
 def elle(**fields: Any) -> Method:
     """The method; `fields` are those of `How`."""
     how = How(**fields)
-    memory, by_progress = episodes(how.memory), how.replayed == "progress"
+    memory, by_progress = make_memory_options(how.memory), how.replayed == "progress"
     if how.share:  # nothing is written while a task is learned
-        memory = memory._replace(policy=policies.random_write(0.0), scores=None, again=None, written=0.0)
+        memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, written=0.0)
     if by_progress:
         memory = memory._replace(groups="task")
-    anneals = Rule("annealed_norms", counts=how.annealed)
-    replaying = lambda rows: compose(anneals, memory=memory, replay=Replayed(rows, by_progress=by_progress))
-    base, recovering = replaying(how.rows) if how.rows else compose(), replaying(how.warm_up_rows)
+    anneals = Component("annealed_norms", needs_stage_progress=how.annealed)
+    replaying = lambda rows: chain_components(
+        anneals, memory=memory, replay=ReplayOptions(rows, by_progress=by_progress)
+    )
+    base, recovering = replaying(how.rows) if how.rows else chain_components(), replaying(how.warm_up_rows)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         made = base.learner(experiment, layout, objective)
         if not how.warm_up:
             return made
         recover = recovering.learner(experiment, layout, objective)
-        warmed = with_annealed_norms(recover.observe) if how.annealed else recover.observe
-        observe = lambda state, batch, kind: (warmed if kind == WARM_UP else made.observe)(state, batch, kind)
-        return made._replace(observe=observe, kinds={**made.kinds, WARM_UP: None})
+        warmed = with_annealed_norms(recover.update) if how.annealed else recover.update
+        observe = lambda state, batch, kind: (warmed if kind == WARM_UP else made.update)(state, batch, kind)
+        return made._replace(update=observe, batch_shapes={**made.batch_shapes, WARM_UP: None})
 
     def stages(task: TaskInfo, own: Stage) -> list[Stage]:
-        found = [own._replace(after=remembering(how, task)) if how.share else own]
+        found = [own._replace(after=remember_examples(how, task)) if how.share else own]
         if task.index and (how.dims or how.layers or how.warm_up):
-            become = lambda state, context: grown(how, learner, task, state, context)
+            become = lambda state, context: grow_model_for_task(how, learner, task, state, context)
             if how.warm_up:
-                opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
+                opened = lambda state, position: RepeatedUpdate(WARM_UP, how.warm_up, position)
                 found.insert(0, Stage(f"{own.name}, warm-up", opened, how.warm_up, task=own.task))
             found[0] = found[0]._replace(before=become)
         return [one for stage in found for one in base.stages(task, stage)]
 
-    def growth(config: Config, index: int, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
+    def growth(config: Config, index: int, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(how, config, index, lineage, key)
         return step and step[0]
 
     quiet = how._replace(noise="none")  # noise has the shapes of what it is added to
 
     def shapes(small: Experiment, big: Experiment, fields: Mapping[str, Any]) -> Callable[[TrainState], TrainState]:
-        return grow(quiet, learner(big, None, make_objective), small, big, fields)
+        return grow_state(quiet, learner(big, None, make_objective), small, big, fields)
 
     needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)
     named = {"growth": growth, "grow": shapes, "takes_tasks": False}
     return base._replace(learner=learner, stages=stages, needs=needs, **named)
 
 
-def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Context) -> Change:
+def grow_model_for_task(
+    how: How, learner: Any, task: TaskInfo, state: TrainState, context: PhaseContext
+) -> PhaseResult:
     """The state of the model that is to learn a task, and the lineage that it has then."""
-    small = task.experiment.grown(context.lineage)
+    small = task.experiment.with_growth(context.lineage)
     step = next_growth(how, small.config, task.index, context.lineage, context.key)
     if step is None and how.moments == "mapped":
-        return Change(state, context.lineage)
+        return PhaseResult(state, context.lineage)
     if step is None:
-        return Change(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
+        return PhaseResult(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
     begun, lineage = time.perf_counter(), (*context.lineage, step[0])
-    big = task.experiment.grown(lineage)
-    changed = grow(how, learner(big, context.layout, make_objective), small, big, step[0])(state)
+    big = task.experiment.with_growth(lineage)
+    changed = grow_state(how, learner(big, context.layout, make_objective), small, big, step[0])(state)
     context.report(f"grown to {big.config.model.num_layers} layers of width {big.config.model.dim}")
     measured = {"seconds": time.perf_counter() - begun}
     if (rows := rows_of_memory(state)) is not None:
         measured["nats_before"] = mean_nats(small.model, model_variables(state), rows)
         measured["nats_after"] = mean_nats(big.model, model_variables(changed), rows)
     context.measure(GROWTH_LINE, measured)
-    return Change(changed, lineage)
+    return PhaseResult(changed, lineage)
 
 
-def grow(
+def grow_state(
     how: How, learner: Learner, small: Experiment, big: Experiment, fields: Mapping[str, Any]
 ) -> Callable[[TrainState], TrainState]:
     """How a state becomes that of a bigger model.
@@ -194,7 +198,7 @@ def grow(
     return change
 
 
-def remembering(how: How, task: TaskInfo) -> Phase:
+def remember_examples(how: How, task: TaskInfo) -> Phase:
     """The phase after a task that writes a share of its examples to the memory.
 
     Raises:
@@ -206,12 +210,12 @@ def remembering(how: How, task: TaskInfo) -> Phase:
         raise ValueError(f"lifelong.method.memory.capacity: {what}")
     part, tells_task = task.parts[task.index], how.replayed == "progress"
 
-    def remember(state: TrainState, context: Context) -> Change:
+    def remember(state: TrainState, context: PhaseContext) -> PhaseResult:
         random = np.random.default_rng(_seed(context.key))
         chosen = np.sort(random.choice(len(part.examples), number(part), replace=False))
         examples = JoinedExamples([part], tells_task=tells_task, order=chosen)
-        memory = filled(state.method[EPISODES], task.experiment, examples, context.key)
-        return Change(dataclasses.replace(state, method={**state.method, EPISODES: memory}), context.lineage)
+        memory = fill_memory(state.method[EPISODES], task.experiment, examples, context.key)
+        return PhaseResult(dataclasses.replace(state, method={**state.method, EPISODES: memory}), context.lineage)
 
     return remember
 
@@ -250,7 +254,7 @@ def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
 
 
 def next_growth(
-    how: How, config: Config, index: int, lineage: Lineage, key: Any
+    how: How, config: Config, index: int, lineage: GrowthHistory, key: Any
 ) -> tuple[Mapping[str, Any], Growth] | None:
     """What changes in the configuration before a task, with what is copied of what; None = nothing.
 
@@ -269,10 +273,10 @@ def next_growth(
     if (dim, layers) == (model.dim, model.num_layers):
         return None
     left = lineage[-1][GROWTH]["left"] if lineage else ()
-    return growth_to(model, dim, layers, how=how.copies, norms=how.norms, seed=_seed(key), left=left)
+    return make_growth(model, dim, layers, how=how.copies, norms=how.norms, seed=_seed(key), left=left)
 
 
-def growth_to(
+def make_growth(
     model: Any,
     dim: int,
     num_layers: int,
@@ -285,7 +289,7 @@ def growth_to(
     """What makes a model as wide and as deep as given: an entry of a lineage, and what is copied of what.
 
     Heads keep their width: they, and feed-forward units, become more as the residual stream does. The entry goes to
-    `Experiment.grown`, which makes the bigger model, the rest to `memjax.lifelong.expansion.expand`.
+    `Experiment.with_growth`, which makes the bigger model, the rest to `memjax.lifelong.expansion.expand`.
 
     Args:
       model: settings of the model as it is.
@@ -310,9 +314,11 @@ def growth_to(
     heads, mlp = max(old_heads, old_heads * dim // model.dim), old_mlp * dim // model.dim
     sources, left = copied_layers(model.num_layers, num_layers - model.num_layers, left, [*seed, 0])
     each = lambda old, new, what: tuple(
-        copies(old, new, how, [*seed, what, layer]) for layer in range(model.num_layers)
+        copy_sources(old, new, how, [*seed, what, layer]) for layer in range(model.num_layers)
     )
-    growth = Growth(copies(model.dim, dim, how, [*seed, 1]), each(old_heads, heads, 2), each(old_mlp, mlp, 3), sources)
+    growth = Growth(
+        copy_sources(model.dim, dim, how, [*seed, 1]), each(old_heads, heads, 2), each(old_mlp, mlp, 3), sources
+    )
     fields: dict[str, Any] = {
         "model.dim": dim,
         "model.num_heads": heads,
@@ -334,7 +340,7 @@ def _moments(
 ) -> Any:
     """The moments of an optimiser as those of the bigger model."""
     names = split_collection(parameter_names(lambda: make(model))["params"], model.groups())
-    divided = divided_norm(state.params, model, fresh.params)
+    divided = scaled_norm_path(state.params, model, fresh.params)
     fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": divided, "factor": factor}
 
     def grow(tree: Any, power: int) -> Any:

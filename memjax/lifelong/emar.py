@@ -36,26 +36,26 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from memjax.data.vectors import random_of
-from memjax.lifelong.compose import Rule, compose, updating
+from memjax.lifelong.compose import Component, chain_components, make_update
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import read_features
 from memjax.lifelong.rehearsal import (
     KeptExamples,
     Selection,
-    chosen_numbers,
+    allocate_kept,
+    choose_rehearsal_examples,
+    keep_examples,
+    kept_example_ids,
+    note_seen_classes,
     rows_like,
-    select,
-    with_chosen,
     with_fresh_optimizer,
-    with_room,
-    with_seen,
 )
 from memjax.models.similarity_head import VECTORS
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_collections
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Context, Learner, Needs, OfKind, Stage
+from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, SingleKindStream, Stage
 from memjax.training.step import TrainState, model_variables
 
 __all__ = [
@@ -63,10 +63,10 @@ __all__ = [
     "EMAR",
     "RECONSOLIDATE",
     "class_sums",
-    "drawn_instances",
+    "draw_instances",
     "emar",
     "final_prototypes",
-    "on_prototypes",
+    "use_prototypes",
 ]
 
 EMAR = "emar"
@@ -100,30 +100,35 @@ def emar(**fields: Any) -> Method:
         named = {"relations": zeros()} if how.embedding == "name" else {}
         return {"prototypes": zeros(), "totals": zeros(), "counts": jnp.zeros(classes, jnp.float32), **named}
 
-    needs = Needs(boundaries=True, examples=True)
-    base = compose(Rule(EMAR, init, needs=needs))
+    needs = Requirements(boundaries=True, examples=True)
+    base = chain_components(Component(EMAR, init, requirements=needs))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         made = base.learner(experiment, layout, objective)
-        against = updating(experiment, objective, Rule(EMAR, init, stream=on_prototypes))
-        tasks, example = len(settings_of(experiment).tasks), made.kinds[STREAM]
+        against = make_update(experiment, objective, Component(EMAR, init, wrap_stream_loss=use_prototypes))
+        tasks, example = len(settings_of(experiment).tasks), made.batch_shapes[STREAM]
 
         def start(values: Mapping[str, Any]) -> TrainState:
-            return with_room(made.init(values), tasks, how.size)
+            return allocate_kept(made.init(values), tasks, how.size)
 
         def observe(state: TrainState, batch: Any, kind: str) -> Any:
-            return (against if kind == RECONSOLIDATE else made.observe)(state, batch, kind)
+            return (against if kind == RECONSOLIDATE else made.update)(state, batch, kind)
 
         kinds = {ACTIVATE: example, RECONSOLIDATE: rows_like(example, how.rows)}
-        used = {kind: kinds[kind] for kind, epochs in passes(how) if epochs and how.rounds}
-        return made._replace(init=start, observe=observe, kinds={**made.kinds, **used}, adapt=with_final_prototypes)
+        used = {kind: kinds[kind] for kind, epochs in plan_passes(how) if epochs and how.rounds}
+        return made._replace(
+            init=start,
+            update=observe,
+            batch_shapes={**made.batch_shapes, **used},
+            adapt_variables=with_final_prototypes,
+        )
 
     return base._replace(
         learner=learner, stages=lambda task, own: _Stages(how, task).all(own), needs=needs, takes_tasks=False
     )
 
 
-def passes(how: How) -> tuple[tuple[str, int], ...]:
+def plan_passes(how: How) -> tuple[tuple[str, int], ...]:
     """The passes of a round, each with its epochs; without a memory there is nothing to reconsolidate."""
     return (ACTIVATE, how.activations), (RECONSOLIDATE, how.reconsolidations if how.size else 0)
 
@@ -146,7 +151,7 @@ class _Stages:
         for number in range(how.rounds):
             # Prototypes are those of the model before the round.
             before = [lambda state, context, number=number: self._with_prototypes(state, number)]
-            for kind, epochs in passes(how):
+            for kind, epochs in plan_passes(how):
                 if epochs:
                     stages.append((self._pass(kind, epochs, number, task_stage), [*before, self._renew], []))
                     before = []
@@ -167,43 +172,46 @@ class _Stages:
     ) -> dict[str, Any]:
         """Fields of a stage that reads some examples, in another order in every round."""
 
-        def opened(state: TrainState, position: Any) -> OfKind:
-            return OfKind(self.chosen.stream(numbers(state), position, rows=rows, epochs=epochs, order=number), kind)
+        def opened(state: TrainState, position: Any) -> SingleKindStream:
+            return SingleKindStream(
+                self.chosen.stream(numbers(state), position, rows=rows, epochs=epochs, order=number), kind
+            )
 
-        return {"open": opened, "steps": lambda state: epochs * -(-len(numbers(state)) // rows)}
+        return {"open_stream": opened, "steps": lambda state: epochs * -(-len(numbers(state)) // rows)}
 
     # Which examples
 
     def _both(self, state: TrainState) -> np.ndarray:
         """Those of the task and those that are kept, none twice."""
-        return np.union1d(self.chosen.of_task(self.index), chosen_numbers(state))
+        return np.union1d(self.chosen.of_task(self.index), kept_example_ids(state))
 
     def _instances(self, state: TrainState, purpose: str, number: int) -> np.ndarray:
         """Kept ones, some of each class."""
-        numbers = chosen_numbers(state)
+        numbers = kept_example_ids(state)
         name = f"{purpose}/{self.config.data.seed}/{self.index}/{number}"
-        return drawn_instances(numbers, self.chosen.labels(numbers), self.how.instances, name)
+        return draw_instances(numbers, self.chosen.labels(numbers), self.how.instances, name)
 
     # Phases
 
-    def _begin(self, state: TrainState, context: Context) -> TrainState:
+    def _begin(self, state: TrainState, context: PhaseContext) -> TrainState:
         return self._renew(
-            with_seen(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index))), context
+            note_seen_classes(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index))),
+            context,
         )
 
-    def _renew(self, state: TrainState, context: Context) -> TrainState:
+    def _renew(self, state: TrainState, context: PhaseContext) -> TrainState:
         del context
         return with_fresh_optimizer(state, self.task) if self.how.new_optimizer else state
 
-    def _keep_some(self, state: TrainState, context: Context) -> TrainState:
+    def _keep_some(self, state: TrainState, context: PhaseContext) -> TrainState:
         if not self.how.size:
             return state
         read = read_features(
             self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
         )
-        numbers = select(read, self.how.size, context.key, self.how.selection)
+        numbers = choose_rehearsal_examples(read, self.how.size, context.key, self.how.selection)
         context.report(f"emar: {len(numbers)} examples of task {self.index} are kept")
-        return with_chosen(state, self.index, numbers)
+        return keep_examples(state, self.index, numbers)
 
     def _with_prototypes(self, state: TrainState, number: int) -> TrainState:
         """Prototypes of the round."""
@@ -213,10 +221,10 @@ class _Stages:
         means = (own * vectors + totals) / np.maximum(own + counts, 1)[:, None]
         return _with_kept(state, prototypes=np.where(counts[:, None] > 0, means, vectors))
 
-    def _finish(self, state: TrainState, context: Context) -> TrainState:
+    def _finish(self, state: TrainState, context: PhaseContext) -> TrainState:
         """With what the final prototypes are made of."""
         del context
-        totals, counts = self._sums(state, chosen_numbers(state))
+        totals, counts = self._sums(state, kept_example_ids(state))
         named = {"relations": self._relations(state)} if self.how.embedding == "name" else {}
         return _with_kept(state, totals=totals, counts=counts, **named)
 
@@ -259,7 +267,7 @@ def with_head_vectors(params: Any, vectors: Any) -> Any:
     return {**params, "head": {**params["head"], VECTORS: vectors}}
 
 
-def on_prototypes(objective: Objective, model: Any) -> Objective:
+def use_prototypes(objective: Objective, model: Any) -> Objective:
     """The objective with the prototypes of the round for the vectors of the classes; no gradient reaches them."""
     del model
 
@@ -306,7 +314,7 @@ def class_sums(
     return totals, np.bincount(labels, minlength=num_classes).astype(features.dtype)
 
 
-def drawn_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name: str) -> np.ndarray:
+def draw_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name: str) -> np.ndarray:
     """At most so many examples of each class, drawn by a name; 0 = all.
 
     Example:

@@ -1,8 +1,9 @@
 """Backends of the episodic memory, which store rows of the stream in the train state or on the host.
 
-Both have one interface. `InState` stores a memory of `memjax.lifelong.memory` in `TrainState.method`. `OnHost` stores a
-`HostMemory` outside the train state, which then has an `Exchange`: the host puts the rows to replay into it before an
-update, and takes the rows that the update offers out of it afterwards. Both backends draw and store the same rows.
+Both have one interface. `DeviceMemoryBackend` stores a memory of `memjax.lifelong.memory` in `TrainState.method`.
+`HostMemoryBackend` stores a `HostMemory` outside the train state, which then has a `HostExchange`: the host puts the
+rows to replay into it before an update, and takes the rows that the update offers out of it afterwards. Both backends
+draw and store the same rows.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.memory import Nearest
-from memjax.lifelong.policies import Entries, Offered, Policy, seen_again
+from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy, add_forgetting_events
 from memjax.lifelong.streams import TASK
 from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout
-from memjax.training.stages import Host
+from memjax.training.stages import HostArrays
 from memjax.training.step import TrainState
 from memjax.typing import Batch, Sum, tree_dataclass
 
 __all__ = [
     "EPISODES",
     "PURPOSES",
-    "Episodes",
-    "Exchange",
-    "InState",
+    "MemoryOptions",
+    "HostExchange",
+    "DeviceMemoryBackend",
     "OfRows",
-    "OnHost",
+    "HostMemoryBackend",
     "Store",
-    "filled",
-    "purpose_key",
+    "fill_memory",
+    "key_for",
 ]
 
 EPISODES = "episodes"
-"""Name in `TrainState.method` of the episodic memory, or of the `Exchange` with a memory on the host."""
+"""Name in `TrainState.method` of the episodic memory, or of the `HostExchange` with a memory on the host."""
 UPDATES = "updates"
 """Name in `TrainState.method` of the number of updates that have read the stream. Methods without other updates use
 `TrainState.step` instead."""
@@ -52,21 +53,21 @@ PURPOSES = {
 """Numbers that are folded into random keys by purpose, so that a new purpose leaves the others' numbers unchanged."""
 
 
-def purpose_key(key: Any, purpose: str, number: Any) -> Any:
+def key_for(key: Any, purpose: str, number: Any) -> Any:
     """Derives the random key of a purpose of `PURPOSES` and a counter, such as the number of an update."""
     return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
 
 
-def drawing_key(state: TrainState) -> Any:
+def replay_key(state: TrainState) -> Any:
     """Derives the random key that draws the rows to replay in the next update."""
-    return jax.random.fold_in(purpose_key(state.key, "replay", state.step), 0)
+    return jax.random.fold_in(key_for(state.key, "replay", state.step), 0)
 
 
 OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
 """A function `f(model, variables, method_state, rows)` of a batch `[rows, ...]` that returns an array `[rows, ...]`."""
 
 
-class Episodes(NamedTuple):
+class MemoryOptions(NamedTuple):
     """Options of an episodic memory: its size, its place, and which rows of the stream are written to it.
 
     Attributes:
@@ -92,7 +93,7 @@ class Episodes(NamedTuple):
     groups: Literal["class", "task"] = "class"
     scores: OfRows | None = None
     again: OfRows | None = None
-    metrics: Mapping[str, Callable[[Entries, Offered], Sum]] = {}
+    metrics: Mapping[str, Callable[[MemoryEntries, CandidateRows], Sum]] = {}
     of_each_task: bool = False
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
@@ -126,7 +127,7 @@ class Episodes(NamedTuple):
         return lines
 
 
-class InState:
+class DeviceMemoryBackend:
     """An episodic memory on the devices, as a part of the train state.
 
     The argument `kept` of its methods is the memory: the result of `init`, as the last update has left it.
@@ -136,7 +137,7 @@ class InState:
       outside: Whether the memory is searched outside of compiled programs.
     """
 
-    host, outside = Host(), False
+    host, outside = HostArrays(), False
 
     def __init__(self, row: Batch, capacity: int, key_dim: int, policy: Policy, layout: Layout | None = None):
         self._sizes, self._policy = (row, capacity, key_dim), policy
@@ -144,7 +145,7 @@ class InState:
         split = layout.axes("entries", capacity) if layout else ()
         self._where: dict[str, Any] = {"axis": split, "mesh": layout.mesh} if layout and split else {}
 
-    def init(self) -> episodic.EpisodicMemory:
+    def init(self) -> episodic.EpisodicMemoryState:
         """Returns an empty memory."""
         return episodic.init_memory(*self._sizes)
 
@@ -152,7 +153,7 @@ class InState:
         """Draws rows at random. See `memjax.lifelong.memory.sample`."""
         return episodic.sample(kept, key, number, replace=replace)[0]
 
-    def seen_again(self, kept: Any, ids: Any, right: Any) -> episodic.EpisodicMemory:
+    def seen_again(self, kept: Any, ids: Any, right: Any) -> episodic.EpisodicMemoryState:
         """Updates the forgetting counts of replayed rows.
 
         Args:
@@ -160,18 +161,18 @@ class InState:
           ids: Ids of the replayed rows. -1 for a row that is left out.
           right: Whether each row was answered correctly, bool `[rows]`.
         """
-        return episodic.set_scores(kept, ids, seen_again(kept.scores[ids], right))
+        return episodic.set_scores(kept, ids, add_forgetting_events(kept.scores[ids], right))
 
     def drawn(self, kept: Any, key: Any, number: int, *, replace: bool) -> Any:
         """Draws the ids of the rows that `sample` returns for the key."""
         return episodic.draw(kept.count, kept.capacity, key, number, replace=replace)
 
-    def measure(self, kept: Any, metric: Callable[[Entries, Offered], Sum], offered: dict[str, Any]) -> Sum:
+    def measure(self, kept: Any, metric: Callable[[MemoryEntries, CandidateRows], Sum], offered: dict[str, Any]) -> Sum:
         """Computes a metric of rows that are offered to the memory."""
         candidates = [offered[name] for name in ("rows", "keys", "groups", "scores", "weights")]
-        return metric(kept.entries, episodic.offer(kept, *candidates))
+        return metric(kept.entries, episodic.make_candidates(kept, *candidates))
 
-    def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> episodic.EpisodicMemory:
+    def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> episodic.EpisodicMemoryState:
         """Writes rows to the memory. `offered` has the arguments of `memjax.lifelong.memory.write` but its policy."""
         return episodic.write(kept, key=key, policy=self._policy, **offered)
 
@@ -185,11 +186,11 @@ class InState:
 
     def take(self, kept: Any, ids: Any) -> Batch:
         """Returns the rows with these ids."""
-        return episodic.take(kept, ids)
+        return episodic.read_slots(kept, ids)
 
 
 @tree_dataclass
-class Exchange:
+class HostExchange:
     """Rows that pass between an update and a memory on the host. They are zeros between updates.
 
     Attributes:
@@ -201,12 +202,12 @@ class Exchange:
     offered: Any = dataclasses.field(metadata=axes_of())
 
 
-class OnHost:
-    """An episodic memory on the host, with the interface of `InState`. Every update waits for it.
+class HostMemoryBackend:
+    """An episodic memory on the host, with the interface of `DeviceMemoryBackend`. Every update waits for it.
 
     Attributes:
       memory: Memory with the rows.
-      host: Functions that save, restore and exchange the rows of the memory. See `Learner.host`.
+      host: Functions that save, restore and exchange the rows of the memory. See `Learner.host_arrays`.
       outside: Whether the memory is searched outside of compiled programs.
     """
 
@@ -242,22 +243,22 @@ class OnHost:
             raise ValueError(f"lifelong.method.memory.place: {what}, allowed: 'device', or one process")
         self.memory, self._policy, self._offered = memory, policy, offered
         self._reads, self._rows, self._replace, self._split = reads, rows, replace, split
-        self.host = Host(memory.arrays, memory.restore, self._before, self._after)
+        self.host = HostArrays(memory.arrays, memory.restore, self._before, self._after)
 
-    def init(self) -> Exchange:
+    def init(self) -> HostExchange:
         """Returns an exchange of zeros."""
         replayed = jax.tree.map(
             lambda leaf: jnp.zeros((self._rows, *leaf.shape[1:]), leaf.dtype), self._offered["rows"]
         )
         empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._offered)
-        return Exchange(replayed if self._rows else None, empty)
+        return HostExchange(replayed if self._rows else None, empty)
 
     def sample(self, kept: Any, key: Any, number: int, *, replace: bool) -> Batch:
-        """Returns the rows that the host has drawn before the update, with the key of `drawing_key`."""
+        """Returns the rows that the host has drawn before the update, with the key of `replay_key`."""
         del key, number, replace
         return kept.drawn
 
-    def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> Exchange:
+    def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> HostExchange:
         """Puts offered rows into the exchange. The host writes them after the update."""
         del key
         return dataclasses.replace(kept, offered=offered)
@@ -281,7 +282,7 @@ class OnHost:
         """Returns the state with the rows to replay in its exchange."""
         if not self._reads(kind):
             return state
-        replayed, _ = self.memory.sample(drawing_key(state), self._rows, replace=self._replace)
+        replayed, _ = self.memory.sample(replay_key(state), self._rows, replace=self._replace)
         return self._with_exchange(state, dataclasses.replace(state.method[EPISODES], drawn=replayed))
 
     def _after(self, state: TrainState, kind: str, batch: Any) -> TrainState:
@@ -289,23 +290,23 @@ class OnHost:
         del kind
         if batch is not None:
             # The counter was raised by the update already. A skipped update has rows of weight 0, so none is written.
-            key = purpose_key(state.key, "write", state.method.get(UPDATES, state.step) - 1)
+            key = key_for(state.key, "write", state.method.get(UPDATES, state.step) - 1)
             self.memory.write(key=key, policy=self._policy, **state.method[EPISODES].offered)
         return self._with_exchange(state, self.init())
 
-    def _with_exchange(self, state: TrainState, new: Exchange) -> TrainState:
+    def _with_exchange(self, state: TrainState, new: HostExchange) -> TrainState:
         """Returns the state with a new exchange, placed on the devices of the old one."""
         put = lambda leaf, old: jax.device_put(leaf, old.sharding) if self._split else jnp.asarray(leaf)
         exchange = jax.tree.map(put, new, state.method[EPISODES])
         return dataclasses.replace(state, method={**state.method, EPISODES: exchange})
 
 
-Store = InState | OnHost
+Store = DeviceMemoryBackend | HostMemoryBackend
 
 
-def filled(
-    memory: episodic.EpisodicMemory, experiment: Experiment, examples: Examples, key: Any
-) -> episodic.EpisodicMemory:
+def fill_memory(
+    memory: episodic.EpisodicMemoryState, experiment: Experiment, examples: Examples, key: Any
+) -> episodic.EpisodicMemoryState:
     """Writes given examples to a memory, in their order and each once.
 
     Args:
@@ -320,8 +321,8 @@ def filled(
 
 
 @jax.jit
-def _write_rows(memory: episodic.EpisodicMemory, rows: Batch, key: Any) -> episodic.EpisodicMemory:
-    return episodic.write(memory, rows, key, policies.write_all("drop"), groups=rows.extras.get(TASK))
+def _write_rows(memory: episodic.EpisodicMemoryState, rows: Batch, key: Any) -> episodic.EpisodicMemoryState:
+    return episodic.write(memory, rows, key, policies.write_all_policy("drop"), groups=rows.extras.get(TASK))
 
 
 def _draw_ids(count: Any, capacity: int, keys: Any, number: int) -> Any:

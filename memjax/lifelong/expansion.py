@@ -35,18 +35,18 @@ from memjax.training.checkpoints import flatten
 __all__ = [
     "Growth",
     "Sources",
-    "compose",
-    "contract",
+    "compose_sources",
+    "contract_params",
     "copied_layers",
-    "copies",
+    "copy_sources",
     "copy_layers",
-    "counts",
-    "divided_norm",
+    "copy_counts",
+    "scaled_norm_path",
     "expand",
     "expand_gradients",
     "expand_moments",
     "expand_params",
-    "norm_weights",
+    "norm_entry_weights",
 ]
 
 Sources = np.ndarray
@@ -63,7 +63,7 @@ ENTRIES = "vocabulary/embedding"
 # Maps
 
 
-def copies(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed: Any = 0) -> Sources:
+def copy_sources(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed: Any = 0) -> Sources:
     """Chooses the old index that each of `new` indices copies; the first `old` indices copy themselves.
 
     Args:
@@ -88,7 +88,7 @@ def copies(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed
     return np.concatenate([np.arange(old), added])
 
 
-def counts(sources: Sources) -> np.ndarray:
+def copy_counts(sources: Sources) -> np.ndarray:
     """Counts, for every new index, how many new indices copy the same old index.
 
     Args:
@@ -104,7 +104,7 @@ def counts(sources: Sources) -> np.ndarray:
     return np.bincount(sources)[sources]
 
 
-def compose(first: Sources, second: Sources) -> Sources:
+def compose_sources(first: Sources, second: Sources) -> Sources:
     """Combines the sources of two growths, one after the other, into those of a single growth.
 
     Its copy counts follow from the result (`counts`); they are not products of the counts of both growths.
@@ -218,11 +218,14 @@ class Growth(NamedTuple):
                     what = f"given others for layers {first} and {place}, copies of one"
                     raise ValueError(f"growth: {what}, allowed: the same, or two growths one after the other")
         of_layer = lambda mine, theirs: tuple(
-            compose(mine[old], theirs[self.layers.index(old)]) for old in range(len(mine))
+            compose_sources(mine[old], theirs[self.layers.index(old)]) for old in range(len(mine))
         )
         layers = tuple(self.layers[layer] for layer in other.layers)
         return Growth(
-            compose(self.embed, other.embed), of_layer(self.heads, other.heads), of_layer(self.mlp, other.mlp), layers
+            compose_sources(self.embed, other.embed),
+            of_layer(self.heads, other.heads),
+            of_layer(self.mlp, other.mlp),
+            layers,
         )
 
     def widths(self, layer: int | None) -> dict[str, Sources]:
@@ -279,7 +282,7 @@ def _plan_growth(
             raise ValueError(f"{path}: given {shape[axis]} entries of {name}, allowed: a multiple of {old * inner}")
         blocks = np.arange(outer)[:, None, None] * old * inner
         axes[axis] = (blocks + sources[None, :, None] * inner + np.arange(inner)).reshape(-1)
-        numbers[axis] = np.tile(np.repeat(counts(sources), inner), outer)
+        numbers[axis] = np.tile(np.repeat(copy_counts(sources), inner), outer)
     read = None
     if path in TRANSPOSED:
         read = len(shape) - 1
@@ -394,7 +397,9 @@ def expand_params(
     return _map_widths(params, names, growth, head_dim, change)
 
 
-def contract(params: Mapping[str, Any], names: Mapping[str, Any], growth: Growth, *, head_dim: int) -> dict[str, Any]:
+def contract_params(
+    params: Mapping[str, Any], names: Mapping[str, Any], growth: Growth, *, head_dim: int
+) -> dict[str, Any]:
     """Shrinks widened parameters to the old width: the left inverse of `expand_params` without a divided norm.
 
     Rows that were divided are summed over their copies. Of all other entries the first copy is taken.
@@ -449,7 +454,7 @@ def _zero_residual_outputs(layer: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def norm_weights(before: Any, sources: Sources) -> Array:
+def norm_entry_weights(before: Any, sources: Sources) -> Array:
     """Returns the weights of the entries in the norms of a wider model: copies share the weight of their source.
 
     Args:
@@ -464,7 +469,7 @@ def norm_weights(before: Any, sources: Sources) -> Array:
       [0.25 0.5  0.25]
     """
     before = jnp.asarray(before)
-    return before[sources] / counts(sources).astype(before.dtype)
+    return before[sources] / copy_counts(sources).astype(before.dtype)
 
 
 # Models
@@ -509,10 +514,10 @@ def expand(
     shapes, head_dim = jax.eval_shape(lambda: make(bigger)), model.stack.layers[0].attention.head_dim
     tied, untied = TRANSPOSED[0] not in flatten(split["params"]), TRANSPOSED[0] in flatten(shapes["params"])
     options: dict[str, Any] = {"noise": noise, "stddev": stddev, "seed": seed, "factor": factor}
-    options["divided"] = divided_norm(variables["params"], model, shapes["params"])
+    options["divided"] = scaled_norm_path(variables["params"], model, shapes["params"])
     params = expand_params(split["params"], names["params"], growth, head_dim=head_dim, **options)
     if tied and untied:
-        params["vocabulary"]["output"] = params["vocabulary"]["embedding"] / factor / counts(growth.embed)[None]
+        params["vocabulary"]["output"] = params["vocabulary"]["embedding"] / factor / copy_counts(growth.embed)[None]
     expanded = {"params": copy_layers(params, growth, depth)}
     for part in split.keys() - expanded.keys():
         constant = functools.partial(_expand_constant, sources=growth.embed)
@@ -521,7 +526,7 @@ def expand(
     return _with_norm_weights(expanded, shapes, growth)
 
 
-def divided_norm(params: Mapping[str, Any], model: Any, bigger: Mapping[str, Any]) -> str:
+def scaled_norm_path(params: Mapping[str, Any], model: Any, bigger: Mapping[str, Any]) -> str:
     """Returns the beginning of the path of the norm that is divided if both models tie their output weights.
 
     Args:
@@ -541,7 +546,7 @@ def divided_norm(params: Mapping[str, Any], model: Any, bigger: Mapping[str, Any
 
 def _expand_constant(path: str, leaf: Any, plan: _LeafGrowth, *, sources: Sources) -> Any:
     """Widens an array that is not a parameter: copies share the weights of norms, other arrays are copied."""
-    return norm_weights(leaf, sources) if path.endswith(NORM_WEIGHTS) else plan.copy_entries(leaf)
+    return norm_entry_weights(leaf, sources) if path.endswith(NORM_WEIGHTS) else plan.copy_entries(leaf)
 
 
 def _with_norm_weights(expanded: dict[str, Any], shapes: Mapping[str, Any], growth: Growth) -> dict[str, Any]:
@@ -552,7 +557,7 @@ def _with_norm_weights(expanded: dict[str, Any], shapes: Mapping[str, Any], grow
     for path, shape in wanted.items():
         if path.endswith(NORM_WEIGHTS) and path not in arrays:
             equal = np.full(old, 1 / old, jnp.promote_types(dtype, jnp.float32))
-            weights = norm_weights(equal, growth.embed)
+            weights = norm_entry_weights(equal, growth.embed)
             arrays[path] = jnp.tile(weights, (*shape.shape[:-1], 1)) if shape.ndim > 1 else weights
     for path in {**wanted, **arrays}:
         wanted_leaf, leaf = wanted.get(path), arrays.get(path)

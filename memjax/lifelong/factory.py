@@ -20,11 +20,11 @@ from memjax.training.capacity import available_bytes
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
-from memjax.training.runs import grown, load_config, run_path, takes_tasks
+from memjax.training.runs import config_after_growth, load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
-from memjax.training.stages import GROWTH, Learner, Lineage, Stage, count_steps, phase_key
+from memjax.training.stages import GROWTH, GrowthHistory, Learner, Stage, count_steps, phase_key
 
-__all__ = ["course_of", "lineages", "load_run", "make_learner", "train"]
+__all__ = ["make_learner_and_stages", "growth_histories", "load_run", "make_learner", "train"]
 
 
 def make_method(settings: Any) -> Method:
@@ -41,7 +41,7 @@ def make_method(settings: Any) -> Method:
     return make(**settings.arguments())
 
 
-def lineages(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[Lineage]:
+def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
     """How the model will have grown by each task of a stream; nothing is trained.
 
     Args:
@@ -52,14 +52,14 @@ def lineages(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> l
       ValueError: the sizes of a method that do not follow each other.
     """
     assert config.lifelong is not None
-    method, found = make_method(config.lifelong.method), list[Lineage]([()])
+    method, found = make_method(config.lifelong.method), list[GrowthHistory]([()])
     for index in range(1, len(config.lifelong.tasks)):
-        step = method.growth(grown(config, found[-1]), index, found[-1], key_of(index))
+        step = method.growth(config_after_growth(config, found[-1]), index, found[-1], key_of(index))
         found.append((*found[-1], step) if step else found[-1])
     return found
 
 
-def check_generations(experiment: Experiment, method: Method, planned: Sequence[Lineage]) -> None:
+def check_growth(experiment: Experiment, method: Method, planned: Sequence[GrowthHistory]) -> None:
     """Refuses a stream in which the model cannot become what a later task is to have; shapes are all that is made.
 
     Args:
@@ -75,7 +75,7 @@ def check_generations(experiment: Experiment, method: Method, planned: Sequence[
         if after == before or method.grow is None:
             continue
         try:
-            small, big = experiment.grown(before), experiment.grown(after)
+            small, big = experiment.with_growth(before), experiment.with_growth(after)
             validate(big.config)
             check_sizes(big.config, available_bytes())
             old, new = old or state_shapes(method, small), state_shapes(method, big)
@@ -90,10 +90,10 @@ def check_generations(experiment: Experiment, method: Method, planned: Sequence[
 def state_shapes(method: Method, experiment: Experiment) -> Any:
     """Of the train state that training begins with."""
     learner = method.learner(experiment, None, make_objective)
-    return jax.eval_shape(lambda: learner.init(learner.variables()))
+    return jax.eval_shape(lambda: learner.init(learner.make_variables()))
 
 
-def check_lineage(lineage: Lineage, planned: Lineage) -> None:
+def check_growth_history(lineage: GrowthHistory, planned: GrowthHistory) -> None:
     """Refuses a checkpoint whose model has grown otherwise than that of the run.
 
     Args:
@@ -120,11 +120,11 @@ def make_learner(
 ) -> Learner:
     """The learner of any configuration: that of its method, where it has one."""
     if experiment.config.lifelong is None:
-        return loop.plain_learner(experiment, layout, objective)
+        return loop.make_plain_learner(experiment, layout, objective)
     return make_method(experiment.config.lifelong.method).learner(experiment, layout, objective)
 
 
-def course_of(
+def make_learner_and_stages(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
     """The learner and the stages of a configuration with tasks (see `memjax.training.loop.train`)."""
@@ -140,12 +140,14 @@ def course_of(
     # A task begins, and its model grows, with the first of its stages.
     first = {stage.task: number for number, stage in reversed([*enumerate(stages)])}
     names, seed = [task.name for task in settings_of(experiment).in_order], experiment.config.training.seed
-    planned = lineages(experiment.config, lambda index: phase_key(seed, first.get(names[index], index), "before"))
-    check_generations(experiment, method, planned)
+    planned = growth_histories(
+        experiment.config, lambda index: phase_key(seed, first.get(names[index], index), "before")
+    )
+    check_growth(experiment, method, planned)
 
-    def make(lineage: Lineage) -> Learner:
-        check_lineage(lineage, planned[-1])
-        return method.learner(experiment.grown(lineage), layout, objective)
+    def make(lineage: GrowthHistory) -> Learner:
+        check_growth_history(lineage, planned[-1])
+        return method.learner(experiment.with_growth(lineage), layout, objective)
 
     return make, stages
 
@@ -169,7 +171,7 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
     if not config.evaluations:
         own = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
         config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.in_order))
-    return loop.train(config, **{"course": course_of, **arguments})
+    return loop.train(config, **{"course": make_learner_and_stages, **arguments})
 
 
 def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:

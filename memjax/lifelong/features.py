@@ -28,7 +28,7 @@ from memjax.models.text_encoder import TextEncoder, mean_pooling
 from memjax.programs import jit_by_model
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import check_start, load_arrays
-from memjax.training.runs import check_tokenizer, grown, load_config, open_tokenizer
+from memjax.training.runs import check_tokenizer, config_after_growth, load_config, open_tokenizer
 from memjax.training.variables import COLLECTIONS, join_arrays, name_arrays
 
 __all__ = [
@@ -73,7 +73,7 @@ def open_encoder(run: str | Path) -> FrozenEncoder:
     """
     _, arrays, extra = load_arrays(run)
     config, tokenizer = load_config(run), open_tokenizer(run, extra.get("tokenizer"))
-    made = make_experiment(grown(config, extra.get("lineage", ())), tokenizer=tokenizer)
+    made = make_experiment(config_after_growth(config, extra.get("lineage", ())), tokenizer=tokenizer)
     if not isinstance(made.model, TextEncoder):
         raise ValueError(f"run: given {run} of a {type(made.model).__name__}, allowed: a run of a text encoder")
     check_tokenizer(made.fingerprint, extra.get("tokenizer"), run)

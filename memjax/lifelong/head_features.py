@@ -21,10 +21,10 @@ from memjax.models.similarity_head import ALIGNMENT, VECTORS, align
 from memjax.training.experiment import Experiment
 from memjax.training.objective import model_collections, read_segment
 
-__all__ = ["Read", "class_marks", "compared", "features_of", "principal_axes", "read_features"]
+__all__ = ["HeadFeatures", "class_vectors_of_head", "align_features", "features_of", "principal_axes", "read_features"]
 
 
-class Read(NamedTuple):
+class HeadFeatures(NamedTuple):
     """Examples with what the head reads of them.
 
     Attributes:
@@ -40,7 +40,7 @@ class Read(NamedTuple):
 
 def read_features(
     experiment: Experiment, variables: Mapping[str, Any], examples: Examples, evaluation: Evaluation | None = None
-) -> Read:
+) -> HeadFeatures:
     """What the head reads of examples, in evaluation mode.
 
     Args:
@@ -64,7 +64,7 @@ def read_features(
         there = batch.weights[:, 0] > 0
         read = np.asarray(features(own, batch), np.float32)
         found.append((read[there], batch.targets[there, 0], batch.extras[EXAMPLE][there]))
-    return Read(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    return HeadFeatures(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
 @functools.lru_cache(maxsize=4)
@@ -79,13 +79,15 @@ def features_of(model: Any, variables: Mapping[str, Any], rows: Any) -> Float[An
     return read_segment(bare, variables, bare.init_state(len(rows.inputs)), rows, deterministic=True)[0][:, 0]
 
 
-def compared(variables: Mapping[str, Any], features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
+def align_features(
+    variables: Mapping[str, Any], features: Float[np.ndarray, "rows dim"]
+) -> Float[np.ndarray, "rows dim"]:
     """Features, or vectors of classes, as a head compares them: behind the linear map of a method that aligns them."""
     held = variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
     return features if held is None else np.asarray(align(held, jnp.asarray(features)))
 
 
-def class_marks(model: Any, variables: Mapping[str, Any]) -> Float[np.ndarray, "classes dim"] | None:
+def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.ndarray, "classes dim"] | None:
     """What a head of similarities compares features with: a vector of each class, or its prototype where the method has
     some; None of other heads.
 
@@ -96,7 +98,7 @@ def class_marks(model: Any, variables: Mapping[str, Any]) -> Float[np.ndarray, "
     vectors = variables["params"].get("head", {}).get(VECTORS)
     if vectors is None and getattr(model.head, "named", False):
         vectors = model.apply(model_collections(variables), model.all_names(), method="name_vectors")
-    return None if vectors is None else compared(variables, np.asarray(vectors, np.float32))
+    return None if vectors is None else align_features(variables, np.asarray(vectors, np.float32))
 
 
 def principal_axes(

@@ -21,8 +21,18 @@ from memjax.datastore.index import (
     merge_neighbors,
 )
 from memjax.datastore.scann import ScannIndex, ScannSettings, build_scann_in_memory
-from memjax.lifelong.memory import Nearest, decide, draw, init_memory, moves, offer, only_valid, search, shares
-from memjax.lifelong.policies import Entries, Policy
+from memjax.lifelong.memory import (
+    Nearest,
+    assign_slots,
+    draw,
+    group_shares,
+    init_memory,
+    make_candidates,
+    mask_invalid,
+    plan_compaction,
+    search,
+)
+from memjax.lifelong.policies import MemoryEntries, Policy
 from memjax.typing import Batch
 
 __all__ = ["HostMemory"]
@@ -90,7 +100,7 @@ class HostMemory:
         self.groups = np.full(capacity, -1, np.int32)
         self.count = self.offered = self.written = 0
         self._index, self._settings = index, settings or ScannSettings()
-        self._built: dict[str, _Built] = {}
+        self._built: dict[str, _IndexedSlots] = {}
         # Of this memory, not of the process: a policy is another object in every run.
         self._deciders: dict[Policy, Any] = {}
 
@@ -100,10 +110,10 @@ class HostMemory:
         return len(self.groups)
 
     @property
-    def entries(self) -> Entries:
+    def entries(self) -> MemoryEntries:
         """As policies see it."""
         counters = (np.int32(value) for value in (self.count, self.offered, self.written))
-        return Entries(self.keys, self.groups, self.scores, *counters)
+        return MemoryEntries(self.keys, self.groups, self.scores, *counters)
 
     def write(
         self,
@@ -120,12 +130,12 @@ class HostMemory:
         finite.
         """
         rows, keys, groups, scores, weights = jax.device_get((rows, keys, groups, scores, weights))
-        offered = offer(self, rows, keys, groups, scores, weights)
+        offered = make_candidates(self, rows, keys, groups, scores, weights)
         if keys is not None and (bad := offered.present & ~np.isfinite(keys).all(axis=-1)).any():
             raise ValueError(f"keys: given row {np.argmax(bad)} that is NaN or infinite; they must be finite")
         with _on_host():
             if policy not in self._deciders:
-                self._deciders[policy] = jax.jit(functools.partial(decide, policy=policy))
+                self._deciders[policy] = jax.jit(functools.partial(assign_slots, policy=policy))
             new = jax.device_get(self._deciders[policy](self.entries, offered, _to_host(key)))
         given = new.slots < self.capacity
         slots = new.slots[given]
@@ -144,10 +154,10 @@ class HostMemory:
         return self.take(ids), (ids >= 0).astype(np.float32)
 
     def take(self, ids: Int[Any, " *some"]) -> Batch:
-        """As `memjax.lifelong.memory.take`."""
+        """As `memjax.lifelong.memory.read_slots`."""
         ids = np.asarray(ids)
         valid = (ids >= 0) & (ids < self.count)
-        return only_valid(jax.tree.map(lambda leaf: leaf[np.where(valid, ids, 0)], self.rows), valid)
+        return mask_invalid(jax.tree.map(lambda leaf: leaf[np.where(valid, ids, 0)], self.rows), valid)
 
     def nearest(
         self, queries: Shaped[Any, "queries key_dim"], number: int, *, metric: Metric = "squared_l2"
@@ -245,7 +255,7 @@ class HostMemory:
         built = self._built.get(metric)
         if built is None or 2 * np.count_nonzero(built.fresh[: self.count]) >= self.count:
             index = build_scann_in_memory(self.keys[: self.count], metric=metric, settings=self._settings)
-            built = self._built[metric] = _Built(index, np.arange(self.capacity) >= self.count)
+            built = self._built[metric] = _IndexedSlots(index, np.arange(self.capacity) >= self.count)
         stale = built.fresh.copy()
         stale[self.count :] = True
         replaced = int(np.count_nonzero(stale[: built.index.entries]))
@@ -260,7 +270,7 @@ COUNTERS = ("count", "offered", "written")
 
 
 @dataclasses.dataclass
-class _Built:
+class _IndexedSlots:
     """An index, and the slots whose keys it does not know: `fresh`, bool `[capacity]`."""
 
     index: ScannIndex
@@ -268,8 +278,8 @@ class _Built:
 
 
 _draw = jax.jit(draw, static_argnames=("capacity", "number", "replace"))
-_moves = jax.jit(moves, static_argnames="capacity")
-_shares = jax.jit(shares, static_argnames="num_groups")
+_moves = jax.jit(plan_compaction, static_argnames="capacity")
+_shares = jax.jit(group_shares, static_argnames="num_groups")
 _search = jax.jit(search, static_argnames=("number", "metric"))
 
 

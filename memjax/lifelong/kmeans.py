@@ -9,10 +9,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.typing import Leaf
 
-__all__ = ["Clusters", "kmeans", "select_examples"]
+__all__ = ["KMeansResult", "kmeans", "select_examples"]
 
 
-class Clusters(NamedTuple):
+class KMeansResult(NamedTuple):
     """Of points.
 
     Attributes:
@@ -34,7 +34,7 @@ def kmeans(
     *,
     iterations: int = 20,
     present: Bool[Array, " points"] | None = None,
-) -> Clusters:
+) -> KMeansResult:
     """Lloyd's algorithm from the start of k-means++ (Arthur and Vassilvitskii 2007); may be called inside `jax.jit`.
 
     A cluster without points moves to the point that is farthest from its centroid.
@@ -73,7 +73,7 @@ def kmeans(
 
     centroids, inertia = lax.scan(step, _start(points, num_clusters, key, there), None, iterations)
     nearest, squares = _assign(points, centroids)
-    return Clusters(centroids, nearest, jnp.append(inertia, jnp.sum(squares * real)))
+    return KMeansResult(centroids, nearest, jnp.append(inertia, jnp.sum(squares * real)))
 
 
 def select_examples(

@@ -28,24 +28,24 @@ from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
-from memjax.lifelong.compose import Lay, Replayed, Rule, as_it_is, compose
+from memjax.lifelong.compose import Component, ObjectiveWrapper, ReplayOptions, chain_components, identity_wrapper
 from memjax.lifelong.contract import Method, Phase, TaskInfo
-from memjax.lifelong.episodes import EPISODES, Episodes, filled, purpose_key
-from memjax.lifelong.streams import TASK, Chosen, JoinedExamples, Part
+from memjax.lifelong.episodes import EPISODES, MemoryOptions, fill_memory, key_for
+from memjax.lifelong.streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout
-from memjax.training.stages import Change, Context, Learner, Needs, keep
+from memjax.training.stages import Learner, PhaseContext, PhaseResult, Requirements, do_nothing
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Aux, Batch, SegmentLoss
 
 __all__ = [
-    "Written",
+    "GeneratedSamples",
     "lamol",
     "language_rows",
     "num_samples",
-    "split_at_mark",
+    "split_at_answer_mark",
     "with_language_modeling",
     "write_samples",
 ]
@@ -75,32 +75,34 @@ class How(NamedTuple):
 def lamol(**fields: Any) -> Method:
     """The method; `fields` are those of `How`."""
     how = How(**fields)
-    needs = Needs(boundaries=True, tasks_in_training=how.tokens == "task")
+    needs = Requirements(boundaries=True, tasks_in_training=how.tokens == "task")
     kept: dict[str, Any] = {}
     if how.share:
         # Nothing of the stream is kept: what is written comes before a task.
-        memory = Episodes(how.capacity, policies.random_write(0.0), setting="lifelong.method.capacity")
-        kept = {"memory": memory, "replay": Replayed(how.rows, "mixed", how.every)}
-    composed = lambda lay: compose(Rule("lamol", stream=lay, memory=lay, needs=needs), **kept)
+        memory = MemoryOptions(how.capacity, policies.random_policy(0.0), setting="lifelong.method.capacity")
+        kept = {"memory": memory, "replay": ReplayOptions(how.rows, "mixed", how.every)}
+    composed = lambda lay: chain_components(
+        Component("lamol", wrap_stream_loss=lay, wrap_replay_loss=lay, requirements=needs), **kept
+    )
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         task: Any = experiment.config.task
         marks = Marks.of(experiment.model.vocabulary.vocab_size, task.max_tasks)
-        lay = reading_texts(how, marks) if how.language_weight else as_it_is
+        lay = add_language_modeling_loss(how, marks) if how.language_weight else identity_wrapper
         return composed(lay).learner(experiment, layout, objective)
 
     def before(task: TaskInfo) -> Phase:
         if not task.index or not how.share:
-            return keep
+            return do_nothing
         size = num_samples(how.share, len(task.parts[task.index].examples), task.index)
         if size > how.capacity:
             what = (
                 f"given {how.capacity}, allowed: at least {size}, the rows that {how.share:g} of task {task.index} are"
             )
             raise ValueError(f"lifelong.method.capacity: {what}")
-        return lambda state, context: Change(refilled(how, task, size, state, context), context.lineage)
+        return lambda state, context: PhaseResult(refill_memory(how, task, size, state, context), context.lineage)
 
-    return composed(as_it_is)._replace(learner=learner, before=before)
+    return composed(identity_wrapper)._replace(learner=learner, before=before)
 
 
 def num_samples(share: float, examples: int, earlier: int) -> int:
@@ -122,7 +124,7 @@ def num_samples(share: float, examples: int, earlier: int) -> int:
 # The loss of whole texts
 
 
-def reading_texts(how: How, marks: Marks) -> Lay:
+def add_language_modeling_loss(how: How, marks: Marks) -> ObjectiveWrapper:
     """Over the objective of answers that of the whole text."""
 
     def lay(objective: Objective, model: Any) -> Objective:
@@ -152,7 +154,7 @@ def with_language_modeling(loss: SegmentLoss, model: Any, rows: Callable[[Batch]
     def both(variables: Any, memory: Any, segment: Batch, key: Any) -> tuple[Any, Any, Any, Aux]:
         memory, batch_stats, nll, aux = loss(variables, memory, segment, key)
         start = model.init_state(segment.inputs.shape[0])
-        _, _, found, _ = read(variables, start, rows(segment), purpose_key(key, "language", 0))
+        _, _, found, _ = read(variables, start, rows(segment), key_for(key, "language", 0))
         return memory, batch_stats, nll, aux + Aux({LANGUAGE: found})
 
     return both
@@ -191,7 +193,7 @@ def language_rows(batch: Batch, marks: Any, *, answer_id: int, answer_weight: fl
 # What is written before a task
 
 
-class Written(NamedTuple):
+class GeneratedSamples(NamedTuple):
     """What a model has written of a task.
 
     Attributes:
@@ -216,7 +218,7 @@ def write_samples(
     temperature: float = 1.0,
     at_once: int = 32,
     stop: Callable[[], None] = lambda: None,
-) -> Written:
+) -> GeneratedSamples:
     """Texts that a model writes after a mark, of which those with exactly one ANS are rows.
 
     A text that has not ended when its row is full is kept as it is, as in the published code.
@@ -236,7 +238,7 @@ def write_samples(
     """
     others = [one for one in tokenizer.reserved if one != tokenizer.answer_id]
     sampling = Sampling(top_k=top_k, temperature=temperature, forbidden=tuple(others))
-    found = Written([], [])
+    found = GeneratedSamples([], [])
     for block, first in enumerate(range(0, number, at_once)):
         stop()
         drawn = (seed + block) % 2**32
@@ -248,14 +250,14 @@ def write_samples(
         }
         rows = generate(model, variables, [[mark]] * at_once, stop_tokens=[tokenizer.end_id], **named)
         for ids in rows[: number - first]:
-            row = split_at_mark(ids, tokenizer.answer_id)
+            row = split_at_answer_mark(ids, tokenizer.answer_id)
             found.texts.append(" ANS ".join(tokenizer.decode(part) for part in _parts(ids, tokenizer.answer_id)))
             if row is not None:
                 found.rows.append(row)
     return found
 
 
-def split_at_mark(ids: Sequence[int], answer_id: int) -> tuple[list[int], list[int]] | None:
+def split_at_answer_mark(ids: Sequence[int], answer_id: int) -> tuple[list[int], list[int]] | None:
     """What stands up to ANS, and behind it; None where there is not exactly one.
 
     Example:
@@ -276,19 +278,19 @@ def _parts(ids: Sequence[int], answer_id: int) -> list[list[int]]:
     return parts
 
 
-def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Context) -> TrainState:
+def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, context: PhaseContext) -> TrainState:
     """The state with rows of earlier tasks in its memory, and no others."""
     experiment, each = task.experiment, size // task.index
     begun, named = time.perf_counter(), {}
     tokenizer, length = experiment.tokenizer, experiment.config.data.segment_length
-    seed = int(jax.random.bits(purpose_key(context.key, "generate", 0)))
-    parts: list[Part] = []
+    seed = int(jax.random.bits(key_for(context.key, "generate", 0)))
+    parts: list[TaskSlice] = []
     first = sum(len(part.examples) for part in task.parts)
     for earlier in range(task.index):
         if how.samples == "real":
             own = task.parts[earlier].examples
             numbers = np.random.default_rng([seed, earlier]).integers(len(own), size=each)
-            parts.append(Part(Chosen(own, numbers), earlier, first))
+            parts.append(TaskSlice(ExampleSubset(own, numbers), earlier, first))
         else:
             mark = tokenizer.generate_id if how.tokens == "shared" else tokenizer.first_task_id + earlier
             found = write_samples(
@@ -307,7 +309,9 @@ def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Co
             kept, texts = len(found.rows), found.texts[:10]
             named[f"kept_{earlier}"], named[f"texts_{earlier}"] = kept / max(each, 1), texts
             context.report(f"task {earlier}: {kept} of {each} texts that were written have one answer mark")
-            parts.append(Part(WrittenExamples(found.rows, tokenizer, length=length, name="written"), earlier, first))
+            parts.append(
+                TaskSlice(WrittenExamples(found.rows, tokenizer, length=length, name="written"), earlier, first)
+            )
         first += each
     seconds = time.perf_counter() - begun
     if how.samples == "generated":
@@ -317,5 +321,5 @@ def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Co
     memory = episodic.delete(memory, jnp.ones(memory.capacity, bool))
     if parts:
         rows = JoinedExamples(parts, tells_task=how.tokens == "task")
-        memory = filled(memory, experiment, rows, context.key)
+        memory = fill_memory(memory, experiment, rows, context.key)
     return dataclasses.replace(state, method={**state.method, EPISODES: memory})

@@ -16,7 +16,15 @@ from memjax.training.metrics import read_metrics
 from memjax.training.restoring import checkpoint_extras, checkpoint_steps
 from memjax.training.stages import GROWTH, PHASES, Position
 
-__all__ = ["KEPT", "Look", "ends_of", "looks_of", "pairs_of", "some_of", "task_ends"]
+__all__ = [
+    "KEPT",
+    "GenerationCheckpoint",
+    "task_end_checkpoints",
+    "generation_checkpoints",
+    "ancestor_pairs",
+    "evenly_spaced",
+    "task_ends",
+]
 
 KEPT = "--training.keep-checkpoints 999"
 """what keeps a checkpoint of every stage"""
@@ -25,10 +33,10 @@ KEPT = "--training.keep-checkpoints 999"
 def task_ends(run: Path | str) -> dict[int, int]:
     """Task -> the checkpoint of its end, of those that a run has kept; tasks count from 0 in their order."""
     lines = read_metrics(Path(run).expanduser() / "metrics.jsonl")
-    return ends_of(lines, checkpoint_steps(run))
+    return task_end_checkpoints(lines, checkpoint_steps(run))
 
 
-def ends_of(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]) -> dict[int, int]:
+def task_end_checkpoints(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]) -> dict[int, int]:
     """Task -> checkpoint, by the lines of a run and the checkpoints that it has.
 
     Args:
@@ -43,13 +51,13 @@ def ends_of(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]) -> dict[int
     after = [line for line in lines if line["kind"] == "evaluation" and line.get("phase") == "after"]
     steps, found = {line.get("stage", 0): line["step"] for line in after}, {}
     for task, (stage, step) in enumerate(sorted(steps.items())):
-        start = Position(step, stage).number
+        start = Position(step, stage).checkpoint_number
         if there := [one for one in kept if start < one <= start + len(PHASES)]:
             found[task] = there[-1]
     return found
 
 
-def some_of(values: Sequence[Any], most: int) -> list[Any]:
+def evenly_spaced(values: Sequence[Any], most: int) -> list[Any]:
     """The first and the last of many, and some between them, evenly.
 
     Example:
@@ -62,7 +70,7 @@ def some_of(values: Sequence[Any], most: int) -> list[Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class GenerationCheckpoint:
     """A checkpoint of a run.
 
     Attributes:
@@ -79,7 +87,7 @@ class Look:
         return f"{self.generation}_{self.updates}"
 
 
-def looks_of(run: Path | str) -> tuple[list[Look], list[Growth]]:
+def generation_checkpoints(run: Path | str) -> tuple[list[GenerationCheckpoint], list[Growth]]:
     """The first and the last checkpoint of each generation of a run, oldest first, and how it has grown in between.
 
     Raises:
@@ -87,7 +95,7 @@ def looks_of(run: Path | str) -> tuple[list[Look], list[Growth]]:
     """
     extras = checkpoint_extras(run)
     looks = [
-        Look(len(extra.get("lineage", ())), Position.read(step, extra["position"], 0).step, step)
+        GenerationCheckpoint(len(extra.get("lineage", ())), Position.read(step, extra["position"], 0).step, step)
         for step, extra in extras.items()
     ]
     own = [[look for look in looks if look.generation == one] for one in sorted({look.generation for look in looks})]
@@ -102,7 +110,7 @@ def looks_of(run: Path | str) -> tuple[list[Look], list[Growth]]:
     ]
 
 
-def pairs_of(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
+def ancestor_pairs(looks: Sequence[GenerationCheckpoint]) -> list[tuple[GenerationCheckpoint, GenerationCheckpoint]]:
     """The last checkpoint of each generation with all of later generations.
 
     Example:

@@ -25,11 +25,11 @@ from memjax.axes import constrain
 from memjax.config import EpisodicMemory
 from memjax.data.examples import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
-from memjax.lifelong.compose import Adapting, Replayed, Rule, compose
+from memjax.lifelong.compose import Component, ReplayOptions, TestTimeAdaptation, chain_components
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, OfRows, Store
-from memjax.lifelong.methods import episodes
-from memjax.training.evaluation import AdaptRows
+from memjax.lifelong.methods import make_memory_options
+from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.objective import model_collections, read_segment
 from memjax.training.sharding import row_shards
 from memjax.training.step import TrainState, model_variables
@@ -62,31 +62,31 @@ def mbpa(
 ) -> Method:
     """The method; `memjax.settings.methods.MbPA` says what its fields mean."""
     keyed = neighbors == "nearest" or memory.policy == "diversity"
-    replayed = Replayed(rows, "sparse", every) if every else None
-    select = selecting(adapted)
+    replayed = ReplayOptions(rows, "sparse", every) if every else None
+    select = make_path_filter(adapted)
     how: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
     how |= {"rule": functools.partial(optax.sgd, momentum=momentum or None)}
     found: dict[str, Any] = {"num_neighbors": num_neighbors, "weights": weights, "metric": metric}
 
-    def adapting_rows(model: Any, store: Store) -> AdaptRows:
+    def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
         given = key if neighbors == "nearest" else None
-        return adapting_each(model, store, neighbors_of(model, store, given, **found), queries, how)
+        return adapt_to_own_neighbors(model, store, neighbors_of(model, store, given, **found), queries, how)
 
     copied = functools.partial(selected, select=select)
-    variables = lambda experiment, store: adapting_variables
-    adapting = Adapting(variables, adapting_rows, "lifelong.method.queries", copied) if steps else None
-    kept = episodes(memory, keys=key_of(key) if keyed else None)
-    return compose(*key_rules(key if keyed else None), memory=kept, replay=replayed, adapting=adapting)
+    variables = lambda experiment, store: adapted_variables
+    adapting = TestTimeAdaptation(variables, adapting_rows, "lifelong.method.queries", copied) if steps else None
+    kept = make_memory_options(memory, keys=key_of(key) if keyed else None)
+    return chain_components(*key_components(key if keyed else None), memory=kept, replay=replayed, adapting=adapting)
 
 
-def key_rules(key: Key | None) -> tuple[Rule, ...]:
+def key_components(key: Key | None) -> tuple[Component, ...]:
     """What keeps the network that keys come from, where they come from one; None = there are no keys."""
     if key in (None, "inputs"):
         return ()
-    return (Rule(KEY_NETWORK, lambda params: jax.tree.map(jnp.copy, params)),)
+    return (Component(KEY_NETWORK, lambda params: jax.tree.map(jnp.copy, params)),)
 
 
-def selecting(adapted: tuple[str, ...]) -> Callable[[str], bool] | None:
+def make_path_filter(adapted: tuple[str, ...]) -> Callable[[str], bool] | None:
     """Whether a path has one of these parts; of none, all have."""
     return (lambda path: any(part in path for part in adapted)) if adapted else None
 
@@ -137,9 +137,9 @@ def neighbors_of(
     return find
 
 
-def adapting_each(
+def adapt_to_own_neighbors(
     model: Any, store: Store, find: Callable[..., tuple[Batch, Any]], queries: int, how: Mapping[str, Any]
-) -> AdaptRows:
+) -> PerRowAdaptation:
     """Every row is answered with parameters that are adapted to its own neighbours.
 
     Args:
@@ -159,7 +159,7 @@ def adapting_each(
         loss = functools.partial(neighbor_nats, model, own)
         return adapted_outputs(loss, predict, *given, batch_size=at_once, **how)
 
-    return AdaptRows(find, score, store.outside, neighbor_examples, neighbor_shares)
+    return PerRowAdaptation(find, score, store.outside, neighbor_examples, neighbor_shares)
 
 
 def neighbor_nats(model: Any, variables: Mapping[str, Any], params: Any, support: Batch) -> Any:
@@ -182,7 +182,7 @@ def neighbor_shares(found: tuple[Batch, Any]) -> Any:
     return found[1]
 
 
-def adapting_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+def adapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
     """The variables of the model, and what rows are adapted with."""
     del support
     named = {name: state.method[name] for name in (EPISODES, KEY_NETWORK) if name in state.method}

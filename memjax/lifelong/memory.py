@@ -29,14 +29,14 @@ from memjax.datastore.exact import middle, nearest_entries
 from memjax.datastore.index import Metric
 from memjax.datastore.sharded import Axis, centre_sharded, nearest_entries_sharded, num_devices
 from memjax.functional.scopes import operation
-from memjax.lifelong.policies import Entries, Offered, Policy
+from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy
 from memjax.typing import Batch, Leaf, tree_dataclass
 
 __all__ = [
-    "EpisodicMemory",
+    "EpisodicMemoryState",
     "Nearest",
-    "Written",
-    "decide",
+    "MemoryUpdate",
+    "assign_slots",
     "delete",
     "draw",
     "init_memory",
@@ -44,13 +44,13 @@ __all__ = [
     "sample",
     "set_scores",
     "statistics",
-    "take",
+    "read_slots",
     "write",
 ]
 
 
 @tree_dataclass
-class EpisodicMemory:
+class EpisodicMemoryState:
     """Rows with what is known of them; those in use are the first `count`, in no particular order.
 
     Three counters, since none follows from the others once a policy is thinning out or rows are deleted.
@@ -79,9 +79,9 @@ class EpisodicMemory:
         return self.groups.shape[0]
 
     @property
-    def entries(self) -> Entries:
+    def entries(self) -> MemoryEntries:
         """As policies see it."""
-        return Entries(self.keys, self.groups, self.scores, self.count, self.offered, self.written)
+        return MemoryEntries(self.keys, self.groups, self.scores, self.count, self.offered, self.written)
 
 
 class Nearest(NamedTuple):
@@ -98,7 +98,7 @@ class Nearest(NamedTuple):
     valid: Leaf
 
 
-class Written(NamedTuple):
+class MemoryUpdate(NamedTuple):
     """What a policy changes.
 
     Attributes:
@@ -116,7 +116,7 @@ class Written(NamedTuple):
     written: Leaf
 
 
-def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemory:
+def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemoryState:
     """An empty memory.
 
     Args:
@@ -140,7 +140,7 @@ def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any =
     if key_dim < 0:
         raise ValueError(f"key_dim: given {key_dim}, allowed: 0 (no keys) or more")
     zero = lambda: jnp.zeros((), jnp.int32)  # a buffer of its own for each, for donation
-    return EpisodicMemory(
+    return EpisodicMemoryState(
         rows=jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row),
         groups=jnp.full(capacity, -1, jnp.int32),
         scores=jnp.zeros(capacity, jnp.float32),
@@ -152,7 +152,7 @@ def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any =
 
 
 def write(
-    memory: EpisodicMemory,
+    memory: EpisodicMemoryState,
     rows: Batch,
     key: Any,
     policy: Policy,
@@ -161,7 +161,7 @@ def write(
     groups: Int[Any, " rows"] | None = None,
     scores: Float[Any, " rows"] | None = None,
     weights: Float[Any, " rows"] | None = None,
-) -> EpisodicMemory:
+) -> EpisodicMemoryState:
     """Offers rows to a policy, and writes those that it gives a slot.
 
     Args:
@@ -178,10 +178,10 @@ def write(
       ValueError: rows of other shapes or dtypes than those of the memory, or keys missing or too many.
     """
     keys = None if keys is None else lax.stop_gradient(jnp.asarray(keys))
-    offered = offer(memory, rows, keys, groups, scores, weights)
-    new = decide(memory.entries, offered, key, policy)
+    offered = make_candidates(memory, rows, keys, groups, scores, weights)
+    new = assign_slots(memory.entries, offered, key, policy)
     put = lambda old, given: old.at[new.slots].set(jnp.asarray(given, old.dtype), mode="drop")
-    return EpisodicMemory(
+    return EpisodicMemoryState(
         rows=jax.tree.map(put, memory.rows, rows),
         groups=put(memory.groups, offered.groups),
         scores=put(memory.scores, new.scores),
@@ -192,7 +192,7 @@ def write(
     )
 
 
-def sample(memory: EpisodicMemory, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
+def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
     """Rows drawn uniformly, and float32 `[number]` weights: 0 = there is no such row.
 
     Args:
@@ -202,10 +202,10 @@ def sample(memory: EpisodicMemory, key: Any, number: int, *, replace: bool = Tru
       replace: False = different rows; those that the memory lacks have weight 0.
     """
     ids = draw(memory.count, memory.capacity, key, number, replace=replace)
-    return take(memory, ids), (ids >= 0).astype(jnp.float32)
+    return read_slots(memory, ids), (ids >= 0).astype(jnp.float32)
 
 
-def take(memory: EpisodicMemory, ids: Int[Any, " *some"]) -> Batch:
+def read_slots(memory: EpisodicMemoryState, ids: Int[Any, " *some"]) -> Batch:
     """The rows of some slots, as the beginnings of documents; what is not in use is padding.
 
     Args:
@@ -214,12 +214,12 @@ def take(memory: EpisodicMemory, ids: Int[Any, " *some"]) -> Batch:
     """
     ids = jnp.asarray(ids)
     valid = (ids >= 0) & (ids < memory.count)
-    return only_valid(jax.tree.map(lambda leaf: leaf[jnp.where(valid, ids, 0)], memory.rows), valid)
+    return mask_invalid(jax.tree.map(lambda leaf: leaf[jnp.where(valid, ids, 0)], memory.rows), valid)
 
 
 @operation
 def nearest(
-    memory: EpisodicMemory,
+    memory: EpisodicMemoryState,
     queries: Float[Array, "queries key_dim"],
     number: int,
     *,
@@ -247,7 +247,7 @@ def nearest(
     return search(queries, memory.keys, memory.count, number, metric=metric, axis=axis, mesh=mesh)
 
 
-def delete(memory: EpisodicMemory, chosen: Shaped[Any, " some"]) -> EpisodicMemory:
+def delete(memory: EpisodicMemoryState, chosen: Shaped[Any, " some"]) -> EpisodicMemoryState:
     """Without some rows; the last ones take their slots. What was in a slot stays there until it is written again.
 
     Args:
@@ -255,19 +255,19 @@ def delete(memory: EpisodicMemory, chosen: Shaped[Any, " some"]) -> EpisodicMemo
       chosen: ids int `[some]` (what is not in use is ignored), or bool `[capacity]`, which moves up to all rows at
         once and needs the space for it.
     """
-    holes, sources, count = moves(memory.count, memory.capacity, chosen)
+    holes, sources, count = plan_compaction(memory.count, memory.capacity, chosen)
     put = lambda leaf: leaf.at[holes].set(leaf[sources], mode="drop")
     rows, groups, scores, keys = jax.tree.map(put, (memory.rows, memory.groups, memory.scores, memory.keys))
     return dataclasses.replace(memory, rows=rows, groups=groups, scores=scores, keys=keys, count=count)
 
 
-def set_scores(memory: EpisodicMemory, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> EpisodicMemory:
+def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> EpisodicMemoryState:
     """With new scores of some rows, such as those that were replayed and forgotten; ids below 0 are ignored."""
     slots = jnp.where(jnp.asarray(ids) < 0, memory.capacity, ids)
     return dataclasses.replace(memory, scores=memory.scores.at[slots].set(scores, mode="drop"))
 
 
-def statistics(memory: EpisodicMemory, num_groups: int) -> dict[str, Any]:
+def statistics(memory: EpisodicMemoryState, num_groups: int) -> dict[str, Any]:
     """Figures of a memory.
 
     Args:
@@ -279,7 +279,7 @@ def statistics(memory: EpisodicMemory, num_groups: int) -> dict[str, Any]:
       float32 `[num_groups]`, of the rows in use; `bytes`, of all arrays.
     """
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
-    return {**shares(memory.entries, num_groups), "bytes": float(size)}
+    return {**group_shares(memory.entries, num_groups), "bytes": float(size)}
 
 
 def draw(
@@ -308,7 +308,7 @@ def draw(
     return jnp.pad(jnp.where(drawn >= 0, ids, -1), (0, max(0, number - capacity)), constant_values=-1)
 
 
-def decide(entries: Entries, offered: Offered, key: Any, policy: Policy) -> Written:
+def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, policy: Policy) -> MemoryUpdate:
     """What a policy changes: of the rows that it gives one slot the last is written."""
     capacity = entries.capacity
     decision = policy(entries, offered, key)
@@ -320,7 +320,7 @@ def decide(entries: Entries, offered: Offered, key: Any, policy: Policy) -> Writ
     slots = decision.slots.at[order].set(jnp.where(last, ordered, capacity))
     end = jnp.max(jnp.where(accepted, decision.slots + 1, 0))
     more = jnp.minimum(jnp.sum(offered.present), jnp.iinfo(jnp.int32).max - entries.offered)
-    return Written(
+    return MemoryUpdate(
         slots=slots,
         scores=decision.scores,
         count=jnp.maximum(entries.count, end).astype(jnp.int32),
@@ -329,7 +329,7 @@ def decide(entries: Entries, offered: Offered, key: Any, policy: Policy) -> Writ
     )
 
 
-def offer(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> Offered:
+def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> CandidateRows:
     """The rows as policies see them, after a check; `memory` and they are on devices or on the host."""
     described = lambda tree, skip: {
         jax.tree_util.keystr(path, simple=True, separator="."): f"{jnp.result_type(leaf)} {list(leaf.shape[skip:])}"
@@ -352,10 +352,10 @@ def offer(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights
         present &= weights > 0
     groups = np.full(number, -1) if groups is None else groups
     scores = np.zeros(number) if scores is None else scores
-    return Offered(keys, groups.astype(np.int32), scores.astype(np.float32), present)
+    return CandidateRows(keys, groups.astype(np.int32), scores.astype(np.float32), present)
 
 
-def only_valid(rows: Batch, valid: Any) -> Batch:
+def mask_invalid(rows: Batch, valid: Any) -> Batch:
     """Rows on devices or on the host, of which those that are not valid are padding."""
     like = lambda leaf: valid.reshape(valid.shape + (1,) * (leaf.ndim - valid.ndim))
     return dataclasses.replace(
@@ -366,7 +366,9 @@ def only_valid(rows: Batch, valid: Any) -> Batch:
     )
 
 
-def moves(count: Any, capacity: int, chosen: Any) -> tuple[Int[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
+def plan_compaction(
+    count: Any, capacity: int, chosen: Any
+) -> tuple[Int[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
     """(slots that rows move to, where they are now, rows in use afterwards); the capacity = no move."""
     chosen = jnp.asarray(chosen)
     gone, room = chosen, capacity
@@ -383,7 +385,7 @@ def moves(count: Any, capacity: int, chosen: Any) -> tuple[Int[Array, " some"], 
     return holes, sources, left
 
 
-def shares(entries: Entries, num_groups: int) -> dict[str, Any]:
+def group_shares(entries: MemoryEntries, num_groups: int) -> dict[str, Any]:
     """The figures of `statistics` that are counted."""
     used = lax.iota(jnp.int32, entries.capacity) < entries.count
     groups = jnp.where(used & (entries.groups >= 0), entries.groups, num_groups)

@@ -25,8 +25,8 @@ With one inner step lambda has no effect on training: its term and its gradient 
 Differs from the paper: derivatives are of the first order unless asked for; one neighbourhood for a batch, that of its
 mean key, unless asked for one for each row (which takes a copy of what is adapted for each); a stored row is not among
 its own neighbours (it would learn to look its label up); the sign in the rule of writing is that of the paper's words,
-not of its formula (`memjax.lifelong.policies.diverse`); the paper does not say which rows the one adaptation at the end
-is to: random ones, or the neighbours of the mean key of the rows that are answered together (`evaluation.rows`).
+not of its formula (`memjax.lifelong.policies.diversity_policy`); the paper does not say which rows the one adaptation
+at the end is to: random ones, or the neighbours of the mean key of the rows of a batch (`evaluation.rows`).
 """
 
 from __future__ import annotations
@@ -41,23 +41,30 @@ import optax
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong.adaptation import adapt, selected
-from memjax.lifelong.compose import SUPPORT, Adapting, Episode, Replayed, Rule, compose
+from memjax.lifelong.compose import (
+    SUPPORT,
+    Component,
+    EpisodeOptions,
+    ReplayOptions,
+    TestTimeAdaptation,
+    chain_components,
+)
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, Store
 from memjax.lifelong.mbpa import (
     Key,
-    adapting_each,
-    adapting_variables,
+    adapt_to_own_neighbors,
+    adapted_variables,
+    key_components,
     key_of,
-    key_rules,
+    make_path_filter,
     neighbor_examples,
     neighbor_nats,
     neighbor_shares,
     neighbors_of,
-    selecting,
 )
-from memjax.lifelong.methods import episodes
-from memjax.training.evaluation import AdaptRows
+from memjax.lifelong.methods import make_memory_options
+from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_collections
 from memjax.training.step import TrainState, model_variables
@@ -90,7 +97,7 @@ def meta_mbpa(
     queries: int,
 ) -> Method:
     """The method; `memjax.settings.meta.MetaMbPA` says what its fields mean."""
-    select = selecting(adapted)
+    select = make_path_filter(adapted)
     found: dict[str, Any] = {"num_neighbors": num_neighbors, "weights": weights, "metric": metric}
     inner: dict[str, Any] = {"steps": inner_steps, "learning_rate": inner_learning_rate, "order": order}
     inner |= {"penalty": penalty, "select": select}
@@ -114,7 +121,7 @@ def meta_mbpa(
 
         @jax.jit
         def adapted_to(own: Mapping[str, Any], support: Batch) -> Any:
-            return adapted_once(model, own, (support, uniform(support)), outer)
+            return adapt_once(model, own, (support, uniform(support)), outer)
 
         def of_state(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
             del support
@@ -124,10 +131,10 @@ def meta_mbpa(
 
         return of_state
 
-    def adapting_rows(model: Any, store: Store) -> AdaptRows:
+    def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
         find = neighbors_of(model, store, key, **found)
         if inference == "each":
-            return adapting_each(model, store, find, queries, outer)
+            return adapt_to_own_neighbors(model, store, find, queries, outer)
 
         def together(variables: Mapping[str, Any], rows: Batch) -> tuple[Batch, Any]:
             support, alpha = find(variables, rows, together=True)
@@ -135,25 +142,25 @@ def meta_mbpa(
 
         def score(variables: Mapping[str, Any], rows: Batch, found: Any, predict: Callable[[Any, Batch], Any]) -> Any:
             support, alpha = found
-            params = adapted_once(model, model_collections(variables), (support, alpha[0]), outer)
+            params = adapt_once(model, model_collections(variables), (support, alpha[0]), outer)
             return jax.vmap(functools.partial(predict, params))(rows)
 
-        return AdaptRows(together, score, store.outside, neighbor_examples, neighbor_shares)
+        return PerRowAdaptation(together, score, store.outside, neighbor_examples, neighbor_shares)
 
-    by_rows = Adapting(
-        lambda experiment, store: adapting_variables,
+    by_rows = TestTimeAdaptation(
+        lambda experiment, store: adapted_variables,
         adapting_rows,
         "lifelong.method.queries" if inference == "each" else "",
         functools.partial(selected, select=select),
     )
-    rule = Rule("meta", stream=lay, memory=lay)
-    return compose(
+    rule = Component("meta", wrap_stream_loss=lay, wrap_replay_loss=lay)
+    return chain_components(
         *((rule,) if meta else ()),
-        *key_rules(key),
-        memory=episodes(memory, keys=key_of(key)),
-        replay=Replayed(rows, "sparse", every) if every else None,
-        adapting=None if not steps else Adapting(once) if inference == "random" else by_rows,
-        episode=Episode(find=find) if meta else None,
+        *key_components(key),
+        memory=make_memory_options(memory, keys=key_of(key)),
+        replay=ReplayOptions(rows, "sparse", every) if every else None,
+        adapting=None if not steps else TestTimeAdaptation(once) if inference == "random" else by_rows,
+        episode=EpisodeOptions(find=find) if meta else None,
     )
 
 
@@ -167,10 +174,10 @@ def loss_of_batch(
     key: Any,
 ) -> tuple[Any, Any, Sum, Aux]:
     """The loss of a batch at parameters that are adapted once, to neighbours that its rows share."""
-    params = adapted_once(model, model_collections(variables), variables["method"][SUPPORT], inner)
+    params = adapt_once(model, model_collections(variables), variables["method"][SUPPORT], inner)
     state, batch_stats, nll, aux = objective.loss({**variables, "params": params}, state, segment, key)
     without = objective.loss(jax.lax.stop_gradient(variables), state, segment, key)[2]
-    return state, batch_stats, nll, aux + gained(nll, without)
+    return state, batch_stats, nll, aux + loss_change(nll, without)
 
 
 def loss_of_rows(
@@ -186,13 +193,13 @@ def loss_of_rows(
     own = model_collections(variables)
 
     def of_row(row: Batch, support: Batch, alpha: Any, number: Any) -> tuple[Any, Sum, Aux]:
-        params = adapted_once(model, own, (support, alpha), inner)
+        params = adapt_once(model, own, (support, alpha), inner)
         one = jax.tree.map(lambda leaf: leaf[None], row)
         given = {**variables, "params": params}
         key_of_row, start = jax.random.fold_in(key, number), model.init_state(1)
         _, batch_stats, nll, aux = objective.loss(given, start, one, key_of_row)
         without = objective.loss(jax.lax.stop_gradient(variables), start, one, key_of_row)[2]
-        return batch_stats, nll, Aux(aux.losses, aux.metrics) + gained(nll, without)
+        return batch_stats, nll, Aux(aux.losses, aux.metrics) + loss_change(nll, without)
 
     support, alpha = variables["method"][SUPPORT]
     batch_stats, nll, aux = jax.vmap(of_row)(segment, support, alpha, jnp.arange(len(segment.inputs)))
@@ -200,13 +207,13 @@ def loss_of_rows(
     return state, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), batch_stats), nll, aux
 
 
-def adapted_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any], how: Mapping[str, Any]) -> Any:
+def adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any], how: Mapping[str, Any]) -> Any:
     """The parameters adapted to one neighbourhood."""
     support, alpha = found
     return adapt(functools.partial(neighbor_nats, model, variables), variables["params"], support, alpha, **how)
 
 
-def gained(adapted: Sum, without: Sum) -> Aux:
+def loss_change(adapted: Sum, without: Sum) -> Aux:
     """What the adaptation adds to the loss of a query: below 0 where it helps."""
     difference = Sum(adapted.total - without.total, adapted.weight)
     return Aux(metrics={"adapted_minus_base": jax.lax.stop_gradient(difference)})

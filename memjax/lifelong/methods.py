@@ -19,20 +19,20 @@ import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
-from memjax.lifelong.compose import Replayed, Rule, compose, rows_of
+from memjax.lifelong.compose import Component, ReplayOptions, chain_components, rows_of
 from memjax.lifelong.contract import Method, TaskInfo
-from memjax.lifelong.episodes import Episodes, purpose_key
-from memjax.lifelong.spans import share_done
+from memjax.lifelong.episodes import MemoryOptions, key_for
+from memjax.lifelong.spans import fraction_done
 from memjax.models.heads import CLASSES
-from memjax.training.assembly import make_parts
+from memjax.training.assembly import make_update_functions
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
-from memjax.training.stages import Context, Needs
+from memjax.training.stages import PhaseContext, Requirements
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
 __all__ = [
     "agem",
-    "episodes",
+    "make_memory_options",
     "ewc",
     "gem",
     "joint",
@@ -45,28 +45,28 @@ __all__ = [
     "single_task",
 ]
 
-TOLD_BORDERS = Needs(boundaries=True)
+TOLD_BORDERS = Requirements(boundaries=True)
 
 
 def sequential() -> Method:
     """Makes plain training on one task after the other, the lower bound without any means against forgetting."""
-    return compose()
+    return chain_components()
 
 
 def single_task() -> Method:
     """Makes the method that trains every task alone, from the first parameters of the run."""
-    return compose(anew())
+    return chain_components(restart_before_task())
 
 
 def joint(*, stages: Literal["one", "cumulative", "anew"] = "one") -> Method:
     """Makes joint training, the upper bound that reads the examples of all tasks, or of all tasks so far, shuffled."""
     match stages:
         case "one":
-            return compose(scope="all")
+            return chain_components(scope="all")
         case "cumulative":
-            return compose(scope="seen")
+            return chain_components(scope="seen")
         case "anew":
-            return compose(anew(), scope="seen")
+            return chain_components(restart_before_task(), scope="seen")
 
 
 def replay(
@@ -79,9 +79,9 @@ def replay(
     compared: Literal["seen", "batch"] = "seen",
 ) -> Method:
     """Makes experience replay, which trains on stored rows of earlier tasks again."""
-    replayed = Replayed(rows, mode, every if mode == "sparse" else 0, replace)
-    rules = [Rule("compared", stream=compare_with_batch)] if compared == "batch" else []
-    return compose(*rules, memory=episodes(memory), replay=replayed)
+    replayed = ReplayOptions(rows, mode, every if mode == "sparse" else 0, replace)
+    rules = [Component("compared", wrap_stream_loss=compare_with_batch)] if compared == "batch" else []
+    return chain_components(*rules, memory=make_memory_options(memory), replay=replayed)
 
 
 def compare_with_batch(objective: Objective, model: Any) -> Objective:
@@ -120,8 +120,8 @@ def compare_with_batch(objective: Objective, model: Any) -> Objective:
 
 def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:
     """Makes A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
-    rule = Rule("agem", link=projection.agem())
-    return compose(rule, memory=episodes(memory), replay=Replayed(rows, "reference", every))
+    rule = Component("agem", gradient_transformation=projection.agem())
+    return chain_components(rule, memory=make_memory_options(memory), replay=ReplayOptions(rows, "reference", every))
 
 
 def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
@@ -130,10 +130,10 @@ def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
     Every task has an equal share of the memory.
     """
     link = projection.gem(margin=margin, epsilon=epsilon, stored=stored)
-    rule = Rule("gem", link=link, needs=Needs(tasks_in_training=True))
+    rule = Component("gem", gradient_transformation=link, requirements=Requirements(tasks_in_training=True))
     of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
-    memory = Episodes(rows, policies.balanced_reservoir(), **of_tasks)
-    return compose(rule, memory=memory, replay=Replayed(rows, "tasks"))
+    memory = MemoryOptions(rows, policies.balanced_policy(), **of_tasks)
+    return chain_components(rule, memory=memory, replay=ReplayOptions(rows, "tasks"))
 
 
 def ewc(
@@ -158,7 +158,7 @@ def ewc(
         return penalties.fisher(likelihood, state.params, rows, labels, kind=fisher, weights=weights, **options)
 
     online = decay if form == "online" else None
-    return compose(consolidating("ewc", weight, importance, batches, lambda first: {"decay": online}))
+    return chain_components(consolidate_after_task("ewc", weight, importance, batches, lambda first: {"decay": online}))
 
 
 def mas(
@@ -182,7 +182,7 @@ def mas(
     def consolidation(first: bool) -> dict[str, float]:
         return {"decay": 1.0} if alpha is None else {"decay": alpha, "share": 1.0 if first else 1 - alpha}
 
-    return compose(consolidating("mas", weight, importance, batches, consolidation))
+    return chain_components(consolidate_after_task("mas", weight, importance, batches, consolidation))
 
 
 def si(*, weight: float = 1.0, damping: float = 0.1) -> Method:
@@ -210,13 +210,13 @@ def si(*, weight: float = 1.0, damping: float = 0.1) -> Method:
         path, start = penalties.init_path(params), jax.tree.map(jnp.copy, params)
         return {**stored, "around": around, "path": path, "start": start}
 
-    def after(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
+    def after(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context, task
-        return with_kept(state, "si", consolidate(state))
+        return with_method_state(state, "si", consolidate(state))
 
-    wrap = penalised("si")
-    rule = Rule("si", init, wrap, wrap, after_update=gather, after=after, needs=TOLD_BORDERS)
-    return compose(rule)
+    wrap = add_quadratic_penalty("si")
+    rule = Component("si", init, wrap, wrap, after_update=gather, after_task=after, requirements=TOLD_BORDERS)
+    return chain_components(rule)
 
 
 def lwf(*, weight: float = 1.0, temperature: float = 2.0) -> Method:
@@ -225,23 +225,23 @@ def lwf(*, weight: float = 1.0, temperature: float = 2.0) -> Method:
     Differs from the paper: all classes share one head, and the temperature is a setting. There is no teacher during the
     first task. The divergence is over all classes of the head; classes that were never seen contribute little.
     """
-    return compose(taught("lwf", weight, temperature, stream=True))
+    return chain_components(distill_from_previous_model("lwf", weight, temperature, stream=True))
 
 
 def logit_kd(
     *, memory: EpisodicMemory, rows: int, weight: float = 1.0, temperature: float = 2.0, annealed: bool = False
 ) -> Method:
     """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
-    rule = taught("logit_kd", weight, temperature, stream=False, annealed=annealed)
-    return compose(rule, memory=episodes(memory), replay=Replayed(rows, "mixed"))
+    rule = distill_from_previous_model("logit_kd", weight, temperature, stream=False, annealed=annealed)
+    return chain_components(rule, memory=make_memory_options(memory), replay=ReplayOptions(rows, "mixed"))
 
 
-def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
+def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> MemoryOptions:
     """Makes the options of an episodic memory from its settings.
 
     Args:
       settings: Settings of the memory.
-      keys: Function that computes the keys of rows. None for a memory without keys. See `Episodes`.
+      keys: Function that computes the keys of rows. None for a memory without keys. See `MemoryOptions`.
 
     Raises:
       ValueError: the policy compares keys and the memory has none.
@@ -249,19 +249,19 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
     scores, again, metrics = None, None, {}
     match settings.policy:
         case "all":
-            policy = policies.write_all(settings.full)
+            policy = policies.write_all_policy(settings.full)
         case "random":
-            policy = policies.random_write(settings.probability, settings.full)
+            policy = policies.random_policy(settings.probability, settings.full)
         case "reservoir":
-            policy = policies.reservoir()
+            policy = policies.reservoir_policy()
         case "priority":
-            policy = policies.priority_reservoir()
+            policy = policies.priority_policy()
         case "balanced":
-            policy = policies.balanced_reservoir()
+            policy = policies.balanced_policy()
         case "uncertainty":
-            policy, scores = policies.uncertain(), uncertainty
+            policy, scores = policies.uncertainty_policy(), prediction_uncertainty
         case "forgettable":
-            policy, again = policies.forgettable(), answered
+            policy, again = policies.forgetting_policy(), is_answered_correctly
         case "diversity":
             if keys is None:
                 raise ValueError(
@@ -269,11 +269,11 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
                 )
             signs, relative = {"unlike": 1, "like": -1}, settings.unit == "median"
             options: dict[str, Any] = {"sign": signs[settings.sign], "relative": relative, "full": settings.full}
-            policy = policies.diverse(settings.probability, settings.temperature, **options)
+            policy = policies.diversity_policy(settings.probability, settings.temperature, **options)
             if settings.place == "device":
                 chances = settings.probability, settings.temperature
                 metrics = {"odds_of_writing": policies.spread_of_odds(*chances, relative=relative)}
-    memory = Episodes(settings.capacity, policy, keys, settings.groups, scores, again, metrics)
+    memory = MemoryOptions(settings.capacity, policy, keys, settings.groups, scores, again, metrics)
     written = {"all": 1.0, "random": settings.probability}.get(settings.policy, 0.0)
     memory = memory._replace(written=written, drops=settings.full == "drop")
     return memory._replace(place=settings.place, index=settings.index)
@@ -282,21 +282,23 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
 # Components
 
 
-def anew() -> Rule:
+def restart_before_task() -> Component:
     """Makes a component that resets parameters and optimiser to their first state before every task but the first."""
 
-    def before(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
+    def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context
         if task.index == 0:
             return state
         start = jax.tree.map(jnp.copy, state.method["anew"])
-        optimizer = make_parts(task.experiment.config, task.experiment.model).optimizer
+        optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
         return dataclasses.replace(state, params=start, opt_state=optimizer.init(start))
 
-    return Rule("anew", lambda params: jax.tree.map(jnp.copy, params), before=before, needs=TOLD_BORDERS)
+    return Component(
+        "anew", lambda params: jax.tree.map(jnp.copy, params), before_task=before, requirements=TOLD_BORDERS
+    )
 
 
-def penalised(name: str) -> Callable[[Objective, Any], Objective]:
+def add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:
     """Makes a wrapper that adds a quadratic penalty for leaving the parameters after earlier tasks.
 
     Args:
@@ -317,13 +319,13 @@ def penalised(name: str) -> Callable[[Objective, Any], Objective]:
     return wrap
 
 
-def consolidating(
+def consolidate_after_task(
     name: str,
     weight: float,
     importance: Callable[[Any, TrainState, Batch, Any], tuple[Any, Any]],
     batches: int,
     how: Callable[[bool], dict[str, Any]],
-) -> Rule:
+) -> Component:
     """Makes a component with a quadratic penalty whose importances are measured on the data of a task after it.
 
     Args:
@@ -337,12 +339,12 @@ def consolidating(
     def init(params: Any) -> dict[str, Any]:
         return {"weight": jnp.asarray(weight, jnp.float32), "around": penalties.init_consolidated(params)}
 
-    def after(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
+    def after(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         model = task.experiment.model
         measured, sums = jax.jit(lambda state, batch, key: importance(model, state, batch, key)), None
-        for number, batch in enumerate(itertools.islice(read(context), batches)):
+        for number, batch in enumerate(itertools.islice(stage_batches(context), batches)):
             context.stop()
-            more = measured(state, batch, purpose_key(context.key, "importance", number))
+            more = measured(state, batch, key_for(context.key, "importance", number))
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
         assert sums is not None
         information = jax.tree.map(lambda leaf: leaf / jnp.maximum(sums[1], 1), sums[0])
@@ -351,13 +353,15 @@ def consolidating(
             stored["around"], information, state.params
         )
         context.report(f"{name}: consolidated after task {task.index}, from {int(sums[1])} gradients")
-        return with_kept(state, name, {**stored, "around": around})
+        return with_method_state(state, name, {**stored, "around": around})
 
-    wrap = penalised(name)
-    return Rule(name, init, wrap, wrap, after=after, needs=TOLD_BORDERS)
+    wrap = add_quadratic_penalty(name)
+    return Component(name, init, wrap, wrap, after_task=after, requirements=TOLD_BORDERS)
 
 
-def taught(name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False) -> Rule:
+def distill_from_previous_model(
+    name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False
+) -> Component:
     """Makes a component that distills from the model before a task, during every task but the first.
 
     Args:
@@ -383,25 +387,27 @@ def taught(name: str, weight: float, temperature: float, *, stream: bool, anneal
         def weighted(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
             memory, batch_stats, nll, aux = distilled(variables, memory, segment, key)
             share, divergence = variables["method"][name]["weight"], aux.losses[loss_name]
-            share = share * (1 - share_done(variables["method"])) if annealed else share
+            share = share * (1 - fraction_done(variables["method"])) if annealed else share
             losses = {**aux.losses, loss_name: dataclasses.replace(divergence, total=share * divergence.total)}
             return memory, batch_stats, nll, dataclasses.replace(aux, losses=losses)
 
         return objective._replace(loss=weighted, coefficients={**objective.coefficients, loss_name: 1.0})
 
-    def before(state: TrainState, context: Context, task: TaskInfo) -> TrainState:
+    def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context
         strength = jnp.asarray(weight if task.index else 0.0, jnp.float32)
-        return with_kept(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
+        return with_method_state(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
 
-    wrappers: dict[str, Any] = {"stream": wrap} if stream else {"memory": wrap}
-    return Rule(name, init, **wrappers, before=before, needs=TOLD_BORDERS, counts=annealed)
+    wrappers: dict[str, Any] = {"wrap_stream_loss": wrap} if stream else {"wrap_replay_loss": wrap}
+    return Component(
+        name, init, **wrappers, before_task=before, requirements=TOLD_BORDERS, needs_stage_progress=annealed
+    )
 
 
 # Functions of a model that components use
 
 
-def uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
+def prediction_uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
     """Computes the uncertainty of the model about rows: 1 minus the highest class probability, floats `[rows]`."""
     del method
     output = read_segment(model, variables, model.init_state(rows.inputs.shape[0]), rows, deterministic=True)[0]
@@ -409,7 +415,7 @@ def uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
     return 1 - jnp.exp(jnp.max(log_probs, axis=-1))[:, 0]
 
 
-def answered(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
+def is_answered_correctly(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
     """Returns whether the most probable class is the target at all targets of a row, bool `[rows]`."""
     del method
     output = read_segment(model, variables, model.init_state(rows.inputs.shape[0]), rows, deterministic=True)[0]
@@ -417,12 +423,12 @@ def answered(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
     return jnp.all((answers == rows.targets) | (rows.weights == 0), axis=-1)
 
 
-def with_kept(state: TrainState, name: str, kept: Any) -> TrainState:
+def with_method_state(state: TrainState, name: str, kept: Any) -> TrainState:
     """Returns the state with the state of a component replaced under its name."""
     return dataclasses.replace(state, method={**state.method, name: kept})
 
 
-def read(context: Context) -> Iterator[Batch]:
+def stage_batches(context: PhaseContext) -> Iterator[Batch]:
     """Iterates over the batches of the stream of a stage, from its beginning."""
     return (batch for _, batch in context.data() if batch is not None)
 

@@ -44,7 +44,7 @@ __all__ = [
     "matrix_from_lines",
     "perplexities_after_each",
     "perplexity_summary",
-    "spread",
+    "score_deviations",
     "summary",
 ]
 
@@ -300,7 +300,7 @@ def matrix_from_lines(
     return Evaluations(names, scores, before)
 
 
-def spread(scores: npt.ArrayLike) -> Spread:
+def score_deviations(scores: npt.ArrayLike) -> Spread:
     """The deviations of a score over orders of tasks and over seeds, apart.
 
     Args:

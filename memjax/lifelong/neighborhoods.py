@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 
 from memjax.data.documents import Examples
 from memjax.data.examples import EXAMPLE
-from memjax.lifelong.contract import parts_of, settings_of
-from memjax.lifelong.streams import Part
+from memjax.lifelong.contract import concatenate_tasks, settings_of
+from memjax.lifelong.streams import TaskSlice
 from memjax.training.experiment import Experiment
 
-__all__ = ["Neighborhood", "neighborhoods", "parts_in_order", "share_of_tasks", "task_counts", "task_of_number"]
+__all__ = ["Neighborhood", "neighborhoods", "parts_in_order", "task_shares", "task_counts", "task_of_number"]
 
 
 class Neighborhood(NamedTuple):
@@ -33,9 +33,9 @@ class Neighborhood(NamedTuple):
     weights: np.ndarray
 
 
-def parts_in_order(experiment: Experiment) -> list[Part]:
+def parts_in_order(experiment: Experiment) -> list[TaskSlice]:
     """The training examples of all tasks of a run in their order, with the number of the first of each in the run."""
-    return parts_of([experiment.of_task(task.name) for task in settings_of(experiment).in_order])
+    return concatenate_tasks([experiment.of_task(task.name) for task in settings_of(experiment).in_order])
 
 
 def neighborhoods(
@@ -60,7 +60,7 @@ def neighborhoods(
         method = type(settings_of(experiment).method).__name__
         raise ValueError(f"run: given {method} that adapts to no row, allowed: MbPA, or MetaMbPA for each or together")
     # A search that changes the memory of the host is not compiled.
-    find = adapting.find if adapting.outside else jax.jit(adapting.find)
+    find = adapting.retrieve_support if adapting.runs_outside_jit else jax.jit(adapting.retrieve_support)
     found = []
     for one, examples in tasks:
         parts: list[tuple[np.ndarray, ...]] = []
@@ -98,7 +98,7 @@ def task_counts(numbers: Int[np.ndarray, "rows neighbors"], firsts: Sequence[int
     return np.bincount(tasks[tasks >= 0], minlength=len(firsts))
 
 
-def share_of_tasks(counts: Int[np.ndarray, "rows tasks"]) -> Float[np.ndarray, "rows tasks"]:
+def task_shares(counts: Int[np.ndarray, "rows tasks"]) -> Float[np.ndarray, "rows tasks"]:
     """The share of each task, of every row; NaN of a row without neighbours.
 
     Example:

@@ -42,10 +42,17 @@ import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong.adaptation import inner_steps, selected
-from memjax.lifelong.compose import SUPPORT, Adapting, Episode, Replayed, Rule, compose
+from memjax.lifelong.compose import (
+    SUPPORT,
+    Component,
+    EpisodeOptions,
+    ReplayOptions,
+    TestTimeAdaptation,
+    chain_components,
+)
 from memjax.lifelong.contract import Method
-from memjax.lifelong.episodes import EPISODES, PURPOSES, Store, purpose_key
-from memjax.lifelong.methods import episodes
+from memjax.lifelong.episodes import EPISODES, PURPOSES, Store, key_for
+from memjax.lifelong.methods import make_memory_options
 from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.training.experiment import Experiment
 from memjax.training.objective import RANDOM_STREAMS, Objective, model_collections, model_loss
@@ -60,12 +67,12 @@ HEAD = "head/"
 
 def oml(**fields: Any) -> Method:
     """OML-ER; `memjax.settings.meta.OML` says what its fields mean."""
-    return learning_to_adapt("oml", lambda path: path.startswith(HEAD), adapt_head, **fields)
+    return meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, **fields)
 
 
 def maml(**fields: Any) -> Method:
     """MAML-ER: as OML-ER, and everything is adapted."""
-    return learning_to_adapt("maml", None, adapt_by_loss, **fields)
+    return meta_learning_method("maml", None, adapt_by_loss, **fields)
 
 
 def anml(*, train_gate_encoder: bool, **fields: Any) -> Method:
@@ -79,18 +86,18 @@ def anml(*, train_gate_encoder: bool, **fields: Any) -> Method:
         own = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
         return {**params, "gate": {**gate, **({"encoder": own} if own else {})}}
 
-    rule = Rule("gate", begin=begin, frozen=() if train_gate_encoder else (GATE_ENCODER,))
-    return learning_to_adapt("anml", lambda path: not path.startswith(GATE), adapt_by_loss, rule, **fields)
+    rule = Component("gate", init_params=begin, frozen=() if train_gate_encoder else (GATE_ENCODER,))
+    return meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, rule, **fields)
 
 
 Select = Callable[[str], bool] | None
 
 
-def learning_to_adapt(
+def meta_learning_method(
     name: str,
     select: Select,
     adapt: Callable[..., Any],
-    *rules: Rule,
+    *rules: Component,
     memory: EpisodicMemory,
     every: int,
     rows: int,
@@ -139,14 +146,14 @@ def learning_to_adapt(
         return of_state
 
     copied = functools.partial(selected, select=select)
-    replayed = Replayed(rows, "sparse", every) if every else None
-    return compose(
-        Rule(name, stream=lay, memory=lay),
+    replayed = ReplayOptions(rows, "sparse", every) if every else None
+    return chain_components(
+        Component(name, wrap_stream_loss=lay, wrap_replay_loss=lay),
         *rules,
-        memory=episodes(memory),
+        memory=make_memory_options(memory),
         replay=replayed,
-        adapting=Adapting(variables, copied=copied) if adapts_at_test and steps else None,
-        episode=Episode(steps, reduction=reduction, keeps_last=last_episode == "kept"),
+        adapting=TestTimeAdaptation(variables, copied=copied) if adapts_at_test and steps else None,
+        episode=EpisodeOptions(steps, reduction=reduction, keeps_last=last_episode == "kept"),
     )
 
 
@@ -228,7 +235,7 @@ def share_of_rows(nll: Sum, batch: Batch) -> Any:
 
 def inner_key(key: Any, number: Any) -> Any:
     """Of dropout in a step of the inner loop; the query has `key` itself, with or without inner steps."""
-    return purpose_key(key, "adapt", number)
+    return key_for(key, "adapt", number)
 
 
 def random_streams(key: Any) -> dict[str, Any]:

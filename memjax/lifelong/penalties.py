@@ -32,7 +32,7 @@ from jaxtyping import Array, Float
 from memjax.typing import tree_dataclass
 
 __all__ = [
-    "Consolidated",
+    "ImportanceState",
     "accumulate_path",
     "consolidate",
     "fisher",
@@ -50,7 +50,7 @@ KINDS = ("example", "batch")
 
 
 @tree_dataclass
-class Consolidated:
+class ImportanceState:
     """What earlier tasks have left; of each task in the separate form, of all together in the online one.
 
     The penalty around task t, `sum_i F_ti (theta_i - theta*_ti)^2 / 2`, is a quadratic form; the sum over tasks is one
@@ -67,13 +67,13 @@ class Consolidated:
     constant: Any
 
 
-def init_consolidated(params: Any) -> Consolidated:
+def init_consolidated(params: Any) -> ImportanceState:
     """Before the first task: a penalty of 0 everywhere."""
     zeros = lambda: jax.tree.map(lambda leaf: jnp.zeros_like(_wide(leaf)), params)
-    return Consolidated(zeros(), zeros(), jnp.zeros(()))
+    return ImportanceState(zeros(), zeros(), jnp.zeros(()))
 
 
-def quadratic_penalty(params: Any, kept: Consolidated) -> Float[Array, ""]:
+def quadratic_penalty(params: Any, kept: ImportanceState) -> Float[Array, ""]:
     """`sum_t sum_i F_ti (theta_i - theta*_ti)^2 / 2`.
 
     The factor 1/2 is that of EWC's paper. Those of MAS and SI have none, nor has Avalanche in any: their strength is
@@ -91,8 +91,8 @@ def quadratic_penalty(params: Any, kept: Consolidated) -> Float[Array, ""]:
 
 
 def consolidate(
-    kept: Consolidated, information: Any, params: Any, *, decay: float | None = None, share: float = 1.0
-) -> Consolidated:
+    kept: ImportanceState, information: Any, params: Any, *, decay: float | None = None, share: float = 1.0
+) -> ImportanceState:
     """What is kept after one more task, in arrays of its own: none is one of `params`.
 
     Args:
@@ -116,7 +116,7 @@ def consolidate(
     if decay is not None:
         add = lambda old, new: decay * old + (new if share == 1 else share * new)
         importance = jax.tree.map(add, kept.importance, information)
-        return Consolidated(importance, jax.tree.map(_own, params), jnp.zeros_like(kept.constant))
+        return ImportanceState(importance, jax.tree.map(_own, params), jnp.zeros_like(kept.constant))
     if share != 1:
         raise ValueError(f"share: given {share} without decay, allowed: 1, or a decay beside it")
     importance = jax.tree.map(jnp.add, kept.importance, information)
@@ -126,7 +126,7 @@ def consolidate(
     anchor = jax.tree.map(lambda old, leaf, part: old + part * (leaf - old), kept.anchor, params, part)
     apart = lambda old, part, anchor, leaf: jnp.sum(old * part * (leaf - anchor) ** 2)
     between = jax.tree.leaves(jax.tree.map(apart, kept.importance, part, kept.anchor, params))
-    return Consolidated(importance, anchor, kept.constant + sum(between))
+    return ImportanceState(importance, anchor, kept.constant + sum(between))
 
 
 def fisher(

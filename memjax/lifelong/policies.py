@@ -20,21 +20,21 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.typing import Leaf, Sum
 
 __all__ = [
-    "Decision",
-    "Entries",
+    "WriteDecision",
+    "MemoryEntries",
     "Full",
-    "Offered",
+    "CandidateRows",
     "Policy",
-    "balanced_reservoir",
-    "diverse",
-    "forgettable",
-    "priority_reservoir",
-    "random_write",
-    "reservoir",
-    "seen_again",
+    "balanced_policy",
+    "diversity_policy",
+    "forgetting_policy",
+    "priority_policy",
+    "random_policy",
+    "reservoir_policy",
+    "add_forgetting_events",
     "spread_of_odds",
-    "uncertain",
-    "write_all",
+    "uncertainty_policy",
+    "write_all_policy",
 ]
 
 Full = Literal["ring", "drop"]
@@ -46,7 +46,7 @@ DRAWS = 1024
 """different draws among equals"""
 
 
-class Entries(NamedTuple):
+class MemoryEntries(NamedTuple):
     """What a memory holds.
 
     Attributes:
@@ -71,7 +71,7 @@ class Entries(NamedTuple):
         return self.groups.shape[0]
 
 
-class Offered(NamedTuple):
+class CandidateRows(NamedTuple):
     """Rows that are offered, in their order.
 
     Attributes:
@@ -87,7 +87,7 @@ class Offered(NamedTuple):
     present: Leaf
 
 
-class Decision(NamedTuple):
+class WriteDecision(NamedTuple):
     """Where rows go.
 
     Attributes:
@@ -99,11 +99,11 @@ class Decision(NamedTuple):
     scores: Leaf
 
 
-Policy = Callable[[Entries, Offered, Any], Decision]
+Policy = Callable[[MemoryEntries, CandidateRows, Any], WriteDecision]
 """`policy(entries, offered, key)`"""
 
 
-def write_all(full: Full = "ring") -> Policy:
+def write_all_policy(full: Full = "ring") -> Policy:
     """Every row is written.
 
     Args:
@@ -115,10 +115,10 @@ def write_all(full: Full = "ring") -> Policy:
       >>> print(write_all()(empty, rows, None).slots)
       [0 2 1]
     """
-    return random_write(1.0, full)
+    return random_policy(1.0, full)
 
 
-def random_write(probability: float, full: Full = "ring") -> Policy:
+def random_policy(probability: float, full: Full = "ring") -> Policy:
     """Each row is written with the same probability, independently of the others.
 
     Args:
@@ -128,16 +128,16 @@ def random_write(probability: float, full: Full = "ring") -> Policy:
     _check_share("probability", probability)
     check_full(full)
 
-    def decide(entries: Entries, offered: Offered, key: Any) -> Decision:
+    def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         accepted = offered.present
         if probability < 1:
             accepted &= jax.random.uniform(key, accepted.shape) < probability
-        return Decision(_append(entries, accepted, full), offered.scores)
+        return WriteDecision(_append(entries, accepted, full), offered.scores)
 
     return decide
 
 
-def reservoir() -> Policy:
+def reservoir_policy() -> Policy:
     """Every row offered so far is in the memory with the same probability (Vitter 1985, algorithm R).
 
     https://doi.org/10.1145/3147.3165. The i-th row (from 0) finds a free slot, or draws a place from 0 to i and
@@ -145,41 +145,42 @@ def reservoir() -> Policy:
     from which nothing was deleted.
     """
 
-    def decide(entries: Entries, offered: Offered, key: Any) -> Decision:
+    def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         rank = _rank(offered.present)
         drawn = jax.random.randint(key, rank.shape, 0, entries.offered + rank + 1)
         slots = jnp.where(entries.count + rank < entries.capacity, entries.count + rank, drawn)
         kept = offered.present & (slots < entries.capacity)
-        return Decision(jnp.where(kept, slots, entries.capacity), offered.scores)
+        return WriteDecision(jnp.where(kept, slots, entries.capacity), offered.scores)
 
     return decide
 
 
-def priority_reservoir() -> Policy:
+def priority_policy() -> Policy:
     """A reservoir by priorities: each row draws one from 0 to 1, and the highest stay; they are the scores.
 
-    The law is that of `reservoir`. A memory that was written to by priorities alone may be offered rows in any parts.
+    The law is that of `reservoir_policy`. A memory that was written to by priorities alone may be offered rows in
+    parts of any size.
     """
 
-    def decide(entries: Entries, offered: Offered, key: Any) -> Decision:
+    def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         drawn = jax.random.uniform(key, offered.present.shape)
-        return Decision(_keep_highest(entries, drawn, offered.present), drawn)
+        return WriteDecision(_keep_highest(entries, drawn, offered.present), drawn)
 
     return decide
 
 
-def uncertain() -> Policy:
+def uncertainty_policy() -> Policy:
     """The rows with the highest scores stay, for example 1 - max softmax (Wang et al. 2020).
 
     https://arxiv.org/abs/2010.02500. A row that is offered replaces only one with a lower score, and none where its
     own is no number.
     """
-    return lambda entries, offered, key: Decision(
+    return lambda entries, offered, key: WriteDecision(
         _keep_highest(entries, offered.scores, offered.present), offered.scores
     )
 
 
-def forgettable() -> Policy:
+def forgetting_policy() -> Policy:
     """The rows that were forgotten most often stay (Toneva et al. 2019), https://arxiv.org/abs/1812.05159.
 
     A forgetting event is a row that was answered rightly and then wrongly, so a row must have been seen twice: within
@@ -187,16 +188,16 @@ def forgettable() -> Policy:
     that chance decides among equals; `seen_again` adds events, `memjax.lifelong.memory.set_scores` keeps them.
     """
 
-    def decide(entries: Entries, offered: Offered, key: Any) -> Decision:
+    def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         drawn = jax.random.randint(key, offered.present.shape, 0, DRAWS) / DRAWS
         scores = offered.scores + drawn
-        return Decision(_keep_highest(entries, scores, offered.present), scores)
+        return WriteDecision(_keep_highest(entries, scores, offered.present), scores)
 
     return decide
 
 
-def seen_again(scores: Float[Array, " some"], right: Bool[Array, " some"]) -> Float[Array, " some"]:
-    """The scores of `forgettable` after rows were answered again: an event more where one was right the last time.
+def add_forgetting_events(scores: Float[Array, " some"], right: Bool[Array, " some"]) -> Float[Array, " some"]:
+    """Updates the scores of `forgetting_policy` after stored rows were answered again, adding forgetting events.
 
     How a row was answered last stands behind the draw in its score, where it decides between equal draws alone.
 
@@ -215,7 +216,7 @@ def seen_again(scores: Float[Array, " some"], right: Bool[Array, " some"]) -> Fl
     return ticks.astype(scores.dtype) / (2 * DRAWS)
 
 
-def balanced_reservoir() -> Policy:
+def balanced_policy() -> Policy:
     """As many rows of each group as of any other, and of each a uniform sample (the scores are priorities).
 
     With G groups each keeps `capacity // G` rows, some of them one more; a group that has not been offered as many
@@ -223,7 +224,7 @@ def balanced_reservoir() -> Policy:
     whose rank within their group is lowest, which no later row can change for the better.
     """
 
-    def decide(entries: Entries, offered: Offered, key: Any) -> Decision:
+    def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         capacity = entries.capacity
         drawn = jax.random.uniform(key, offered.present.shape)
         real = jnp.concatenate([lax.iota(jnp.int32, capacity) < entries.count, offered.present])
@@ -235,12 +236,14 @@ def balanced_reservoir() -> Policy:
         room = min(capacity, drawn.shape[0])
         free = jnp.nonzero(~kept[:capacity], size=room, fill_value=capacity)[0]
         slots = jnp.take(free, _rank(kept[capacity:]), mode="clip")
-        return Decision(jnp.where(kept[capacity:], slots, capacity).astype(jnp.int32), drawn)
+        return WriteDecision(jnp.where(kept[capacity:], slots, capacity).astype(jnp.int32), drawn)
 
     return decide
 
 
-def diverse(rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = False, full: Full = "ring") -> Policy:
+def diversity_policy(
+    rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = False, full: Full = "ring"
+) -> Policy:
     """A share of each batch, drawn by the distance to the nearest stored key: `log p = sign d^2 / beta + const`.
 
     Wang et al. 2020, https://arxiv.org/abs/2010.02500. Their formula has the other sign (-1) than their text, which
@@ -262,7 +265,7 @@ def diverse(rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = 
     if not beta > 0:
         raise ValueError(f"beta: given {beta}, allowed: above 0")
 
-    def decide(entries: Entries, offered: Offered, key: Any) -> Decision:
+    def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         if entries.keys is None or offered.keys is None:
             raise ValueError("policy: diverse compares keys, given a memory without; allowed: key_dim of 1 or more")
         wanted = _wanted(rate, entries, offered)
@@ -270,23 +273,25 @@ def diverse(rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = 
         drawn = jnp.where(offered.present, logits + jax.random.gumbel(key, logits.shape, logits.dtype), -jnp.inf)
         order = jnp.argsort(drawn, descending=True, stable=True)
         chosen = jnp.zeros(drawn.shape, bool).at[order].set(lax.iota(jnp.int32, drawn.shape[0]) < wanted)
-        return Decision(_append(entries, chosen & offered.present, full), offered.scores)
+        return WriteDecision(_append(entries, chosen & offered.present, full), offered.scores)
 
     return decide
 
 
-def spread_of_odds(rate: float, beta: float, *, relative: bool = False) -> Callable[[Entries, Offered], Sum]:
-    """How much `diverse` prefers: log odds of the row at the 90th percentile of distance against that at the 10th.
+def spread_of_odds(
+    rate: float, beta: float, *, relative: bool = False
+) -> Callable[[MemoryEntries, CandidateRows], Sum]:
+    """Measures how strongly `diversity_policy` prefers distant rows: log odds of the 90th over the 10th percentile.
 
     Near 0 the choice is uniform, whatever the rule says. Of batches of which none is written, nothing.
 
     Args:
-      rate: as for `diverse`.
+      rate: as for `diversity_policy`.
       beta: likewise.
       relative: likewise.
     """
 
-    def spread(entries: Entries, offered: Offered) -> Sum:
+    def spread(entries: MemoryEntries, offered: CandidateRows) -> Sum:
         wanted = _wanted(rate, entries, offered)
         logits = jnp.where(offered.present, _compared(entries, offered, beta, relative, wanted), jnp.nan)
         low, high = jnp.nanpercentile(logits, jnp.array([10.0, 90.0]))
@@ -296,7 +301,7 @@ def spread_of_odds(rate: float, beta: float, *, relative: bool = False) -> Calla
     return spread
 
 
-def _wanted(rate: float, entries: Entries, offered: Offered) -> Int[Array, ""]:
+def _wanted(rate: float, entries: MemoryEntries, offered: CandidateRows) -> Int[Array, ""]:
     """Rows of those offered that are written, of all that were offered so far an exact share."""
     # Below one row a batch, rounding by itself would write nothing, ever.
     before, after = entries.offered, entries.offered + jnp.sum(offered.present, dtype=jnp.int32)
@@ -304,7 +309,7 @@ def _wanted(rate: float, entries: Entries, offered: Offered) -> Int[Array, ""]:
 
 
 def _compared(
-    entries: Entries, offered: Offered, beta: float, relative: bool, wanted: Int[Array, ""]
+    entries: MemoryEntries, offered: CandidateRows, beta: float, relative: bool, wanted: Int[Array, ""]
 ) -> Float[Array, " offered"]:
     """Squared distances to the nearest stored key in units of beta; 0 where none is wanted, and none compared."""
 
@@ -315,7 +320,7 @@ def _compared(
     return lax.cond(wanted > 0, compared, lambda: jnp.zeros_like(jax.eval_shape(compared)))
 
 
-def _append(entries: Entries, accepted: Bool[Array, " offered"], full: Full) -> Int[Array, " offered"]:
+def _append(entries: MemoryEntries, accepted: Bool[Array, " offered"], full: Full) -> Int[Array, " offered"]:
     """Free slots in their order, then those of a ring, or none."""
     rank, capacity = _rank(accepted), entries.capacity
     behind = (entries.written + rank) % capacity if full == "ring" else capacity
@@ -324,7 +329,7 @@ def _append(entries: Entries, accepted: Bool[Array, " offered"], full: Full) -> 
 
 
 def _keep_highest(
-    entries: Entries, scores: Float[Array, " offered"], present: Bool[Array, " offered"]
+    entries: MemoryEntries, scores: Float[Array, " offered"], present: Bool[Array, " offered"]
 ) -> Int[Array, " offered"]:
     """The best of the offered rows take the places of the worst stored ones, as long as they are better.
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from memjax.typing import Leaf, Sum, tree_dataclass
 
-__all__ = ["PROGRESS", "Progress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
+__all__ = ["PROGRESS", "TaskProgress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
 
 PROGRESS = "progress"
 """Name of the `Progress` of all tasks in `TrainState.method`."""
@@ -28,7 +28,7 @@ LEAST = 1e-9
 
 
 @tree_dataclass
-class Progress:
+class TaskProgress:
     """The loss of every task in replay, and how fast it falls.
 
     Attributes:
@@ -42,12 +42,12 @@ class Progress:
     seen: Leaf
 
 
-def init_progress(tasks: int) -> Progress:
+def init_progress(tasks: int) -> TaskProgress:
     """Returns the progress of tasks of which none was replayed yet."""
-    return Progress(jnp.zeros(tasks), jnp.zeros(tasks), jnp.zeros(tasks, jnp.int32))
+    return TaskProgress(jnp.zeros(tasks), jnp.zeros(tasks), jnp.zeros(tasks, jnp.int32))
 
 
-def odds_of_tasks(progress: Progress, share_done: Any) -> Float[Array, " tasks"]:
+def odds_of_tasks(progress: TaskProgress, share_done: Any) -> Float[Array, " tasks"]:
     """Returns the odds by which the next task to replay is drawn. All are equal if no task was replayed twice.
 
     Args:
@@ -93,7 +93,7 @@ def draw_task(
     return places[jax.random.randint(of_rows, (number,), 0, jnp.maximum(jnp.sum(mine), 1))]
 
 
-def observe_loss(progress: Progress, task: Any, nll: Sum, rows: int) -> Progress:
+def observe_loss(progress: TaskProgress, task: Any, nll: Sum, rows: int) -> TaskProgress:
     """Records the loss of replayed rows of a task. A loss without targets or that is not finite changes nothing.
 
     Args:
@@ -113,7 +113,7 @@ def observe_loss(progress: Progress, task: Any, nll: Sum, rows: int) -> Progress
     again = progress.seen[task] > 0
     after = jnp.where(again, SMOOTHING * before + (1 - SMOOTHING) * loss, loss)
     put = lambda leaf, value: leaf.at[task].set(jnp.where(is_valid, value, leaf[task]))
-    return Progress(
+    return TaskProgress(
         nats=put(progress.nats, after),
         fallen=put(progress.fallen, jnp.where(again, (before - after) / rows, 0.0)),
         seen=put(progress.seen, progress.seen[task] + 1),

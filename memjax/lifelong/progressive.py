@@ -13,14 +13,14 @@ from typing import Any
 
 import jax
 
-from memjax.lifelong.compose import Rule, compose
+from memjax.lifelong.compose import Component, chain_components
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.methods import TOLD_BORDERS
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.sharding import Layout
-from memjax.training.stages import Change, Context, Learner
+from memjax.training.stages import Learner, PhaseContext, PhaseResult
 from memjax.training.step import TrainState, init_variables, model_variables
 
 __all__ = ["progressive"]
@@ -41,10 +41,10 @@ def progressive(*, columns: int) -> Method:
             raise ValueError(f"lifelong.method.columns: given {columns}, allowed: 1 where a run begins")
         return lambda state, context: with_column(task, state, context, 1 + task.index)
 
-    rule = Rule("progressive", needs=TOLD_BORDERS._replace(tasks_in_evaluation=True))
+    rule = Component("progressive", requirements=TOLD_BORDERS._replace(tasks_in_evaluation=True))
     growth = lambda config, index, lineage, key: {COLUMNS: 1 + index} if index else None
     shapes = lambda small, big, fields: grow(big, learner(big, None, make_objective), jax.random.key(0))
-    return compose(rule)._replace(learner=learner, before=before, growth=growth, grow=shapes)
+    return chain_components(rule)._replace(learner=learner, before=before, growth=growth, grow=shapes)
 
 
 def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
@@ -55,19 +55,19 @@ def learner(experiment: Experiment, layout: Layout | None, objective: MakeObject
     earlier = tuple(f"columns_{column}/" for column in range(number - 1))
     # Matrices into a column are called by what stands in front of it.
     into = tuple(f"laterals_{column}/" for column in range(number - 2))
-    rule = Rule("progressive", frozen=(*earlier, *into), needs=TOLD_BORDERS)
-    return compose(rule).learner(experiment, layout, objective)
+    rule = Component("progressive", frozen=(*earlier, *into), requirements=TOLD_BORDERS)
+    return chain_components(rule).learner(experiment, layout, objective)
 
 
-def with_column(task: TaskInfo, state: TrainState, context: Context, number: int) -> Change:
+def with_column(task: TaskInfo, state: TrainState, context: PhaseContext, number: int) -> PhaseResult:
     """Grows the state to `number` columns, the newest one with new parameters. The first task keeps its state."""
     if not task.index:
-        return Change(state, context.lineage)
+        return PhaseResult(state, context.lineage)
     lineage = (*context.lineage, {COLUMNS: number})
-    big = task.experiment.grown(lineage)
+    big = task.experiment.with_growth(lineage)
     changed = grow(big, learner(big, context.layout, make_objective), context.key)(state)
     context.report(f"{number} columns")
-    return Change(changed, lineage)
+    return PhaseResult(changed, lineage)
 
 
 def grow(big: Experiment, made: Learner, key: Any) -> Callable[[TrainState], TrainState]:

@@ -49,8 +49,8 @@ def agem(name: str = "memory") -> optax.GradientTransformationExtraArgs:
     """A link that projects on the gradient of one loss, that of remembered examples.
 
     Args:
-      name: of that loss: the link asks `reference.gradient(name)` (`memjax.training.optimizers.Reference`). An update
-        without `reference` passes as it is: the sparse form projects in some steps only.
+      name: Name of that loss, given to `reference.gradient` (`memjax.training.optimizers.ReferenceGradients`). An
+        update without `reference` passes as it is: the sparse form projects in some steps only.
 
     Example:
       >>> from memjax.training.optimizers import make_reference

@@ -17,15 +17,22 @@ import numpy as np
 
 from memjax.data.rows import RowStream, epoch_order
 from memjax.lifelong.contract import TaskInfo
-from memjax.lifelong.head_features import Read
+from memjax.lifelong.head_features import HeadFeatures
 from memjax.lifelong.kmeans import select_examples
-from memjax.lifelong.streams import JoinedExamples, Part
+from memjax.lifelong.streams import JoinedExamples, TaskSlice
 from memjax.models.heads import note_classes
-from memjax.training.assembly import make_parts
+from memjax.training.assembly import make_update_functions
 from memjax.training.experiment import Experiment
 from memjax.training.step import TrainState
 
-__all__ = ["CHOSEN", "KeptExamples", "chosen_numbers", "quotas", "select", "selection"]
+__all__ = [
+    "CHOSEN",
+    "KeptExamples",
+    "kept_example_ids",
+    "class_quotas",
+    "choose_rehearsal_examples",
+    "cluster_representatives",
+]
 
 CHOSEN = "chosen"
 """the kept examples in `TrainState.method`: int32 `[tasks, size]`, their numbers in the run, -1 = none"""
@@ -35,7 +42,9 @@ Selection = Literal["two_level", "flat", "random"]
 # Who is kept
 
 
-def select(read: Read, size: int, key: Any, how: Selection, *, normalized: bool = False) -> np.ndarray:
+def choose_rehearsal_examples(
+    read: HeadFeatures, size: int, key: Any, how: Selection, *, normalized: bool = False
+) -> np.ndarray:
     """The numbers of the examples of a task that are kept, int32 `[at most size]`.
 
     Args:
@@ -43,7 +52,7 @@ def select(read: Read, size: int, key: Any, how: Selection, *, normalized: bool 
       size: of the memory of a task.
       key: of what is drawn.
       how: "flat": the examples nearest to the centroids of k-means over the task. "two_level": as many of each class
-        as `quotas` say, nearest to the centroids of k-means over the class. "random": any.
+        as `class_quotas` say, nearest to the centroids of k-means over the class. "random": any.
       normalized: features of length 1.
     """
     size = min(size, len(read.numbers))
@@ -52,20 +61,22 @@ def select(read: Read, size: int, key: Any, how: Selection, *, normalized: bool 
     if normalized:
         lengths = np.linalg.norm(read.features, axis=1, keepdims=True)
         read = read._replace(features=read.features / np.maximum(lengths, np.finfo(np.float32).tiny))
-    first = selection(read.features, size, key)
+    first = cluster_representatives(read.features, size, key)
     if how == "flat":
         return np.sort(read.numbers[first]).astype(np.int32)
     classes = np.unique(read.labels)
     importance = [int(np.sum(read.labels[first] == one)) for one in classes]
     there = [np.flatnonzero(read.labels == one) for one in classes]
     kept = []
-    for number, (places, quota) in enumerate(zip(there, quotas(importance, [*map(len, there)], size), strict=True)):
+    for number, (places, quota) in enumerate(
+        zip(there, class_quotas(importance, [*map(len, there)], size), strict=True)
+    ):
         if quota:
-            kept.append(places[selection(read.features[places], quota, jax.random.fold_in(key, number))])
+            kept.append(places[cluster_representatives(read.features[places], quota, jax.random.fold_in(key, number))])
     return np.sort(read.numbers[np.concatenate(kept)]).astype(np.int32)
 
 
-def selection(features: np.ndarray, number: int, key: Any) -> np.ndarray:
+def cluster_representatives(features: np.ndarray, number: int, key: Any) -> np.ndarray:
     """Places of so many different examples, one nearest to the centroid of each cluster."""
     # Few programs, however many examples there are.
     padded = 1 << (len(features) - 1).bit_length()
@@ -77,7 +88,7 @@ def selection(features: np.ndarray, number: int, key: Any) -> np.ndarray:
 _select = jax.jit(select_examples, static_argnums=1)
 
 
-def quotas(importance: Sequence[int], available: Sequence[int], size: int) -> list[int]:
+def class_quotas(importance: Sequence[int], available: Sequence[int], size: int) -> list[int]:
     """How many examples of each class are kept (Han et al. 2020): `size` in all, an equal share of each.
 
     A share that is no whole number is rounded up for the most important classes, the first of equal ones, and down for
@@ -115,7 +126,7 @@ class KeptExamples(NamedTuple):
       experiment: of the run.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[TaskSlice]
     experiment: Experiment
 
     def joined(self, numbers: np.ndarray, order: int = 0) -> JoinedExamples:
@@ -144,13 +155,13 @@ class KeptExamples(NamedTuple):
         return dataclasses.replace(self.experiment, config=own).stream(position, split=examples, epochs=epochs)
 
 
-def with_room(state: TrainState, tasks: int, size: int) -> TrainState:
+def allocate_kept(state: TrainState, tasks: int, size: int) -> TrainState:
     """With room for the numbers of `size` examples of each task."""
     room = {CHOSEN: jnp.full((tasks, size), -1, jnp.int32)} if size else {}
     return dataclasses.replace(state, method={**state.method, **room})
 
 
-def chosen_numbers(state: TrainState, task: int | None = None) -> np.ndarray:
+def kept_example_ids(state: TrainState, task: int | None = None) -> np.ndarray:
     """The numbers of the kept examples, of one task or of all."""
     if CHOSEN not in state.method:
         return np.zeros(0, np.int64)
@@ -159,21 +170,21 @@ def chosen_numbers(state: TrainState, task: int | None = None) -> np.ndarray:
     return numbers[numbers >= 0].astype(np.int64)
 
 
-def with_chosen(state: TrainState, task: int, numbers: np.ndarray) -> TrainState:
+def keep_examples(state: TrainState, task: int, numbers: np.ndarray) -> TrainState:
     """With the kept examples of a task."""
     kept = np.array(state.method[CHOSEN])
     kept[task, : len(numbers)] = numbers
     return dataclasses.replace(state, method={**state.method, CHOSEN: jnp.asarray(kept)})
 
 
-def with_seen(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
+def note_seen_classes(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
     """With the classes of a task among those that training has read, where the head of the model notes them."""
     return dataclasses.replace(state, constants=note_classes(state.constants, model.head_place, np.unique(labels)))
 
 
 def with_fresh_optimizer(state: TrainState, task: TaskInfo) -> TrainState:
     """With an optimiser at its beginning."""
-    optimizer = make_parts(task.experiment.config, task.experiment.model).optimizer
+    optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
     return dataclasses.replace(state, opt_state=optimizer.init(state.params))
 
 

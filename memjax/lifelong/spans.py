@@ -1,6 +1,6 @@
 """Counts the updates of a stage, for components whose effect changes while a task is learned.
 
-A component asks for the count with `memjax.lifelong.compose.Rule.counts`.
+A component asks for the count with `memjax.lifelong.compose.Component.counts`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from memjax.training.stages import Change, Context, Stage
+from memjax.training.stages import PhaseContext, PhaseResult, Stage
 from memjax.training.step import TrainState
 
-__all__ = ["SPAN", "share_done", "spanned"]
+__all__ = ["SPAN", "fraction_done", "count_stage_updates"]
 
 SPAN = "span"
 """Name in `TrainState.method` of the updates that the stage has made and will make in all, int32 `[2]`."""
 
 
-def spanned(stage: Stage) -> Stage:
+def count_stage_updates(stage: Stage) -> Stage:
     """Returns a stage that sets the count of its updates to 0 when it begins, and stores how many it will make."""
 
-    def before(state: TrainState, context: Context) -> Change:
+    def before(state: TrainState, context: PhaseContext) -> PhaseResult:
         change = stage.before(state, context)
         steps = stage.steps if isinstance(stage.steps, int) else stage.steps(change.state)
         method = {**change.state.method, SPAN: jnp.array([0, steps], jnp.int32)}
@@ -32,7 +32,7 @@ def spanned(stage: Stage) -> Stage:
     return stage._replace(before=before)
 
 
-def share_done(method: Mapping[str, Any]) -> Any:
+def fraction_done(method: Mapping[str, Any]) -> Any:
     """Returns the fraction of the updates of the stage that were made, a float scalar from 0 to 1.
 
     Args:

@@ -22,14 +22,14 @@ from memjax.typing import Batch
 
 __all__ = [
     "TASK",
-    "Chosen",
+    "ExampleSubset",
     "EpisodePlan",
     "EpisodeSchedule",
     "JoinedExamples",
-    "Part",
-    "Plan",
+    "TaskSlice",
+    "StreamPlan",
     "PlannedStream",
-    "Schedule",
+    "ReplaySchedule",
     "replay_frequency",
     "task_free_order",
 ]
@@ -38,7 +38,7 @@ TASK = "task"
 """The name in `Batch.extras` under which every row says its task, where a method needs it: int32 `[batch]`."""
 
 
-class Part(NamedTuple):
+class TaskSlice(NamedTuple):
     """The training examples of one task, with their place in the stream of all tasks.
 
     Attributes:
@@ -53,7 +53,7 @@ class Part(NamedTuple):
     first: int
 
 
-class Chosen(Examples):
+class ExampleSubset(Examples):
     """A subset of a data set, in a given order, possibly with repetitions.
 
     Example:
@@ -99,7 +99,7 @@ class JoinedExamples(Examples):
       [0, 0, 4, 1]
     """
 
-    def __init__(self, parts: Sequence[Part], *, tells_task: bool = False, order: np.ndarray | None = None):
+    def __init__(self, parts: Sequence[TaskSlice], *, tells_task: bool = False, order: np.ndarray | None = None):
         """Stores the order of the examples. Examples are read when they are asked for.
 
         Args:
@@ -123,7 +123,7 @@ class JoinedExamples(Examples):
     def __len__(self) -> int:
         return len(self._order)
 
-    def _find(self, index: int) -> tuple[Part, int]:
+    def _find(self, index: int) -> tuple[TaskSlice, int]:
         """Returns the task of an example and its number in the task."""
         place = int(self._order[index])
         part = int(np.searchsorted(self._ends, place, side="right"))
@@ -174,7 +174,7 @@ def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndar
     return order[np.argsort(moved, kind="stable")]
 
 
-class Schedule(NamedTuple):
+class ReplaySchedule(NamedTuple):
     """A schedule of updates of another kind, such as replay, between those of the stream.
 
     Attributes:
@@ -189,7 +189,7 @@ class Schedule(NamedTuple):
     kind: str = "replay"
     reads: bool = False
 
-    def plan(self, examples: int, rows: int, epochs: int, before: Plan | None) -> Plan:
+    def plan(self, examples: int, rows: int, epochs: int, before: StreamPlan | None) -> StreamPlan:
         """Plans the updates of a stage.
 
         Args:
@@ -198,7 +198,7 @@ class Schedule(NamedTuple):
           epochs: Number of times that each example is read.
           before: Plan of the stage before. None for the first stage.
         """
-        return Plan(examples, rows, epochs, before.seen + before.total if before else 0, self)
+        return StreamPlan(examples, rows, epochs, before.seen + before.total if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
         """Returns a batch for each kind of update, or None for updates without one, from a batch of the stream."""
@@ -206,7 +206,7 @@ class Schedule(NamedTuple):
         return {STREAM: example, **other}
 
 
-class Plan(NamedTuple):
+class StreamPlan(NamedTuple):
     """A plan of the updates of a stage, made before it begins: one for every batch, and those of its schedule.
 
     Rows do not wait for each other at the end of an epoch (`memjax.data.rows`). Batches are full as long as all rows
@@ -229,7 +229,7 @@ class Plan(NamedTuple):
     rows: int
     epochs: int
     seen: int
-    schedule: Schedule
+    schedule: ReplaySchedule
 
     @property
     def total(self) -> int:
@@ -396,7 +396,7 @@ class EpisodePlan(NamedTuple):
     @property
     def left_out(self) -> int:
         """Number of examples that are in no episode."""
-        plan = Plan(self.examples, self.rows, self.epochs, 0, Schedule())
+        plan = StreamPlan(self.examples, self.rows, self.epochs, 0, ReplaySchedule())
         return plan.total - plan.before(sum(self.sizes))
 
     def stream(self, batches: RowStream, position: Mapping[str, Any] | None = None) -> EpisodeStream:
@@ -412,7 +412,7 @@ class PlannedStream:
         of the schedule is due before the next batch.
     """
 
-    def __init__(self, batches: RowStream, plan: Plan, position: Mapping[str, Any] | None = None):
+    def __init__(self, batches: RowStream, plan: StreamPlan, position: Mapping[str, Any] | None = None):
         """Makes an iterator that continues with the update after `position`.
 
         Args:

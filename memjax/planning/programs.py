@@ -19,7 +19,7 @@ from memjax.tasks import task_of
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import Experiment, evaluation_model
 from memjax.training.metrics import count_bytes
-from memjax.training.places import Places
+from memjax.training.places import CompiledLearner
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
 from memjax.training.step import init_variables
@@ -161,10 +161,10 @@ def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -
 
 def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str, Program]:
     learner = planned_learner(config, vocab_size, layout)
-    places, sizes = Places(layout, learner), learner.sizes
+    places, sizes = CompiledLearner(layout, learner), learner.plan_info
     state, replicated = places.state, layout.replicated
-    rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), learner.kinds[STREAM])
-    names = train_state_names(places.shapes, parameter_names(learner.variables))
+    rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), learner.batch_shapes[STREAM])
+    names = train_state_names(places.shapes, parameter_names(learner.make_variables))
     common: dict[str, Any] = {
         "names": names,
         "padding": learner.model.padding(),
@@ -173,7 +173,7 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
     read = lambda batch: 0 if batch is None else batch.mask.size
     made = {
         kind: Program(
-            places.update(kind),
+            places.make_update(kind),
             {"state": places.shapes, "batch": batch},
             (state, places.batches[kind]),
             (state, replicated),
@@ -181,7 +181,7 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
             tokens=read(batch),
             **common,
         )
-        for kind, batch in learner.kinds.items()
+        for kind, batch in learner.batch_shapes.items()
     }
     for name, part in sizes.parts.items():
         made[name] = Program(
@@ -193,23 +193,23 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
             tokens=read(rows),
             **common,
         )
-    if learner.adapt_rows is not None and not learner.adapt_rows.outside:
+    if learner.adapt_rows is not None and not learner.adapt_rows.runs_outside_jit:
         made["adapt"] = _adapt_program(config, learner, places, layout, common)
     return made
 
 
-def _rows_kept(learner: Learner, places: Places) -> RowsKept | None:
+def _rows_kept(learner: Learner, places: CompiledLearner) -> RowsKept | None:
     """What a memory of rows takes of a device."""
-    if not learner.sizes.parts:
+    if not learner.plan_info.parts:
         return None
     sizes = lambda tree, shardings: sum(
         math.prod(sharding.shard_shape(leaf.shape)) * itemsize(leaf.dtype)
         for leaf, sharding in zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
     )
-    kept = learner.sizes.kept
+    kept = learner.plan_info.kept
     memory = places.shapes.method[kept]
     own = sizes(memory, places.state.method[kept])
-    return RowsKept(learner.sizes.capacity, memory.capacity, own, sizes(places.shapes, places.state) - own)
+    return RowsKept(learner.plan_info.capacity, memory.capacity, own, sizes(places.shapes, places.state) - own)
 
 
 def itemsize(dtype: Any) -> int:
@@ -218,7 +218,7 @@ def itemsize(dtype: Any) -> int:
 
 
 def _adapt_program(
-    config: Config, learner: Learner, places: Places, layout: Layout, common: Mapping[str, Any]
+    config: Config, learner: Learner, places: CompiledLearner, layout: Layout, common: Mapping[str, Any]
 ) -> Program:
     """One batch of an evaluation whose rows have parameters of their own, beside all that training holds."""
     evaluation, model = config.evaluation, learner.model
@@ -228,7 +228,9 @@ def _adapt_program(
 
     def adapt(state: Any, batch: Any) -> Any:
         read = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, batch.extras)
-        return score(learner.adapted(state, config.training.seed), model.init_state(evaluation.rows), *read)[1:]
+        return score(
+            learner.evaluation_variables(state, config.training.seed), model.init_state(evaluation.rows), *read
+        )[1:]
 
     return Program(
         adapt,
@@ -237,7 +239,7 @@ def _adapt_program(
         layout.replicated,
         donated=(),
         tokens=batch.mask.size,
-        copies=Copies(learner.sizes.width, count_bytes(learner.sizes.copied(places.shapes.params))),
+        copies=Copies(learner.plan_info.width, count_bytes(learner.plan_info.copied(places.shapes.params))),
         **common,
     )
 

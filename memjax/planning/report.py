@@ -13,7 +13,7 @@ from memjax.planning.advice import bytes_needed
 from memjax.planning.cases import Case
 from memjax.planning.topologies import GIB, parse_shapes, parse_topology
 from memjax.settings.relations import validate
-from memjax.training.runs import grown
+from memjax.training.runs import config_after_growth
 from memjax.training.stages import STREAM
 
 COLUMNS = (
@@ -63,14 +63,14 @@ def generations(config: Config) -> list[tuple[str, Config]]:
     """The task that each generation of a model is for, and its configuration; of one that stays, itself alone."""
     if config.lifelong is None:
         return [("", config)]
-    from memjax.lifelong.factory import lineages
+    from memjax.lifelong.factory import growth_histories
 
-    found = lineages(config)
+    found = growth_histories(config)
     if not any(found):
         return [("", config)]
     names = [task.name for task in config.lifelong.in_order]
     return [
-        (name, grown(config, lineage))
+        (name, config_after_growth(config, lineage))
         for number, (name, lineage) in enumerate(zip(names, found, strict=True))
         if not number or lineage != found[number - 1]
     ]

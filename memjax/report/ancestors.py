@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.ancestors import HeadCorrelations, beyond_even, correlate_heads, head_sources, map_correlations
+from memjax.lifelong.ancestors import (
+    HeadCorrelations,
+    correlate_heads,
+    head_sources,
+    map_correlations,
+    subtract_uniform_attention,
+)
 from memjax.lifelong.expansion import Growth
-from memjax.lifelong.looks import KEPT, Look, looks_of, pairs_of
+from memjax.lifelong.looks import KEPT, GenerationCheckpoint, ancestor_pairs, generation_checkpoints
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
@@ -36,8 +42,8 @@ class Pair:
       beyond: of what they are beyond even attention.
     """
 
-    ancestor: Look
-    descendant: Look
+    ancestor: GenerationCheckpoint
+    descendant: GenerationCheckpoint
     sources: np.ndarray
     weights: HeadCorrelations
     beyond: HeadCorrelations
@@ -56,9 +62,9 @@ class Lineage:
       tokenizer: of the run.
     """
 
-    looks: tuple[Look, ...]
+    looks: tuple[GenerationCheckpoint, ...]
     growths: tuple[Growth, ...]
-    maps: dict[Look, Any]
+    maps: dict[GenerationCheckpoint, Any]
     rows: Any
     domain: str
     tokenizer: Any
@@ -67,13 +73,13 @@ class Lineage:
         """The last look of each generation with those of all later ones."""
         sizes = lambda look: (self.maps[look].weights.shape[0], self.maps[look].weights.shape[2])
         first, found = self.looks[0], list[Pair]()
-        for one, other in pairs_of(self.looks):
+        for one, other in ancestor_pairs(self.looks):
             sources = head_sources(self.growths[one.generation : other.generation], *sizes(one))
             founders = head_sources(self.growths[first.generation : one.generation], *sizes(first))
             both, seen = [self.maps[look].weights for look in (one, other)], self.maps[one].seen
             correlated = [
                 correlate_heads(map_correlations(old, new, seen), sources, founders)
-                for old, new in (both, [beyond_even(part, seen) for part in both])
+                for old, new in (both, [subtract_uniform_attention(part, seen) for part in both])
             ]
             found.append(Pair(one, other, sources, *correlated))
         return found
@@ -87,16 +93,16 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
       pieces: of the validation split of its first domain, at most.
 
     Raises:
-      ValueError: as `looks_of`, or a model whose attention cannot be shown.
+      ValueError: as `generation_checkpoints`, or a model whose attention cannot be shown.
     """
     from memjax.inspection.attention_maps import attention_maps
     from memjax.lifelong import load_run
     from memjax.training.runs import load_config
 
-    looks, growths = looks_of(run)
+    looks, growths = generation_checkpoints(run)
     stream = load_config(run).lifelong
     assert stream is not None  # nothing else grows
-    domain, maps = stream.in_order[0].name, dict[Look, Any]()
+    domain, maps = stream.in_order[0].name, dict[GenerationCheckpoint, Any]()
     rows: Any = None
     tokenizer: Any = None
     for look in looks:
@@ -134,7 +140,7 @@ def _measured(found: Lineage) -> str:
     return f"{pieces:,} validation pieces of {found.domain}, {tokens:,} tokens"
 
 
-def _words(look: Look) -> str:
+def _words(look: GenerationCheckpoint) -> str:
     return f"generation {look.generation}, {look.updates:,} updates"
 
 

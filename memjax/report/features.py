@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.looks import KEPT, ends_of, some_of
+from memjax.lifelong.looks import KEPT, evenly_spaced, task_end_checkpoints
 from memjax.report import charts
 from memjax.report.method_log import borders_of
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
@@ -86,7 +86,7 @@ class Spaces:
 def read_spaces(run: OpenedRun) -> Spaces | None:
     """The feature spaces of a run, at most six; None of a run whose tasks have no classes, or before its first ends."""
     from memjax.lifelong import load_run
-    from memjax.lifelong.head_features import class_marks, compared, read_features
+    from memjax.lifelong.head_features import align_features, class_vectors_of_head, read_features
     from memjax.lifelong.metrics import class_distances
     from memjax.tasks import task_of
     from memjax.training.restoring import checkpoint_steps
@@ -94,14 +94,14 @@ def read_spaces(run: OpenedRun) -> Spaces | None:
     stream = run.config.lifelong
     if stream is None or not task_of(run.config).classifies:
         return None
-    ends = ends_of(run.lines, checkpoint_steps(run.path))
+    ends = task_end_checkpoints(run.lines, checkpoint_steps(run.path))
     if not ends:
         return None
     count = len(borders_of(run.lines, [one.name for one in run.config.evaluations if one.task]))
     order, spaces = [task.name for task in stream.in_order], list[Space]()
     looked: list[tuple[str, Any, Any]] = []
     labels, names = np.zeros(0, np.int32), dict[int, str]()
-    for task in some_of([*ends], MOST_SPACES):
+    for task in evenly_spaced([*ends], MOST_SPACES):
         loaded = load_run(run.path, step=ends[task])
         looked = looked or _looked_at(loaded, order)
         parts = [read_features(loaded.experiment.of_task(one[0]), loaded.variables, one[2], one[1]) for one in looked]
@@ -109,8 +109,8 @@ def read_spaces(run: OpenedRun) -> Spaces | None:
         classes = np.unique(labels)[:MOST_CLASSES]
         shown = np.isin(labels, classes)
         labels = labels[shown]
-        features = compared(loaded.variables, np.concatenate([part.features for part in parts])[shown])
-        marks = class_marks(loaded.experiment.model, loaded.variables)
+        features = align_features(loaded.variables, np.concatenate([part.features for part in parts])[shown])
+        marks = class_vectors_of_head(loaded.experiment.model, loaded.variables)
         spread = {}
         if len(classes) > 1 and np.bincount(labels).max() > 1:
             spread = class_distances(features, labels).means()
@@ -124,15 +124,15 @@ def read_spaces(run: OpenedRun) -> Spaces | None:
 
 def _looked_at(loaded: Any, order: Sequence[str]) -> list[tuple[str, Any, Any]]:
     """The first tasks, until there are some classes: name, evaluation, and some examples of its split, evenly."""
-    from memjax.lifelong.streams import Chosen
+    from memjax.lifelong.streams import ExampleSubset
 
     config, found, classes = loaded.experiment.config, list[tuple[str, Any, Any]](), set[int]()
     evaluations = {one.task: one for one in reversed(config.evaluations) if one.task}
     for name in order:
         evaluation = evaluations.get(name, config.evaluation)
         examples = loaded.experiment.of_task(name).documents(evaluation.split)
-        numbers = np.array(some_of(range(len(examples)), MOST_EXAMPLES))
-        found.append((name, evaluation, Chosen(examples, numbers)))
+        numbers = np.array(evenly_spaced(range(len(examples)), MOST_EXAMPLES))
+        found.append((name, evaluation, ExampleSubset(examples, numbers)))
         classes |= {int(found[-1][2].example(index).targets[0]) for index in range(len(numbers))}
         if len(classes) >= FEW_CLASSES:
             break

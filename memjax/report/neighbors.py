@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.looks import some_of
+from memjax.lifelong.looks import evenly_spaced
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.samples import shortened
@@ -33,7 +33,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     if loaded.experiment.adapt_rows is None:  # one adaptation for all has no rows of its own
         return
     from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order
-    from memjax.lifelong.streams import Chosen
+    from memjax.lifelong.streams import ExampleSubset
 
     config, experiment = loaded.experiment.config, loaded.experiment
     evaluation = next((one for one in config.evaluations if one.task), config.evaluation)
@@ -41,13 +41,13 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     for name in names:
         one = experiment.of_task(name)
         examples = one.documents(evaluation.split)
-        asked.append((one, Chosen(examples, np.array(some_of(range(len(examples)), MOST_EXAMPLES)))))
+        asked.append((one, ExampleSubset(examples, np.array(evenly_spaced(range(len(examples)), MOST_EXAMPLES)))))
     found = neighborhoods(experiment, loaded.variables, asked, evaluation)
     parts = parts_in_order(experiment)
     figure = _origin_figure(found, [part.first for part in parts], names, evaluation.split)
     rows = tuple(
         row
-        for task in some_of(range(len(names)), MOST_TASKS)
+        for task in evenly_spaced(range(len(names)), MOST_TASKS)
         for row in _query_rows(asked[task], found[task], parts, names, task)
     )
     text = (
@@ -59,10 +59,10 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 
 
 def _origin_figure(found: Sequence[Any], firsts: Sequence[int], names: Sequence[str], split: str) -> Figure:
-    from memjax.lifelong.neighborhoods import share_of_tasks, task_counts
+    from memjax.lifelong.neighborhoods import task_counts, task_shares
 
     counts = np.stack([task_counts(one.numbers, firsts) for one in found])
-    shares, sizes = share_of_tasks(counts), [len(one.rows) for one in found]
+    shares, sizes = task_shares(counts), [len(one.rows) for one in found]
     each = f"{min(sizes):,}" if len({*sizes}) == 1 else f"{min(sizes):,} to {max(sizes):,}"
     own = np.diag(counts).sum() / max(counts.sum(), 1)
     caption = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.looks import KEPT, ends_of, some_of
+from memjax.lifelong.looks import KEPT, evenly_spaced, task_end_checkpoints
 from memjax.report import charts
 from memjax.report.method_log import borders_of
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
@@ -101,7 +101,7 @@ def _pseudo_parts(run: OpenedRun) -> Iterator[Figure | Table]:
         f"The first {TEXTS} of each task as they were written, those that are not learned too; ANS stands before the "
         "answer."
     )
-    shown = tuple(some_of(texts, MOST_TEXTS))
+    shown = tuple(evenly_spaced(texts, MOST_TEXTS))
     yield Table("pseudo_texts", "Some of them", caption, ("before task", "of task", "text"), shown)
 
 
@@ -163,8 +163,8 @@ def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
     }
     # Of several with as many updates the last; but that of the end of a task, before the next one begins.
     last = {number: step for step, number in updates.items()}
-    last |= {updates[step]: step for step in ends_of(run.lines, [*updates]).values()}
-    for step in some_of(sorted(last.values()), MOST_CHECKPOINTS):
+    last |= {updates[step]: step for step in task_end_checkpoints(run.lines, [*updates]).values()}
+    for step in evenly_spaced(sorted(last.values()), MOST_CHECKPOINTS):
         number = updates[step]
         after = f", after {tasks[borders.index(number)]}" if number in borders and len(borders) == len(tasks) else ""
         yield f"{number:,} updates{after}", load_run(run.path, step=step)

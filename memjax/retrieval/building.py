@@ -47,7 +47,7 @@ def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", nu
       ValueError: The number of shards does not divide the rows.
     """
     experiment, documents = source.run.experiment, source.run.experiment.documents(split)
-    rows, shards = experiment.config.evaluation.rows, num_shards or processes.count()
+    rows, shards = experiment.config.evaluation.rows, num_shards or processes.num_processes()
     if shards < 1 or rows % shards:
         raise ValueError(f"evaluation.rows: given {rows}, allowed: a multiple of the {shards} shards")
     return Header(
@@ -121,13 +121,13 @@ def build_datastore(
       ValueError: The folder holds something else, or a store of another model, data or protocol.
       DiskFull: No space is left. Committed entries stay.
     """
-    path, count = Path(path).expanduser(), processes.count()
+    path, count = Path(path).expanduser(), processes.num_processes()
     header, total = make_header(source, split, key_dtype=key_dtype, num_shards=num_shards), count_entries(source, split)
     if header.num_shards % count:
         raise ValueError(f"num_shards: given {num_shards}, allowed: a multiple of the {count} processes")
     create_store(path, header)
     done, timeout = 0, source.run.experiment.config.sharding.timeout
-    with processes.Watch(timeout):
+    with processes.ProcessMonitor(timeout):
         processes.barrier("the datastore", timeout)
         for shard in range(jax.process_index(), header.num_shards, count):
             tell = lambda entries, before=done: progress("entries", before + entries, total // count)

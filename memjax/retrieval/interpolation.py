@@ -42,7 +42,7 @@ from memjax.retrieval.tuning import (
 )
 from memjax.settings.compatibility import in_saved_names
 from memjax.settings.relations import require
-from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
+from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
 from memjax.training.runs import config_to_dict
 
 __all__ = ["Found", "Mixing", "WithStore", "add_store", "evaluate_with_store", "kept_mixing", "neighbors_in_store"]
@@ -286,7 +286,7 @@ def _rescore_subsets(
     batches = evaluator.reading.batches(evaluator.documents) if subsets else ()
     for batch in itertools.islice(batches, evaluator.max_segments or None):
         where = batch.weights > 0
-        scored = Scored(nats[np.where(where, batch.extras[NUMBER], targets.numbers[0])])
+        scored = BatchScore(nats[np.where(where, batch.extras[NUMBER], targets.numbers[0])])
         for name, subset in subsets.items():
             scores[name] = scores[name].plus(scored.score(where & subset(batch.extras), batch.extras))
     return scores

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from memjax.data.annotations import NUMBER
 from memjax.memory.knn_lm import DISTANCES, VALUES, Neighbors, Search, ValuesOf, neighbor_log_prob, search_neighbors
 from memjax.settings.relations import require
-from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
+from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
 from memjax.training.metrics import perplexity
 from memjax.typing import Batch
 
@@ -182,7 +182,7 @@ def find_neighbors(
         results.append(search_neighbors(np.concatenate(queries), search, values, num_neighbors, metric=metric))
         queries.clear()
 
-    def observe(batch: Batch, scored: Scored) -> None:
+    def observe(batch: Batch, scored: BatchScore) -> None:
         batches.append(_targets_of_batch(batch, scored))
         if feature not in scored.features:
             raise ValueError(f"feature: given {feature!r}, the evaluator shows {sorted(scored.features)}")
@@ -383,7 +383,7 @@ def _log_probs_at(temperatures: Any, distances: Any, values: Any, tokens: Any) -
     return jax.lax.map(lambda t: neighbor_log_prob(distances, values, tokens, t), temperatures)
 
 
-def _targets_of_batch(batch: Batch, scored: Scored) -> tuple[np.ndarray, ...]:
+def _targets_of_batch(batch: Batch, scored: BatchScore) -> tuple[np.ndarray, ...]:
     """Returns the arrays of `Targets` for one batch."""
     if NUMBER not in batch.extras:
         raise ValueError("documents: given without numbers, allowed: AnnotatedDocuments(..., numbers=True)")

@@ -26,7 +26,19 @@ FIELDS: dict[str, dict[str, str]] = {}
 """class -> field in an earlier version -> its name today; a class has the entries of its bases too"""
 VALUES: dict[str, dict[str, dict[Any, Any]]] = {}
 """class -> field by its name today -> value in an earlier version -> value today"""
-NAMES: dict[str, dict[str, str]] = {}
+NAMES: dict[str, dict[str, str]] = {
+    "memjax.lifelong": {
+        "Consolidated": "ImportanceState",
+        "EpisodicMemory": "EpisodicMemoryState",
+        "Episodes": "MemoryOptions",
+        "Plan": "StreamPlan",
+        "Replayed": "ReplayOptions",
+        "Rule": "Component",
+        "Schedule": "ReplaySchedule",
+        "compose": "chain_components",
+        "course_of": "make_learner_and_stages",
+    },
+}
 """package of memjax -> public name in an earlier version -> its name today"""
 SAVED_TYPES = {"ModelSettings": "Model"}
 """class -> its name in every `config.json` and fingerprint, today's included"""

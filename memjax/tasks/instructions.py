@@ -110,7 +110,7 @@ class Instructions(Task):
           prompts: Token ids of each prompt, ending with the answer mark ANS.
           data: Data sets of the run, whose tokenizer decodes the answers.
           rows: Number of answers decoded at once.
-          adapt_rows: A `memjax.training.evaluation.AdaptRows` that adapts the parameters to every prompt separately.
+          adapt_rows: A `memjax.training.evaluation.PerRowAdaptation` that adapts the parameters to each prompt.
             None = no adaptation.
         """
         tokenizer, answers = data.tokenizer, list[str]()
@@ -186,7 +186,7 @@ def write_adapted(
     rows = Batch(tokens, np.zeros_like(tokens), places < sizes[:, None], weights, np.ones(len(prompts), bool))
     rows = jax.tree.map(jnp.asarray, rows)
     write = _adapted_writer(model, how, adapt_rows)
-    find = adapt_rows.find if adapt_rows.outside else jax.jit(adapt_rows.find)
+    find = adapt_rows.retrieve_support if adapt_rows.runs_outside_jit else jax.jit(adapt_rows.retrieve_support)
     answers = np.asarray(write(variables, rows, find(variables, rows)))
     ends = [int(np.argmax(row == how.end_id)) if (row == how.end_id).any() else how.longest for row in answers]
     return [row[:end].tolist() for row, end in zip(answers, ends, strict=True)]
@@ -214,7 +214,7 @@ def _adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., 
             tokens = jax.lax.fori_loop(0, how.longest, step, row.inputs)
             return jax.lax.dynamic_slice_in_dim(tokens, size, how.longest)
 
-        return adapt_rows.score(variables, rows, support, predict)
+        return adapt_rows.score_adapted(variables, rows, support, predict)
 
     return jax.jit(write_answers)
 

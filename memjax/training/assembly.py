@@ -17,10 +17,10 @@ from memjax.training.step import AfterUpdate, TrainState, finish_window, init_tr
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.typing import Batch, Sum
 
-__all__ = ["Parts", "make_parts"]
+__all__ = ["UpdateFunctions", "make_update_functions"]
 
 
-class Parts(NamedTuple):
+class UpdateFunctions(NamedTuple):
     """What an update consists of.
 
     Attributes:
@@ -28,7 +28,7 @@ class Parts(NamedTuple):
       optimizer: of the dense parameters.
       table_optimizer: of value tables.
       step: `step(state, batch) -> (state, sums)`, not jitted.
-      segments: arguments of `gradients_of`, for a learner that composes the step itself.
+      segments: arguments of `compute_gradients`, for a learner that composes the step itself.
       finish: `finish(state) -> state` at the end of a stage (see `Learner`), None without windows.
     """
 
@@ -59,14 +59,14 @@ def make_objective(config: Config, model: Any) -> Objective:
     return Objective(model_loss(model), carrier.coefficients(), OVER_LAYERS[carrier.over_layers])
 
 
-def make_parts(
+def make_update_functions(
     config: Config,
     model: Any,
     *,
     objective: Callable[[Config, Any], Objective] = make_objective,
     links: Sequence[optax.GradientTransformation] = (),
     after_update: AfterUpdate | None = None,
-) -> Parts:
+) -> UpdateFunctions:
     """Objective, optimisers and step: for the loop, for plans and for the bench alike.
 
     Args:
@@ -85,7 +85,7 @@ def make_parts(
     segments = {name: getattr(training, name) for name in names}
     step = make_train_step(made, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
     finish = functools.partial(finish_window, optimizer=optimizer) if training.apply_every > 1 else None
-    return Parts(made, optimizer, tables, step, segments, finish)
+    return UpdateFunctions(made, optimizer, tables, step, segments, finish)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
@@ -101,17 +101,17 @@ def make_optimizer(
 
     Args:
       config: the configuration.
-      model: its groups of layers have these at axis 0 (see `optimizers.matrices`).
+      model: its groups of layers have these at axis 0 (see `optimizers.make_matrix_mask`).
       links: as in `optimizers.make_optimizer`.
     """
     training = config.training
-    chain = optimizers.make_rule(training.optimizer, make_schedule(training), model.scanned_groups())
+    chain = optimizers.make_transformation(training.optimizer, make_schedule(training), model.scanned_groups())
     if training.memory_learning_rate:
         factor = training.memory_learning_rate / training.schedule.learning_rate
         chain = optax.chain(chain, optimizers.scale_updates(config.model.carrier.added_parameters, factor))
     rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every, links=links)
     below = () if training.train_layers is None else model.parameters_below(training.train_layers)
-    return optimizers.freeze(rule, training.frozen, below) if training.frozen or below else rule
+    return optimizers.freeze_parameters(rule, training.frozen, below) if training.frozen or below else rule
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:

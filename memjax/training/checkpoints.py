@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from memjax.training.processes import gather
+from memjax.training.processes import gather_json
 
 __all__ = ["Checkpoints"]
 
@@ -33,7 +33,7 @@ SHOWN = 4
 """names listed of each kind of difference"""
 
 
-class Restored(NamedTuple):
+class RestoredCheckpoint(NamedTuple):
     """A checkpoint that has passed its checks.
 
     Attributes:
@@ -130,7 +130,7 @@ class Checkpoints:
 
     def restore(
         self, expected: Any, without: tuple[str, ...] = (), *, anew: tuple[str, ...] = (), step: int | None = None
-    ) -> Restored | None:
+    ) -> RestoredCheckpoint | None:
         """The newest intact checkpoint, or None where there is no checkpoint at all.
 
         Args:
@@ -173,7 +173,7 @@ class Checkpoints:
         if found is None:
             return None
         step, arrays, manifest = found
-        return Restored(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
+        return RestoredCheckpoint(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
     def shapes(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> shape of every array of a checkpoint, which are not read."""
@@ -229,8 +229,10 @@ class Checkpoints:
                 wrong = [name for name in names if described[name] != manifest["arrays"][name]]
                 if not wrong:
                     return step, {name: arrays[name] for name in names}, manifest
-                raise _Damaged(f"{some_of(wrong)} differ from what was saved")
-            except _Damaged as reason:  # Whatever damage makes the library raise, the next older one may be intact.
+                raise _DamagedCheckpoint(f"{preview_names(wrong)} differ from what was saved")
+            except (
+                _DamagedCheckpoint
+            ) as reason:  # Whatever damage makes the library raise, the next older one may be intact.
                 self.damaged.add(step)
                 self._on_warning(f"checkpoint {step} is damaged, {reason}: going back to an older one")
         if steps:
@@ -343,7 +345,7 @@ def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -
             if [dtype, shape] != list(found[name][:2]):
                 other.append(f"{name} {found[name][0]}{found[name][1]} instead of {dtype}{shape}")
     kinds = (("lacks", missing), ("has besides", unexpected), ("has", other))
-    return "; ".join(f"it {word} {some_of(names)}" for word, names in kinds if names)
+    return "; ".join(f"it {word} {preview_names(names)}" for word, names in kinds if names)
 
 
 @contextlib.contextmanager
@@ -373,26 +375,26 @@ def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def some_of(names: Iterable[str]) -> str:
+def preview_names(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
-class _Damaged(Exception):  # noqa: N818 (what is found, not a mistake)
+class _DamagedCheckpoint(Exception):  # noqa: N818 (what is found, not a mistake)
     """A checkpoint is not what was saved."""
 
 
 def _attempt(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
-    """What is read; raises `_Damaged` where that has failed in any process."""
+    """What is read; raises `_DamagedCheckpoint` where that has failed in any process."""
     value, failed = None, None
     try:
         value = read(*arguments)
     except Exception as error:
         failed = type(error).__name__
-    kinds = [kind for kind in gather(failed) if kind is not None]
+    kinds = [kind for kind in gather_json(failed) if kind is not None]
     if kinds:
-        raise _Damaged(f"{what} ({kinds[0]})")
+        raise _DamagedCheckpoint(f"{what} ({kinds[0]})")
     return value
 
 

@@ -28,32 +28,32 @@ READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 """What a result says of its reading."""
 
 
-class AdaptRows(NamedTuple):
+class PerRowAdaptation(NamedTuple):
     """How every row is scored with parameters of its own; for models without a state.
 
     Rows are a `Batch` whose weights are 1 where a row has tokens.
 
     Attributes:
-      find: `find(variables, rows) -> support`, what the rows are adapted to.
-      score: `score(variables, rows, support, predict)`, with `predict(params, row)`: what `predict` gives, of all rows.
-      outside: `find` is called outside of compiled programs.
+      retrieve_support: `find(variables, rows) -> support`, what the rows are adapted to.
+      score_adapted: `score_adapted(variables, rows, support, predict)` returns `predict(params, row)` of all rows.
+      runs_outside_jit: `find` is called outside of compiled programs.
       examples: `examples(support)`, int `[rows, number]`, the numbers of the examples in it, -1 = none.
       weights: `weights(support)`, float `[rows, number]`, how much each of them counts.
     """
 
-    find: Callable[[Mapping[str, Any], Batch], Any]
-    score: Callable[[Mapping[str, Any], Batch, Any, Callable[[Any, Batch], Any]], Any]
-    outside: bool = False
+    retrieve_support: Callable[[Mapping[str, Any], Batch], Any]
+    score_adapted: Callable[[Mapping[str, Any], Batch, Any, Callable[[Any, Batch], Any]], Any]
+    runs_outside_jit: bool = False
     examples: Callable[[Any], Any] = lambda support: None
     weights: Callable[[Any], Any] = lambda support: None
 
 
-class Interrupted(Exception):  # noqa: N818 (a request, not an error)
+class EvaluationInterrupted(Exception):  # noqa: N818 (a request, not an error)
     """An evaluation was asked to stop."""
 
 
 @tree_dataclass
-class Scored:
+class BatchScore:
     """What was worked out for one batch.
 
     Attributes:
@@ -81,7 +81,7 @@ class Scored:
         )
 
 
-Observe = Callable[[Batch, Scored], None]
+Observe = Callable[[Batch, BatchScore], None]
 """Called with every batch and what was worked out for it, on the host, in the order of the batches."""
 
 
@@ -227,7 +227,7 @@ class DocumentScores:
         self._sums: dict[tuple[int, int], np.ndarray] = {}
         self._numbers: dict[int, int] = {}
 
-    def observe(self, batch: Batch, scored: Scored) -> None:
+    def observe(self, batch: Batch, scored: BatchScore) -> None:
         """Adds the targets of a batch to their documents."""
         read = np.flatnonzero(np.any(np.asarray(batch.mask), axis=1))
         where = np.asarray(batch.weights) > 0
@@ -283,7 +283,7 @@ class Evaluator:
         fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
         change: Callable[[Any], Any] | None = None,
         num_words: Callable[[], int] | None = None,
-        adapt_rows: AdaptRows | None = None,
+        adapt_rows: PerRowAdaptation | None = None,
         answer: Callable[[Mapping[str, Any]], Answers] | None = None,
     ):
         """Prepares an evaluation.
@@ -315,7 +315,7 @@ class Evaluator:
         self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
         self._answer = answer
-        self._find = adapt_rows.find if adapt_rows and adapt_rows.outside else None
+        self._find = adapt_rows.retrieve_support if adapt_rows and adapt_rows.runs_outside_jit else None
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
         options = {"accuracy": accuracy, "change": change, "adapt_rows": adapt_rows, **shown}
         score, self._kind = make_score(model, **options), (options, reading.rows, layout)
@@ -325,7 +325,7 @@ class Evaluator:
         check_rows(reading.rows, layout.mesh, what="evaluation.rows")
         memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(reading.rows))), layout.rows()
         self._held = memory
-        support = (None,) if adapt_rows and adapt_rows.outside else ()
+        support = (None,) if adapt_rows and adapt_rows.runs_outside_jit else ()
         self._score = jax.jit(
             score,
             donate_argnums=1,
@@ -373,7 +373,7 @@ class Evaluator:
 
         Args:
           variables: params, and the other collections of the model.
-          stop: asked before every segment; True ends the evaluation with `Interrupted`.
+          stop: asked before every segment; True ends the evaluation with `EvaluationInterrupted`.
           observe: is shown every batch with what was worked out for it.
         """
         variables, split = self.fit(variables), self.documents
@@ -387,7 +387,7 @@ class Evaluator:
         pending: tuple[Batch, Any] | None = None
         complete, seconds, timed, examples, started = True, 0.0, 0, 0, 0.0
 
-        def take(batch: Batch, scored: Scored) -> None:
+        def take(batch: Batch, scored: BatchScore) -> None:
             nonlocal total
             scored, where = jax.device_get(scored), batch.weights > 0
             total = total.plus(scored.score(where, batch.extras))
@@ -403,7 +403,7 @@ class Evaluator:
                 complete = False
                 break
             if stop():
-                raise Interrupted
+                raise EvaluationInterrupted
             if number == 0:
                 chosen = self._subsets_of(batch)
             with self._layout.active() if self._layout else contextlib.nullcontext():
@@ -467,19 +467,19 @@ def make_score(
     features: Sequence[str] = (),
     output: bool = False,
     change: Callable[[Any], Any] | None = None,
-    adapt_rows: AdaptRows | None = None,
+    adapt_rows: PerRowAdaptation | None = None,
 ) -> Callable[..., Any]:
-    """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, Scored, metrics)`.
+    """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, BatchScore, metrics)`.
 
     `extras` is what the model takes of the batch's extras; `metrics` are name -> `Sum`. Where rows are adapted to what
     is found outside, that is a last argument.
 
     Args:
       model: a language model.
-      accuracy: with `Scored.correct`.
-      parts: with `Scored.parts`.
+      accuracy: with `BatchScore.correct`.
+      parts: with `BatchScore.parts`.
       features: with these inner tensors.
-      output: with `Scored.output`.
+      output: with `BatchScore.output`.
       change: of the memory before the segment reads it.
       adapt_rows: every row is scored with parameters of its own.
 
@@ -501,7 +501,7 @@ def make_score(
             nats = model.apply(variables, hidden, targets, method="token_nll")
         each = model.apply(variables, hidden, targets, method="token_log_probs") if parts else None
         named_features = {name: aux.arrays[name] for name in features}
-        return memory, Scored(nats, correct, each, named_features, hidden if output else None), aux.metrics
+        return memory, BatchScore(nats, correct, each, named_features, hidden if output else None), aux.metrics
 
     if adapt_rows is None:
         return score
@@ -520,14 +520,14 @@ def make_score(
             return jax.tree.map(lambda leaf: leaf[0], scored), metrics
 
         rows = _rows_of(inputs, targets, mask, start, extras)
-        support = found[0] if adapt_rows.outside else adapt_rows.find(variables, rows)
-        scored, metrics = adapt_rows.score(variables, rows, support, predict)
+        support = found[0] if adapt_rows.runs_outside_jit else adapt_rows.retrieve_support(variables, rows)
+        scored, metrics = adapt_rows.score_adapted(variables, rows, support, predict)
         return memory, scored, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
 
     return adapted
 
 
-def make_read(model: Any, adapt_rows: AdaptRows) -> ReadBatch:
+def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
     """What a model says to a user, each row with parameters of its own (see `memjax.tasks.contract.read_examples`).
 
     Args:
@@ -544,9 +544,9 @@ def make_read(model: Any, adapt_rows: AdaptRows) -> ReadBatch:
             output = model.apply(adapted, one.inputs, model.init_state(1), **named)[0]
             return output[0], model.apply(adapted, output, method="log_probs")[0]
 
-        return *adapt_rows.score(variables, rows, support, predict), adapt_rows.examples(support)
+        return *adapt_rows.score_adapted(variables, rows, support, predict), adapt_rows.examples(support)
 
-    find = adapt_rows.find if adapt_rows.outside else jax.jit(adapt_rows.find)
+    find = adapt_rows.retrieve_support if adapt_rows.runs_outside_jit else jax.jit(adapt_rows.retrieve_support)
     said = jax.jit(say)
 
     def read(variables: Mapping[str, Any], batch: Batch) -> Read:

@@ -26,10 +26,10 @@ from memjax.settings.relations import validate
 from memjax.settings.sizes import check_sizes
 from memjax.tasks.contract import Asked, Subset, Task, task_of
 from memjax.training.capacity import available_bytes
-from memjax.training.evaluation import AdaptRows, EvaluationResult, Evaluator, make_read
-from memjax.training.interventions import intervention
+from memjax.training.evaluation import EvaluationResult, Evaluator, PerRowAdaptation, make_read
+from memjax.training.interventions import make_memory_intervention
 from memjax.training.run_data import RunData
-from memjax.training.runs import grown
+from memjax.training.runs import config_after_growth
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
 from memjax.typing import Batch
@@ -58,7 +58,7 @@ class Experiment:
     begin_token: int
     tokenizer: Any = None
     num_words: Callable[[str], int] | None = None
-    adapt_rows: AdaptRows | None = None
+    adapt_rows: PerRowAdaptation | None = None
     run_data: RunData = dataclasses.field(default_factory=RunData)
 
     @property
@@ -132,11 +132,11 @@ class Experiment:
         """The targets of the evaluation's split that are scored apart."""
         return self.task.subsets(self.documents(evaluation.split), evaluation)
 
-    def grown(self, lineage: Sequence[Mapping[str, Any]]) -> Experiment:
-        """The same with the model that it has become (see `memjax.training.runs.grown`)."""
+    def with_growth(self, lineage: Sequence[Mapping[str, Any]]) -> Experiment:
+        """The same with the model that it has become (see `memjax.training.runs.config_after_growth`)."""
         if not lineage:
             return self
-        config = grown(self.config, lineage)
+        config = config_after_growth(self.config, lineage)
         return dataclasses.replace(self, config=config, model=task_of(config).model(self.model.vocabulary.vocab_size))
 
     def of_task(self, name: str, prompt: str = "") -> Experiment:
@@ -154,7 +154,7 @@ class Experiment:
         if settings is None or name not in names:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {names}")
         places = {one.name: place for place, one in enumerate(settings.in_order)}
-        config = with_source(self.config, settings.source_of(name))
+        config = with_task_source(self.config, settings.source_of(name))
         places |= {"none": -1}
         if prompt and prompt not in places:
             raise ValueError(f"evaluation.prompt: given {prompt!r}, allowed: '' or one of {[*places]}")
@@ -178,7 +178,7 @@ class Experiment:
         """
         if not self.model.asks_task or evaluation.task:
             return evaluation
-        return dataclasses.replace(evaluation, task=task_evaluated(self.config, evaluation))
+        return dataclasses.replace(evaluation, task=task_of_evaluation(self.config, evaluation))
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
         """'' and every named evaluation; those of one model and shape share one compiled score."""
@@ -221,7 +221,9 @@ class Experiment:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
                 fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
-        change = intervention(evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows)
+        change = make_memory_intervention(
+            evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows
+        )
         split, counted = documents or self.documents(evaluation.split), self.num_words
         answer = None
         if self.task.writes_answers and evaluation.answers:
@@ -315,7 +317,7 @@ def make_experiment(
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     run_data = run_data or RunData()
     config = run_data.with_existing_paths(config)
-    located = with_source(config, config.data.source)
+    located = with_task_source(config, config.data.source)
     task = task_of(located)
     with hold_sources(run_data.held):
         data = task.data(progress, tokenizer=tokenizer)
@@ -330,13 +332,13 @@ def make_experiment(
     return Experiment(config, model, opened, data.begin_token, data.tokenizer, words, run_data=run_data)
 
 
-def with_source(config: Config, source: Any) -> Config:
+def with_task_source(config: Config, source: Any) -> Config:
     """The configuration with a source of its tasks, which lies in their folder."""
     located = config.lifelong.located(source) if config.lifelong else source
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=located))
 
 
-def task_evaluated(config: Config, evaluation: configs.Evaluation) -> str:
+def task_of_evaluation(config: Config, evaluation: configs.Evaluation) -> str:
     """The task whose documents an evaluation reads: that it names, or that of data.source.
 
     Raises:

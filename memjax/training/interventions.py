@@ -13,13 +13,13 @@ from memjax.memory.contract import num_rows, take_rows
 from memjax.models.contract import Model
 from memjax.settings.relations import require
 
-__all__ = ["intervention", "memory_leaves"]
+__all__ = ["make_memory_intervention", "memory_leaves"]
 
 PLACES = (".position", ".marker")
 """of a model's state: where in the document a row is, which is no memory"""
 
 
-def intervention(kind: str, model: Model, *, part: str = "", rows: int = 2) -> Callable[[Any], Any] | None:
+def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: int = 2) -> Callable[[Any], Any] | None:
     """What a segment finds of the memory instead of what the segments before have left; None = just that.
 
     Args:

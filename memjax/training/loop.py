@@ -16,17 +16,17 @@ from memjax.config import Config
 from memjax.data.rows import position_of_rows
 from memjax.settings.relations import warnings
 from memjax.training import processes
-from memjax.training.assembly import check_frozen, make_objective, make_parts
+from memjax.training.assembly import check_frozen, make_objective, make_update_functions
 from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
-from memjax.training.evaluation import EvaluationResult, Interrupted
+from memjax.training.evaluation import EvaluationInterrupted, EvaluationResult
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.extension import describe_extension
 from memjax.training.metrics import count_bytes, count_parameters
 from memjax.training.objective import Objective
-from memjax.training.places import Places
+from memjax.training.places import CompiledLearner
 from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress, report_preparation
-from memjax.training.record import Record, describe_score
+from memjax.training.record import RunLogger, describe_score
 from memjax.training.restoring import check_start, init_from
 from memjax.training.run_data import RunData, read_record
 from memjax.training.runs import (
@@ -40,25 +40,35 @@ from memjax.training.runs import (
     takes_more,
 )
 from memjax.training.sharding import Layout, check_rows, make_layout
-from memjax.training.signals import Stopped, StopSignal
-from memjax.training.skipped import NotFinite, SkippedSteps
+from memjax.training.signals import StoppedBySignal, StopSignal
+from memjax.training.skipped import NonFiniteError, SkippedSteps
 from memjax.training.slot_counters import pull_usage
 from memjax.training.stages import (
     STREAM,
-    Context,
+    GrowthHistory,
     Learner,
-    Lineage,
-    OfKind,
+    PhaseContext,
     Position,
+    SingleKindStream,
     Stage,
     count_steps,
-    keep,
+    do_nothing,
     phase_key,
 )
 from memjax.training.step import TrainState, init_variables
 from memjax.typing import Sum
 
-__all__ = ["Hook", "MakeLearner", "StepInfo", "Stopped", "TrainingResult", "every", "run", "train", "training_steps"]
+__all__ = [
+    "Hook",
+    "MakeLearner",
+    "StepInfo",
+    "StoppedBySignal",
+    "TrainingResult",
+    "call_every",
+    "run",
+    "train",
+    "training_steps",
+]
 
 
 @dataclasses.dataclass
@@ -121,7 +131,7 @@ def training_steps(
         state = info.state
 
 
-def every(number: int, hook: Hook) -> Hook:
+def call_every(number: int, hook: Hook) -> Hook:
     """The hook, called at each step that `number` divides; never where it is 0."""
 
     def call(info: StepInfo) -> None:
@@ -132,12 +142,12 @@ def every(number: int, hook: Hook) -> Hook:
 
 
 MakeObjective = Callable[[Config, Any], Objective]
-MakeLearner = Callable[[Lineage], Learner]
+MakeLearner = Callable[[GrowthHistory], Learner]
 Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
 """`course(experiment, layout, objective) -> (make_learner, stages)`, what `run` runs"""
 
 
-def plain_learner(
+def make_plain_learner(
     experiment: Experiment,
     layout: Layout | None = None,
     objective: MakeObjective = make_objective,
@@ -152,10 +162,10 @@ def plain_learner(
       layout: Shardings of all arrays over several devices. None on a single device.
       objective: `objective(config, model)`.
       method: `method(params)`, what `TrainState.method` is at the start.
-      **arguments: `links` and `after_update` of `make_parts`.
+      **arguments: `links` and `after_update` of `make_update_functions`.
     """
     config, model = experiment.config, experiment.model
-    parts, rows = make_parts(config, model, objective=objective, **arguments), config.data.rows
+    parts, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.rows
     example = experiment.example()
     key = jax.random.key(config.training.seed)
 
@@ -171,18 +181,18 @@ def plain_learner(
     return Learner(model, variables, init, observe, kinds, evaluators, finish=parts.finish)
 
 
-def plain_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
+def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
     """A stage that reads the training batches of an experiment; `fields` are others of `Stage`."""
     rows = layout.host_rows(experiment.config.data.rows) if layout else None
-    return Stage(name, lambda state, position: OfKind(experiment.stream(position, rows)), steps, **fields)
+    return Stage(name, lambda state, position: SingleKindStream(experiment.stream(position, rows)), steps, **fields)
 
 
-def one_stage(
+def make_single_stage(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
     """Plain training: one stage with one kind of update."""
-    stage = plain_stage(experiment, layout, "training", experiment.config.training.steps)
-    return lambda lineage: plain_learner(experiment.grown(lineage), layout, objective), [stage]
+    stage = make_stage(experiment, layout, "training", experiment.config.training.steps)
+    return lambda lineage: make_plain_learner(experiment.with_growth(lineage), layout, objective), [stage]
 
 
 def train(
@@ -194,7 +204,7 @@ def train(
     profile: Steps | None = None,
     reset_memory: bool = False,
     objective: MakeObjective = make_objective,
-    course: Course = one_stage,
+    course: Course = make_single_stage,
 ) -> TrainingResult:
     """Trains, or goes on training, or reports a run that is through.
 
@@ -220,16 +230,16 @@ def train(
       NotFinite: too many steps in a row were not finite (`training.max_skipped`), or the loss at the end is not.
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
-    if config.lifelong is not None and course is one_stage:
+    if config.lifelong is not None and course is make_single_stage:
         raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
     if profile is not None:
         check_steps(profile, config.training.steps)
     path, training, timeout = run_path(config), config.training, config.sharding.timeout
-    with processes.together("the start", timeout):
+    with processes.run_together("the start", timeout):
         check_directory(path, config, reset_memory=reset_memory)
     processes.check_equal("config", config_to_dict(config))
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
-    finished = processes.first(None if takes_more(path, config) else read_finished(path))
+    finished = processes.broadcast_from_first(None if takes_more(path, config) else read_finished(path))
     if finished is not None:
         more = "another task" if config.lifelong else "a larger training.steps"
         text = f"{path}: finished after {finished['step']} steps; it goes on with {more}"
@@ -242,7 +252,7 @@ def train(
     layout = make_layout(config.sharding)
     if layout is not None:
         check_rows(config.data.rows, layout.mesh)
-    with processes.together("the data", timeout):
+    with processes.run_together("the data", timeout):
         if experiment is None:
             tokenizer = open_tokenizer(path) if path.exists() else None
             prepared = report_preparation(report, training.steps)
@@ -256,16 +266,20 @@ def train(
         for line in itertools.chain.from_iterable(stage.notes for stage in stages):
             report(Event("note", 0, training.steps, {}, line))
         first = make_learner(())  # what does not fit is refused before a directory is made
-    with processes.together("the run directory", timeout):
+    with processes.run_together("the run directory", timeout):
         directory = RunDirectory(config, reset_memory=reset_memory)
     try:
-        with processes.together("the run directory", timeout):
+        with processes.run_together("the run directory", timeout):
             directory.check_shared()
             if processes.is_first():
                 experiment.run_data.keep(directory.path)
-        with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext(), processes.Watch(timeout):
+        with (
+            StopSignal() as stop,
+            layout.active() if layout else contextlib.nullcontext(),
+            processes.ProcessMonitor(timeout),
+        ):
             options: dict[str, Any] = {"layout": layout, "reset_memory": reset_memory}
-            record = Record(config, directory, report, stop, tokenizer=experiment.tokenizer, **options)
+            record = RunLogger(config, directory, report, stop, tokenizer=experiment.tokenizer, **options)
             learners = lambda lineage: make_learner(lineage) if lineage else first
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
@@ -277,7 +291,7 @@ def train(
 def run(
     make_learner: MakeLearner,
     stages: Sequence[Stage],
-    record: Record,
+    record: RunLogger,
     *,
     hooks: Sequence[Hook] = (),
     profile: Steps | None = None,
@@ -296,11 +310,11 @@ def run(
       Stopped: a signal ended the run, which is saved.
     """
     if steps := count_steps(stages):
-        record.expect(steps)
-    trace = Profile(profile, record.path / "profile", lambda step, line: record.tell("note", step, line))
+        record.set_total_steps(steps)
+    trace = Profile(profile, record.path / "profile", lambda step, line: record.log_event("note", step, line))
     attempt = None
     try:
-        attempt = _Run(make_learner, stages, record, hooks, trace)
+        attempt = _RunLoop(make_learner, stages, record, hooks, trace)
         return attempt.finish()
     finally:
         if attempt is not None:
@@ -309,11 +323,16 @@ def run(
         record.close()
 
 
-class _Run:
+class _RunLoop:
     """One attempt at a run: start, phases of stages, end."""
 
     def __init__(
-        self, make_learner: MakeLearner, stages: Sequence[Stage], record: Record, hooks: Sequence[Hook], trace: Profile
+        self,
+        make_learner: MakeLearner,
+        stages: Sequence[Stage],
+        record: RunLogger,
+        hooks: Sequence[Hook],
+        trace: Profile,
     ):
         self.make_learner, self.stages, self.record = make_learner, stages, record
         self.hooks, self.trace, self.config = hooks, trace, record.config
@@ -326,7 +345,7 @@ class _Run:
         """Runs all stages, from the start to `finished.json`."""
         record, info = self.record, StepInfo(0, self._start(), {})
         info.step = self.position.step
-        self._make_up(info)
+        self._catch_up_evaluation(info)
         while self.position.stage < len(self.stages):
             stage = self.stages[self.position.stage]
             phase = {"before": self._before, "steps": self._steps, "after": self._after}[self.position.phase]
@@ -335,7 +354,9 @@ class _Run:
         for name, result in results.items():
             if not math.isfinite(result.nats):
                 what = f"the evaluation {name!r}" if name else "the evaluation"
-                raise NotFinite(f"{record.path}: not finished, the loss of {what} is {result.nats}; {record.remedy()}")
+                raise NonFiniteError(
+                    f"{record.path}: not finished, the loss of {what} is {result.nats}; {record.remedy()}"
+                )
         evaluations = {name: result.as_dict() for name, result in results.items() if name}
         values = {"evaluation": results[""].as_dict(), **({"evaluations": evaluations} if evaluations else {})}
         values |= self.sizes
@@ -347,10 +368,10 @@ class _Run:
 
     # Start
 
-    def _use(self, lineage: Lineage) -> None:
+    def _use(self, lineage: GrowthHistory) -> None:
         """The learner of a lineage, and where its arrays live."""
         self.lineage, self.learner = lineage, self.make_learner(lineage)
-        self.places = Places(self.record.layout, self.learner)
+        self.places = CompiledLearner(self.record.layout, self.learner)
 
     def release(self) -> None:
         """Frees the compiled programs. An exception that the caller keeps, or a notebook, holds this object."""
@@ -363,7 +384,7 @@ class _Run:
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
             self._use(lineage)
-        saved = self.places.saved()
+        saved = self.places.checkpoint_shapes()
         return {**saved, "memory": None, "restart": None} if self.record.reset_memory else saved
 
     def _start(self) -> TrainState:
@@ -375,7 +396,7 @@ class _Run:
         restored, notes = record.checkpoints.restore(self._expected, without, anew=("totals/",)), list[str]()
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
-            state, first = self.places.join(restored.tree), self.stages[0].steps
+            state, first = self.places.from_checkpoint(restored.tree), self.stages[0].steps
             self.skipped = SkippedSteps(training.max_skipped, restored.extra.get("skipped", 0))
             steps = first if isinstance(first, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
@@ -388,15 +409,15 @@ class _Run:
                     self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))
                 notes.append("memories are empty, and rows begin their next epoch")
         else:
-            values, anew = self.places.fresh(), training.reinitialized
+            values, anew = self.places.new_variables(), training.reinitialized
             if training.init_from:
                 start = {"reinitialized": anew, "report": notes.append}
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.init(values)
         if self.position.phase == "steps":  # what does not fit is refused before anything is written
-            self.stream = self.stages[self.position.stage].open(state, self.position.stream)
-        record.begin(self.position, None if restored is None else restored.extra)
+            self.stream = self.stages[self.position.stage].open_stream(state, self.position.stream)
+        record.start_attempt(self.position, None if restored is None else restored.extra)
         self.sizes = self._sizes(state)
         text = (
             f"{record.path}: {self.sizes['parameters']:,} parameters, "
@@ -404,12 +425,12 @@ class _Run:
             f"{record.steps} steps of {rows} x {training.segments_per_update} x "
             f"{self.config.data.segment_length} tokens; compiling the training step"
         )
-        record.tell("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
+        record.log_event("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
         schedule, every = training.schedule, training.apply_every
         if self.config.lifelong is not None and self.config.lifelong.epochs:  # its updates are counted by now
             notes += schedule.length_warnings("training.schedule.", record.steps, every)
         for line in [*warnings(self.config), *notes]:
-            record.tell("note", self.position.step, line)
+            record.log_event("note", self.position.step, line)
         return state
 
     def _sizes(self, state: TrainState) -> dict[str, int]:
@@ -419,7 +440,7 @@ class _Run:
             "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
         }
 
-    def _make_up(self, info: StepInfo) -> None:
+    def _catch_up_evaluation(self, info: StepInfo) -> None:
         """The evaluation of the step of the checkpoint, where a signal ended it."""
         often = self.config.training.evaluate_every
         due = often and info.step and info.step % often == 0 and self.position.phase == "steps"
@@ -432,16 +453,19 @@ class _Run:
         self._scores(info, stage.evaluate_before)
         info.state = self._change(stage.before, info)
         steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
-        self._enter(info, stage.before, phase="steps", steps=(*self.position.steps, steps), stream=None)
+        self._begin_phase(info, stage.before, phase="steps", steps=(*self.position.steps, steps), stream=None)
         return info
 
     def _steps(self, stage: Stage, info: StepInfo) -> StepInfo:
         training, record, first, last = self.config.training, self.record, info.step, self.position.end
         begin = time.perf_counter()
         if self.stream is None:
-            self.stream = stage.open(info.state, self.position.stream)
-        evaluate, save = every(training.evaluate_every, self._evaluate), every(training.checkpoint_every, self._save)
-        observe, state = self.trace.around(self.places.observe, first), info.state
+            self.stream = stage.open_stream(info.state, self.position.stream)
+        evaluate, save = (
+            call_every(training.evaluate_every, self._evaluate),
+            call_every(training.checkpoint_every, self._save),
+        )
+        observe, state = self.trace.around(self.places.update_inlined, first), info.state
 
         def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, Sum]]:
             state, sums = observe(state, update)
@@ -458,21 +482,21 @@ class _Run:
                 self._save(info)
                 raise record.stopped(info.step)
         # A phase that does nothing needs no checkpoint of its own: it is simply come upon again.
-        if stage.after is keep:
+        if stage.after is do_nothing:
             self._save(info)
-        self._enter(info, stage.after, phase="after", stream=self.stream.position)
+        self._begin_phase(info, stage.after, phase="after", stream=self.stream.position)
         return info
 
     def _after(self, stage: Stage, info: StepInfo) -> StepInfo:
         info.state = self._change(stage.after, info)
-        self._scores(info, stage.evaluate)
-        self._enter(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
+        self._scores(info, stage.evaluate_after)
+        self._begin_phase(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
         return info
 
-    def _enter(self, info: StepInfo, beside: Callable[..., Any], **position: Any) -> None:
+    def _begin_phase(self, info: StepInfo, beside: Callable[..., Any], **position: Any) -> None:
         """Goes on with the next phase, from a checkpoint where the one `beside` its border does something."""
         self.position, self.stream = self.position._replace(**position), None
-        if beside is not keep:
+        if beside is not do_nothing:
             self._save(info)
 
     def _updates(self, stream: Any) -> Iterator[tuple[str, Any]]:
@@ -481,31 +505,31 @@ class _Run:
 
     def _change(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
         """The state after a phase, in places of its own."""
-        if phase is keep:
+        if phase is do_nothing:
             return info.state
         stage = self.stages[self.position.stage]
         key = phase_key(self.config.training.seed, self.position.stage, self.position.phase)
 
         def stop() -> None:
             if self.record.stop():
-                raise Interrupted
+                raise EvaluationInterrupted
 
-        data = lambda: self._updates(stage.open(info.state, None))
-        tell = lambda line: self.record.tell("note", info.step, line)
+        data = lambda: self._updates(stage.open_stream(info.state, None))
+        tell = lambda line: self.record.log_event("note", info.step, line)
         # What a phase has measured stands behind it: one that is repeated writes it anew.
         place = {"stage": self.position.stage, "phase": {"before": "steps"}.get(self.position.phase, "after")}
         measure = lambda kind, values: self.record.write(kind, info.step, {**place, **values})
         try:
             state, lineage = phase(
-                info.state, Context(key, data, self.lineage, stop, tell, self.record.layout, measure)
+                info.state, PhaseContext(key, data, self.lineage, stop, tell, self.record.layout, measure)
             )
-        except Interrupted:
+        except EvaluationInterrupted:
             raise self.record.stopped(info.step) from None
         grown = tuple(lineage) != self.lineage
         if grown:
             self._use(tuple(lineage))
             self.sizes = self._sizes(state)
-        return self.places.take(state, grown=grown)
+        return self.places.adopt_state(state, grown=grown)
 
     # Hooks
 
@@ -515,7 +539,7 @@ class _Run:
         jax.block_until_ready(info.metrics)
         seconds = clock.first_step = time.perf_counter() - begin
         line = f"first step in {seconds:.1f} s (compilation included)"
-        self.record.tell("note", info.step, line, {"seconds": seconds})
+        self.record.log_event("note", info.step, line, {"seconds": seconds})
         clock.restart()
         clock.steps = -1  # The step that is about to be counted ran before the clock.
 
@@ -538,14 +562,14 @@ class _Run:
         """The steps skipped in a row, at present; ends the run where they are too many."""
         count = self.skipped.read()
         if self.skipped.is_over:
-            raise NotFinite(
+            raise NonFiniteError(
                 f"{self.record.path}: ended after step {info.step}, training.max_skipped = {count} steps in a row were "
                 f"skipped: loss, gradient or update not finite; {self.record.remedy()}"
             )
         return count
 
     def _evaluate(self, info: StepInfo) -> None:
-        with self.record.clock.paused(info.metrics), contextlib.suppress(Interrupted):
+        with self.record.clock.paused(info.metrics), contextlib.suppress(EvaluationInterrupted):
             for name in self.learner.evaluators:
                 self._score(info, name)
 
@@ -554,13 +578,15 @@ class _Run:
             self.position = self.position._replace(stream=self.stream.position)
         with self.record.clock.paused(info.metrics):
             skipped = self._check(info)
-            self.record.save(self.position, self.lineage, lambda: self.places.split(info.state), skipped=skipped)
+            self.record.save(
+                self.position, self.lineage, lambda: self.places.to_checkpoint(info.state), skipped=skipped
+            )
 
     def _scores(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
         """Returns the results of evaluations, unless a signal ends the run."""
         try:
             return {name: self._score(info, name) for name in names}
-        except Interrupted:
+        except EvaluationInterrupted:
             raise self.record.stopped(info.step) from None
 
     def _limit(self, name: str) -> float:
@@ -574,15 +600,15 @@ class _Run:
         # At the end, as after the last stage; that of plain training is its updates.
         if place.stage == len(self.stages):
             last = self.stages[-1]
-            plain = last.after is keep and not last.evaluate
+            plain = last.after is do_nothing and not last.evaluate_after
             place = place._replace(stage=place.stage - 1, phase="steps" if plain else "after")
         if (place, name) not in self.scores:
-            variables = self.learner.adapted(info.state, self.config.training.seed)
+            variables = self.learner.evaluation_variables(info.state, self.config.training.seed)
             result = self.learner.evaluators[name](variables, stop=lambda: bool(self.record.stop()))
             self.record.write_score(place, name, result)
             self.scores[place, name] = result
             # A task of a stream that is forgotten, or not learned yet, may be answered as wrongly without harm.
             if self.config.lifelong is None and has_diverged(result, limit := self._limit(name)):
                 rate = self.config.training.schedule.learning_rate
-                self.record.tell("note", info.step, describe_divergence(result, limit, rate))
+                self.record.log_event("note", info.step, describe_divergence(result, limit, rate))
         return self.scores[place, name]

@@ -11,12 +11,12 @@ from jaxtyping import Array
 
 from memjax import config as configs
 
-__all__ = ["Reference", "adafactor", "adam", "make_optimizer", "make_schedule", "matrices"]
+__all__ = ["ReferenceGradients", "adafactor", "adam", "make_optimizer", "make_schedule", "make_matrix_mask"]
 
 Schedule = Callable[[Any], Any]
 
 
-class Reference(NamedTuple):
+class ReferenceGradients(NamedTuple):
     """Gradients of other losses, for links that project a gradient: worked out when a link asks.
 
     Functions instead of arrays, so that as many gradients as there are losses need be held at once only where a link
@@ -37,9 +37,9 @@ class Reference(NamedTuple):
     gradients: Callable[[], Any]
 
 
-def make_reference(
+def make_reference_gradients(
     losses: Callable[[Any], Mapping[str, Array]], params: Any, gradients: Callable[[], Any] | None = None
-) -> Reference:
+) -> ReferenceGradients:
     """The reference to some losses at these parameters.
 
     Args:
@@ -56,7 +56,7 @@ def make_reference(
       5.0
     """
     stacked = lambda params: jnp.stack(list(losses(params).values()))
-    return Reference(
+    return ReferenceGradients(
         gradient=lambda name: jax.grad(lambda params: losses(params)[name])(params),
         dots=lambda direction: jax.jvp(stacked, (params,), (direction,))[1],
         weighted_gradient=lambda weights: jax.grad(lambda params: jnp.dot(weights, stacked(params)))(params),
@@ -119,9 +119,13 @@ def adam(
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       weight_decay: decoupled decay, multiplied by the learning rate.
-      decay_mask: params -> bool per leaf, which are decayed; `matrices()` if None.
+      decay_mask: params -> bool per leaf, which are decayed; `make_matrix_mask()` if None.
     """
-    decay = optax.add_decayed_weights(weight_decay, mask=decay_mask or matrices()) if weight_decay else optax.identity()
+    decay = (
+        optax.add_decayed_weights(weight_decay, mask=decay_mask or make_matrix_mask())
+        if weight_decay
+        else optax.identity()
+    )
     return optax.chain(optax.scale_by_adam(b1=b1, b2=b2, eps=eps), decay, optax.scale_by_learning_rate(schedule))
 
 
@@ -147,17 +151,17 @@ def adafactor(
     )
 
 
-def make_rule(
+def make_transformation(
     rule: configs.Adam | configs.Adafactor | configs.SGD, schedule: Schedule, scanned: Sequence[str] = ()
 ) -> optax.GradientTransformation:
-    """The update rule that a configuration describes; `scanned` as in `matrices`.
+    """The update rule that a configuration describes; `scanned` as in `make_matrix_mask`.
 
     Raises:
       ValueError: another kind of rule.
     """
     match rule:
         case configs.Adam():
-            return adam(schedule, **dataclasses.asdict(rule), decay_mask=matrices(scanned))
+            return adam(schedule, **dataclasses.asdict(rule), decay_mask=make_matrix_mask(scanned))
         case configs.Adafactor():
             return adafactor(schedule, **dataclasses.asdict(rule))
         case configs.SGD():
@@ -182,7 +186,7 @@ def make_optimizer(
       clip_norm: largest global norm of the gradient that reaches the rule; 0 = no clipping.
       apply_every: steps whose gradients are averaged before one update.
       links: what a learner does to the gradient before it is clipped: transformations of optax whose `update` may take
-        `reference`, a `Reference`.
+        `reference`, a `ReferenceGradients`.
     """
     optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), rule) if clip_norm else rule
     optimizer = optax.chain(*links, optimizer) if links else optimizer
@@ -226,13 +230,13 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
     return optax.masked(optax.scale(factor), lambda params: jax.tree_util.tree_map_with_path(chosen, params))
 
 
-def freeze(
+def freeze_parameters(
     rule: optax.GradientTransformation, names: Collection[str], beginnings: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
     """A rule for all parameters but those whose path contains one of `names`, or begins with one of `beginnings`.
 
     These stay as they are, bit for bit: no decay, no moments, no part in the norm that is clipped, nor in what a link
-    of the rule sees of updates and `Reference`.
+    of the rule sees of updates and `ReferenceGradients`.
 
     Args:
       rule: of the other parameters.
@@ -256,14 +260,14 @@ def freeze(
     return optax.GradientTransformationExtraArgs(split.init, update)
 
 
-def _trained_part(reference: Reference, labels: Any, updates: Any) -> Reference:
+def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> ReferenceGradients:
     """A reference that speaks of trees as `optax.multi_transform` hands them to the rule of the trained parameters."""
     trained = jax.tree.map(lambda label: label == "trained", labels)
     cut = lambda tree: jax.tree.map(lambda kept, leaf: leaf if kept else optax.MaskedNode(), trained, tree)
     whole = lambda tree: jax.tree.map(
         lambda kept, leaf, like: leaf if kept else jnp.zeros_like(like), trained, tree, updates
     )
-    return Reference(
+    return ReferenceGradients(
         gradient=lambda name: cut(reference.gradient(name)),
         dots=lambda direction: reference.dots(whole(direction)),
         weighted_gradient=lambda weights: cut(reference.weighted_gradient(weights)),
@@ -281,7 +285,7 @@ def is_named(path: str, names: Collection[str]) -> bool:
     return any(name in path for name in names)
 
 
-def matrices(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
+def make_matrix_mask(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
     """A decay mask: True for matrices, False for vectors and scalars.
 
     Args:

@@ -26,11 +26,11 @@ TIMEOUT = 300.0
 """seconds"""
 
 
-class Missing(RuntimeError):  # noqa: N818 (who, not what)
+class ProcessTimeout(RuntimeError):  # noqa: N818 (who, not what)
     """A process did not come in time."""
 
 
-class Elsewhere(ValueError):  # noqa: N818 (where, not what)
+class RemoteError(ValueError):  # noqa: N818 (where, not what)
     """Another process has made a mistake, so that this one cannot go on."""
 
 
@@ -76,7 +76,7 @@ def connect(
             num_processes,
             process_id,
             initialization_timeout=2 * seconds,
-            heartbeat_timeout_seconds=2 * seconds,  # `Watch` speaks first, and in one line
+            heartbeat_timeout_seconds=2 * seconds,  # `ProcessMonitor` speaks first, and in one line
             shutdown_timeout_seconds=seconds,
         )
     except ValueError:
@@ -86,7 +86,7 @@ def connect(
         alarm.cancel()
 
 
-def count() -> int:
+def num_processes() -> int:
     """Processes of the run."""
     return jax.process_count()
 
@@ -106,14 +106,14 @@ def barrier(name: str, timeout: float = TIMEOUT) -> None:
     Raises:
       Missing: the line names who did not come.
     """
-    if count() == 1:
+    if num_processes() == 1:
         return
     import orbax.checkpoint as ocp
 
     try:
         ocp.multihost.get_barrier_sync_fn()(key=f"memjax/{name}", timeout_ms=int(timeout * 1000))
     except jax.errors.JaxRuntimeError as error:
-        raise Missing(f"{name}: {_missing(str(error))} did not come within {timeout:g} s") from error
+        raise ProcessTimeout(f"{name}: {_missing(str(error))} did not come within {timeout:g} s") from error
 
 
 def _missing(error: str) -> str:
@@ -123,27 +123,27 @@ def _missing(error: str) -> str:
     own = jax.process_index()
     if not names and "UNAVAILABLE" in error and own != 0:
         return "process 0 (the coordinator)"
-    if not names and count() == 2:  # the coordinator itself is not always told who was lost
+    if not names and num_processes() == 2:  # the coordinator itself is not always told who was lost
         names = [1 - own]
     if not names:
         return "another process"
-    return f"process{'es' if len(names) > 1 else ''} {', '.join(map(str, names))} of {count()}"
+    return f"process{'es' if len(names) > 1 else ''} {', '.join(map(str, names))} of {num_processes()}"
 
 
-def gather(value: Any) -> list[Any]:
+def gather_json(value: Any) -> list[Any]:
     """The JSON values of all processes, in their order."""
-    if count() == 1:
+    if num_processes() == 1:
         return [value]
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = np.ravel(multihost_utils.process_allgather(np.int32(content.size)))
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: content.size] = content
-    rows = np.reshape(multihost_utils.process_allgather(padded), (count(), -1))
+    rows = np.reshape(multihost_utils.process_allgather(padded), (num_processes(), -1))
     return [json.loads(bytes(row[:size])) for row, size in zip(rows, sizes, strict=True)]
 
 
 @contextlib.contextmanager
-def together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
+def run_together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
     """All processes leave its body, or all raise: one that goes on alone would wait for the others for ever.
 
     Args:
@@ -154,7 +154,7 @@ def together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
       Elsewhere: the body raised in another process; the line is that one's.
       Missing: a process did not come.
     """
-    if count() == 1:
+    if num_processes() == 1:
         yield
         return
     error: Exception | None = None
@@ -163,22 +163,22 @@ def together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
     except Exception as raised:
         error = raised
     barrier(name, timeout)
-    errors = gather(None if error is None else " ".join(str(error).split()) or type(error).__name__)
+    errors = gather_json(None if error is None else " ".join(str(error).split()) or type(error).__name__)
     if error is not None:
         raise error
     for process, line in enumerate(errors):
         if line is not None:
-            raise Elsewhere(f"process {process} of {count()}: {line}")
+            raise RemoteError(f"process {process} of {num_processes()}: {line}")
 
 
-def first(value: Any) -> Any:
+def broadcast_from_first(value: Any) -> Any:
     """The JSON value of process 0, on every process."""
-    return gather(value)[0]
+    return gather_json(value)[0]
 
 
 def check_equal(what: str, value: Any) -> None:
     """Raises `ValueError` unless a JSON value is that of process 0 on every process."""
-    values = gather(value)
+    values = gather_json(value)
     different = [process for process, other in enumerate(values) if other != values[0]]
     if different:
         raise ValueError(
@@ -186,7 +186,7 @@ def check_equal(what: str, value: Any) -> None:
         )
 
 
-class Watch:
+class ProcessMonitor:
     """Ends this process when another one of the run is gone.
 
     A collective waits for a lost process for ever, and nothing in Python can interrupt it. So a thread meets the
@@ -203,8 +203,8 @@ class Watch:
         self._timeout = timeout
         self._done = threading.Event()
 
-    def __enter__(self) -> Watch:
-        if count() > 1:
+    def __enter__(self) -> ProcessMonitor:
+        if num_processes() > 1:
             threading.Thread(target=self._run, name="memjax-watch", daemon=True).start()
         return self
 
@@ -217,7 +217,7 @@ class Watch:
         while not self._done.wait(self._timeout / 4):
             try:
                 barrier("still here", self._timeout)
-            except Missing as missing:
+            except ProcessTimeout as missing:
                 if not self._done.is_set():
                     _end(f"{missing}; this process ends, the same command goes on from the last checkpoint")
                 return
@@ -225,29 +225,29 @@ class Watch:
 
 def _end(line: str) -> None:
     print(f"memjax: {line}", file=sys.stderr, flush=True)
-    abandon(1)
+    exit_immediately(1)
 
 
-def abandon(code: int) -> None:
+def exit_immediately(code: int) -> None:
     """Ends a process of several at once: an ordinary end waits for the others, who wait for this one."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def explain(error: BaseException) -> str | None:
+def explain_failure(error: BaseException) -> str | None:
     """The line about a computation that failed while other processes go on, or are gone; None for any other error."""
-    if count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
+    if num_processes() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         return None
     try:
         barrier("after an error", timeout=60.0)
-    except Missing as missing:
+    except ProcessTimeout as missing:
         what = " ".join(str(error).split())[:500]
         return f"{what}; {missing}; the same command goes on from the last checkpoint"
     return None
 
 
-class Agreed:
+class SharedRequest:
     """A request that any process may get and all obey at the same moment.
 
     Every process calls it equally often. A call starts a sum over all processes and returns what came out of the sum
@@ -266,7 +266,7 @@ class Agreed:
 
     def __init__(self, request: Callable[[], int]):
         """`request()` is this process's request, 0 for none."""
-        self._request, self._alone = request, count() == 1
+        self._request, self._alone = request, num_processes() == 1
         self._started: list[jax.Array] = []
         self.value = 0
         if not self._alone:

@@ -18,9 +18,9 @@ from memjax.training.evaluation import EvaluationResult
 from memjax.training.metrics import MetricsFile, describe_totals
 from memjax.training.progress import Event, describe_duration, describe_numbers
 from memjax.training.runs import RunDirectory, describe_generator
-from memjax.training.signals import Stopped, StopSignal
-from memjax.training.stages import Lineage, Position
-from memjax.training.views import View, open_views
+from memjax.training.signals import StoppedBySignal, StopSignal
+from memjax.training.stages import GrowthHistory, Position
+from memjax.training.views import MetricsView, open_views
 
 PLAIN = {"stage": 0, "phase": "steps", "name": ""}
 """of the evaluations of plain training, whose lines do not say it"""
@@ -55,7 +55,7 @@ class Clock:
         self._paused += time.perf_counter() - start
 
 
-class Record:
+class RunLogger:
     """One attempt at one run, as its directory and the person who watches see it.
 
     Attributes:
@@ -82,16 +82,16 @@ class Record:
         self.config, self.path, self.layout, self.reset_memory = config, directory.path, layout, reset_memory
         self.tokenizer, self.fingerprint = tokenizer, fingerprint_of(tokenizer)
         self.steps, self.clock = config.training.steps, Clock()
-        self.stop = processes.Agreed(lambda: stop.received or 0)
+        self.stop = processes.SharedRequest(lambda: stop.received or 0)
         self.directory, self._report, self._schedule = directory, report, make_schedule(config.training)
         keep = config.training.keep_checkpoints
-        warn = lambda line: self.tell("note", 0, line)
+        warn = lambda line: self.log_event("note", 0, line)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep, on_warning=warn)
         self._metrics = MetricsFile(self.path / "metrics.jsonl", directory.attempt)
-        self._views: list[View] = []
+        self._views: list[MetricsView] = []
         self._saved: int | None = None
 
-    def expect(self, steps: int) -> None:
+    def set_total_steps(self, steps: int) -> None:
         """So many updates in all, where the configuration does not know."""
         self.steps = steps
         self._schedule = make_schedule(dataclasses.replace(self.config.training, steps=steps))
@@ -101,37 +101,37 @@ class Record:
         for view in self._views:
             view.close()
 
-    def begin(self, position: Position, extra: Mapping[str, Any] | None) -> None:
+    def start_attempt(self, position: Position, extra: Mapping[str, Any] | None) -> None:
         """Notes that the attempt starts at this position, from a checkpoint where that has something `extra`."""
-        self._saved = None if extra is None else position.number
-        self.checkpoints.kept = None if extra is None else extra.get("sound", position.number)
-        with processes.together("the record", self.config.sharding.timeout):
+        self._saved = None if extra is None else position.checkpoint_number
+        self.checkpoints.kept = None if extra is None else extra.get("sound", position.checkpoint_number)
+        with processes.run_together("the record", self.config.sharding.timeout):
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
             self.directory.keep_tokenizer(self.tokenizer)
             if line := describe_generator(self.path):
-                self.tell("note", position.step, line)
+                self.log_event("note", position.step, line)
             self.directory.record_attempt(position.step)
         if processes.is_first():
             self._views = open_views(self.config, self.path, position.step)
 
-    def save(self, position: Position, lineage: Lineage, tree: Callable[[], Any], *, skipped: int = 0) -> None:
+    def save(self, position: Position, lineage: GrowthHistory, tree: Callable[[], Any], *, skipped: int = 0) -> None:
         """Saves what `tree()` gives, once for each position; the last `skipped` steps before it were skipped.
 
         While steps are skipped, the checkpoint from before the first of them stays, however many follow.
         """
-        if self._saved == position.number:
+        if self._saved == position.checkpoint_number:
             return
         if not skipped:
-            self.checkpoints.kept = position.number
-        streams = processes.gather(position.stream)
+            self.checkpoints.kept = position.checkpoint_number
+        streams = processes.gather_json(position.stream)
         where = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
         extra = {"position": where.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
         extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
         extra |= {"skipped": skipped, "sound": self.checkpoints.kept} if skipped else {}
-        self.checkpoints.save(position.number, tree(), extra=extra)
-        self._saved = position.number
-        self.tell("checkpoint", position.step, f"step {position.step}: saved")
+        self.checkpoints.save(position.checkpoint_number, tree(), extra=extra)
+        self._saved = position.checkpoint_number
+        self.log_event("checkpoint", position.step, f"step {position.step}: saved")
 
     def remedy(self) -> str:
         """What can be done about numbers that are not finite."""
@@ -167,12 +167,12 @@ class Record:
             line["first_step_seconds"], self.clock.first_step = self.clock.first_step, None
         self.write("train", step, line)
         left = f"  ETA {describe_duration((self.steps - step) * seconds / steps)}" if steps > 0 else ""
-        self.tell("log", step, f"step {step}/{self.steps}  {describe_numbers(line)}{left}", line)
+        self.log_event("log", step, f"step {step}/{self.steps}  {describe_numbers(line)}{left}", line)
         if totals["skipped"].total:
             lost = (
                 f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss, gradient or update not finite"
             )
-            self.tell("note", step, lost)
+            self.log_event("note", step, lost)
         self.clock.restart()
 
     def write_score(self, position: Position, name: str, result: EvaluationResult) -> None:
@@ -184,7 +184,7 @@ class Record:
         if not self.is_evaluated(position, name):
             self.write("evaluation", step, values)
         text = f"step {step}/{self.steps}  {f'{name} ' if name else ''}{split}: {describe_score(result)}"
-        self.tell("evaluation", step, text, values)
+        self.log_event("evaluation", step, text, values)
 
     def is_evaluated(self, position: Position, name: str) -> bool:
         """Whether there is a line of this evaluation."""
@@ -193,20 +193,20 @@ class Record:
 
     # Words
 
-    def tell(self, kind: str, step: int, text: str, values: Mapping[str, Any] | None = None) -> None:
+    def log_event(self, kind: str, step: int, text: str, values: Mapping[str, Any] | None = None) -> None:
         """One `Event`."""
         self._report(Event(kind, step, self.steps, values or {}, text))
 
-    def stopped(self, step: int) -> Stopped:
+    def stopped(self, step: int) -> StoppedBySignal:
         """What to raise once everything is saved."""
-        stopped = Stopped(self.stop.value, step, self.path)
-        self.tell("stopped", step, str(stopped), {"signal": stopped.signal})
+        stopped = StoppedBySignal(self.stop.value, step, self.path)
+        self.log_event("stopped", step, str(stopped), {"signal": stopped.signal})
         return stopped
 
     def finish(self, step: int, results: dict[str, Any], text: str) -> None:
         """Marks the run as through."""
         self.directory.finish(step, results)
-        self.tell("finished", step, f"{self.path}: finished, {text}", results)
+        self.log_event("finished", step, f"{self.path}: finished, {text}", results)
 
 
 def _identity(position: Position, name: str) -> dict[str, Any]:

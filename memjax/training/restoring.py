@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 from memjax.config import Config, Training
 from memjax.training import optimizers
-from memjax.training.checkpoints import Checkpoints, some_of
+from memjax.training.checkpoints import Checkpoints, preview_names
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.places import Places
+from memjax.training.places import CompiledLearner
 from memjax.training.run_data import RunData
-from memjax.training.runs import TOKENIZER, check_tokenizer, grown, load_config, open_tokenizer
-from memjax.training.stages import Learner, own_variables
+from memjax.training.runs import TOKENIZER, check_tokenizer, config_after_growth, load_config, open_tokenizer
+from memjax.training.stages import Learner, unadapted_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
-__all__ = ["Checkpoint", "LoadedRun", "init_from", "load_run"]
+__all__ = ["LoadedCheckpoint", "LoadedRun", "init_from", "load_run"]
 
 
 def init_from(
@@ -70,8 +70,8 @@ def init_from(
         if name in theirs and theirs[name].shape != leaf.shape
     ]
     if unexpected or shapes:
-        lacks = f"the model lacks {some_of(unexpected)}" if unexpected else ""
-        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, some_of(shapes)]))}")
+        lacks = f"the model lacks {preview_names(unexpected)}" if unexpected else ""
+        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, preview_names(shapes)]))}")
     merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
     return join_arrays(merged, model.groups()), [name for name in ours if name not in theirs]
 
@@ -94,7 +94,7 @@ def check_start(training: Training, tokenizer: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class LoadedCheckpoint:
     """Which checkpoint was read.
 
     Attributes:
@@ -136,7 +136,7 @@ class LoadedRun:
 
     experiment: Experiment
     variables: dict[str, Any]
-    checkpoint: Checkpoint
+    checkpoint: LoadedCheckpoint
 
 
 def load_run(
@@ -157,8 +157,8 @@ def load_run(
       run: the directory.
       config: instead of the one in the directory (another memory size, other documents).
       step: of another checkpoint.
-      learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt` gives,
-        as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
+      learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt_variables`
+        gives, as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
       is_data_named: Whether the user has named the data, which may then be other data than that of training. Data that
         `config` names elsewhere may be.
       tell: Gets lines about the data: that it is other data, that it cannot be compared, that a cache is read.
@@ -170,21 +170,21 @@ def load_run(
     lineage, wanted = extra.get("lineage", ()), extra.get("tokenizer")
     trained = load_config(run)
     run_data = RunData.of_run(run, trained, config, extra=extra, is_named=is_data_named, tell=tell)
-    config = grown(trained if config is None else config, lineage)
+    config = config_after_growth(trained if config is None else config, lineage)
     progress = lambda what, done, total: tell(what) if total == 0 else None
     experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted), progress=progress, run_data=run_data)
     check_tokenizer(experiment.fingerprint, wanted, run)
     made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
     if made is not None and made.adapt_rows is not None:
         experiment = dataclasses.replace(experiment, adapt_rows=made.adapt_rows)
-    if made is None or made.adapt is own_variables:
+    if made is None or made.adapt_variables is unadapted_variables:
         arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
         return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what), read)
-    places = Places(None, made)
+    places = CompiledLearner(None, made)
     with _checkpoints(run) as checkpoints:
-        restored = checkpoints.restore(places.saved(), step=read.step)
+        restored = checkpoints.restore(places.checkpoint_shapes(), step=read.step)
     assert restored is not None  # `load_arrays` has found one
-    adapted = made.adapted(places.join(restored.tree), experiment.config.training.seed)
+    adapted = made.evaluation_variables(places.from_checkpoint(restored.tree), experiment.config.training.seed)
     return LoadedRun(experiment, dict(adapted), read)
 
 
@@ -207,11 +207,15 @@ def saved_shapes(run: Path | str) -> dict[str, jax.ShapeDtypeStruct]:
         return checkpoints.shapes(steps[-1]) if steps else {}
 
 
-def load_arrays(run: Path | str, step: int | None = None) -> tuple[Checkpoint, dict[str, Any], Mapping[str, Any]]:
+def load_arrays(run: Path | str, step: int | None = None) -> tuple[LoadedCheckpoint, dict[str, Any], Mapping[str, Any]]:
     """A checkpoint, the newest intact one if None: name -> array of all collections, and what was saved beside."""
     with _checkpoints(run) as checkpoints:
         found, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)
-        return Checkpoint(found, max(checkpoints.steps()), tuple(sorted(checkpoints.damaged))), arrays, extra or {}
+        return (
+            LoadedCheckpoint(found, max(checkpoints.steps()), tuple(sorted(checkpoints.damaged))),
+            arrays,
+            extra or {},
+        )
 
 
 def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:

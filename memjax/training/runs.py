@@ -314,7 +314,7 @@ def check_tokenizer(found: str | None, wanted: str | None, run: Path | str) -> N
         raise ValueError(f"{run}: its tokenizer is {found}, allowed: {wanted}, which its checkpoint was trained with")
 
 
-def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
+def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
     """The configuration of a model that has grown.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Stopped(Exception):  # noqa: N818 (a request, not an error)
+class StoppedBySignal(Exception):  # noqa: N818 (a request, not an error)
     """A signal ended the run after everything was saved.
 
     Attributes:

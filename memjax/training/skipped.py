@@ -4,13 +4,13 @@ from typing import Any
 
 import jax
 
-__all__ = ["NotFinite", "SkippedSteps"]
+__all__ = ["NonFiniteError", "SkippedSteps"]
 
 UNREAD = 1000
 """steps after which the device is asked where nothing else asks it"""
 
 
-class NotFinite(Exception):  # noqa: N818 (what is found, not a mistake)
+class NonFiniteError(Exception):  # noqa: N818 (what is found, not a mistake)
     """A run cannot go on, or not finish, with what is not finite; its line says all."""
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.axes import constrain
 from memjax.functional.product_keys import top_slots
-from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes, map_tables, unzip
+from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes, map_tables, split_pairs
 
 __all__ = ["count_usage"]
 
@@ -35,7 +35,7 @@ def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
         values, rule = optimizer.update(values, moments["rule"], touched, step=step, ok=ok)
         count = lambda path, *counters: _count(counters, touched[path], ok)
         new = map_tables(count, *(moments["usage"][name] for name in COUNTERS))
-        return values, {"rule": rule, "usage": dict(zip(COUNTERS, unzip(new, len(COUNTERS)), strict=True))}
+        return values, {"rule": rule, "usage": dict(zip(COUNTERS, split_pairs(new, len(COUNTERS)), strict=True))}
 
     return TableOptimizer(init, update)
 

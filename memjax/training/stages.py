@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from memjax.training.evaluation import AdaptRows, Evaluator
+from memjax.training.evaluation import Evaluator, PerRowAdaptation
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, Sum
 
-Lineage = tuple[Mapping[str, Any], ...]
+GrowthHistory = tuple[Mapping[str, Any], ...]
 """How the model has grown: for each time, field of the configuration -> its value from then on (JSON values), and under
 `GROWTH` what became of what was there."""
 GROWTH = "growth"
@@ -37,7 +37,7 @@ class Stream(Protocol):
     def __next__(self) -> tuple[str, Batch | None]: ...
 
 
-class OfKind:
+class SingleKindStream:
     """A stream of batches as a stream of updates of one kind."""
 
     def __init__(self, stream: Any, kind: str = STREAM):
@@ -54,7 +54,7 @@ class OfKind:
         return self._kind, next(self._stream)
 
 
-class Host(NamedTuple):
+class HostArrays(NamedTuple):
     """Arrays of a learner that live on the host, saved in the commit of the train state.
 
     Attributes:
@@ -71,7 +71,7 @@ class Host(NamedTuple):
     after: Callable[[TrainState, str, Any], TrainState] = lambda state, kind, batch: state
 
 
-class Needs(NamedTuple):
+class Requirements(NamedTuple):
     """What a method must be told, beside the batches.
 
     Attributes:
@@ -87,12 +87,12 @@ class Needs(NamedTuple):
     examples: bool = False
 
 
-def own_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+def unadapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
     """The variables of the state as they are: no adaptation."""
     return model_variables(state)
 
 
-class Part(NamedTuple):
+class PlannedProgram(NamedTuple):
     """A piece of what a learner does, for a plan, which compiles it by itself.
 
     Attributes:
@@ -104,7 +104,7 @@ class Part(NamedTuple):
     writes: bool = False
 
 
-class Sizes(NamedTuple):
+class PlanInfo(NamedTuple):
     """What a plan must know of a learner beside its updates.
 
     Attributes:
@@ -116,7 +116,7 @@ class Sizes(NamedTuple):
       copied: `copied(params)`, what of them each of those rows has a copy of.
     """
 
-    parts: Mapping[str, Part] = {}
+    parts: Mapping[str, PlannedProgram] = {}
     kept: str = ""
     capacity: str = ""
     width: str = ""
@@ -128,40 +128,40 @@ class Learner(NamedTuple):
 
     Attributes:
       model: the Linen model.
-      variables: `variables()`, fresh ones; traced, not run, for names and shapes of arrays.
+      make_variables: `variables()`, fresh ones; traced, not run, for names and shapes of arrays.
       init: `init(variables) -> TrainState`, traced.
-      observe: `observe(state, batch, kind) -> (state, sums)`, one update, traced once for each kind. The loop adds the
+      update: `observe(state, batch, kind) -> (state, sums)`, one update, traced once for each kind. The loop adds the
         sums to the totals of the state, which it sees empty; those of a kind `k` other than `stream` as `k/name`.
-      kinds: kind of update -> an example of its batches.
+      batch_shapes: kind of update -> an example of its batches.
       evaluators: name -> how a split is scored; '' is `Config.evaluation`.
-      adapt: `adapt(state, support, key) -> variables` that are evaluated.
+      adapt_variables: `adapt(state, support, key) -> variables` that are evaluated.
       adapt_rows: every row is scored with parameters of its own, made of these variables; None = all with them.
-      needs: what the method must be told.
-      host: arrays on the host.
-      sizes: for a plan.
+      requirements: what the method must be told.
+      host_arrays: arrays on the host.
+      plan_info: for a plan.
       finish: `finish(state) -> state` after the last update of a stage, which applies a window of
         `training.apply_every` steps that is not full; None = every update is applied at once.
     """
 
     model: Any
-    variables: Callable[[], Mapping[str, Any]]
+    make_variables: Callable[[], Mapping[str, Any]]
     init: Callable[[Mapping[str, Any]], TrainState]
-    observe: Callable[[TrainState, Any, str], tuple[TrainState, dict[str, Sum]]]
-    kinds: Mapping[str, Any]
+    update: Callable[[TrainState, Any, str], tuple[TrainState, dict[str, Sum]]]
+    batch_shapes: Mapping[str, Any]
     evaluators: Mapping[str, Evaluator] = {}
-    adapt: Callable[[TrainState, Any, Any], Mapping[str, Any]] = own_variables
-    adapt_rows: AdaptRows | None = None
-    needs: Needs = Needs()
-    host: Host = Host()
-    sizes: Sizes = Sizes()
+    adapt_variables: Callable[[TrainState, Any, Any], Mapping[str, Any]] = unadapted_variables
+    adapt_rows: PerRowAdaptation | None = None
+    requirements: Requirements = Requirements()
+    host_arrays: HostArrays = HostArrays()
+    plan_info: PlanInfo = PlanInfo()
     finish: Callable[[TrainState], TrainState] | None = None
 
-    def adapted(self, state: TrainState, seed: int) -> Mapping[str, Any]:
+    def evaluation_variables(self, state: TrainState, seed: int) -> Mapping[str, Any]:
         """The variables that a split is scored with, and answered: of every evaluation, in the loop and after it."""
-        return self.adapt(state, None, jax.random.fold_in(jax.random.key(seed), 3))
+        return self.adapt_variables(state, None, jax.random.fold_in(jax.random.key(seed), 3))
 
 
-class Change(NamedTuple):
+class PhaseResult(NamedTuple):
     """What a phase leaves behind.
 
     Attributes:
@@ -170,10 +170,10 @@ class Change(NamedTuple):
     """
 
     state: TrainState
-    lineage: Lineage
+    lineage: GrowthHistory
 
 
-class Context(NamedTuple):
+class PhaseContext(NamedTuple):
     """What a phase may use.
 
     Attributes:
@@ -188,16 +188,16 @@ class Context(NamedTuple):
 
     key: Any
     data: Callable[[], Iterator[tuple[str, Any]]]
-    lineage: Lineage
+    lineage: GrowthHistory
     stop: Callable[[], None]
     report: Callable[[str], None]
     layout: Any
     measure: Callable[[str, Mapping[str, Any]], None] = lambda kind, values: None
 
 
-def keep(state: TrainState, context: Context) -> Change:
+def do_nothing(state: TrainState, context: PhaseContext) -> PhaseResult:
     """A phase that does nothing."""
-    return Change(state, context.lineage)
+    return PhaseResult(state, context.lineage)
 
 
 def phase_key(seed: int, stage: int, phase: str) -> Any:
@@ -213,23 +213,23 @@ class Stage(NamedTuple):
 
     Attributes:
       name: for people.
-      open: `open(state, position) -> Stream`, from its beginning where the position is None.
+      open_stream: `open(state, position) -> Stream`, from its beginning where the position is None.
       steps: updates, or `steps(state)`, asked once after `before` and kept in the position.
       before: what happens before the updates.
       after: what happens after them.
       task: whose data it is, where tasks have names.
-      evaluate: names of the evaluations that follow the stage.
+      evaluate_after: names of the evaluations that follow the stage.
       evaluate_before: names of those that stand before it.
       notes: lines about its data that are allowed but rarely meant.
     """
 
     name: str
-    open: Callable[[TrainState, Any], Stream]
+    open_stream: Callable[[TrainState, Any], Stream]
     steps: int | Callable[[TrainState], int]
-    before: Callable[[TrainState, Context], Change] = keep
-    after: Callable[[TrainState, Context], Change] = keep
+    before: Callable[[TrainState, PhaseContext], PhaseResult] = do_nothing
+    after: Callable[[TrainState, PhaseContext], PhaseResult] = do_nothing
     task: str = ""
-    evaluate: Sequence[str] = ()
+    evaluate_after: Sequence[str] = ()
     evaluate_before: Sequence[str] = ()
     notes: Sequence[str] = ()
 
@@ -258,7 +258,7 @@ class Position(NamedTuple):
     stream: Any = None
 
     @property
-    def number(self) -> int:
+    def checkpoint_number(self) -> int:
         """Of a checkpoint: the updates before it, and one for each change of phase, so that numbers only grow."""
         return self.step + len(PHASES) * self.stage + PHASES.index(self.phase) - 1
 

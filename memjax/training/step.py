@@ -1,7 +1,7 @@
 """One update: the train state, the gradients of an objective, and what they change.
 
-`make_train_step` composes the two halves, `gradients_of` and `apply_gradients`; a learner with gradients of its own
-calls them itself. The order is always: loss, gradients, links (see `memjax.training.optimizers.make_optimizer`),
+`make_train_step` composes the two halves, `compute_gradients` and `apply_gradients`. A learner with gradients of its
+own calls them itself. The order is always: loss, gradients, links (see `memjax.training.optimizers.make_optimizer`),
 clipping and update rule, `after_update`, the finite check of the objective, the gradients and what would be written,
 counters.
 """
@@ -18,9 +18,9 @@ from jaxtyping import Array, Bool
 
 from memjax.memory.contract import restore_state, save_state, select_state, state_axes
 from memjax.training.objective import RANDOM_STREAMS, Objective
-from memjax.training.optimizers import Reference
+from memjax.training.optimizers import ReferenceGradients
 from memjax.training.segments import Rematerialize, add_segments, loss_over_segments, segment_keys
-from memjax.training.tables import TableOptimizer, Tables, make_sinks, touched_rows
+from memjax.training.tables import TableOptimizer, Tables, make_gradient_sinks, touched_rows
 from memjax.typing import Aux, Batch, Leaf, SegmentLoss, Sum, tree_dataclass
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "TrainState",
     "apply_gradients",
     "finish_window",
-    "gradients_of",
+    "compute_gradients",
     "init_train_state",
     "init_variables",
     "make_train_step",
@@ -191,7 +191,7 @@ def make_train_step(
       after_update: as in `apply_gradients`.
       jit: False returns the plain function.
       **segments: `accumulate`, `rematerialize`, `segments_per_checkpoint`, `segments_without_gradient` of
-        `gradients_of`.
+        `compute_gradients`.
 
     Raises:
       ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient, no segment left that
@@ -199,7 +199,7 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
-        state, found = gradients_of(objective, state, batch, **segments)
+        state, found = compute_gradients(objective, state, batch, **segments)
         return apply_gradients(
             state,
             found,
@@ -240,7 +240,7 @@ class Gradients:
     single: bool = dataclasses.field(metadata={"static": True})
 
 
-def gradients_of(
+def compute_gradients(
     objective: Objective,
     state: TrainState,
     batch: Batch,
@@ -321,14 +321,14 @@ def apply_gradients(
     optimizer: optax.GradientTransformation,
     *,
     table_optimizer: TableOptimizer | None = None,
-    reference: Reference | None = None,
+    reference: ReferenceGradients | None = None,
     after_update: AfterUpdate | None = None,
 ) -> tuple[TrainState, dict[str, Sum]]:
     """The second half of an update: what the gradients change, and the sums of the step.
 
     Args:
-      state: from `gradients_of`.
-      found: from `gradients_of`; `found.params` may have been replaced.
+      state: from `compute_gradients`.
+      found: from `compute_gradients`; `found.params` may have been replaced.
       optimizer: of the dense parameters, with its links.
       table_optimizer: of the collection `tables`.
       reference: for the links of the optimiser; other parts of it do not see it.
@@ -505,7 +505,7 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
     aux = jax.eval_shape(
         lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3], _first(memories), _first(_first(batches))
     )
-    return make_sinks(state.tables.values, aux.arrays, keys.shape[0])
+    return make_gradient_sinks(state.tables.values, aux.arrays, keys.shape[0])
 
 
 def _split_rows(tree: Any, groups: int, axes: Any) -> Any:

@@ -147,7 +147,7 @@ def table_adam(
             return tuple(jnp.where(ok, n.astype(o.dtype), o) for n, o in zip(new, arrays, strict=True))
 
         each = lambda path, *arrays: _over_layers(one, arrays, touched[path])
-        values, mu, nu = unzip(map_tables(each, values, moments["mu"], moments["nu"]), 3)
+        values, mu, nu = split_pairs(map_tables(each, values, moments["mu"], moments["nu"]), 3)
         return values, {"mu": mu, "nu": nu}
 
     return TableOptimizer(init, update)
@@ -248,7 +248,7 @@ def _stacked(names: list[str], table: Any, arrays: Mapping[str, Any]) -> Any:
     return jnp.stack([arrays[name] for name in names]) if len(table.shape) == 3 else arrays[names[0]]
 
 
-def make_sinks(values: Any, arrays: Mapping[str, Any], num_segments: int) -> Any:
+def make_gradient_sinks(values: Any, arrays: Mapping[str, Any], num_segments: int) -> Any:
     """Zeros for what the lookups of one row group return, `[segments, layers?, ..., dim]`, in the tables' structure.
 
     Args:
@@ -298,7 +298,7 @@ def map_tables(function: Callable[..., Any], values: Any, *others: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_names(path), *leaves), values, *others)
 
 
-def unzip(tuples: Any, number: int) -> tuple[Any, ...]:
+def split_pairs(tuples: Any, number: int) -> tuple[Any, ...]:
     """A tree of tuples, of `number` each, as so many trees."""
     is_leaf = lambda node: isinstance(node, tuple)
     return tuple(jax.tree.map(lambda node, i=i: node[i], tuples, is_leaf=is_leaf) for i in range(number))

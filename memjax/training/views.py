@@ -9,14 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from memjax.config import Config
 
-__all__ = ["TensorBoard", "View", "WeightsAndBiases", "open_views"]
+__all__ = ["TensorBoard", "MetricsView", "WeightsAndBiases", "open_views"]
 
 WANDB_ID = "wandb_id.txt"
 """in the run directory: what Weights & Biases calls the run, for all its attempts"""
 
 
 @runtime_checkable
-class View(Protocol):
+class MetricsView(Protocol):
     """Where every line of metrics is also shown."""
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -26,7 +26,7 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def open_views(config: Config, path: Path, after_step: int) -> list[View]:
+def open_views(config: Config, path: Path, after_step: int) -> list[MetricsView]:
     """The views that a configuration asks for.
 
     Args:
@@ -37,7 +37,7 @@ def open_views(config: Config, path: Path, after_step: int) -> list[View]:
     Raises:
       ValueError: the package of one is missing.
     """
-    views: list[View] = []
+    views: list[MetricsView] = []
     if config.training.tensorboard:
         views.append(TensorBoard(path, after_step))
     if config.training.wandb:
@@ -64,7 +64,7 @@ class TensorBoard:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Adds every number of a line."""
-        for name, value in numbers(kind, values):
+        for name, value in scalar_metrics(kind, values):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
@@ -108,13 +108,13 @@ class WeightsAndBiases:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Sends every number of a line."""
-        self._run.log({"step": step, **dict(numbers(kind, values))})
+        self._run.log({"step": step, **dict(scalar_metrics(kind, values))})
 
     def close(self) -> None:
         self._run.finish()
 
 
-def numbers(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def scalar_metrics(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Name and value of every number of a line; those of a named evaluation, and of a part of a line, stand apart.
 
     Example:
@@ -124,6 +124,6 @@ def numbers(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
     place = f"{kind}/{values['name']}" if values.get("name") else kind
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from numbers(f"{place}/{name}", value)
+            yield from scalar_metrics(f"{place}/{name}", value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{place}/{name}", value

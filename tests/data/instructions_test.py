@@ -35,7 +35,7 @@ from memjax.data.instructions import (
 )
 from memjax.data.readers import CLASS_QUESTION, instructions_of
 from memjax.data.tokenizers import ByteTokenizer
-from memjax.lifelong.lamol import split_at_mark
+from memjax.lifelong.lamol import split_at_answer_mark
 from memjax.tasks.instructions import score_written
 
 TOKENIZER = InstructionTokenizer(ByteTokenizer(), max_tasks=5)
@@ -215,7 +215,7 @@ def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
     rows = InstructionExamples(open_with(source, "test"), pairs, length=120)
     assert len(rows) == 1 and rows.instructions[0].answers[0] == answer
     found = rows.example(0)
-    prompt, said = split_at_mark(found.inputs.tolist(), pairs.answer_id) or ([], [])
+    prompt, said = split_at_answer_mark(found.inputs.tolist(), pairs.answer_id) or ([], [])
     assert pairs.decode(prompt) == context + question and pairs.decode(said) == answer
     assert found.targets[found.weights > 0].tolist() == [*said, pairs.end_id]
     # As a model writes it, it is right, with every measure.

@@ -226,7 +226,7 @@ def test_a_run_whose_tables_have_grown(run, tmp_path):
     """Every checkpoint is of the model that the run was then."""
     grown = shutil.copytree(run, tmp_path / "grown")
     lineage = [{"model.feed_forward.num_keys": 6}]
-    model = load_run(run).experiment.grown(lineage).model
+    model = load_run(run).experiment.with_growth(lineage).model
     variables = init_variables(model, jax.random.key(0), 8)
     checkpoints = Checkpoints(grown / "checkpoints")
     checkpoints.save(6, name_arrays(variables, model.groups()), extra={"lineage": lineage})

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from memjax.training.loop import Stopped, train
+from memjax.training.loop import StoppedBySignal, train
 from tests.training.loop_test import make_experiment
 
 
@@ -19,7 +19,7 @@ def main(workdir: str, step: str, seconds: str, number: str) -> None:
     experiment = make_experiment(workdir)
     try:
         train(experiment.config, experiment=experiment, hooks=[hook])
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         sys.exit(stopped.exit_code)
 
 

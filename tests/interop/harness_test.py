@@ -11,7 +11,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.interop.harness import RunScorer, harness_model
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import Checkpoint, LoadedRun
+from memjax.training.restoring import LoadedCheckpoint, LoadedRun
 from memjax.training.variables import init_variables
 
 LENGTH = 8
@@ -39,7 +39,7 @@ def run():
     )
     experiment = make_experiment(config, tokenizer=ByteTokenizer())
     variables = init_variables(experiment.model, jax.random.key(0), LENGTH)
-    return LoadedRun(experiment, jax.tree.map(lambda leaf: 3 * leaf, variables), Checkpoint(1, 1))
+    return LoadedRun(experiment, jax.tree.map(lambda leaf: 3 * leaf, variables), LoadedCheckpoint(1, 1))
 
 
 @pytest.fixture(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from memjax.inspection.attention_maps import attention_maps
-from memjax.lifelong.ancestors import beyond_even, correlate_heads, head_sources, map_correlations
+from memjax.lifelong.ancestors import correlate_heads, head_sources, map_correlations, subtract_uniform_attention
 from memjax.lifelong.expansion import Growth, expand
 from memjax.typing import Batch
 from tests.lifelong.expansion_test import LENGTH, ROWS, SMALL, TOKENS, bert, gpt2, growth, made, started
@@ -56,7 +56,7 @@ def test_correlations_are_pearsons_over_what_is_seen():
     np.testing.assert_allclose(map_correlations(one, hidden, seen), found)
     even = np.full_like(other, 0.25)
     assert np.isnan(map_correlations(one, even, np.ones_like(seen))).all()
-    np.testing.assert_allclose(beyond_even(even, np.ones_like(seen)), 0)
+    np.testing.assert_allclose(subtract_uniform_attention(even, np.ones_like(seen)), 0)
 
 
 def test_relatives_are_sources_and_families_are_no_control():
@@ -104,7 +104,10 @@ def test_heads_read_as_their_ancestors_right_after_exact_growth(make, scan):
     for old, new in ((0, 1), (1, 2), (0, 2)):
         sources = head_sources(growths[old:new], 2, sizes[old][1])
         founders = head_sources(growths[:old], 2, SMALL[1])
-        for of, most in ((lambda one: one.weights, 0.999), (lambda one: beyond_even(one.weights, one.seen), 0.9)):
+        for of, most in (
+            (lambda one: one.weights, 0.999),
+            (lambda one: subtract_uniform_attention(one.weights, one.seen), 0.9),
+        ):
             found = correlate_heads(map_correlations(of(maps[old]), of(maps[new]), maps[0].seen), sources, founders)
             np.testing.assert_allclose(found.relatives, 1, atol=1e-5)
             assert np.nanmax(found.others) < most and np.nanmax(found.beside) < most

@@ -8,7 +8,7 @@ import pytest
 
 from memjax.lifelong.penalties import consolidate, fisher, init_consolidated, quadratic_penalty, sensitivity
 from memjax.lifelong.projection import agem, gem
-from memjax.training.optimizers import make_reference
+from memjax.training.optimizers import make_reference_gradients
 
 RATE, STEPS, STEPS_OF_A_TASK, BATCHES_OF_A_TASK = 0.2, 18, 6, 3
 STRENGTH = {"ewc": 3.0, "mas": 1.5}
@@ -54,7 +54,7 @@ def test_projected_training(method, key, link):
         x, y, others = given
         raw = jax.grad(cross_entropy)(params, x, y)
         losses = lambda params: {str(task): jnp.vdot(other, flat_of(params)) for task, other in enumerate(others)}
-        reference = make_reference(losses, params)
+        reference = make_reference_gradients(losses, params)
         final, _ = link.update(raw, link.init(params), params, reference=reference)
         updates, _ = optimizer.update(raw, optimizer.init(params), params, reference=reference)
         return optax.apply_updates(params, updates), (flat_of(params), flat_of(raw), flat_of(final))

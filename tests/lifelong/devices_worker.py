@@ -67,7 +67,7 @@ def outcome(method, shape):
     with layout.active() if layout else contextlib.nullcontext():
         # In float64, since the choice of neighbours and of a projection is not continuous.
         played = play(config, layout=layout, float64=True)
-        variables = played.learner.adapted(played.state, 0)
+        variables = played.learner.evaluation_variables(played.state, 0)
         scores = [evaluator(variables) for evaluator in played.learner.evaluators.values()]
     first = jax.devices()[0]
     kept = memory_of(played) or played.state.method  # methods without an episodic memory keep numbers of examples

@@ -46,7 +46,7 @@ from memjax.lifelong import elle, load_run, train
 from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, How, next_growth
 from memjax.lifelong.expansion import Growth
-from memjax.lifelong.factory import course_of, lineages, make_method
+from memjax.lifelong.factory import growth_histories, make_learner_and_stages, make_method
 from memjax.lifelong.progress import draw_task
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import split_collection
@@ -56,8 +56,8 @@ from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import checkpoint_extras
-from memjax.training.runs import grown
-from memjax.training.stages import GROWTH, STREAM, Context, Position, Stage
+from memjax.training.runs import config_after_growth
+from memjax.training.stages import GROWTH, STREAM, PhaseContext, Position, Stage
 from memjax.training.step import init_variables, model_variables
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
@@ -199,14 +199,14 @@ def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     [first, *_] = made.stages(task, Stage("task 1", lambda state, position: None, 0))
     measured = []
     named = {"measure": lambda kind, values: measured.append((kind, values))}
-    context = Context(jax.random.key(2), lambda: iter(()), (), lambda: None, lambda line: None, None, **named)
+    context = PhaseContext(jax.random.key(2), lambda: iter(()), (), lambda: None, lambda line: None, None, **named)
     stream = experiment.of_task("task 0").stream(epochs=1)
-    state, _ = learner.observe(state, jax.tree.map(jnp.asarray, next(stream)), STREAM)
+    state, _ = learner.update(state, jax.tree.map(jnp.asarray, next(stream)), STREAM)
     change = first.before(state, context)
     # Of the rows that the memory has by now: what growth has cost.
     [(kind, values)] = measured
     assert kind == GROWTH_LINE and bool(abs(values["nats_after"] - values["nats_before"]) > 1e-4) is moved
-    big = experiment.grown(change.lineage).model
+    big = experiment.with_growth(change.lineage).model
     tokens = jnp.arange(6)[None] % experiment.model.vocabulary.vocab_size
     said = []
     for model, one in ((experiment.model, state), (big, change.state)):
@@ -221,12 +221,12 @@ def grown_state(config, batch):
     made, small = make_method(config.lifelong.method), make_experiment(config)
     learner = made.learner(small, None, make_objective)
     state = learner.init(init_variables(small.model, jax.random.key(1), 6))
-    state, _ = jax.jit(learner.observe, static_argnums=2)(state, batch, STREAM)
+    state, _ = jax.jit(learner.update, static_argnums=2)(state, batch, STREAM)
     task = TaskInfo(1, small.of_task("task 1"))
     [first, *_] = made.stages(task, Stage("task 1", lambda state, position: None, 0))
     nothing = lambda *_: None
-    change = first.before(state, Context(jax.random.key(2), lambda: iter(()), (), nothing, nothing, None))
-    learner = made.learner(small.grown(change.lineage), None, make_objective)
+    change = first.before(state, PhaseContext(jax.random.key(2), lambda: iter(()), (), nothing, nothing, None))
+    learner = made.learner(small.with_growth(change.lineage), None, make_objective)
     return state, change.state, learner, Growth.from_json(change.lineage[-1][GROWTH])
 
 
@@ -248,7 +248,7 @@ def test_the_optimiser_begins_anew_or_its_moments_are_those_of_the_gradients_of_
         return
     assert int(adam.count) == int(adam_of(before).count) == 1
     # One update of an optimiser that begins: its moments are the gradients, and their squares, of the bigger model.
-    learned, _ = jax.jit(learner.observe, static_argnums=2)(learner.init(model_variables(state)), batch, STREAM)
+    learned, _ = jax.jit(learner.update, static_argnums=2)(learner.init(model_variables(state)), batch, STREAM)
     found, wanted = (
         {name: split_collection(getattr(adam_of(one), name), learner.model.groups()) for name in ("mu", "nu")}
         for one in (state, learned)
@@ -267,7 +267,7 @@ def test_two_growths_in_depth_copy_other_layers(tmp_path):
     how = How(**ELLE(layers=(6, 8), memory=MEMORY).arguments())
     config = config_of(tmp_path, Sequential(), num_layers=4)
     first, growth = next_growth(how, config, 1, (), jax.random.key(1))
-    bigger = grown(config, [first])
+    bigger = config_after_growth(config, [first])
     _, again = next_growth(how, bigger, 2, (first,), jax.random.key(2))
     copied = [{growth.layers[place] for place in growth.added}, {growth.layers[again.layers[i]] for i in again.added}]
     assert copied[0] | copied[1] == {0, 1, 2, 3} and len(copied[0]) == len(copied[1]) == 2
@@ -405,11 +405,11 @@ def test_documents_that_are_read_for_ever_are_refused_where_a_model_grows(tmp_pa
 
 def test_a_model_that_has_grown_is_valid_and_no_run_begins_with_it(tmp_path):
     config = config_of(tmp_path, GROWN)
-    found = lineages(config)
+    found = growth_histories(config)
     for lineage in found:
-        validate(grown(config, lineage))
+        validate(config_after_growth(config, lineage))
     with pytest.raises(ValueError, match="lifelong.growths: given 1, allowed: 0 where a run begins"):
-        train(grown(config, found[1]))
+        train(config_after_growth(config, found[1]))
 
 
 LATER = {
@@ -570,9 +570,9 @@ def test_a_share_of_every_task_is_not_kept_in_the_order_of_the_stream(tmp_path):
     kept = EpisodicMemory(policy="all", capacity=8)
     notes = lambda **fields: [
         line
-        for stage in course_of(make_experiment(config_of(tmp_path, ELLE(memory=kept, **fields))), None, make_objective)[
-            1
-        ]
+        for stage in make_learner_and_stages(
+            make_experiment(config_of(tmp_path, ELLE(memory=kept, **fields))), None, make_objective
+        )[1]
         for line in stage.notes
     ]
     assert any("rows that come later are not kept" in line for line in notes())

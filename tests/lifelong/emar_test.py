@@ -10,11 +10,11 @@ import pytest
 
 from memjax.config import EAEMR, EMAR, EMR, Sequential
 from memjax.lifelong import train
-from memjax.lifelong.ea_emr import InTurn, alignment_loss
-from memjax.lifelong.emar import class_sums, drawn_instances, final_prototypes, head_vectors, on_prototypes
-from memjax.lifelong.factory import course_of
-from memjax.lifelong.head_features import Read
-from memjax.lifelong.rehearsal import quotas, select
+from memjax.lifelong.ea_emr import CyclingBatches, alignment_loss
+from memjax.lifelong.emar import class_sums, draw_instances, final_prototypes, head_vectors, use_prototypes
+from memjax.lifelong.factory import make_learner_and_stages
+from memjax.lifelong.head_features import HeadFeatures
+from memjax.lifelong.rehearsal import choose_rehearsal_examples, class_quotas
 from memjax.models.heads import ALLOWED, EncodedText
 from memjax.models.similarity_head import SimilarityHead
 from memjax.training.assembly import make_objective
@@ -55,37 +55,39 @@ def test_quotas_are_those_of_a_search_through_all_divisions():
                 # The most equal first: the sum of squares; then the most to what matters most, and stands first.
                 ranked = sorted(range(3), key=lambda one: (-importance[one], one))
                 best = min(divisions, key=lambda d: (sum(x * x for x in d), [-d[one] for one in ranked]))
-                assert quotas(importance, available, size) == list(best), (importance, available, size)
+                assert class_quotas(importance, available, size) == list(best), (importance, available, size)
 
 
 @pytest.mark.laws
 def test_who_is_kept_is_different_and_of_every_class_as_the_quotas_say():
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), (20, 5, 15)).astype(np.int32)
-    read = Read((random.normal(size=(40, 4)) + 10 * labels[:, None]).astype(np.float32), labels, 100 + np.arange(40))
+    read = HeadFeatures(
+        (random.normal(size=(40, 4)) + 10 * labels[:, None]).astype(np.float32), labels, 100 + np.arange(40)
+    )
     for how in ("two_level", "flat", "random"):
-        kept = select(read, 8, jax.random.key(1), how)
+        kept = choose_rehearsal_examples(read, 8, jax.random.key(1), how)
         assert len(set(kept.tolist())) == 8 and kept.min() >= 100 and kept.max() < 140
-    counts = np.bincount(labels[select(read, 8, jax.random.key(1), "two_level") - 100], minlength=3)
+    counts = np.bincount(labels[choose_rehearsal_examples(read, 8, jax.random.key(1), "two_level") - 100], minlength=3)
     assert counts.min() >= 2 and counts.max() <= 3
-    assert len(select(read, 100, jax.random.key(0), "two_level")) == 40
+    assert len(choose_rehearsal_examples(read, 100, jax.random.key(0), "two_level")) == 40
 
 
 def test_instances_are_as_many_of_each_class_and_the_same_for_a_name():
     numbers, labels = np.arange(10) + 5, np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2])
-    found = drawn_instances(numbers, labels, 2, "a")
+    found = draw_instances(numbers, labels, 2, "a")
     assert np.bincount(labels[found - 5]).tolist() == [2, 2, 2]
-    np.testing.assert_array_equal(found, drawn_instances(numbers, labels, 2, "a"))
-    np.testing.assert_array_equal(drawn_instances(numbers, labels, 0, "a"), numbers)
+    np.testing.assert_array_equal(found, draw_instances(numbers, labels, 2, "a"))
+    np.testing.assert_array_equal(draw_instances(numbers, labels, 0, "a"), numbers)
 
 
 @pytest.mark.laws
 def test_no_gradient_reaches_the_prototypes_and_none_the_vectors_of_the_head():
     config = config_of(EMAR(size=4))
     experiment = make_experiment(config)
-    learner = course_of(experiment, None, make_objective)[0](())
-    state = learner.init(learner.variables())
-    objective = on_prototypes(make_objective(config, experiment.model), experiment.model)
+    learner = make_learner_and_stages(experiment, None, make_objective)[0](())
+    state = learner.init(learner.make_variables())
+    objective = use_prototypes(make_objective(config, experiment.model), experiment.model)
     batch = jax.tree.map(lambda leaf: leaf[0], experiment.example())
     prototypes = jax.random.normal(jax.random.key(0), head_vectors(state.params).shape)
 
@@ -138,7 +140,7 @@ def test_what_comes_in_turn_goes_on_where_it_stood():
             self.position += 1
             return STREAM, self.position
 
-    between = lambda position=None: InTurn(
+    between = lambda position=None: CyclingBatches(
         "ab", "old", between=Numbers((position or {"own": 0})["own"]), position=position
     )
     whole = list(between())
@@ -156,7 +158,7 @@ def test_what_comes_in_turn_goes_on_where_it_stood():
         one = between()
         first = [next(one) for _ in range(stop)]
         assert first + list(between(one.position)) == whole
-    assert [batch for _, batch in InTurn("ab", "align", 2)] == [*"abab"]
+    assert [batch for _, batch in CyclingBatches("ab", "align", 2)] == [*"abab"]
 
 
 def lower_bound(method):
@@ -171,7 +173,9 @@ def lower_bound(method):
 def test_without_a_memory_and_without_rounds_it_is_plain_training(method):
     played, plain = play(config_of(method)), play(lower_bound(method))
     np.testing.assert_allclose(flat(played.state.params), flat(plain.state.params), rtol=0, atol=1e-6)
-    scores = [one.learner.evaluators[""](one.learner.adapted(one.state, 0)).nats for one in (played, plain)]
+    scores = [
+        one.learner.evaluators[""](one.learner.evaluation_variables(one.state, 0)).nats for one in (played, plain)
+    ]
     np.testing.assert_allclose(*scores, rtol=1e-6)
     if isinstance(method, EMAR):
         assert_equal(played.state.params, plain.state.params)

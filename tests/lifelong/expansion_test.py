@@ -10,11 +10,11 @@ from memjax.axes import parameter_names
 from memjax.config import GPT2, AdaptiveSoftmax, Bidirectional, Dense, FullAttention, ModelSettings, Softmax
 from memjax.lifelong.expansion import (
     Growth,
-    compose,
-    contract,
+    compose_sources,
+    contract_params,
     copied_layers,
-    copies,
-    counts,
+    copy_counts,
+    copy_sources,
     expand,
     expand_gradients,
     expand_moments,
@@ -105,7 +105,7 @@ def said(model, variables):
 
 
 def growth(how="random", sizes=BIG, old=SMALL, layers=(0, 1), seed=0):
-    own = lambda axis, layer: copies(old[axis], sizes[axis], how, [seed, axis, layer])
+    own = lambda axis, layer: copy_sources(old[axis], sizes[axis], how, [seed, axis, layer])
     number = max(layers) + 1
     many = lambda axis: tuple(own(axis, layer) for layer in range(number))
     return Growth(own(0, 0), many(1), many(2), tuple(layers))
@@ -174,7 +174,7 @@ def test_noise_of_the_paper_is_on_all_rows_that_have_copies_and_that_of_the_code
     grow = lambda noise: expand_params(split, names, map_of, head_dim=HEAD_DIM, noise=noise)
     row = lambda tree: np.asarray(tree["stack"]["layer_00"]["feed_forward"]["wide"]["kernel"])
     quiet, paper, code = (row(grow(noise)) for noise in ("none", "paper", "code"))
-    copied = counts(map_of.embed) > 1
+    copied = copy_counts(map_of.embed) > 1
     np.testing.assert_array_equal((paper != quiet).all(axis=1), copied)
     np.testing.assert_array_equal((code != quiet).all(axis=1), np.arange(BIG[0]) >= SMALL[0])
 
@@ -219,7 +219,7 @@ def test_untied_or_not_divided_scores_are_wrong(name):
     norm = undivided["params"]
     for part in path:
         norm = norm[part]
-    norm["scale"], norm["bias"] = (norm[part] * counts(growth().embed) for part in ("scale", "bias"))
+    norm["scale"], norm["bias"] = (norm[part] * copy_counts(growth().embed) for part in ("scale", "bias"))
     assert distance(model, variables, bigger, undivided) > 1e-2
 
 
@@ -266,8 +266,8 @@ def test_maps_compose_and_their_counts_are_no_products():
     both = first.then(second)
     np.testing.assert_array_equal(both.embed, first.embed[second.embed])
     assert both.layers == (0, 0, 1)
-    products = counts(first.embed)[second.embed] * counts(second.embed)
-    assert (counts(both.embed) != products).any()
+    products = copy_counts(first.embed)[second.embed] * copy_counts(second.embed)
+    assert (copy_counts(both.embed) != products).any()
     model, bigger = gpt2(SMALL), gpt2((13, 4, 20), weighted=True)
     at_once = both._replace(layers=(0, 1))
     variables = started(model)
@@ -292,7 +292,7 @@ def test_sums_of_divided_rows_are_the_old_weights():
         names = split_collection(parameter_names(lambda model=model: made(model))["params"], model.groups())
         for noise in ("none", "zero_sum"):
             wide = expand_params(split, names, growth(), head_dim=HEAD_DIM, noise=noise)
-            back = contract(wide, names, growth(), head_dim=HEAD_DIM)
+            back = contract_params(wide, names, growth(), head_dim=HEAD_DIM)
             if noise == "none":
                 jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-14), dict(split), back)
             sums = lambda tree: np.asarray(tree["stack"]["layer_01"]["feed_forward"]["narrow"]["kernel"])
@@ -410,7 +410,7 @@ def test_layers_are_copied_without_repetition_until_all_were():
 
 
 BAD = {
-    "narrower": (lambda: copies(8, 6), "width: given 6, allowed: at least 8"),
+    "narrower": (lambda: copy_sources(8, 6), "width: given 6, allowed: at least 8"),
     "shallower": (lambda: copied_layers(4, -1), "layers: given 3, allowed: 4 to 8"),
     "deeper than twice": (lambda: copied_layers(4, 5), "layers: given 9, allowed: 4 to 8"),
 }
@@ -433,4 +433,4 @@ def test_a_growth_reads_as_it_was_written():
     one = growth(layers=(0, 0, 1))
     other = Growth.from_json(one.to_json())
     assert one.to_json() == other.to_json() and other.added == (1,)
-    assert compose(one.embed, np.arange(BIG[0])).tolist() == one.embed.tolist()
+    assert compose_sources(one.embed, np.arange(BIG[0])).tolist() == one.embed.tolist()

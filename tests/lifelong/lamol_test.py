@@ -41,15 +41,15 @@ from memjax.inference.sampling import Sampling, sample
 from memjax.interop import import_run
 from memjax.lifelong import load_run, policies, train
 from memjax.lifelong import memory as episodic
-from memjax.lifelong.episodes import EPISODES, drawing_key, purpose_key
-from memjax.lifelong.factory import course_of
-from memjax.lifelong.lamol import language_rows, num_samples, split_at_mark, write_samples
+from memjax.lifelong.episodes import EPISODES, key_for, replay_key
+from memjax.lifelong.factory import make_learner_and_stages
+from memjax.lifelong.lamol import language_rows, num_samples, split_at_answer_mark, write_samples
 from memjax.lifelong.metrics import kept_bytes
 from memjax.overrides import load_config
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.stages import Context
+from memjax.training.stages import PhaseContext
 from memjax.training.step import init_variables, model_variables
 from memjax.typing import Batch
 from tests.interop import weights
@@ -142,16 +142,16 @@ def begin(method, **training):
     one = Schedule(learning_rate=1.0, warmup_steps=0, decay="constant")
     training = {"optimizer": SGD(), "schedule": one, "clip_norm": 0.0, **training}
     experiment = make_experiment(cases.config_of(method, training=training))
-    make_learner, course = course_of(experiment, None, make_objective)
+    make_learner, course = make_learner_and_stages(experiment, None, make_objective)
     learner = make_learner(())
-    state = jax.jit(learner.init)(learner.variables())
-    batches = [jax.tree.map(jnp.asarray, next(stage.open(state, None))[1]) for stage in course]
+    state = jax.jit(learner.init)(learner.make_variables())
+    batches = [jax.tree.map(jnp.asarray, next(stage.open_stream(state, None))[1]) for stage in course]
     memory = state.method[EPISODES]
     for batch in batches[:2]:
         rows = jax.tree.map(lambda leaf: leaf[0], batch)
-        memory = episodic.write(memory, rows, jax.random.key(0), policies.write_all("drop"))
+        memory = episodic.write(memory, rows, jax.random.key(0), policies.write_all_policy("drop"))
     state = dataclasses.replace(state, method={**state.method, EPISODES: memory})
-    return Begun(experiment, jax.jit(learner.observe, static_argnums=2), state, batches[2])
+    return Begun(experiment, jax.jit(learner.update, static_argnums=2), state, batches[2])
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_a_step_goes_down_the_loss_of_answers_and_a_share_of_that_of_texts(stepp
 
     read = [both(jax.tree.map(lambda leaf: leaf[0], batch))]
     if kind == "projected":
-        drawn = episodic.sample(state.method[EPISODES], drawing_key(state), method.rows)[0]
+        drawn = episodic.sample(state.method[EPISODES], replay_key(state), method.rows)[0]
         read.append(both(drawn))
         assert method.tokens == "shared" or {*drawn.extras["task"].tolist()} <= {0, 1}
     # The shares of both are those of the tokens of their answers.
@@ -275,7 +275,7 @@ def test_as_many_are_written_as_published():
     [([1, 2], None), ([1, 9, 2], ([1, 9], [2])), ([9, 1, 2], ([9], [1, 2])), ([1, 9], ([1, 9], [])), ([9, 9], None)],
 )
 def test_texts_with_exactly_one_mark_are_kept(ids, row):
-    assert split_at_mark(ids, 9) == row
+    assert split_at_answer_mark(ids, 9) == row
 
 
 @pytest.fixture(scope="module")
@@ -410,15 +410,15 @@ def at_borders(method, *, examples):
     """The state before and after each phase before a task but the first, with the key and the lines of the phase."""
     config = config_of("", method, changes=("copy", "reverse", "sort"), examples=examples)
     experiment = make_experiment(config)
-    make_learner, course = course_of(experiment, None, make_objective)
+    make_learner, course = make_learner_and_stages(experiment, None, make_objective)
     learner = make_learner(())
-    state, found = learner.init(learner.variables()), []
+    state, found = learner.init(learner.make_variables()), []
     for number, stage in enumerate(course):
         # As if something had been learned.
         state = dataclasses.replace(state, params=jax.tree.map(lambda leaf: leaf + 0.01, state.params))
         key, lines = jax.random.fold_in(jax.random.key(5), number), []
         measure = lambda kind, values, lines=lines: lines.append((kind, values))
-        context = Context(key, lambda: iter(()), (), lambda: None, lambda line: None, None, measure)
+        context = PhaseContext(key, lambda: iter(()), (), lambda: None, lambda line: None, None, measure)
         new = stage.before(state, context).state
         if number:
             found.append((state, new, key, lines))
@@ -436,7 +436,7 @@ def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, token
     tokenizer, held = experiment.tokenizer, []
     for earlier, (before, after, key, lines) in enumerate(borders, start=1):
         each = {1: 13, 2: 6}[earlier]  # of 12.8, rounded up, an equal share of each
-        seed = int(jax.random.bits(purpose_key(key, "generate", 0)))
+        seed = int(jax.random.bits(key_for(key, "generate", 0)))
         wanted = []
         for task in range(earlier):
             mark = tokenizer.first_task_id + task if tokens == "task" else tokenizer.generate_id
@@ -516,10 +516,10 @@ def test_without_writing_and_without_the_loss_of_texts_it_is_fine_tuning(tmp_pat
 @pytest.mark.parametrize(("tokens", "marks"), [("task", [0, 1]), ("shared", None)])
 def test_only_marks_of_tasks_need_the_task(tmp_path, tokens, marks):
     config = config_of(tmp_path, dataclasses.replace(SMALL, tokens=tokens))
-    make_learner, course = course_of(make_experiment(config), None, make_objective)
+    make_learner, course = make_learner_and_stages(make_experiment(config), None, make_objective)
     learner = make_learner(())
-    state = jax.jit(learner.init)(learner.variables())
-    batches = [next(stage.open(state, None))[1] for stage in course]
+    state = jax.jit(learner.init)(learner.make_variables())
+    batches = [next(stage.open_stream(state, None))[1] for stage in course]
     assert all(("task" in batch.extras) is (marks is not None) for batch in batches)
     if marks:
         assert [int(batch.extras["task"][0, 0]) for batch in batches] == marks
@@ -639,7 +639,7 @@ def test_what_does_not_fit_is_said_of_every_task_and_split(tmp_path):
         config.lifelong.tasks[0],
         TaskData(name="own", source=InstructionLines(path=str(tmp_path))),
     )
-    stages = course_of(make_experiment(config), None, make_objective)[1]
+    stages = make_learner_and_stages(make_experiment(config), None, make_objective)[1]
     assert [stage.notes for stage in stages if stage.notes] == [
         ["own, test: 1 examples are left out: question and answer alone are too long for a segment"]
     ]

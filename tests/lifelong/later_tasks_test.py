@@ -94,11 +94,14 @@ def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
 def test_classes_of_later_tasks_are_neither_answered_nor_trained(tmp_path, name):
     played = play(stream(tmp_path, CASE[name].method, masked=True), stages=2)
     assert played.state.constants["head"]["seen"].tolist() == [True] * 4 + [False] * 2
-    now, fresh = played.state.params["head"]["classifier"], played.places.fresh()["params"]["head"]["classifier"]
+    now, fresh = (
+        played.state.params["head"]["classifier"],
+        played.places.new_variables()["params"]["head"]["classifier"],
+    )
     assert_equal(now["kernel"][:, 4:], fresh["kernel"][:, 4:])
     assert_equal(now["bias"][4:], fresh["bias"][4:])
     assert not np.any(now["bias"][:4] == fresh["bias"][:4])
-    variables = played.learner.adapted(played.state, 0)
+    variables = played.learner.evaluation_variables(played.state, 0)
     output, *_ = played.learner.model.apply(variables, jnp.full((3, DIM), 9.0), EmptyState())
     log_probs = played.learner.model.apply(variables, output, method="log_probs")
     assert np.all(log_probs[..., 4:] < -1000) and np.all(np.isfinite(log_probs))

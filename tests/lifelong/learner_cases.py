@@ -53,12 +53,12 @@ from memjax.config import (
     ToyInstructions,
     Training,
 )
-from memjax.lifelong.episodes import EPISODES, Exchange
-from memjax.lifelong.factory import course_of
+from memjax.lifelong.episodes import EPISODES, HostExchange
+from memjax.lifelong.factory import make_learner_and_stages
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.places import Places
-from memjax.training.stages import Context, phase_key
+from memjax.training.places import CompiledLearner
+from memjax.training.stages import PhaseContext, phase_key
 
 ROWS, SIZE, TASKS, DIM, CAPACITY = 4, 10, 3, 6, 12
 """rows of a batch, examples of a task (the last batch is partial), tasks, width, rows of a memory"""
@@ -205,7 +205,7 @@ class Played:
     """What a stream has left: the learner, its state, every update, and how often each generation traced each kind."""
 
     learner: Any
-    places: Places
+    places: CompiledLearner
     state: Any
     updates: list[tuple[str, Any]]
     sums: list[dict[str, Any]]
@@ -239,43 +239,43 @@ def play(
         model = model.clone(dtype=jnp.float64, head=model.head.clone(dtype=jnp.float64))
         experiment = dataclasses.replace(experiment, model=model)
         cast = lambda leaf: leaf.astype(jnp.float64)
-    make_learner, course = course_of(experiment, layout, make_objective)
+    make_learner, course = make_learner_and_stages(experiment, layout, make_objective)
 
-    def generation(lineage: Any) -> tuple[Any, Places, Counter]:
+    def generation(lineage: Any) -> tuple[Any, CompiledLearner, Counter]:
         plain, traced = make_learner(lineage), Counter()
-        learner = plain._replace(variables=lambda: jax.tree.map(cast, plain.variables()))
+        learner = plain._replace(variables=lambda: jax.tree.map(cast, plain.make_variables()))
 
         def observe(state: Any, batch: Any, kind: str) -> Any:
             traced[kind] += 1
-            return learner.observe(state, batch, kind)
+            return learner.update(state, batch, kind)
 
-        return learner, Places(layout, learner._replace(observe=observe)), traced
+        return learner, CompiledLearner(layout, learner._replace(update=observe)), traced
 
     learner, places, traced = generation(())
-    state = places.init(places.fresh() if start is None else start)
+    state = places.init(places.new_variables() if start is None else start)
     played, grows = Played(learner, places, state, [], [], [traced]), isinstance(config.lifelong.method, ELLE)
     for number, stage in enumerate(course[:stages]):
 
         def data(stage: Any = stage) -> Any:
-            return map(played.places.put_update, stage.open(played.state, None))
+            return map(played.places.put_update, stage.open_stream(played.state, None))
 
         # What is copied of what is that of a run.
         seed = config.training.seed
         key = phase_key(seed, number, "before") if grows else jax.random.fold_in(jax.random.key(0), number)
-        context = Context(key, data, played.lineage, lambda: None, lambda line: None, layout)
+        context = PhaseContext(key, data, played.lineage, lambda: None, lambda line: None, layout)
         begun = stage.before(played.state, context)
         if grown := begun.lineage != played.lineage:
             played.lineage, (played.learner, places, traced) = begun.lineage, generation(begun.lineage)
             played.places, played.traced = places, [*played.traced, traced]
-        played.state = places.take(begun.state, grown=grown)
+        played.state = places.adopt_state(begun.state, grown=grown)
         played.begun = (*played.begun, jax.tree.map(jnp.copy, played.state))
-        for kind, batch in stage.open(played.state, None):
+        for kind, batch in stage.open_stream(played.state, None):
             given = None if batch is None else change(batch)
             played.updates.append((kind, given))
-            played.state, sums = places.observe(played.state, places.put_update((kind, given)))
+            played.state, sums = places.update_inlined(played.state, places.put_update((kind, given)))
             played.sums.append(sums)
         context = context._replace(lineage=played.lineage)
-        played.state = places.take(stage.after(played.state, context).state, grown=False)
+        played.state = places.adopt_state(stage.after(played.state, context).state, grown=False)
     return played
 
 
@@ -299,4 +299,4 @@ def assert_equal(one: Any, other: Any) -> None:
 def memory_of(played: Played) -> Any:
     """The episodic memory that a stream has left, or None."""
     kept = played.state.method.get(EPISODES)
-    return played.learner.host.arrays.__self__ if isinstance(kept, Exchange) else kept
+    return played.learner.host_arrays.arrays.__self__ if isinstance(kept, HostExchange) else kept

@@ -16,12 +16,12 @@ from memjax.lifelong.ea_emr import ALIGN, REHEARSE
 from memjax.lifelong.elle import WARM_UP
 from memjax.lifelong.emar import ACTIVATE, RECONSOLIDATE
 from memjax.lifelong.episodes import EPISODES
-from memjax.lifelong.factory import course_of
+from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.streams import TASK
 from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
-from memjax.training.stages import STREAM, keep
+from memjax.training.stages import STREAM, do_nothing
 from tests.lifelong.learner_cases import (
     ALL,
     CASE,
@@ -75,10 +75,10 @@ def test_one_stream_gives_one_state_and_each_kind_is_traced_once(whole, name):
     first, again = whole(name), play(config_of(CASE[name].method))
     assert_equal(first.state, again.state)
     # Once for its sums, and once as part of the program, which inlines it; likewise in every generation.
-    assert {kind for kind, _ in first.updates} == set(first.learner.kinds)
+    assert {kind for kind, _ in first.updates} == set(first.learner.batch_shapes)
     assert len(first.traced) == {"elle_grown": 2, "pnn": 3}.get(name, 1) == len(first.lineage) + 1
-    assert all(set(traced) == set(first.learner.kinds) and max(traced.values()) <= 2 for traced in first.traced)
-    assert not np.array_equal(flat(first.state.params), flat(first.places.init(first.places.fresh()).params))
+    assert all(set(traced) == set(first.learner.batch_shapes) and max(traced.values()) <= 2 for traced in first.traced)
+    assert not np.array_equal(flat(first.state.params), flat(first.places.init(first.places.new_variables()).params))
 
 
 @pytest.mark.parametrize("name", cases())
@@ -91,7 +91,7 @@ def test_every_example_is_read_once_and_says_no_more_than_was_asked_for(whole, n
     often = {"cumulative": (3, 2, 1), "joint_anew": (3, 2, 1)}.get(name, (1, 1, 1))
     wanted = np.repeat(np.arange(SIZE * TASKS), np.repeat(often, SIZE))
     assert sorted(ids[ids >= 0].tolist()) == wanted.tolist()
-    told = played.learner.needs.tasks_in_training
+    told = played.learner.requirements.tasks_in_training
     assert all((TASK in batch.extras) == told for batch in read)
 
 
@@ -99,7 +99,7 @@ def test_every_example_is_read_once_and_says_no_more_than_was_asked_for(whole, n
 def test_scoring_leaves_the_state_and_is_the_same_again(whole, name):
     played = whole(name)
     before = [leaf.copy() for leaf in arrays(played.state)]
-    variables = played.learner.adapted(played.state, 0)
+    variables = played.learner.evaluation_variables(played.state, 0)
     scores = [
         played.learner.evaluators["task 0" if "task 0" in played.learner.evaluators else ""](variables).nats
         for _ in (0, 1)
@@ -149,13 +149,13 @@ def test_only_what_was_offered_is_kept_with_its_key_and_within_the_capacity(whol
 @pytest.mark.parametrize("name", cases(vectors=True))
 def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(whole, name):
     played = whole(name)
-    state = played.places.init(played.places.fresh())
+    state = played.places.init(played.places.new_variables())
     update = next(batch for kind, batch in played.updates if kind == STREAM)
     bad = dataclasses.replace(update, inputs=np.full_like(update.inputs, np.nan))
-    state, _ = played.places.observe(state, (STREAM, update))
+    state, _ = played.places.update_inlined(state, (STREAM, update))
     kept = [leaf.copy() for leaf in arrays(dataclasses.replace(state, totals={}, restart=()))]
     skipped = float(state.totals["skipped"].total)
-    state, _ = played.places.observe(state, (STREAM, bad))
+    state, _ = played.places.update_inlined(state, (STREAM, bad))
     assert float(state.totals["skipped"].total) == skipped + 1
     for old, new in zip(kept, arrays(dataclasses.replace(state, totals={}, restart=())), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -167,7 +167,7 @@ def test_frozen_parameters_stay_under_weight_decay(name):
     training = {"optimizer": Adam(weight_decay=0.5), "frozen": ("layers_0/",)}
     played = play(config_of(CASE[name].method, training=training), stages=2)
     # Growth alone changes them, and stands before the updates of a stage.
-    fresh = played.begun[-1].params if name in GROWING else played.places.fresh()["params"]
+    fresh = played.begun[-1].params if name in GROWING else played.places.new_variables()["params"]
     before, after = flatten(fresh), flatten(played.state.params)
     frozen = {path for path in before if "layers_0/" in path}
     assert frozen and all(np.array_equal(before[path], after[path]) for path in frozen)
@@ -196,13 +196,13 @@ def test_elle_recovers_on_rows_of_earlier_tasks_alone_with_an_optimiser_that_beg
 @pytest.mark.laws
 def test_the_network_that_keys_come_from_never_changes(whole):
     played = whole("mbpa_first")
-    assert_equal(played.state.method["key_network"], played.places.fresh()["params"])
+    assert_equal(played.state.method["key_network"], played.places.new_variables()["params"])
 
 
 @pytest.mark.parametrize("name", cases())
 def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
     config = config_of(CASE[name].method)
-    _, stages = course_of(make_experiment(config), None, make_objective)
+    _, stages = make_learner_and_stages(make_experiment(config), None, make_objective)
     if name in (
         "ewc",
         "ewc_online",
@@ -218,11 +218,13 @@ def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
         *WRITING,
         *GROWING,
     ):
-        assert not all(stage.before is keep and stage.after is keep for stage in stages)
+        assert not all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
         with pytest.raises(ValueError, match="lifelong.borders: given 'sharp', allowed: 'known'"):
-            course_of(make_experiment(config_of(CASE[name].method, borders="sharp")), None, make_objective)
+            make_learner_and_stages(
+                make_experiment(config_of(CASE[name].method, borders="sharp")), None, make_objective
+            )
     else:
-        assert all(stage.before is keep and stage.after is keep for stage in stages)
+        assert all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
 
 
 # Degenerate cases
@@ -242,9 +244,9 @@ def test_without_replay_sparse_replay_is_plain_training():
 def adapted_nats(method):
     played = play(config_of(method))
     return (
-        played.learner.evaluators["task 0"](played.learner.adapted(played.state, 0)).nats
+        played.learner.evaluators["task 0"](played.learner.evaluation_variables(played.state, 0)).nats
         if "task 0" in played.learner.evaluators
-        else played.learner.evaluators[""](played.learner.adapted(played.state, 0)).nats
+        else played.learner.evaluators[""](played.learner.evaluation_variables(played.state, 0)).nats
     )
 
 
@@ -272,7 +274,10 @@ def test_a_memory_on_the_host_is_that_of_the_devices(name):
     one, other = memory_of(device), memory_of(host)
     assert (int(one.count), int(one.offered), int(one.written)) == (other.count, other.offered, other.written)
     assert_equal((one.rows, one.groups), (other.rows, other.groups))
-    scores = [played.learner.evaluators[""](played.learner.adapted(played.state, 0)).nats for played in (device, host)]
+    scores = [
+        played.learner.evaluators[""](played.learner.evaluation_variables(played.state, 0)).nats
+        for played in (device, host)
+    ]
     np.testing.assert_allclose(*scores, rtol=1e-6)
     assert not flat(host.state.method["episodes"]).any()  # nothing is left between updates
 
@@ -304,6 +309,6 @@ def test_a_term_of_weight_0_is_in_the_program_and_changes_nothing(method):
     np.testing.assert_allclose(flat(played.state.params), flat(plain.state.params), atol=1e-6)
     batch = next(batch for kind, batch in plain.updates)
     size = lambda one: str(
-        jax.make_jaxpr(lambda s, b: one.learner.observe(s, b, STREAM))(dataclasses.replace(one.state, totals={}), batch)
+        jax.make_jaxpr(lambda s, b: one.learner.update(s, b, STREAM))(dataclasses.replace(one.state, totals={}), batch)
     ).count("\n")
     assert size(played) > size(plain)

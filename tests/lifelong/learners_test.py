@@ -18,13 +18,13 @@ from memjax.config import EpisodicMemory, MbPA, MethodKind, Replay, Sequential, 
 from memjax.lifelong import factory
 from memjax.lifelong.contract import Method
 from memjax.training import read_metrics
-from memjax.training.assembly import make_parts
+from memjax.training.assembly import make_update_functions
 from memjax.training.experiment import make_experiment as make_real_experiment
-from memjax.training.loop import every, plain_learner, train
+from memjax.training.loop import call_every, make_plain_learner, train
 from memjax.training.metrics import count_bytes
-from memjax.training.places import Places
-from memjax.training.stages import Change, Host, Stage
-from memjax.training.step import apply_gradients, gradients_of, model_variables
+from memjax.training.places import CompiledLearner
+from memjax.training.stages import HostArrays, PhaseResult, Stage
+from memjax.training.step import apply_gradients, compute_gradients, model_variables
 from memjax.typing import Sum
 from tests.compiling import FAST_FLAGS
 from tests.lifelong import stages_test
@@ -88,17 +88,19 @@ class Mixed:
 def replaying(experiment, layout, objective, *, traced=None, kill=()):
     """Two stages of three kinds of update; after each the parameters are kept, and the ring begins elsewhere."""
     traced, calls = Counter() if traced is None else traced, []
-    parts = make_parts(experiment.config, experiment.model, objective=objective)
-    plain = plain_learner(experiment, layout, objective, method=lambda params: jax.tree.map(jnp.zeros_like, params))
-    ring = Ring(plain.kinds["stream"])
+    parts = make_update_functions(experiment.config, experiment.model, objective=objective)
+    plain = make_plain_learner(
+        experiment, layout, objective, method=lambda params: jax.tree.map(jnp.zeros_like, params)
+    )
+    ring = Ring(plain.batch_shapes["stream"])
 
     def observe(state, batch, kind):
         traced[kind] += 1
         if kind == "stream":
-            return plain.observe(state, batch, kind)
+            return plain.update(state, batch, kind)
         if kind == "replay":
             memory = experiment.model.init_state(REPLAYED)
-            state, found = gradients_of(parts.objective, state, batch, memory=memory)
+            state, found = compute_gradients(parts.objective, state, batch, memory=memory)
             return apply_gradients(state, found, parts.optimizer)
         params = jax.tree.map(lambda leaf, kept: 0.9 * leaf + 0.1 * kept, state.params, state.method)
         moved = sum(jnp.sum((a - b) ** 2) for a, b in zip(*map(jax.tree.leaves, (params, state.params)), strict=True))
@@ -109,15 +111,15 @@ def replaying(experiment, layout, objective, *, traced=None, kill=()):
         calls.append(len(calls) + 1)
         if calls[-1] in kill:
             raise stages_test.Killed
-        return Change(dataclasses.replace(state, method=state.params), context.lineage)
+        return PhaseResult(dataclasses.replace(state, method=state.params), context.lineage)
 
     def open_stream(state, position):
         at = position or {"stream": None, "done": 0}
         held = layout.host_rows(experiment.config.data.rows) if layout else None
         return Mixed(experiment.stream(at["stream"], held), ring, at["done"])
 
-    kinds = {"stream": plain.kinds["stream"], "replay": ring.batch(), "pull": None}
-    learner = plain._replace(observe=observe, kinds=kinds, host=Host(ring.arrays, ring.restore))
+    kinds = {"stream": plain.batch_shapes["stream"], "replay": ring.batch(), "pull": None}
+    learner = plain._replace(update=observe, batch_shapes=kinds, host_arrays=HostArrays(ring.arrays, ring.restore))
     return lambda lineage: learner, [Stage(name, open_stream, STEPS, after=after) for name in ("one", "two")]
 
 
@@ -131,7 +133,7 @@ def test_kinds_of_update_and_arrays_of_the_host_go_on_bit_for_bit(tmp_path):
     traced, seen = Counter(), []
     hook = lambda info: seen.append(jax.device_get((info.state.memory, info.state.restart)))
     options = {"steps": 2 * STEPS, "checkpoint_every": 2, "evaluate_every": 0}
-    whole = run(make_experiment(tmp_path / "whole", **options), hooks=[every(1, hook)], traced=traced)
+    whole = run(make_experiment(tmp_path / "whole", **options), hooks=[call_every(1, hook)], traced=traced)
     assert traced == dict.fromkeys(KINDS, 1)
     # Only `stream` touches the memory of the rows.
     same = [all(map(np.array_equal, *map(jax.tree.leaves, pair))) for pair in zip(seen, seen[1:], strict=False)]
@@ -190,7 +192,7 @@ def adapting(experiment, layout, objective):
         return {**variables, "params": params}
 
     kept = lambda params: jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.2), params)
-    return plain_learner(experiment, layout, objective, method=kept)._replace(adapt=adapt)
+    return make_plain_learner(experiment, layout, objective, method=kept)._replace(adapt_variables=adapt)
 
 
 @pytest.mark.laws
@@ -221,9 +223,9 @@ def test_an_update_that_writes_and_replays_copies_no_memory():
     """In the compiled update with 100,000 rows."""
     method = Replay(memory=EpisodicMemory(capacity=100_000), rows=4)
     learner = factory.make_learner(make_real_experiment(config_of(method)))
-    places = Places(None, learner)
+    places = CompiledLearner(None, learner)
     size = count_bytes(places.shapes.method["episodes"])
-    used = places.compile("stream").lower(places.shapes, learner.kinds["stream"]).compile().memory_analysis()
+    used = places.compile("stream").lower(places.shapes, learner.batch_shapes["stream"]).compile().memory_analysis()
     assert used.alias_size_in_bytes > size and used.temp_size_in_bytes < 0.2 * size
 
 
@@ -235,5 +237,5 @@ def test_all_rows_of_a_batch_adapt_in_one_call():
     evaluator, calls = played.learner.evaluators[""], []
     score = evaluator._score
     evaluator._score = lambda *given: calls.append(1) or score(*given)
-    assert evaluator(played.learner.adapted(played.state, 0)).targets == 64
+    assert evaluator(played.learner.evaluation_variables(played.state, 0)).targets == 64
     assert len(calls) == 1 and score._cache_size() == 1

@@ -24,7 +24,7 @@ make = functools.partial(memory.init_memory, row_of(), 24, DIM)
 shapes = jax.eval_shape(make)
 names = _method_names(shapes, {}, {})
 places = jax.tree.map(lambda name, leaf: NamedSharding(mesh, name.spec(leaf.shape, mesh)), names, shapes)
-policy = policies.priority_reservoir()
+policy = policies.priority_policy()
 
 
 def steps(write, search, kept):

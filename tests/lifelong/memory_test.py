@@ -24,10 +24,10 @@ from tests.reference.nearest import nearest
 LENGTH, DIM, CAPACITY, ROWS = 3, 4, 20, 8
 DRAWN = 30  # more than the capacity
 POLICIES = {
-    "ring": policies.write_all(),
-    "reservoir": policies.reservoir(),
-    "balanced": policies.balanced_reservoir(),
-    "diverse": policies.diverse(0.5, full="drop"),
+    "ring": policies.write_all_policy(),
+    "reservoir": policies.reservoir_policy(),
+    "balanced": policies.balanced_policy(),
+    "diverse": policies.diversity_policy(0.5, full="drop"),
 }
 
 start = jax.jit(lambda capacity, key_dim: memory.init_memory(row_of(), capacity, key_dim), static_argnums=(0, 1))
@@ -35,7 +35,7 @@ write = jax.jit(memory.write, static_argnames="policy", donate_argnums=0)
 sample = jax.jit(memory.sample, static_argnames=("number", "replace"))
 look_up = jax.jit(memory.nearest, static_argnames=("number", "metric"))
 delete = jax.jit(memory.delete, donate_argnums=0)
-take = jax.jit(memory.take)
+take = jax.jit(memory.read_slots)
 set_scores = jax.jit(memory.set_scores, donate_argnums=0)
 statistics = jax.jit(memory.statistics, static_argnames="num_groups")
 
@@ -187,8 +187,8 @@ def test_a_slot_that_is_given_twice_holds_the_later_row(make):
 def test_no_slot_is_scattered_to_twice():
     """Which of two values would stay is not defined on every device."""
     kept = HostMemory(row_of(), 2, DIM)
-    offered = memory.offer(kept, batch_of(range(7)), key_of(range(7)), None, None, None)
-    decide = jax.jit(memory.decide, static_argnames="policy")
+    offered = memory.make_candidates(kept, batch_of(range(7)), key_of(range(7)), None, None, None)
+    decide = jax.jit(memory.assign_slots, static_argnames="policy")
     new = decide(kept.entries, offered, jax.random.key(0), POLICIES["ring"])
     assert new.slots.tolist() == [2, 2, 2, 2, 2, 1, 0] and int(new.written) == 7
 
@@ -263,7 +263,7 @@ def test_nearest_is_that_of_sorting(make, monkeypatch, metric, count):
 
 
 def test_statistics(make):
-    kept = fill(make(4), np.arange(10), policies.write_all("drop"))
+    kept = fill(make(4), np.arange(10), policies.write_all_policy("drop"))
     found = jax.device_get(kept.statistics(4))
     np.testing.assert_allclose(found["acceptance_rate"], 0.4)
     np.testing.assert_allclose(found["fill"], 1)

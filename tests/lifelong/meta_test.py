@@ -12,8 +12,8 @@ from memjax.config import ANML, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Seque
 from memjax.data.examples import EXAMPLE
 from memjax.lifelong import policies
 from memjax.lifelong.adaptation import inner_steps
-from memjax.lifelong.episodes import InState
-from memjax.lifelong.factory import course_of
+from memjax.lifelong.episodes import DeviceMemoryBackend
+from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.mbpa import neighbors_of
 from memjax.lifelong.oml import adapt_by_loss, adapt_head
 from memjax.lifelong.streams import EpisodePlan, EpisodeSchedule, replay_frequency
@@ -227,9 +227,9 @@ def test_without_inner_steps_or_at_rate_0_the_outer_step_is_on_queries_alone():
     played = play(config_of(OML(**how)))
     queries = [batch for _, batch in played.updates]
     sequential = play(config_of(Sequential()))
-    state = sequential.places.init(sequential.places.fresh())
+    state = sequential.places.init(sequential.places.new_variables())
     for batch in queries:
-        state, _ = sequential.places.observe(state, (STREAM, jax.tree.map(lambda leaf: leaf[1:], batch)))
+        state, _ = sequential.places.update_inlined(state, (STREAM, jax.tree.map(lambda leaf: leaf[1:], batch)))
     np.testing.assert_allclose(flat(played.state.params), flat(state.params), atol=1e-6)
     assert not np.allclose(flat(played.state.params), params_of(OML(**{**EPISODE, "every": 0})), atol=1e-4)
 
@@ -242,7 +242,7 @@ def test_the_first_order_of_an_episode_is_the_gradient_at_the_adapted_head():
     config.model.dropout = 0.0
     played = play(config, stages=1)
     experiment = make_experiment(config)
-    params = played.places.fresh()["params"]
+    params = played.places.new_variables()["params"]
     loss = model_loss(experiment.model, deterministic=True)
     batch = jax.tree.map(jnp.asarray, played.updates[0][1])
     nats = lambda p, rows: loss({"params": p}, experiment.model.init_state(ROWS), rows, jax.random.key(0))[2].mean()
@@ -252,8 +252,8 @@ def test_the_first_order_of_an_episode_is_the_gradient_at_the_adapted_head():
     norm = np.linalg.norm(flat(gradient))
     assert norm > 0.01
     wanted = jax.tree.map(lambda leaf, g: leaf - 0.2 * g * 0.01 / norm, params, gradient)
-    state = played.places.init(played.places.fresh())
-    state, _ = played.places.observe(state, played.updates[0])
+    state = played.places.init(played.places.new_variables())
+    state, _ = played.places.update_inlined(state, played.updates[0])
     np.testing.assert_allclose(flat(state.params), flat(wanted), atol=2e-6)
 
 
@@ -283,7 +283,7 @@ def test_what_an_inner_loop_adapts():
 def test_with_its_gate_forced_open_anml_is_maml():
     config = config_of(ANML(**EPISODE))
     played = play(config, stages=0)
-    fresh = played.places.fresh()
+    fresh = played.places.new_variables()
     params = dict(fresh["params"])
     second = params["gate"]["second"]
     params["gate"] = {**params["gate"], "second": {**second, "bias": second["bias"] + 1e3}}
@@ -322,7 +322,7 @@ def test_a_replayed_row_is_not_among_its_own_neighbours():
     memory = played.state.method["episodes"]
     rows = jax.tree.map(lambda leaf: leaf[:6], memory.rows)
     experiment = make_experiment(config_of(MetaMbPA(**NEAR)))
-    store = InState(at(memory.rows, 0), 1, 0, policies.write_all())
+    store = DeviceMemoryBackend(at(memory.rows, 0), 1, 0, policies.write_all_policy())
     variables = {"params": played.state.params, "method": played.state.method}
     how = {"num_neighbors": 4, "weights": "uniform", "metric": "squared_l2"}
     own = np.asarray(rows.extras[EXAMPLE])
@@ -341,7 +341,7 @@ def test_a_replayed_row_is_not_among_its_own_neighbours():
 def test_answers_have_no_dropout_are_adapted_and_of_every_example(method):
     config = config_of(method)
     played = play(config)
-    scored = lambda one: one.learner.evaluators[""](one.learner.adapted(played.state, 0))
+    scored = lambda one: one.learner.evaluators[""](one.learner.evaluation_variables(played.state, 0))
     assert scored(played).targets == 8  # two batches, and no row of any is left out
     config.model.dropout = 0.0
     np.testing.assert_array_equal(scored(play(config, stages=0)).nats, scored(played).nats)
@@ -361,9 +361,9 @@ def test_the_sum_over_batches_of_a_replay_is_as_many_times_the_mean():
     assert (stream[0], replay[0]) == ("stream", "replay")
     moved = []
     for one in (mean, total):
-        state, _ = one.places.observe(one.places.init(one.places.fresh()), stream)
+        state, _ = one.places.update_inlined(one.places.init(one.places.new_variables()), stream)
         start = flat(state.params)
-        moved.append(flat(one.places.observe(state, replay)[0].params) - start)
+        moved.append(flat(one.places.update_inlined(state, replay)[0].params) - start)
     np.testing.assert_allclose(moved[1], 2 * moved[0], atol=1e-6)
     assert np.abs(moved[0]).max() > 1e-3
 
@@ -371,7 +371,7 @@ def test_the_sum_over_batches_of_a_replay_is_as_many_times_the_mean():
 def test_what_is_refused():
     line = lambda method, **fields: pytest.raises(ValueError, match=fields["match"])
     with line(OML, match="lifelong.tasks.0: given 10 examples to train on in 3 batches, allowed: 6 batches and more"):
-        course_of(make_experiment(config_of(OML(memory=ALL, every=0))), None, make_objective)
+        make_learner_and_stages(make_experiment(config_of(OML(memory=ALL, every=0))), None, make_objective)
     config = config_of(ANML(**EPISODE))
     config.model.gate = 0
     with line(ANML, match="model.gate: given 0, allowed: 1 or more with ANML"):
@@ -391,9 +391,9 @@ def test_what_is_refused():
 
 def test_what_fills_no_episode_is_said():
     config = config_of(OML(**{**EPISODE, "steps": 1, "every": 0}))
-    _, stages = course_of(make_experiment(config), None, make_objective)
+    _, stages = make_learner_and_stages(make_experiment(config), None, make_objective)
     assert [stage.notes for stage in stages] == [
         [f"task {index}: the last 2 examples fill no episode, and are left out"] for index in range(3)
     ]
     config = config_of(OML(**{**EPISODE, "steps": 1, "every": 0, "last_episode": "kept"}))
-    assert not any(stage.notes for stage in course_of(make_experiment(config), None, make_objective)[1])
+    assert not any(stage.notes for stage in make_learner_and_stages(make_experiment(config), None, make_objective)[1])

@@ -22,7 +22,7 @@ from memjax.lifelong.metrics import (
     learning_accuracy,
     linear_probe,
     matrix_from_lines,
-    spread,
+    score_deviations,
     summary,
 )
 from memjax.training.metrics import MetricsFile, read_metrics
@@ -159,12 +159,15 @@ def test_lines_of_a_run_that_was_trained(tmp_path):
 
 
 def test_deviations_of_orders_and_seeds():
-    found = spread([[0.5, 0.7], [0.8, NAN], [0.1, 0.3], [NAN, NAN]])
+    found = score_deviations([[0.5, 0.7], [0.8, NAN], [0.1, 0.3], [NAN, NAN]])
     assert found.mean == pytest.approx((0.6 + 0.8 + 0.2) / 3)
     assert found.orders == pytest.approx(np.std([0.6, 0.8, 0.2], ddof=1))
     assert found.seeds == pytest.approx(math.sqrt(0.02))
-    assert spread([[0.5, 0.5], [0.9, 0.9]]).seeds == 0.0 and spread([[0.4, 0.6], [0.6, 0.4]]).orders == 0.0
-    one = spread([[0.5]])
+    assert (
+        score_deviations([[0.5, 0.5], [0.9, 0.9]]).seeds == 0.0
+        and score_deviations([[0.4, 0.6], [0.6, 0.4]]).orders == 0.0
+    )
+    one = score_deviations([[0.5]])
     assert one.mean == 0.5 and math.isnan(one.orders) and math.isnan(one.seeds)
 
 
@@ -204,7 +207,7 @@ def test_a_probe_says_what_is_missing(monkeypatch):
         (lambda: forgetting(SCORES, "best"), "reference: given 'best', allowed: \"max_prev\""),
         (lambda: forward_transfer(SCORES, [0.1]), r"before: given shape \(1,\), allowed: \[tasks\], 3 of them"),
         (lambda: intransigence(SCORES, SCORES), r"joint: given shape \(3, 3\), allowed: \[tasks\], 3 of them"),
-        (lambda: spread([0.1, 0.2]), r"scores: given shape \(2,\), allowed: \[orders, seeds\]"),
+        (lambda: score_deviations([0.1, 0.2]), r"scores: given shape \(2,\), allowed: \[orders, seeds\]"),
     ],
 )
 def test_bad_arguments_are_refused(call, message):

@@ -10,8 +10,8 @@ from jax import lax
 from scipy.special import chdtri
 
 from memjax.lifelong import policies
-from memjax.lifelong.memory import decide
-from memjax.lifelong.policies import Decision, Entries, Offered
+from memjax.lifelong.memory import assign_slots
+from memjax.lifelong.policies import CandidateRows, MemoryEntries, WriteDecision
 
 ROWS, CAPACITY, BATCH = 60, 12, 20
 """a batch has more rows than the memory"""
@@ -25,14 +25,14 @@ GROUPS = np.random.default_rng(2).choice(3, ROWS, p=[0.8, 0.12, 0.08]).astype(np
 def run(policy, key, offered):
     """The entries after a stream of rows, and the number of the row in each slot (-1 = none)."""
     zero, blank = jnp.int32(0), jnp.zeros(CAPACITY)
-    entries = Entries(jnp.zeros((CAPACITY, DIM)), jnp.full(CAPACITY, -1, jnp.int32), blank, zero, zero, zero)
+    entries = MemoryEntries(jnp.zeros((CAPACITY, DIM)), jnp.full(CAPACITY, -1, jnp.int32), blank, zero, zero, zero)
 
     def step(carry, part):
         (entries, ids), (key, number, offered) = carry, part
-        new = decide(entries, offered, key, policy)
+        new = assign_slots(entries, offered, key, policy)
         put = lambda old, given: old.at[new.slots].set(given, mode="drop")
         kept = (put(entries.keys, offered.keys), put(entries.groups, offered.groups), put(entries.scores, new.scores))
-        return (Entries(*kept, new.count, new.offered, new.written), put(ids, number)), None
+        return (MemoryEntries(*kept, new.count, new.offered, new.written), put(ids, number)), None
 
     cut = lambda leaf: leaf.reshape(ROWS // BATCH, BATCH, *leaf.shape[1:])
     parts = (jax.random.split(key, ROWS // BATCH), cut(jnp.arange(ROWS)), jax.tree.map(cut, offered))
@@ -48,7 +48,7 @@ def with_all_keys(policy, offered):
 def many(policy, *, present=None, scores=None, groups=None):
     """`run` with many keys: (entries, numbers of rows), leaves `[REPEATS, ...]`."""
     fill = lambda given, value: np.full(ROWS, value) if given is None else given
-    offered = Offered(KEYS, fill(groups, np.int32(0)), fill(scores, np.float32(0)), fill(present, True))
+    offered = CandidateRows(KEYS, fill(groups, np.int32(0)), fill(scores, np.float32(0)), fill(present, True))
     return jax.device_get(with_all_keys(policy, offered))
 
 
@@ -63,7 +63,7 @@ def overwriting(entries, offered, key):
     """Overwrites a random slot when the memory is full: every row is written, and the last ones stay."""
     random = jax.random.randint(key, offered.present.shape, 0, entries.capacity)
     rank = entries.count + jnp.arange(offered.present.shape[0])
-    return Decision(jnp.where(rank < entries.capacity, rank, random), offered.scores)
+    return WriteDecision(jnp.where(rank < entries.capacity, rank, random), offered.scores)
 
 
 def counting_written(entries, offered, key):
@@ -72,17 +72,17 @@ def counting_written(entries, offered, key):
 
 
 ALL = {
-    "ring": policies.write_all("ring"),
-    "drop": policies.write_all("drop"),
-    "random_ring": policies.random_write(0.3, "ring"),
-    "random_drop": policies.random_write(0.3, "drop"),
-    "reservoir": policies.reservoir(),
-    "priority": policies.priority_reservoir(),
-    "balanced": policies.balanced_reservoir(),
-    "uncertain": policies.uncertain(),
-    "forgettable": policies.forgettable(),
-    "diverse": policies.diverse(0.5),
-    "similar": policies.diverse(0.5, sign=-1, full="drop"),
+    "ring": policies.write_all_policy("ring"),
+    "drop": policies.write_all_policy("drop"),
+    "random_ring": policies.random_policy(0.3, "ring"),
+    "random_drop": policies.random_policy(0.3, "drop"),
+    "reservoir": policies.reservoir_policy(),
+    "priority": policies.priority_policy(),
+    "balanced": policies.balanced_policy(),
+    "uncertain": policies.uncertainty_policy(),
+    "forgettable": policies.forgetting_policy(),
+    "diverse": policies.diversity_policy(0.5),
+    "similar": policies.diversity_policy(0.5, sign=-1, full="drop"),
 }
 
 
@@ -162,7 +162,7 @@ def test_random_write_rate():
     assert abs(entries.written.sum() - trials * 0.3) < 4 * np.sqrt(trials * 0.3 * 0.7)
     variance = PRESENT.sum() * 0.3 * 0.7
     assert 0.75 * variance < np.var(entries.written) < 1.25 * variance
-    assert (many(policies.random_write(0.0))[0].written == 0).all()
+    assert (many(policies.random_policy(0.0))[0].written == 0).all()
     assert (many(ALL["ring"], present=PRESENT)[0].written == PRESENT.sum()).all()
 
 
@@ -193,8 +193,8 @@ def test_a_new_group_gets_its_share_of_a_full_memory():
 def accepted(policy, stored, count, keys, present, repeats, before=0):
     """How often each of the offered rows was accepted, and the numbers of rows that were."""
     blank = jnp.zeros(stored.shape[0])
-    entries = Entries(stored, blank.astype(jnp.int32), blank, count, before, before)
-    offered = Offered(keys, jnp.zeros(len(keys), jnp.int32), jnp.zeros(len(keys)), present)
+    entries = MemoryEntries(stored, blank.astype(jnp.int32), blank, count, before, before)
+    offered = CandidateRows(keys, jnp.zeros(len(keys), jnp.int32), jnp.zeros(len(keys)), present)
     decide = lambda key: policy(entries, offered, key).slots < entries.capacity
     taken = jax.vmap(decide)(jax.random.split(jax.random.key(0), repeats))
     return jnp.mean(taken, axis=0), jnp.sum(taken, axis=1)
@@ -217,7 +217,9 @@ def test_diversity(monkeypatch, sign, block):
     keys = rng.normal(size=(6, 3)).astype(np.float32) * 2 + 5
     keys[1], keys[2] = stored[4], stored[8]  # stored, and no longer in use
     present, count, repeats = np.array([1, 1, 1, 0, 1, 0], bool), 7, 2000
-    rates, numbers = accepted(policies.diverse(0.25, beta=4.0, sign=sign), stored, count, keys, present, repeats)
+    rates, numbers = accepted(
+        policies.diversity_policy(0.25, beta=4.0, sign=sign), stored, count, keys, present, repeats
+    )
     squares = ((keys[:, None] - stored[None, :count]) ** 2).sum(-1).min(axis=1)
     wanted = np.where(present, np.exp(sign * squares / 4.0), 0)
     wanted /= wanted.sum()
@@ -228,7 +230,7 @@ def test_diversity(monkeypatch, sign, block):
 
 def test_diversity_writes_an_exact_share_of_what_was_offered_also_below_one_row_a_batch():
     keys, repeats = np.eye(4, dtype=np.float32), 2000
-    policy, written = policies.diverse(0.05), []
+    policy, written = policies.diversity_policy(0.05), []
     for before in range(0, 400, 4):
         given = (policy, np.zeros((5, 4), np.float32), 2, keys, np.ones(4, bool), 1)
         written.append(int(accepted(*given, before=before)[1][0]))
@@ -249,7 +251,13 @@ def test_diversity_relative_to_the_median_distance_does_not_depend_on_the_unit_o
     rng = np.random.default_rng(0)
     stored, keys = (rng.normal(size=(rows, 3)).astype(np.float32) for rows in (10, 6))
     of = lambda unit, relative: accepted(
-        policies.diverse(0.25, 0.5, relative=relative), unit * stored, 9, unit * keys, np.ones(6, bool), 500, before=2
+        policies.diversity_policy(0.25, 0.5, relative=relative),
+        unit * stored,
+        9,
+        unit * keys,
+        np.ones(6, bool),
+        500,
+        before=2,
     )[0]
     np.testing.assert_array_equal(of(1.0, True), of(64.0, True))
     assert not np.array_equal(of(1.0, False), of(64.0, False))
@@ -265,7 +273,7 @@ def test_forgetting_events_are_rows_that_were_right_and_then_wrong():
     rng = np.random.default_rng(0)
     for _ in range(40):
         right = rng.random(50) < 0.5
-        scores, events, was = policies.seen_again(scores, jnp.asarray(right)), events + (was & ~right), right
+        scores, events, was = policies.add_forgetting_events(scores, jnp.asarray(right)), events + (was & ~right), right
     assert np.floor(scores).tolist() == events.tolist() and events.max() > 9
     behind = np.asarray(scores) - events
     assert (behind >= np.asarray(draws)).all() and (behind - np.asarray(draws) < 1 / policies.DRAWS).all()
@@ -275,8 +283,8 @@ def test_the_spread_of_odds_says_when_a_choice_is_uniform():
     rng = np.random.default_rng(0)
     stored, keys = (jnp.asarray(rng.normal(size=(rows, 3)), jnp.float32) for rows in (10, 40))
     blank = jnp.zeros(10)
-    entries = Entries(stored, blank.astype(jnp.int32), blank, *map(jnp.int32, (10, 0, 10)))
-    offered = Offered(keys, jnp.zeros(40, jnp.int32), jnp.zeros(40), jnp.ones(40, bool))
+    entries = MemoryEntries(stored, blank.astype(jnp.int32), blank, *map(jnp.int32, (10, 0, 10)))
+    offered = CandidateRows(keys, jnp.zeros(40, jnp.int32), jnp.zeros(40), jnp.ones(40, bool))
     found = {beta: policies.spread_of_odds(0.25, beta)(entries, offered).mean() for beta in (0.5, 1e6)}
     squares = ((np.asarray(keys)[:, None] - np.asarray(stored)) ** 2).sum(-1).min(axis=1) / 0.5
     np.testing.assert_allclose(found[0.5], np.subtract(*np.percentile(squares, [90, 10])), rtol=1e-4)
@@ -287,11 +295,14 @@ def test_the_spread_of_odds_says_when_a_choice_is_uniform():
 @pytest.mark.parametrize(
     "make, line",
     [
-        (lambda: policies.random_write(1.5), "probability: given 1.5, allowed: 0 to 1"),
+        (lambda: policies.random_policy(1.5), "probability: given 1.5, allowed: 0 to 1"),
         (lambda: policies.check_full("wrap"), "full: given 'wrap', allowed: ring, drop"),
-        (lambda: policies.diverse(-0.1), "rate: given -0.1, allowed: 0 to 1"),
-        (lambda: policies.diverse(0.1, 0.0), "beta: given 0.0, allowed: above 0"),
-        (lambda: policies.diverse(0.1, sign=0), "sign: given 0, allowed: 1 (unlike what is stored) or -1 (like it)"),
+        (lambda: policies.diversity_policy(-0.1), "rate: given -0.1, allowed: 0 to 1"),
+        (lambda: policies.diversity_policy(0.1, 0.0), "beta: given 0.0, allowed: above 0"),
+        (
+            lambda: policies.diversity_policy(0.1, sign=0),
+            "sign: given 0, allowed: 1 (unlike what is stored) or -1 (like it)",
+        ),
     ],
 )
 def test_what_is_refused(make, line):

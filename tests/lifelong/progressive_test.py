@@ -21,16 +21,16 @@ from memjax.config import (
     validate,
 )
 from memjax.lifelong import load_run, train
-from memjax.lifelong.factory import course_of, make_learner
+from memjax.lifelong.factory import make_learner, make_learner_and_stages
 from memjax.lifelong.metrics import kept_bytes, perplexity_summary, summary
 from memjax.models.factory import make_model
 from memjax.models.heads import ClassificationHead
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.places import Places
+from memjax.training.places import CompiledLearner
 from memjax.training.restoring import saved_shapes
-from memjax.training.stages import Context
+from memjax.training.stages import PhaseContext
 from memjax.training.step import init_variables, model_variables
 from tests.lifelong import elle_test, learner_cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
@@ -57,27 +57,27 @@ def scores_of(result):
 
 
 def updates(stage, state):
-    return iter(stage.open(state, None).__next__, None)
+    return iter(stage.open_stream(state, None).__next__, None)
 
 
 def played(config, stages=3):
     """(experiment, state before the updates, state after them) of each stage."""
     experiment = make_experiment(config)
-    learners, course = course_of(experiment, None, make_objective)
+    learners, course = make_learner_and_stages(experiment, None, make_objective)
     lineage, found = (), []
-    places = Places(None, learners(()))
-    state = places.init(places.fresh())
+    places = CompiledLearner(None, learners(()))
+    state = places.init(places.new_variables())
     for number, stage in enumerate(course[:stages]):
         data = lambda stage=stage, state=state: updates(stage, state)
-        context = Context(jax.random.key(number), data, lineage, lambda: None, lambda line: None, None)
+        context = PhaseContext(jax.random.key(number), data, lineage, lambda: None, lambda line: None, None)
         change = stage.before(state, context)
         if change.lineage != lineage:
-            lineage, places = change.lineage, Places(None, learners(change.lineage))
-        state = places.take(change.state, grown=True)
+            lineage, places = change.lineage, CompiledLearner(None, learners(change.lineage))
+        state = places.adopt_state(change.state, grown=True)
         begun = jax.device_get(state.params)
         for update in updates(stage, state):
-            state, _ = places.observe(state, places.put_update(update))
-        found.append((experiment.grown(lineage), begun, jax.tree.map(jnp.copy, model_variables(state))))
+            state, _ = places.update_inlined(state, places.put_update(update))
+        found.append((experiment.with_growth(lineage), begun, jax.tree.map(jnp.copy, model_variables(state))))
     return found
 
 
@@ -169,7 +169,7 @@ def test_parameters_are_columns_and_a_matrix_for_each_pair_of_layers(tmp_path, k
     method, widths = ProgressiveNetwork(), {"classes": (5,), "texts": (8, 8)}[kind]
     config = classes_of(tmp_path, method) if kind == "classes" else texts_of(tmp_path, method, num_layers=2)
     experiment, length = make_experiment(config), config.data.segment_length
-    grown = [experiment.grown([{"lifelong.method.columns": columns}]).model for columns in (1, 2, 3)]
+    grown = [experiment.with_growth([{"lifelong.method.columns": columns}]).model for columns in (1, 2, 3)]
     make = lambda model: lambda: init_variables(model, jax.random.key(0), length)
     one, *more = [count(jax.eval_shape(make(model))["params"]) for model in grown]
     pairs = sum(width**2 for width in widths)

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize, nnls
 
 from memjax.lifelong.projection import agem, gem, project_average, solve_gem
-from memjax.training.optimizers import freeze, make_optimizer, make_reference
+from memjax.training.optimizers import freeze_parameters, make_optimizer, make_reference_gradients
 
 SOLVE = jax.jit(solve_gem, static_argnames=("margin", "epsilon", "sweeps"))
 AVERAGE = jax.jit(project_average)
@@ -127,7 +127,7 @@ def updated(link, g, others):
     def run(updates, others):
         losses = lambda params: {str(i): jnp.vdot(other, flat(params)) for i, other in enumerate(others)}
         params = jax.tree.map(jnp.ones_like, updates)
-        return link.update(updates, link.init(params), params, reference=make_reference(losses, params))[0]
+        return link.update(updates, link.init(params), params, reference=make_reference_gradients(losses, params))[0]
 
     return join(run(split(g), jnp.asarray(others)))
 
@@ -174,12 +174,14 @@ def test_gem_with_one_task_and_no_margin_is_agem(stored):
 
 @pytest.mark.parametrize("link", [agem("0"), gem(margin=0.0, epsilon=0.0)], ids=["agem", "gem"])
 def test_links_protect_what_is_trained_before_clipping(link):
-    """Inside `freeze` the frozen part has no say; without a reference an update passes as it is."""
+    """Inside `freeze_parameters` the frozen part has no say; without a reference an update passes as it is."""
     g, others = opposed(0)
-    rule = freeze(make_optimizer(optax.sgd(1.0), clip_norm=0.1, links=[link]), ["bias"])
+    rule = freeze_parameters(make_optimizer(optax.sgd(1.0), clip_norm=0.1, links=[link]), ["bias"])
     params = jax.tree.map(jnp.ones_like, split(g))
     losses = lambda params: {"0": jnp.vdot(others[0], flat(params))}
-    run = lambda g, params: rule.update(g, rule.init(params), params, reference=make_reference(losses, params))[0]
+    run = lambda g, params: rule.update(
+        g, rule.init(params), params, reference=make_reference_gradients(losses, params)
+    )[0]
     updates = jax.jit(run)(split(g), params)
     wanted = AVERAGE(split(g)["kernel"], split(others[0])["kernel"])
     np.testing.assert_allclose(updates["kernel"], -0.1 * wanted / jnp.linalg.norm(wanted), atol=1e-6)

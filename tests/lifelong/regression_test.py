@@ -39,7 +39,7 @@ def accuracies(method, *, mask_classes=False):
         lifelong=lifelong,
     )
     played = play(config)
-    variables = played.learner.adapted(played.state, 0)
+    variables = played.learner.evaluation_variables(played.state, 0)
     return float(np.mean([played.learner.evaluators[task.name](variables).accuracy for task in lifelong.tasks]))
 
 

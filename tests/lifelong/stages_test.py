@@ -26,8 +26,8 @@ from memjax.config import (
 )
 from memjax.lifelong import train
 from memjax.training import Checkpoints, load_run, read_metrics
-from memjax.training.loop import plain_learner
-from memjax.training.stages import Change, OfKind, Position, Stage
+from memjax.training.loop import make_plain_learner
+from memjax.training.stages import PhaseResult, Position, SingleKindStream, Stage
 from tests.lifelong import learner_cases as cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
@@ -127,7 +127,7 @@ def growing(experiment, layout, objective, *, kill=(), calls=None):
     calls = [] if calls is None else calls
 
     def make_learner(lineage):
-        return plain_learner(experiment.grown(lineage), layout, objective)
+        return make_plain_learner(experiment.grown(lineage), layout, objective)
 
     def double(state, context):
         calls.append(context.key)
@@ -136,7 +136,7 @@ def growing(experiment, layout, objective, *, kill=(), calls=None):
             raise Killed
         lineage = (*context.lineage, {"model.feed_forward.dim": 2 * experiment.config.model.feed_forward.dim})
         larger = make_learner(lineage)
-        fresh = larger.init(larger.variables())
+        fresh = larger.init(larger.make_variables())
 
         def grow(old, new):
             axes = [axis for axis, (a, b) in enumerate(zip(old.shape, new.shape, strict=True)) if a != b]
@@ -147,9 +147,9 @@ def growing(experiment, layout, objective, *, kill=(), calls=None):
 
         params = jax.tree.map(grow, state.params, fresh.params)
         grown = dataclasses.replace(fresh, params=params, step=state.step, memory=state.memory)
-        return Change(grown, lineage)
+        return PhaseResult(grown, lineage)
 
-    open_stream = lambda state, position: OfKind(experiment.stream(position))
+    open_stream = lambda state, position: SingleKindStream(experiment.stream(position))
     stages = [
         Stage("small", open_stream, STEPS),
         Stage("large", open_stream, lambda state: STEPS // 2 + int(state.step) // STEPS, before=double),
@@ -187,7 +187,7 @@ def test_a_damaged_checkpoint_goes_back_over_the_border_of_growth(tmp_path):
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", read_only=True)
     steps = checkpoints.steps()
     checkpoints.close()
-    assert steps == [STEPS, Position(STEPS, 1, "steps").number]
+    assert steps == [STEPS, Position(STEPS, 1, "steps").checkpoint_number]
     for file in (tmp_path / "run" / "checkpoints" / f"{steps[-1]:08d}" / "state").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:-20] + bytes(20))
     result, events = run(config, course=course)
@@ -199,14 +199,14 @@ def test_a_damaged_checkpoint_goes_back_over_the_border_of_growth(tmp_path):
 def test_positions_tell_where_a_run_stands():
     whole = [Position(0, 0, "steps", (3,)), Position(3, 0, "after", (3,)), Position(3, 1, "before", (3,))]
     whole += [Position(3, 1, "steps", (3, 2)), Position(5, 1, "after", (3, 2)), Position(5, 2, "before", (3, 2))]
-    numbers = [position.number for position in whole]
+    numbers = [position.checkpoint_number for position in whole]
     assert numbers == sorted(set(numbers)) and numbers[0] == 0
     for position in whole:
-        assert Position.read(position.number, json.loads(json.dumps(position.to_dict())), 9) == position
+        assert Position.read(position.checkpoint_number, json.loads(json.dumps(position.to_dict())), 9) == position
     assert whole[3].end == 5
     # A run of an earlier version: the position of its stream, and one stage.
     old = Position.read(7, {"stream": {}, "rows": {}}, 9)
-    assert (old.step, old.stage, old.phase, old.end, old.number) == (7, 0, "steps", 9, 7)
+    assert (old.step, old.stage, old.phase, old.end, old.checkpoint_number) == (7, 0, "steps", 9, 7)
 
 
 def test_tasks_need_their_own_train_and_names(tmp_path):

@@ -17,16 +17,16 @@ from memjax.data.reading import Reading
 from memjax.data.rows import merge_positions
 from memjax.data.vectors import LabelledVectors, Vectors
 from memjax.lifelong import train
-from memjax.lifelong.contract import parts_of, task_stages
-from memjax.lifelong.factory import course_of, load_run, make_method
+from memjax.lifelong.contract import concatenate_tasks, task_stages
+from memjax.lifelong.factory import load_run, make_learner_and_stages, make_method
 from memjax.lifelong.streams import (
     TASK,
     EpisodePlan,
     EpisodeSchedule,
     JoinedExamples,
-    Part,
-    Plan,
-    Schedule,
+    ReplaySchedule,
+    StreamPlan,
+    TaskSlice,
     task_free_order,
 )
 from memjax.settings.relations import validate
@@ -48,7 +48,9 @@ def examples(size, first=0):
 
 def joined(*sizes, **fields):
     starts = itertools.accumulate(sizes, initial=0)
-    parts = [Part(examples(size, first), i, first) for i, (size, first) in enumerate(zip(sizes, starts, strict=False))]
+    parts = [
+        TaskSlice(examples(size, first), i, first) for i, (size, first) in enumerate(zip(sizes, starts, strict=False))
+    ]
     return JoinedExamples(parts, **fields)
 
 
@@ -68,7 +70,7 @@ def ids_of(updates):
 )
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_plan_counts_what_its_stream_gives(size, epochs, every, seen, reads):
-    plan = Plan(size, ROWS, epochs, seen, Schedule(every, "other", reads))
+    plan = StreamPlan(size, ROWS, epochs, seen, ReplaySchedule(every, "other", reads))
     updates = list(stream_of(joined(size), plan))
     assert len(updates) == plan.updates
     assert sorted(ids_of(updates)) == sorted([*range(size)] * epochs)
@@ -84,7 +86,7 @@ def test_a_plan_counts_what_its_stream_gives(size, epochs, every, seen, reads):
 
 def test_replays_are_counted_in_examples_whatever_the_batch():
     for rows in (1, 3, 4, 7):
-        plan = Plan(100, rows, 1, 0, Schedule(10))
+        plan = StreamPlan(100, rows, 1, 0, ReplaySchedule(10))
         assert plan.num_due == sum(plan.is_due(i) for i in range(plan.batches)) == 10
 
 
@@ -103,7 +105,7 @@ def test_episodes_read_every_batch_once_with_the_query_behind_what_it_is_adapted
     assert [kind != STREAM for kind, _ in updates] == [plan.replays(number) for number in range(plan.updates)]
     lengths = [0 if batch is None else len(batch.inputs) for _, batch in updates]
     assert lengths == [steps + (kind == STREAM) for kind, _ in updates]
-    plain = list(stream_of(joined(size), Plan(size, ROWS, epochs, 0, Schedule())))
+    plain = list(stream_of(joined(size), StreamPlan(size, ROWS, epochs, 0, ReplaySchedule())))
     read = ids_of(updates) if any(lengths) else []
     assert read == ids_of(plain)[: len(read)] and len(read) == size * epochs - plan.left_out
     for (_, batch), real in zip(updates, plan.sizes, strict=True):
@@ -111,7 +113,7 @@ def test_episodes_read_every_batch_once_with_the_query_behind_what_it_is_adapted
             assert not batch.weights[: len(batch.inputs) - real].any() and batch.weights[-1].any()
 
 
-@pytest.mark.parametrize("schedule", [Schedule(6), EPISODES], ids=["updates", "episodes"])
+@pytest.mark.parametrize("schedule", [ReplaySchedule(6), EPISODES], ids=["updates", "episodes"])
 @pytest.mark.parametrize("stop", range(8))
 def test_a_stream_goes_on_with_the_update_that_would_have_come_next(stop, schedule):
     plan, split = schedule.plan(10, ROWS, 2, None), joined(6, 4)
@@ -123,7 +125,7 @@ def test_a_stream_goes_on_with_the_update_that_would_have_come_next(stop, schedu
     assert ids_of(first + rest) == ids_of(again) if first else True
 
 
-@pytest.mark.parametrize("schedule", [Schedule(6), EPISODES], ids=["updates", "episodes"])
+@pytest.mark.parametrize("schedule", [ReplaySchedule(6), EPISODES], ids=["updates", "episodes"])
 def test_hosts_with_rows_of_their_own_read_one_stream(schedule):
     plan, split = schedule.plan(14, ROWS, 1, None), joined(14)
     halves = [stream_of(split, plan, host_rows=rows) for rows in ((0, 2), (2, 4))]
@@ -149,7 +151,7 @@ def test_examples_have_numbers_of_their_own_and_say_their_task_where_it_is_told(
     assert TASK not in joined(3, 2).example(4).context
     assert both.fingerprint != joined(3, 2).fingerprint != joined(2, 3).fingerprint
     with pytest.raises(ValueError, match="lifelong.tasks.1: no examples"):
-        JoinedExamples([Part(examples(3), 0, 0), Part(_Empty(), 1, 3)])
+        JoinedExamples([TaskSlice(examples(3), 0, 0), TaskSlice(_Empty(), 1, 3)])
 
 
 class _Empty(LabelledVectors):
@@ -176,26 +178,26 @@ def test_borders_are_sharp_blurred_over_a_width_or_gone():
 def test_the_same_examples_in_another_container_give_the_same_batches():
     order = task_free_order((6, 4), width=3, seed=0)
     one, other = joined(6, 4, order=order), joined(10, order=order)
-    plan = Plan(10, ROWS, 1, 0, Schedule())
+    plan = StreamPlan(10, ROWS, 1, 0, ReplaySchedule())
     for (_, a), (_, b) in zip(stream_of(one, plan), stream_of(other, plan), strict=True):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_tasks_are_learned_in_the_order_that_is_given():
     config = config_of(Sequential(), order=(2, 0, 1))
-    make_learner, stages = course_of(make_experiment(config), None, make_objective)
+    make_learner, stages = make_learner_and_stages(make_experiment(config), None, make_objective)
     learner = make_learner(())
-    state = learner.init(learner.variables())
+    state = learner.init(learner.make_variables())
     assert [stage.name for stage in stages] == ["task 2", "task 0", "task 1"]
-    first = [batch.targets for _, batch in stages[0].open(state, None)]
+    first = [batch.targets for _, batch in stages[0].open_stream(state, None)]
     assert {4, 5} == set(np.ravel(first[0]).tolist())
 
 
 def test_a_stream_without_borders_is_one_stage_of_all_examples():
     config = config_of(Sequential(), borders="blurred", border_width=4)
-    make_learner, (stage,) = course_of(make_experiment(config), None, make_objective)
+    make_learner, (stage,) = make_learner_and_stages(make_experiment(config), None, make_objective)
     learner = make_learner(())
-    updates = list(stage.open(learner.init(learner.variables()), None))
+    updates = list(stage.open_stream(learner.init(learner.make_variables()), None))
     assert len(updates) == stage.steps == 8 and sorted(ids_of(updates)) == [*range(10 * TASKS)]
 
 
@@ -253,13 +255,13 @@ def test_what_does_not_fit_is_refused_in_one_line(method, fields, line):
     config = config_of(method, **fields)
     with pytest.raises(ValueError, match=line) as refused:  # noqa: PT012 (either may refuse)
         validate(config)
-        course_of(make_experiment(config), None, make_objective)
+        make_learner_and_stages(make_experiment(config), None, make_objective)
     assert "\n" not in str(refused.value)
 
 
 def notes_of(memory, **fields):
     config = config_of(Replay(memory=memory), **fields)
-    return [stage.notes for stage in course_of(make_experiment(config), None, make_objective)[1]]
+    return [stage.notes for stage in make_learner_and_stages(make_experiment(config), None, make_objective)[1]]
 
 
 def test_a_memory_that_is_full_early_says_from_where_on():
@@ -348,7 +350,9 @@ def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
     assert sorted(numbers[1][numbers[1] >= 0].tolist()) == list(range(sum(limits)))
     whole = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=(10, 10, 10)))
     assert_equal(play(whole).state.params, plain.state.params)
-    examples = [part.examples for part in parts_of([make_experiment(limited).of_task(f"task {i}") for i in range(3)])]
+    examples = [
+        part.examples for part in concatenate_tasks([make_experiment(limited).of_task(f"task {i}") for i in range(3)])
+    ]
     assert [len(one) for one in examples] == [*limits]
     first = [examples[1].example(index).inputs.tolist() for index in range(4)]
     own = make_experiment(config).of_task("task 1").documents("train")
@@ -364,13 +368,13 @@ def test_limits_that_do_not_fit_are_refused(limits, line):
     assert config.lifelong is not None
     config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=limits))
     with pytest.raises(ValueError, match=line):
-        course_of(make_experiment(config), None, make_objective)
+        make_learner_and_stages(make_experiment(config), None, make_objective)
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 9), st.integers(0, 500))
 def test_passes_are_the_fewest_that_make_enough_updates(examples, rows, epochs, least):
     passes = Lifelong(epochs=epochs, least_updates=least).passes(examples, rows)
-    updates = Plan(examples, rows, passes, 0, Schedule()).batches
+    updates = StreamPlan(examples, rows, passes, 0, ReplaySchedule()).batches
     assert passes >= epochs and updates >= least
     assert passes == epochs or updates - -(-examples // rows) < least
 

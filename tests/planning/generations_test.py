@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from memjax.cli import main
-from memjax.lifelong.factory import check_generations, lineages, make_method
+from memjax.lifelong.factory import check_growth, growth_histories, make_method
 from memjax.overrides import load_config
 from memjax.planning.programs import Planned, Unread, make_programs
 from memjax.planning.report import comparison, make_cases
@@ -41,13 +41,13 @@ def test_every_generation_grows_into_the_next(variant):
     config = load_config("lifelong_pretraining", variant)
     config.data.rows, config.lifelong.method.memory.capacity = 8, 8  # no parameter depends on them
     unread = Planned(config, task_of(config).model(50_304), lambda split: Unread(), begin_token=0)
-    check_generations(unread, make_method(config.lifelong.method), lineages(config))
+    check_growth(unread, make_method(config.lifelong.method), growth_histories(config))
 
 
 @pytest.mark.parametrize("variant", ["default", "replay"])
 def test_a_model_that_stays_is_one_case(variant):
     [case] = make_cases(load_config("lifelong_pretraining", variant), ["v5e-8"])
-    assert not case.generation and not any(lineages(case.config))
+    assert not case.generation and not any(growth_histories(case.config))
 
 
 def test_a_generation_that_does_not_grow_is_no_case():

@@ -8,7 +8,7 @@ import pytest
 from memjax.inspection.attention_maps import AttentionMaps
 from memjax.lifelong.ancestors import HeadCorrelations
 from memjax.lifelong.expansion import Growth
-from memjax.lifelong.looks import Look
+from memjax.lifelong.looks import GenerationCheckpoint
 from memjax.report import ancestors
 from memjax.report.ancestors import Lineage, Pair, head_in_the_middle
 from tests.report.crafted import AFTER, crafted, parts_of, smoke
@@ -30,7 +30,7 @@ def lineage():
     old = maps(0, 2)
     grown = AttentionMaps(old.weights[:, :, [0, 1, 0]], old.seen)
     later = AttentionMaps(np.where(np.arange(3)[:, None, None] == 2, maps(1, 3).weights, grown.weights), old.seen)
-    looks = (Look(0, 8, 8), Look(1, 8, 10), Look(1, 16, 20))
+    looks = (GenerationCheckpoint(0, 8, 8), GenerationCheckpoint(1, 8, 10), GenerationCheckpoint(1, 16, 20))
     growth = Growth(np.array([0, 1, 0]), (np.array([0, 1, 0]),), (np.array([0]),), (0,))
     rows = SimpleNamespace(inputs=np.arange(8).reshape(2, LENGTH), mask=np.ones((2, LENGTH), bool))
     named = dict(zip(looks, (old, grown, later), strict=True))
@@ -49,7 +49,7 @@ def test_a_copy_reads_as_its_ancestor_until_it_learns(lineage):
 def test_the_head_that_is_shown_is_the_one_in_the_middle():
     values = np.array([[0.9, np.nan], [0.1, 0.5]])
     found = HeadCorrelations(values, values, values)
-    pair = Pair(Look(0, 0, 0), Look(1, 0, 1), np.zeros((2, 2, 2), int), found, found)
+    pair = Pair(GenerationCheckpoint(0, 0, 0), GenerationCheckpoint(1, 0, 1), np.zeros((2, 2, 2), int), found, found)
     assert head_in_the_middle(pair) == (1, 1)
     none = HeadCorrelations(*[np.full((1, 1), np.nan)] * 3)
     assert head_in_the_middle(Pair(pair.ancestor, pair.descendant, pair.sources, none, none)) == (0, 0)

@@ -5,7 +5,7 @@ import pytest
 
 from memjax.data.documents import Example
 from memjax.data.tokenizers import ByteTokenizer
-from memjax.lifelong.neighborhoods import share_of_tasks, task_counts, task_of_number
+from memjax.lifelong.neighborhoods import task_counts, task_of_number, task_shares
 from memjax.report.neighbors import label_of, text_of
 
 
@@ -14,7 +14,7 @@ def test_neighbours_are_of_the_task_whose_numbers_they_have():
     assert task_of_number(np.array([0, 2, 3, 4, 99]), firsts).tolist() == [0, 0, 1, 2, 2]
     counts = np.stack([task_counts(np.array(one), firsts) for one in ([[0, 3], [4, -1]], [[-1, -1]])])
     assert counts.tolist() == [[1, 1, 1], [0, 0, 0]]
-    shares = share_of_tasks(counts)
+    shares = task_shares(counts)
     np.testing.assert_allclose(shares[0], 1 / 3)
     assert np.isnan(shares[1]).all()
 

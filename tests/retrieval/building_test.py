@@ -30,7 +30,7 @@ from memjax.retrieval.keys import SPALM_TAP, KeyReader, KeySource, make_key_sour
 from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
-from memjax.training.restoring import Checkpoint, LoadedRun, load_run
+from memjax.training.restoring import LoadedCheckpoint, LoadedRun, load_run
 from memjax.training.runs import load_config, model_for_fingerprint
 from tests.datastore.beam_test import needs_beam
 from tests.programs import ROOT, printed
@@ -481,7 +481,7 @@ def test_articles_of_a_text_in_one_piece_are_known(tmp_path):
     config = Config(model=Model(dim=8, num_layers=1, num_heads=2))
     config.data = Data(source=WikiText(path=str(tmp_path / "wikitext")), tokenizer=Words(), cache_dir=str(tmp_path))
     config.data.protocol = "contiguous"
-    run = LoadedRun(make_experiment(config), {}, Checkpoint(1, 1))
+    run = LoadedRun(make_experiment(config), {}, LoadedCheckpoint(1, 1))
     source = KeySource(run, run.experiment.model, {}, SPALM_TAP)
     assert len(run.experiment.documents("train")) == 1
     assert source.articles("train").tolist() == [0, 10, 20, 31, 42]

@@ -32,7 +32,7 @@ from memjax.overrides import UsageError, apply_overrides, find_field, load_confi
 from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeySource
 from memjax.settings import compatibility
-from memjax.training.runs import config_from_dict, config_to_dict, grown, model_for_fingerprint
+from memjax.training.runs import config_after_growth, config_from_dict, config_to_dict, model_for_fingerprint
 
 SAVED = json.loads((Path(__file__).parent / "saved_settings.json").read_text(encoding="utf-8"))
 """Class -> its default values, as version 0.1.0 writes them in a config.json."""
@@ -108,7 +108,7 @@ def test_a_config_of_an_earlier_version_is_read_and_hashed_by_its_names(earlier)
     hashed = compatibility.in_saved_names(config_to_dict(training))
     assert hashed["optimizer"]["beta1"] == 0.8 and hashed["optimizer"]["type"] == "AdamW"
     assert compatibility.in_saved_names(config_to_dict(Data()))["way"] == "one_by_one"
-    assert grown(Config(), [{"training.optimizer.beta1": 0.5}]).training.optimizer == Adam(b1=0.5)
+    assert config_after_growth(Config(), [{"training.optimizer.beta1": 0.5}]).training.optimizer == Adam(b1=0.5)
 
 
 def test_an_option_of_an_earlier_version_is_refused_in_a_line_with_its_new_name(earlier):

@@ -8,7 +8,7 @@ import pytest
 from memjax.data.documents import ArrayDocuments
 from memjax.data.reading import Reading
 from memjax.data.windows import sliding_windows
-from memjax.training.evaluation import DocumentScores, EvaluationResult, Evaluator, Interrupted, evaluate
+from memjax.training.evaluation import DocumentScores, EvaluationInterrupted, EvaluationResult, Evaluator, evaluate
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream
 
 DOCUMENTS = toy_documents(9, seed=3)
@@ -201,7 +201,7 @@ def test_results_are_json_and_stopping_is_possible(variables):
     assert isinstance(result, EvaluationResult) and "metrics" in values and "examples_per_second" not in values
     empty = dataclasses.replace(result, nats=0.0, targets=0, bytes=0)
     assert empty.perplexity is None and empty.bits_per_byte is None
-    with pytest.raises(Interrupted):
+    with pytest.raises(EvaluationInterrupted):
         Evaluator(ToyModel(), DOCUMENTS, read(rows=2))(variables, stop=lambda: True)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from memjax import config
 from memjax.models import make_language_model
-from memjax.training.interventions import intervention
+from memjax.training.interventions import make_memory_intervention
 from tests.training.evaluation_test import DOCUMENTS, read, score, variables  # noqa: F401, the fixture
 from tests.training.toy import ToyModel
 
@@ -40,17 +40,17 @@ def test_every_segment_finds_an_empty_memory_or_that_of_another_row(variables): 
         "shuffled": lambda state: jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), state),
     }
     for kind, find in finds.items():
-        change = intervention(kind, ToyModel(), rows=3)
+        change = make_memory_intervention(kind, ToyModel(), rows=3)
         nats = score(variables, change=change, protocol="separate").nats
         np.testing.assert_allclose(nats, expected_nats(variables, find), rtol=1e-6)
-    assert intervention("kept", ToyModel()) is None
+    assert make_memory_intervention("kept", ToyModel()) is None
 
 
 def test_only_the_part_that_is_named_changes():
     settings = config.Model(dim=8, num_layers=2, num_heads=2, attention=COMPRESSIVE, positions="sinusoids")
     model = make_language_model(settings, 5)
     used = jax.tree.map(jnp.ones_like, model.init_state(2))
-    changed = intervention("cleared", model, part="compressed")(used)
+    changed = make_memory_intervention("cleared", model, part="compressed")(used)
     named = lambda tree: {
         jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)
     }
@@ -58,16 +58,16 @@ def test_only_the_part_that_is_named_changes():
     assert before.keys() == after.keys() and any("compressed" in name for name in before)
     for name, leaf in after.items():
         assert np.all(leaf == ("compressed" not in name)), name
-    whole = named(intervention("cleared", model)(used))
+    whole = named(make_memory_intervention("cleared", model)(used))
     assert whole[".position"].all() and not any(leaf.any() for name, leaf in whole.items() if name != ".position")
 
 
 def test_what_cannot_be_changed_is_refused():
     stateless = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2, attention=config.FullAttention()), 5)
     with pytest.raises(ValueError, match=r"evaluation.memory_state: given 'cleared', allowed: 'kept' with"):
-        intervention("cleared", stateless)
+        make_memory_intervention("cleared", stateless)
     model = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2, attention=COMPRESSIVE), 5)
     with pytest.raises(ValueError, match=r"evaluation.memory_part: given 'slot', allowed: .*compressed.*hidden"):
-        intervention("cleared", model, part="slot")
+        make_memory_intervention("cleared", model, part="slot")
     with pytest.raises(ValueError, match=r"evaluation.rows: given 1, allowed: 2 or more"):
-        intervention("shuffled", ToyModel(), rows=1)
+        make_memory_intervention("shuffled", ToyModel(), rows=1)

@@ -14,9 +14,9 @@ from memjax.training import assembly, loop
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import Evaluator
 from memjax.training.experiment import Experiment
-from memjax.training.loop import Stopped, every, train
+from memjax.training.loop import StoppedBySignal, call_every, train
 from memjax.training.metrics import read_metrics
-from memjax.training.skipped import NotFinite, SkippedSteps
+from memjax.training.skipped import NonFiniteError, SkippedSteps
 from memjax.training.step import make_train_step
 from tests.training.toy import LENGTH, ROWS, ToyModel, toy_documents
 
@@ -57,9 +57,9 @@ def one_compilation(monkeypatch):
         steps.append(compiled(places, kind))
         return steps[-1]
 
-    compiled = loop.Places.compile
+    compiled = loop.CompiledLearner.compile
     monkeypatch.setattr(assembly, "make_train_step", make)
-    monkeypatch.setattr(loop.Places, "compile", compile_once)
+    monkeypatch.setattr(loop.CompiledLearner, "compile", compile_once)
     yield
     assert all(step._cache_size() <= 1 for step in steps)
 
@@ -176,7 +176,7 @@ def test_a_signal_saves_and_stops(reference, tmp_path, number):
 
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     experiment = make_experiment(tmp_path)
-    with pytest.raises(Stopped, match=f"stopped by {number.name} after step 6, saved in") as error:
+    with pytest.raises(StoppedBySignal, match=f"stopped by {number.name} after step 6, saved in") as error:
         run(experiment, hooks=[send])
     assert error.value.exit_code == 128 + number and error.value.step == 6
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
@@ -195,7 +195,7 @@ def test_an_evaluation_that_a_signal_ended_is_made_up_for(reference, tmp_path, m
         return score(self, variables, stop=stop)
 
     monkeypatch.setattr(Evaluator, "__call__", interrupted)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedBySignal):
         run(experiment)
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [3, 6]
     monkeypatch.setattr(Evaluator, "__call__", score)
@@ -248,7 +248,7 @@ def test_init_from_starts_another_run(reference, tmp_path):
     hook = lambda info: seen.append((info.step, np.asarray(info.state.params["mix"]["kernel"])))
     frozen = {"schedule": Schedule(learning_rate=1e-30, warmup_steps=0), "steps": 1}
     experiment = make_experiment(tmp_path, init_from=str(reference[0].path), **frozen)
-    _, events = run(experiment, hooks=[every(1, hook), every(0, crash_at(1))])
+    _, events = run(experiment, hooks=[call_every(1, hook), call_every(0, crash_at(1))])
     np.testing.assert_array_equal(seen[0][1], final_arrays(reference[0].path)[1]["params/mix/kernel"])
     assert "no new parameters" in [event.text for event in events]
 
@@ -290,7 +290,7 @@ def test_a_dead_run_ends_and_keeps_what_was_before_also_when_it_was_resumed(tmp_
         run(dying(tmp_path, max_skipped=7), hooks=[crash_at(5)])
     end = "training.max_skipped = 7 steps in a row were skipped: loss, gradient or update not finite; checkpoint 1 is"
     for _ in range(2):  # started again, it ends again
-        with pytest.raises(NotFinite, match=f"ended after step 8, {end} sound"):
+        with pytest.raises(NonFiniteError, match=f"ended after step 8, {end} sound"):
             run(dying(tmp_path, max_skipped=7))
     path = tmp_path / "run"
     checkpoints = Checkpoints(path / "checkpoints", read_only=True)
@@ -304,7 +304,9 @@ def test_a_dead_run_ends_and_keeps_what_was_before_also_when_it_was_resumed(tmp_
 
 def test_nothing_finishes_with_a_loss_that_is_not_finite(tmp_path):
     for _ in range(2):
-        with pytest.raises(NotFinite, match="not finished, the loss of the evaluation is nan; checkpoint 1 is sound"):
+        with pytest.raises(
+            NonFiniteError, match="not finished, the loss of the evaluation is nan; checkpoint 1 is sound"
+        ):
             run(dying(tmp_path, steps=4, max_skipped=0))
     assert not (tmp_path / "run" / "finished.json").exists()
 

@@ -12,9 +12,9 @@ from memjax.axes import RULES, Names, axes_of
 from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.objective import Objective, model_loss, with_distillation, with_penalty
-from memjax.training.optimizers import freeze, make_optimizer, make_reference
+from memjax.training.optimizers import freeze_parameters, make_optimizer, make_reference_gradients
 from memjax.training.sharding import train_state_names
-from memjax.training.step import apply_gradients, gradients_of, make_train_step
+from memjax.training.step import apply_gradients, compute_gradients, make_train_step
 from memjax.typing import Aux, Sum, tree_dataclass
 from tests.training.recorded import CASES, after_three_steps
 from tests.training.toy import ROWS, ToyModel, toy_state, toy_stream
@@ -29,7 +29,7 @@ def batch_of(**kwargs):
 
 
 def gradients(objective, state, batch, **kwargs):
-    return jax.jit(lambda state, batch: gradients_of(objective, state, batch, **kwargs)[1])(state, batch)
+    return jax.jit(lambda state, batch: compute_gradients(objective, state, batch, **kwargs)[1])(state, batch)
 
 
 @pytest.mark.parametrize("arguments", [pytest.param({}, marks=pytest.mark.laws), {"accumulate": 2}])
@@ -59,7 +59,7 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
         *loss(*arguments)
     )
     objective = Objective(alone, {"teacher": 1.0})
-    found = jax.jit(lambda state, batch: gradients_of(objective, state, batch)[1])
+    found = jax.jit(lambda state, batch: compute_gradients(objective, state, batch)[1])
     at = found(dataclasses.replace(state, method=state.params), batch)
     np.testing.assert_allclose(at.objective, 0, atol=1e-6)
     chex.assert_trees_all_close(at.params, jax.tree.map(jnp.zeros_like, at.params), atol=1e-6)
@@ -110,7 +110,7 @@ def project(strength=1.0):
 def test_links_see_the_reference_before_clipping_and_inside_freeze(frozen, apply_every):
     model, batch = ToyModel(), batch_of()
     rule = make_optimizer(optax.sgd(1.0), clip_norm=0.01, apply_every=apply_every, links=[project()])
-    optimizer = freeze(rule, frozen) if frozen else rule
+    optimizer = freeze_parameters(rule, frozen) if frozen else rule
     state = toy_state(model, optimizer, batch=batch)
     objective = Objective(model_loss(model))
     trained = lambda tree: [leaf for name, leaf in tree.items() if name != "mix" or not frozen]
@@ -120,8 +120,8 @@ def test_links_see_the_reference_before_clipping_and_inside_freeze(frozen, apply
     )
 
     def step(state, sign):
-        state, found = gradients_of(objective, state, batch)
-        reference = make_reference(lambda params: {"other": sign * towards(params)}, state.params)
+        state, found = compute_gradients(objective, state, batch)
+        reference = make_reference_gradients(lambda params: {"other": sign * towards(params)}, state.params)
         return apply_gradients(state, found, optimizer, reference=reference)[0]
 
     step, ends = jax.jit(step), {}
@@ -158,7 +158,7 @@ def found():
     """A state, and finite gradients of it."""
     model, batch = ToyModel(), batch_of()
     state = dataclasses.replace(toy_state(model, batch=batch), method=jnp.zeros(2))
-    found = jax.jit(lambda state, batch: gradients_of(Objective(model_loss(model)), state, batch)[1])(state, batch)
+    found = jax.jit(lambda state, batch: compute_gradients(Objective(model_loss(model)), state, batch)[1])(state, batch)
     return state, found
 
 
@@ -216,7 +216,7 @@ def test_a_memory_of_its_own_leaves_that_of_the_rows_alone():
 
     @jax.jit
     def step(state, batch):
-        state, found = gradients_of(objective, state, batch, memory=model.init_state(2))
+        state, found = compute_gradients(objective, state, batch, memory=model.init_state(2))
         return apply_gradients(state, found, optax.sgd(0.1))
 
     after, sums = step(state, few)

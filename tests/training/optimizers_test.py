@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.training.optimizers import adafactor, adam, freeze, make_optimizer, make_schedule, matrices, scale_updates
+from memjax.training.optimizers import (
+    adafactor,
+    adam,
+    freeze_parameters,
+    make_matrix_mask,
+    make_optimizer,
+    make_schedule,
+    scale_updates,
+)
 
 
 def test_schedules():
@@ -40,7 +48,9 @@ def test_only_matrices_decay():
         "bias": jnp.zeros(2),
         "layers_0": {k: 0 * v for k, v in params["layers_0"].items()},
     }
-    rule = adam(make_schedule(0.5, steps=9, decay="constant"), weight_decay=0.1, decay_mask=matrices(["layers_0"]))
+    rule = adam(
+        make_schedule(0.5, steps=9, decay="constant"), weight_decay=0.1, decay_mask=make_matrix_mask(["layers_0"])
+    )
     updates = first_update(rule, params, zeros)
     np.testing.assert_allclose(updates["kernel"], np.full((2, 2), -0.05), rtol=1e-6)
     np.testing.assert_allclose(updates["layers_0"]["kernel"], np.full((3, 2, 2), -0.05), rtol=1e-6)
@@ -82,7 +92,7 @@ def test_apply_every_averages():
 @given(st.integers(2, 5), st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=8), st.booleans())
 def test_a_window_that_is_not_full_has_its_own_mean(every, gradients, frozen):
     optimizer = make_optimizer(optax.sgd(1.0), apply_every=every)
-    optimizer = freeze(optimizer, ["stays"]) if frozen else optimizer
+    optimizer = freeze_parameters(optimizer, ["stays"]) if frozen else optimizer
     params = {"w": jnp.zeros(()), "stays": jnp.zeros(())}
     state = optimizer.init(params)
     for gradient in gradients:
@@ -104,13 +114,13 @@ def test_memories_have_a_learning_rate_of_their_own():
 
 
 def test_frozen_parameters_stay_and_are_not_in_the_norm():
-    optimizer = freeze(make_optimizer(optax.sgd(1.0), clip_norm=1.0), ["memory/"])
+    optimizer = freeze_parameters(make_optimizer(optax.sgd(1.0), clip_norm=1.0), ["memory/"])
     params = {"memory": {"keys": jnp.ones(1)}, "wide": jnp.ones(2)}
     gradients = {"memory": {"keys": jnp.array([1e3])}, "wide": jnp.array([3.0, 4.0])}
     updates = first_update(optimizer, params, gradients)
     np.testing.assert_allclose(updates["wide"], [-0.6, -0.8], rtol=1e-6)
     assert float(updates["memory"]["keys"][0]) == 0.0
-    decayed = freeze(adam(make_schedule(0.1, steps=9), weight_decay=0.5), ["keys"])
+    decayed = freeze_parameters(adam(make_schedule(0.1, steps=9), weight_decay=0.5), ["keys"])
     both = {"keys": jnp.ones((2, 2)), "wide": jnp.ones((2, 2))}
     updates = first_update(decayed, both, jax.tree.map(jnp.ones_like, both))
     assert (updates["keys"] == 0).all() and (updates["wide"] != 0).all()

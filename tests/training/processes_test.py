@@ -35,20 +35,20 @@ def test_processes_that_cannot_be_connected(arguments, told):
 
 def test_one_process_waits_for_nobody():
     processes.connect()
-    assert processes.count() == 1 and processes.is_first()
+    assert processes.num_processes() == 1 and processes.is_first()
     processes.barrier("here", timeout=0)
-    assert processes.gather({"rows": [1, 2]}) == [{"rows": [1, 2]}]
+    assert processes.gather_json({"rows": [1, 2]}) == [{"rows": [1, 2]}]
     processes.check_equal("config", {"a": 1})
-    with processes.together("here"), processes.Watch(timeout=0):
+    with processes.run_together("here"), processes.ProcessMonitor(timeout=0):
         pass
-    with pytest.raises(ZeroDivisionError), processes.together("here"):
+    with pytest.raises(ZeroDivisionError), processes.run_together("here"):
         1 / 0  # noqa: B018
-    assert processes.explain(jax.errors.JaxRuntimeError("INTERNAL: of the program's own making")) is None
+    assert processes.explain_failure(jax.errors.JaxRuntimeError("INTERNAL: of the program's own making")) is None
 
 
 def test_one_process_obeys_at_once():
     asked = [0, 15, 0]
-    agreed = processes.Agreed(lambda: asked.pop(0))
+    agreed = processes.SharedRequest(lambda: asked.pop(0))
     assert (agreed(), agreed(), agreed.value) == (0, 15, 15)
 
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 from memjax import config as configs
-from memjax.training import Stopped, train
-from memjax.training.skipped import NotFinite
+from memjax.training import StoppedBySignal, train
+from memjax.training.skipped import NonFiniteError
 from tests.freeing import MAPS, count_maps
 
 pytestmark = pytest.mark.skipif(not MAPS.exists(), reason="this system does not list memory maps")
@@ -66,8 +66,8 @@ ENDS = [
     (nothing, None),
     (raise_in(RuntimeError), RuntimeError),
     (raise_in(KeyboardInterrupt), KeyboardInterrupt),
-    (interrupt, Stopped),
-    (spoil, NotFinite),
+    (interrupt, StoppedBySignal),
+    (spoil, NonFiniteError),
 ]
 
 
@@ -109,7 +109,7 @@ def test_fifty_trainings_take_no_more_than_five(tmp_path):
         hook, error = ENDS[number % len(ENDS)]
         workdir = tmp_path / str(number)
         raised = train_until(workdir, hook, error)
-        if isinstance(raised, Stopped):  # The same command goes on.
+        if isinstance(raised, StoppedBySignal):  # The same command goes on.
             train_until(workdir, *ENDS[0])
         sizes.append((count_maps(), resident_bytes()))
     (maps, resident), (maps_in_the_end, resident_in_the_end) = sizes[4], sizes[-1]

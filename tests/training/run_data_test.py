@@ -19,7 +19,7 @@ from memjax.data.annotations import write_neighbors
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.data.source_files import source_files
 from memjax.data.text_classes import labelled_texts
-from memjax.lifelong import course_of
+from memjax.lifelong import make_learner_and_stages
 from memjax.own_tasks import tasks_config
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
@@ -381,7 +381,7 @@ def test_own_files_are_parsed_once_before_the_first_update(tmp_path, monkeypatch
     config.evaluations = tuple(dataclasses.replace(config.evaluation, name=n, task=n) for n in ("fruit", "mood"))
     experiment = make_experiment(config)
     experiment.notes()
-    make_learner, _ = course_of(experiment, None, make_objective)
+    make_learner, _ = make_learner_and_stages(experiment, None, make_objective)
     make_learner(())
     assert parses == {"fruit.csv": 1, "mood.csv": 1}
     (tmp_path / "fruit.csv").write_text((tmp_path / "fruit.csv").read_text() * 2)

@@ -22,7 +22,7 @@ from memjax.training.tables import (
     freeze_tables,
     ids_of,
     is_dense,
-    make_sinks,
+    make_gradient_sinks,
     sparse_sgd,
     table_adam,
     touched_rows,
@@ -81,7 +81,7 @@ def test_ids_and_gradients_of_every_layer_meet():
     groups, segments = 2, 2
     ids = arrays(groups, segments)
     one = {name: array[0, 0] for name, array in ids.items()}
-    sinks = make_sinks(TABLES, one, segments)
+    sinks = make_gradient_sinks(TABLES, one, segments)
     assert sinks["stack"]["layers_0"]["feed_forward"]["values"].shape == (segments, 2, 3, 4, DIM)
     assert sinks["stack"]["layers_2"]["feed_forward"]["values"].shape == (segments, 3, 4, DIM)
 

@@ -15,7 +15,7 @@ import numpy as np
 from memjax import config
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_model
-from memjax.training.assembly import make_parts
+from memjax.training.assembly import make_update_functions
 from memjax.training.metrics import count_parameters
 from memjax.training.step import init_variables
 from memjax.typing import Batch
@@ -124,7 +124,7 @@ class Model:
         self.ready: Any = None
         state = self._filled(self.model.init_state(batch))
         self.prepare("train")
-        parts = make_parts(config.Config(model=model, training=_training(settings)), self.model)
+        parts = make_update_functions(config.Config(model=model, training=_training(settings)), self.model)
         self.state = parts.init(variables, state, self.batch, jax.random.key(1))
         self.train_step = jax.jit(parts.step, donate_argnums=0)
         # Parameters of its own: a training step donates its state.

@@ -17,7 +17,7 @@ from memjax.config import ANML, MAML, OML, Config, EpisodicMemory, Replay, Seque
 from memjax.overrides import load_config
 from memjax.planning.programs import planned_learner
 from memjax.training.metrics import count_parameters
-from memjax.training.places import Places
+from memjax.training.places import CompiledLearner
 from memjax.training.stages import STREAM
 from tools.bench import worker
 
@@ -49,18 +49,18 @@ class Updates:
     def __init__(self, kind: str, settings: dict[str, Any]):
         self.kind, self.settings = kind, settings
         learner = planned_learner(config_of(kind, settings), settings["vocab"], None)
-        self.places = Places(None, learner)
+        self.places = CompiledLearner(None, learner)
         rng = np.random.default_rng(0)
-        full: Any = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), learner.kinds[STREAM])
+        full: Any = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), learner.batch_shapes[STREAM])
         tokens = rng.integers(1, settings["vocab"], full.inputs.shape, full.inputs.dtype)
         self.batch = dataclasses.replace(full, inputs=tokens, extras={**full.extras, "token_types": 0 * tokens})
-        values = self.places.fresh()
+        values = self.places.new_variables()
         self.parameters = count_parameters(values["params"])
         self.state = self.places.init(values)
         self.number = settings.get("episode", 1) if kind not in EPISODES else 1
         if kind == "replay":  # as many rows as it draws
             for _ in range(-(-settings["replayed"] // settings["rows"])):
-                self.state, _ = self.places.observe(self.state, (STREAM, self.batch))
+                self.state, _ = self.places.update_inlined(self.state, (STREAM, self.batch))
         self.prepare("train")
 
     def describe(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Updates:
     def step(self, mode: str) -> None:
         update = ("replay", None) if self.kind == "replay" else (STREAM, self.batch)
         for _ in range(self.number):
-            self.state, _ = self.places.observe(self.state, update)
+            self.state, _ = self.places.update_inlined(self.state, update)
         jax.block_until_ready(self.state)
 
 

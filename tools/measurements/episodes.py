@@ -98,7 +98,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     def search(index: str) -> Any:
         one = loaded[index]
         assert one.experiment.adapt_rows is not None
-        support, _ = one.experiment.adapt_rows.find(one.variables, some)
+        support, _ = one.experiment.adapt_rows.retrieve_support(one.variables, some)
         return np.asarray(support.extras[EXAMPLE])
 
     load, found, first = os.getloadavg()[0], {}, {}

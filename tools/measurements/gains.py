@@ -21,7 +21,7 @@ from memjax.config import Config, Memorizing
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.identifiers import ANNOTATION
 from memjax.overrides import apply_overrides
-from memjax.training.evaluation import Scored
+from memjax.training.evaluation import BatchScore
 from memjax.training.experiment import make_evaluation_model
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import load_config, versions
@@ -74,7 +74,7 @@ def evaluate(path: str, config: Config, memory_length: int, *, track: bool = Fal
     evaluator = loaded.experiment.evaluator(documents=documents, model=model, features=names)
     parts: list[tuple[np.ndarray, ...]] = []
 
-    def observe(batch: Batch, scored: Scored) -> None:
+    def observe(batch: Batch, scored: BatchScore) -> None:
         chosen = batch.weights > 0
         distances = batch.extras.get(ANNOTATION, np.zeros_like(batch.targets))
         found = [np.moveaxis(scored.features[name], 1, 2)[chosen] for name in names]  # [targets, heads, neighbors]

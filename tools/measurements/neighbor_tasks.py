@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from memjax.lifelong import load_run
-from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, share_of_tasks, task_counts
+from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, task_counts, task_shares
 from memjax.training.runs import load_config, versions
 from tools.measurements.coarse import answering
 from tools.results import pages
@@ -28,7 +28,7 @@ def measure(run: Path) -> dict[str, Any]:
     asked = [(one, one.documents("test")) for one in map(loaded.experiment.of_task, names)]
     found = neighborhoods(loaded.experiment, loaded.variables, asked)
     firsts = [part.first for part in parts_in_order(loaded.experiment)]
-    shares = share_of_tasks(np.stack([task_counts(one.numbers, firsts) for one in found]))
+    shares = task_shares(np.stack([task_counts(one.numbers, firsts) for one in found]))
     used = {int(number) for one in found for number in one.numbers.ravel() if number >= 0}
     return {"versions": versions(), "tasks": names, "shares": shares.tolist(), "used": len(used)}
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from memjax.lifelong import load_run
-from memjax.lifelong.head_features import compared, read_features
+from memjax.lifelong.head_features import align_features, read_features
 from memjax.lifelong.looks import task_ends
 from memjax.lifelong.metrics import ClassDistances, class_distances
 from memjax.training.runs import load_config, versions
@@ -39,7 +39,7 @@ def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray
     for step in ends.values():
         loaded = load_run(run, step=step)
         read = read_features(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
-        found.append(class_distances(compared(loaded.variables, read.features), read.labels))
+        found.append(class_distances(align_features(loaded.variables, read.features), read.labels))
         relations = np.unique(read.labels)
     means = [one.means() for one in found]
     return {"versions": versions(), "tasks": means, "relations": len(relations)}, found, relations

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 from memjax.config import Config
-from memjax.lifelong.contract import parts_of, settings_of
-from memjax.lifelong.factory import course_of, lineages
+from memjax.lifelong.contract import concatenate_tasks, settings_of
+from memjax.lifelong.factory import growth_histories, make_learner_and_stages
 from memjax.overrides import load_config
 from memjax.training.assembly import make_objective
 from memjax.training.costs import count_flops
@@ -30,9 +30,9 @@ CONFIG = "lifelong_pretraining"
 
 def update_flops(learner: Learner, kind: str) -> int:
     """Operations of an update."""
-    state = jax.eval_shape(learner.init, jax.eval_shape(learner.variables))
-    batch = learner.kinds[kind]
-    return count_flops(lambda state, batch: learner.observe(state, batch, kind)[0], state, batch)
+    state = jax.eval_shape(learner.init, jax.eval_shape(learner.make_variables))
+    batch = learner.batch_shapes[kind]
+    return count_flops(lambda state, batch: learner.update(state, batch, kind)[0], state, batch)
 
 
 def stages(config: Config) -> list[tuple[int, int, int]]:
@@ -40,13 +40,13 @@ def stages(config: Config) -> list[tuple[int, int, int]]:
     experiment = make_experiment(config)
     method: Any = settings_of(experiment).method
     names = [task.name for task in settings_of(experiment).in_order]
-    parts = parts_of([experiment.of_task(name) for name in names])
-    make_learner, _ = course_of(experiment, None, make_objective)
+    parts = concatenate_tasks([experiment.of_task(name) for name in names])
+    make_learner, _ = make_learner_and_stages(experiment, None, make_objective)
     found = []
-    for number, (lineage, part) in enumerate(zip(lineages(config), parts, strict=True)):
+    for number, (lineage, part) in enumerate(zip(growth_histories(config), parts, strict=True)):
         learner = make_learner(lineage)
         each, others = update_flops(learner, STREAM), 0
-        for kind in learner.kinds:
+        for kind in learner.batch_shapes:
             if kind != STREAM and number:
                 others += method.warm_up * update_flops(learner, kind)
         importance = method.batches

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memjax.lifelong.metrics import accuracy_by_age, forgetting, spread
+from memjax.lifelong.metrics import accuracy_by_age, forgetting, score_deviations
 from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many, describe_test
 from tools.recipes import Recipe
 from tools.results.comparisons import Claim, grid_of_comparisons
@@ -91,7 +91,7 @@ def methods(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = No
         others = [scores(runs, recipe, row, measure, kept) for measure in MEASURES]
         if np.isnan(others[0]).all() and np.isnan(average).all():
             continue
-        found, orders = spread(average), [_mean(one) for one in average]
+        found, orders = score_deviations(average), [_mean(one) for one in average]
         runs_of = f"{int(np.sum(~np.isnan(average)))} of {average.size}"
         shown = [found.mean, found.orders, found.seeds, *orders, *map(_mean, others)]
         updates = np.mean([run.step for run in runs if run.row.rpartition(", ")[0] == row])
@@ -106,7 +106,7 @@ def beside(runs: Sequence[Run], recipe: Recipe) -> str:
     for measure, name in BESIDE.items():
         found = {row: scores(runs, recipe, row, measure) for row in recipe.variants}
         cells = [
-            [row, *map(_cell, [*spread(values), *map(_mean, values)])]
+            [row, *map(_cell, [*score_deviations(values), *map(_mean, values)])]
             for row, values in found.items()
             if not np.isnan(values).all()
         ]

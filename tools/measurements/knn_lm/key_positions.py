@@ -22,7 +22,7 @@ from memjax.memory.knn_lm import search_neighbors
 from memjax.models.features import add_features, regroup
 from memjax.retrieval.interpolation import Found
 from memjax.retrieval.tuning import CachedNeighbors, Targets
-from memjax.training.evaluation import Scored
+from memjax.training.evaluation import BatchScore
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.typing import Batch
 from tools.measurements.knn_lm import experiment
@@ -57,7 +57,7 @@ def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[Targe
     names = {tap: next(n for n in (*model.stack.features, *model.features) if _same(n, tap)) for tap in POSITIONS}
     parts: list[tuple[np.ndarray, ...]] = []
 
-    def observe(batch: Batch, scored: Scored) -> None:
+    def observe(batch: Batch, scored: BatchScore) -> None:
         chosen = batch.weights > 0
         arrays = (
             batch.extras[NUMBER],
