@@ -1,10 +1,10 @@
-"""Recurrent sentence encoders: word vectors, one LSTM for each direction, the head of a task.
+"""Recurrent sentence encoders: word vectors, one LSTM for each direction, and the head of a task.
 
 Hochreiter and Schmidhuber, "Long Short-Term Memory", Neural Computation 9, 1997; Schuster and Paliwal, "Bidirectional
 Recurrent Neural Networks", IEEE Transactions on Signal Processing 45, 1997. The cells are flax's.
 
-It has the interface of a text encoder: `output, state, aux = model(words, state, ...)`, then `nll(output, targets,
-weights)` and `log_probs(output)`.
+The encoder has the interface of a text encoder: `output, state, aux = model(words, state, ...)`, then `nll(output,
+targets, weights)` and `log_probs(output)`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,42 +27,47 @@ from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 __all__ = ["BiLSTM", "Fixed"]
 
 AT_ONCE = 256
-"""names that are encoded side by side"""
+"""Number of class names that are encoded at once."""
 
 
 class Fixed:
-    """An array as a field of a module, made when a program that initialises the module runs; equal to itself alone.
+    """A constant array as a field of a module, computed only when a program that initialises the module runs.
+
+    Two instances are equal only if they are the same object.
 
     Attributes:
-      make: `make()`, the array in NumPy.
-      shape: of it.
-      dtype: likewise.
+      make: Function without arguments that returns the array in NumPy.
+      shape: Shape of the array.
+      dtype: Dtype of the array.
     """
 
     def __init__(self, make: Callable[[], np.ndarray], shape: tuple[int, ...], dtype: Any):
         self.make, self.shape, self.dtype = make, shape, dtype
 
     def value(self) -> Array:
-        """The array; no constant of the program."""
+        """Returns the array. It is computed on the host when the program runs, not embedded in the program."""
         return jax.pure_callback(self.make, jax.ShapeDtypeStruct(self.shape, self.dtype))
 
 
 class BiLSTM(Model):
-    """The last state of an LSTM that reads a sentence forwards, beside that of one that reads it backwards.
+    """A sentence encoder: the last state of a forward LSTM joined with that of a backward LSTM.
+
+    Differs from the published code of EMAR and EA-EMR: names of relations are read by the encoder of sentences (EA-EMR
+    has a second one for them); LSTM cells are flax's `OptimizedLSTMCell`, with its initial values.
 
     Differs from the published code of EMAR and EA-EMR: names of relations are read by the encoder of sentences (EA-EMR
     has a second one for them); LSTM cells are flax's `OptimizedLSTMCell`, with its initial values.
 
     Attributes:
-      head: of the task; it reads the two states as a text encoder's reads the first token.
-      vocabulary: words.
-      dim: width of word vectors.
-      hidden: of each direction.
-      vectors: float32 `[words, dim]`, of the words; None = normal, of deviation 0.1.
-      train_vectors: they are parameters; else constants.
-      names: int32 `[classes, words]`, the words of the names of classes, -1 = none; None = they have no names.
-      features: inner tensors to return in `Aux.arrays`: `output`, what the head reads, `[batch, 1, dim]`.
-      dtype: of the computation.
+      head: Head of the task. It reads the two states as the `first` of an `EncodedText`.
+      vocabulary: Vocabulary of words, of which only the size is used.
+      dim: Width of word vectors.
+      hidden: Width of the state in each direction.
+      vectors: float32 `[words, dim]`, initial vectors of the words. None = normal with standard deviation 0.1.
+      train_vectors: Whether the word vectors are parameters. False = constants.
+      names: int32 `[classes, words]`, word ids of the class names, -1 for padding. None = classes have no names.
+      features: Inner tensors to return in `Aux.arrays`: `output`, the input of the head, `[batch, 1, dim]`.
+      dtype: Dtype of the computation.
     """
 
     head: TaskHead
@@ -98,24 +103,24 @@ class BiLSTM(Model):
 
     @nn.nowrap
     def _vectors(self, key: Any) -> Array:
-        """Those of all words before training."""
+        """Returns the word vectors before training."""
         if self.vectors is not None:
             return self.vectors.value()
         return 0.1 * jax.random.normal(key, (self.vocabulary.vocab_size, self.dim))
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
-        """An encoder remembers nothing."""
+        """Returns an empty state, since an encoder has no memory."""
         return EmptyState()
 
     @nn.nowrap
     def scores(self) -> VocabularyScores | ChoiceScores:
-        """What the head says of its targets."""
+        """Returns the object that scores targets given the output of the head."""
         return self.head.scores(None)
 
     @nn.nowrap
     def padding(self) -> int:
-        """Its vocabulary has none."""
+        """Returns 0, since the vocabulary has no padding."""
         return 0
 
     @nn.nowrap
@@ -125,12 +130,12 @@ class BiLSTM(Model):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """As many as the head has."""
+        """Returns the number of targets of a row, as the head says."""
         return self.head.num_targets(1)
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """What says which classes may be answered."""
+        """Returns the extras that say which classes may be answered."""
         return {name: extras[name] for name in ALLOWED if name in extras}
 
     def __call__(
@@ -146,15 +151,15 @@ class BiLSTM(Model):
         """Reads sentences, one a row.
 
         Args:
-          tokens: words.
-          state: of nothing.
-          start_of_document: every sentence stands alone.
-          mask: real words; None = all.
-          deterministic: without dropout.
-          extras: from `choose_extras`.
+          tokens: `[batch, length]`, word ids.
+          state: Empty state.
+          start_of_document: Ignored, since every sentence is read independently.
+          mask: Real words. None = all.
+          deterministic: Whether to run without dropout.
+          extras: Extras from `choose_extras`.
 
         Returns:
-          What the head gives, for `nll` and `log_probs`; the state; requested features.
+          The output of the head for `nll` and `log_probs`, the state, and requested features.
         """
         del start_of_document
         mask, extras = jnp.ones(tokens.shape, bool) if mask is None else mask, dict(extras or {})
@@ -168,7 +173,7 @@ class BiLSTM(Model):
         return output, state, Aux(arrays={name: read[:, None] for name in self.features})
 
     def encode(self, tokens: Int[Array, "batch length"], mask: Mask) -> Float[Array, "batch dim"]:
-        """What the head reads of sentences, `[batch, 2 hidden]`; 0 of one without words."""
+        """Encodes sentences as vectors `[batch, 2 hidden]`, 0 for a sentence without words."""
         table = self.table if self.train_vectors else self.held.value
         lengths = jnp.sum(mask, axis=1)
         x: Activations = jnp.take(table, jnp.where(mask, tokens, 0), axis=0).astype(self.dtype)
@@ -180,12 +185,12 @@ class BiLSTM(Model):
 
     @nn.nowrap
     def all_names(self) -> Bool[Array, " classes"]:
-        """For `name_vectors`: those of all classes."""
+        """Returns the argument of `name_vectors` that asks for the vectors of all classes."""
         assert self.names is not None
         return jnp.ones(self.names.shape[0], bool)
 
     def name_vectors(self, needed: Bool[Array, " classes"]) -> Float[Array, "classes dim"]:
-        """What the encoder makes of the names of classes, of which those that are not needed may be 0."""
+        """Encodes the names of the classes. Vectors of classes that are not `needed` may be 0."""
         words = self.words.value
         count = words.shape[0]
         if count <= AT_ONCE:
@@ -195,12 +200,12 @@ class BiLSTM(Model):
         ids = jnp.pad(order, (0, parts * AT_ONCE - count), constant_values=count).reshape(parts, AT_ONCE)
         width = 2 * self.hidden
 
-        def part(module: BiLSTM, _: None, some: Array) -> tuple[None, Array]:
-            wanted = jnp.take(needed, some, mode="fill", fill_value=False)
-            named_by = jnp.take(words, some, axis=0, mode="fill", fill_value=-1)
-            nothing = lambda module: jnp.zeros((AT_ONCE, width), module.dtype)
-            return None, nn.cond(wanted.any(), lambda m: m.encode(named_by, named_by >= 0), nothing, module)
+        def part(module: BiLSTM, _: None, numbers: Array) -> tuple[None, Array]:
+            wanted = jnp.take(needed, numbers, mode="fill", fill_value=False)
+            named_by = jnp.take(words, numbers, axis=0, mode="fill", fill_value=-1)
+            zeros = lambda module: jnp.zeros((AT_ONCE, width), module.dtype)
+            return None, nn.cond(wanted.any(), lambda m: m.encode(named_by, named_by >= 0), zeros, module)
 
-        every = {"variable_broadcast": ["params", "constants"], "split_rngs": {"params": False}}
-        found = nn.scan(part, **every)(self, None, ids)[1].reshape(-1, width)
-        return jnp.zeros((count, width), found.dtype).at[ids.reshape(-1)].set(found, mode="drop")
+        options = {"variable_broadcast": ["params", "constants"], "split_rngs": {"params": False}}
+        vectors = nn.scan(part, **options)(self, None, ids)[1].reshape(-1, width)
+        return jnp.zeros((count, width), vectors.dtype).at[ids.reshape(-1)].set(vectors, mode="drop")

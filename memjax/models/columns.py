@@ -1,4 +1,4 @@
-"""Columns of a progressive network: models side by side, each of which reads the layers of all before it."""
+"""Progressive networks: one model (column) for each task, which reads the layers of all columns before it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,37 @@ __all__ = ["Columns"]
 
 
 class Laterals(nn.Module):
-    """The connections into one column: a matrix from every layer of every column before it.
+    """The lateral connections into one column: a matrix from every layer of every column before it.
 
     Attributes:
-      dtype: of the computation.
+      dtype: Dtype of the computation.
     """
 
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, before: list[Mapping[str, Any]]) -> dict[str, Any]:
-        """What is added to the output of each layer: the sum over columns, whose layers are `before`."""
+        """Sums the lateral inputs of each layer over the columns `before`, given by their layers' outputs."""
         init = named(matrix_init(INIT_STDDEV), None, "embed")
 
-        def of(column: int, layer: str, output: Any) -> Any:
+        def project(column: int, layer: str, output: Any) -> Any:
             name = f"from_{column}_{layer.partition('/')[0]}"
             return nn.Dense(output.shape[-1], use_bias=False, kernel_init=init, dtype=self.dtype, name=name)(output)
 
-        parts = [{name: of(j, name, output) for name, output in one.items()} for j, one in enumerate(before)]
+        parts = [
+            {name: project(j, name, output) for name, output in outputs.items()} for j, outputs in enumerate(before)
+        ]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
 class Columns(Model):
-    """A progressive network (Rusu et al. 2016, https://arxiv.org/abs/1606.04671) of two columns and more.
+    """A progressive network (Rusu et al. 2016, https://arxiv.org/abs/1606.04671) of two or more columns.
+
+    Column k is a whole model with embeddings and head. Its layer l reads `h_{l-1}^k + sum_{j<k} U_l^{j->k} h_{l-1}^j`,
+    and its head reads such a sum of the last layers. Columns before the one that answers run without dropout, and no
+    gradient reaches them.
+
+    Differs from the paper: its adapters (a learned scale, a projection to fewer units, a rectifier) are one matrix.
 
     Column k is a model of its own, with embeddings and head, of which layer l reads
     `h_{l-1}^k + sum_{j<k} U_l^{j->k} h_{l-1}^j`; the head reads such a sum of the last layers. Columns before the one
@@ -50,9 +58,9 @@ class Columns(Model):
     Differs from the paper: its adapters (a learned scale, a projection to fewer units, a rectifier) are one matrix.
 
     Attributes:
-      columns: each with the feature `layer_<index>/output` of all its layers.
-      active: which answers; -1 = the last. Those behind it are not run.
-      dtype: of the computation.
+      columns: Models, each with the feature `layer_<index>/output` of all its layers.
+      active: Number of the column that answers. -1 = the last. Columns after it are not run.
+      dtype: Dtype of the computation.
     """
 
     columns: tuple[Model, ...]
@@ -61,7 +69,7 @@ class Columns(Model):
 
     @property
     def vocabulary(self) -> Any:
-        """That of its columns."""
+        """The vocabulary of the columns."""
         return self.columns[0].vocabulary
 
     def setup(self) -> None:
@@ -69,58 +77,58 @@ class Columns(Model):
 
     @property
     def asks_task(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Unless it has been told."""
+        """Whether the column that answers is still to be chosen."""
         return self.active < 0
 
     @property
     def head_place(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """In the newest column."""
+        """The names of the modules down to the head of the newest column."""
         return (f"columns_{len(self.columns) - 1}", *self.columns[-1].head_place)
 
     @property
     def last(self) -> int:
-        """The column that answers."""
+        """The number of the column that answers."""
         return self.active % len(self.columns)
 
     @nn.nowrap
     def of_task(self, index: int) -> Model:
-        """With the column of a task; with the last where there is none yet."""
+        """Returns the network that answers with the column of a task, or with the last where it has none yet."""
         return self.clone(active=min(index, len(self.columns) - 1))
 
     @nn.nowrap
     def scores(self) -> VocabularyScores | ChoiceScores:
-        """Those of the column that answers."""
+        """Returns the object that scores targets given the output of the column that answers."""
         return self.columns[self.last].scores()
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> Any:
-        """The state of every column that is run."""
+        """Returns the states of all columns that run."""
         return tuple(column.init_state(batch_size, dtype) for column in self.columns[: self.last + 1])
 
     @nn.nowrap
     def padding(self) -> int:
-        """Of all vocabularies."""
+        """Returns the number of parameters that only pad the vocabularies of all columns."""
         return sum(column.padding() for column in self.columns)
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """As a column's."""
+        """Returns the number of targets of a row, as for one column."""
         return self.columns[0].num_targets(length)
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """As a column's."""
+        """Returns the shapes of a batch of one segment, as for one column."""
         return self.columns[0].example(batch_size, length)
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """As a column's."""
+        """Returns those of a batch's extras that a column reads."""
         return self.columns[0].choose_extras(extras)
 
     def __call__(
         self, inputs: Any, state: Any, *, deterministic: bool = True, **named_arguments: Any
     ) -> tuple[Any, Any, Aux]:
-        """Reads one segment, as a column does."""
+        """Reads one segment with all columns up to the one that answers."""
         last = len(self.columns) - 1 if self.is_initializing() else self.last
         before, states, answer, aux = list[Any](), list[Any](), None, Aux()
         for number, column in enumerate(self.columns[: last + 1]):

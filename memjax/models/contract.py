@@ -1,12 +1,12 @@
-"""The model contract: what training, evaluation, generation and planning ask of a model, before work begins and in it.
+"""The model interface: the methods that training, evaluation, generation and planning call on any model.
 
-A model is a Linen module that reads one segment and hands the state of its memories back to the caller:
+A model is a Linen module that reads one segment and returns the state of its memories to the caller:
 
     state = model.init_state(rows)
     output, state, aux = model.apply(variables, inputs, state, start_of_document=..., mask=..., extras=...)
     nll = model.apply(variables, output, targets, weights, method="nll")
 
-`output` is whatever the model's head reads; nobody else looks into it.
+`output` is whatever the model's head reads. No other code looks into it.
 """
 
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ CAPABILITIES = {
     "mixes": ("takes memories over its output", "--evaluation.cache"),
     "stores_keys": ("shows the inner tensors of its layers", "datastore"),
 }
-"""capability of a model -> what it means, and the verb, option or function that asks for it"""
+"""Capability of a model -> its description, and the subcommand, option or function that needs it."""
 
 
 class Model(nn.Module):
-    """What every model is; it has no fields of its own, and each default says that a model lacks a thing.
+    """The base class of all models. It has no fields of its own, and by default a model has none of the capabilities.
 
     A subclass has the field `vocabulary`, `init_state` and `__call__`, and states its capabilities as class attributes:
 
@@ -42,16 +42,18 @@ class Model(nn.Module):
     * `translates`: it has `start_decoding(source, source_mask, segment_length)` and `decode`.
     * `resizes`: the memory of its `attention` may have another size than in training.
     * `mixes`: it has the field `mixtures`, and `token_log_probs`.
-    * `stores_keys`: inner tensors come out in `Aux.arrays` (`memjax.models.add_features`).
-    * `represents`: it is `represent(inputs, ...)`, whatever stands below its head, and `answer(represented, ...)`, the
-      head with the parameters `head/`.
-    * `asks_task`: it answers each task of a stream otherwise, and `of_task` says which; else it takes the last.
+    * `stores_keys`: it can return inner tensors in `Aux.arrays` (`memjax.models.add_features`).
+    * `represents`: it has `represent(inputs, ...)`, everything below its head, and `answer(represented, ...)`, the
+      head, whose parameters are under `head/`.
+    * `asks_task`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers as for
+      the last task.
     * `head_place`: names of the modules down to the head that learns.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
     * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).
-    * `num_memory_tokens`: learned rows in front of what it reads, which its attention reads and writes.
-    * `task_parameters`: beginnings of the paths of the parameters of one task; a model that goes on with another task
-      need not have, or find, them.
+    * `num_memory_tokens`: number of learned memory tokens that its attention reads and writes before the tokens of each
+      text.
+    * `task_parameters`: prefixes of the paths of parameters that belong to one task. A model that continues with
+      another task need not have or load them.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -73,44 +75,47 @@ class Model(nn.Module):
 
     @nn.nowrap
     def scores(self) -> VocabularyScores | ChoiceScores:
-        """What its output says of the targets."""
+        """Returns the object that scores targets given the model's output."""
         return VocabularyScores(self.vocabulary)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> Any:
-        """The state in which a document starts in every row; needs no parameters."""
+        """Returns the state with which every row starts a document. Needs no parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no init_state")
 
     @nn.nowrap
     def groups(self) -> tuple[tuple[int, int], ...]:
-        """(first layer, number of layers) of each group of its stack, 0 for a layer alone; () without a stack."""
+        """Returns the first layer and the number of layers of each group of the stack.
+
+        The number is 0 for a layer that is not in a group. Empty without a stack.
+        """
         return self.stack.groups() if self.has_stack else ()
 
     @nn.nowrap
     def scanned_groups(self) -> tuple[str, ...]:
-        """Names of the parameter groups with layers at axis 0."""
+        """Returns the names of the parameter groups whose arrays have the layers at axis 0."""
         return tuple(f"layers_{first}" for first, size in self.groups() if size)
 
     @nn.nowrap
     def replaced_parameters(self) -> tuple[str, ...]:
-        """Beginnings of the paths, by layer, of what an ordinary model has and memories have taken the place of."""
+        """Returns path prefixes of parameters that an ordinary model has and memories have replaced here, by layer."""
         layers: Any = self.stack.layers if self.has_stack else ()
         part = lambda index: f"stack/layer_{index:02d}/feed_forward/"
         return tuple(f"{part(i)}{name}/" for i, layer in enumerate(layers) for name in layer.feed_forward.replaced())
 
     @nn.nowrap
     def output_norm(self) -> str:
-        """Beginning of the path of the norm whose result its tied vocabulary scores; '' = it scores none."""
+        """Returns the path prefix of the norm before the tied vocabulary's scores. '' where there is none."""
         return ""
 
     @nn.nowrap
     def padding(self) -> int:
-        """Parameters that are padding of its vocabulary."""
+        """Returns the number of parameters that only pad the vocabulary."""
         return num_padding(self.vocabulary)
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Targets of a row of so many inputs."""
+        """Returns the number of targets of a row with `length` inputs."""
         return length
 
     @nn.nowrap
@@ -130,13 +135,13 @@ class Model(nn.Module):
 
     @nn.nowrap
     def of_task(self, index: int) -> Any:
-        """The model as it answers a task of a stream, by its place there: as it is, but with columns for tasks."""
+        """Returns the model that answers a task of a stream, given by its number. By default the model itself."""
         del index
         return self
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """Shapes of a batch of one segment."""
+        """Returns the shapes of a batch of one segment."""
         shape = lambda dtype, *sizes: jax.ShapeDtypeStruct((batch_size, *sizes), dtype)
         return Batch(
             inputs=shape(jnp.int32, length),
@@ -149,34 +154,35 @@ class Model(nn.Module):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of what it needs of a batch's extras."""
+        """Returns the shapes of the extras that the model needs in a batch."""
         return {}
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of a batch's extras that it takes.
+        """Returns those of a batch's extras that the model reads.
 
         Raises:
-          ValueError: the batch lacks one.
+          ValueError: The batch lacks one that it needs.
         """
         return {}
 
     @nn.nowrap
     def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
-        """Shapes of the state before the first token is decoded, in segments of `length` tokens."""
+        """Returns the shapes of the state before the first decoded token, in segments of `length` tokens."""
         self.require("decodes", "decode")
         return jax.eval_shape(lambda: self.init_decode_state(self.init_state(batch_size), length, batch_size))
 
     @nn.nowrap
     def require(self, capability: str, what: str = "") -> None:
-        """Refuses what the model cannot serve.
+        """Raises an error where the model lacks a capability.
 
         Args:
-          capability: of `CAPABILITIES`.
-          what: the verb or option that needs it; '' = the one there.
+          capability: Name of the capability, a key of `CAPABILITIES`.
+          what: Subcommand or option that needs it, for the message. '' = the one in `CAPABILITIES`.
 
         Raises:
-          ValueError: one line with the model, and the verbs and options that it serves.
+          ValueError: The model lacks the capability. The line names its class, and the subcommands and options that it
+            supports.
         """
         meaning, verb = CAPABILITIES[capability]
         if not getattr(self, capability):
@@ -187,7 +193,9 @@ class Model(nn.Module):
             )
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], weights: Float[Array, "batch targets"]) -> Sum:
-        """The training loss: nats of the targets with their weights, and the sum of the weights.
+        """Sums the training loss: the nats of the targets times their weights, and the sum of the weights.
+
+        A target with weight 0 has no effect on any gradient.
 
         Nothing of a target without weight reaches a gradient.
         """
@@ -196,17 +204,17 @@ class Model(nn.Module):
         return Sum((nats * weights).sum(), weights.sum())
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Nats of each target, at least float32."""
+        """Returns the nats of each target, at least float32."""
         return self.scores().token_nll(output, targets)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Log-probabilities of all tokens, or of all choices, at least float32."""
+        """Returns the log-probabilities of all tokens, or of all choices, at least float32."""
         return self.scores().log_probs(output)
 
     def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Scores of all tokens, or of all choices."""
+        """Returns the scores of all tokens, or of all choices."""
         return self.scores().logits(output)
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Output weights of the ids."""
+        """Returns the output weights of some token ids."""
         return self.vocabulary.embed_output(ids)

@@ -1,4 +1,4 @@
-"""Trained models that return more: inner tensors, and memories laid over the output."""
+"""Changes to trained models: returning inner tensors, and mixing output memories into their predictions."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -14,7 +14,10 @@ Encoded = TypeVar("Encoded", LanguageModel, TextEncoder)
 
 
 def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
-    """The model with more memories at the output site, and with the features that they ask a store with.
+    """Adds output memories to a model, and the inner tensors with which they query a datastore.
+
+    The variables stay those of the model. They are grouped anew where a feature takes a layer out of its scanned group:
+    see `regroup`.
 
     Its variables are those of the model, grouped anew where a feature takes a layer out of its scanned group: see
     `regroup`.
@@ -28,27 +31,28 @@ def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
       ('layer_02/feed_forward_input_normed',)
 
     Raises:
-      ValueError: a model that takes no memory over its output.
+      ValueError: The model does not support output memories.
     """
     model.require("mixes", "add_mixtures")
-    named = [memory.feature for memory in mixtures]
-    full = [_full_name(feature, len(model.stack.layers)) for feature in named]
-    mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full, strict=True))
-    model = add_features(model, *filter(None, full))
+    names = [memory.feature for memory in mixtures]
+    full_names = [_full_name(feature, len(model.stack.layers)) for feature in names]
+    mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full_names, strict=True))
+    model = add_features(model, *filter(None, full_names))
     return model.clone(mixtures=(*model.mixtures, *mixtures))
 
 
 def add_features(model: Encoded, *features: str) -> Encoded:
-    """The model that also returns these inner tensors, under the names `layer_<index>/<tap>`; see `add_mixtures`.
+    """Returns a model that also returns these inner tensors in `Aux.arrays`, under full names `layer_<index>/<tap>`.
 
     Args:
-      model: any, also a text encoder.
-      features: `layer_<index>/<tap>`, also with a negative index, or `output`, `output_normed`.
+      model: Language model or text encoder.
+      features: Names of tensors, `layer_<index>/<tap>` (a negative index counts from the last layer), `output` or
+        `output_normed`.
     """
-    full = [_full_name(feature, len(model.stack.layers)) for feature in features]
+    full_names = [_full_name(feature, len(model.stack.layers)) for feature in features]
     inner = {*(_full_name(feature, len(model.stack.layers)) for feature in model.stack.features)}
-    inner |= {name for name in full if name.startswith("layer_")}
-    outer = {*model.features, *(name for name in full if not name.startswith("layer_"))}
+    inner |= {name for name in full_names if name.startswith("layer_")}
+    outer = {*model.features, *(name for name in full_names if not name.startswith("layer_"))}
     unknown = outer - {"output", "output_normed"}
     if unknown:
         allowed = "layer_<index>/<tap>, output, output_normed"
@@ -57,18 +61,23 @@ def add_features(model: Encoded, *features: str) -> Encoded:
 
 
 def regroup(variables: Mapping[str, Any], model: Encoded, other: Encoded) -> dict[str, Any]:
-    """The variables of `model` as `other` holds them, which has the same layers in other groups.
+    """Rearranges the variables of `model` for `other`, which has the same layers in other groups.
 
-    Layers with another memory size are the matter of `memjax.training.variables.fitting`.
+    For layers with another memory size see `memjax.training.variables.fitting`.
     """
     before, after = model.groups(), other.groups()
     if before == after:
         return dict(variables)
-    return {name: join_collection(split_collection(one, before), after) for name, one in variables.items()}
+    return {
+        name: join_collection(split_collection(collection, before), after) for name, collection in variables.items()
+    }
 
 
 def _full_name(feature: str, num_layers: int) -> str:
-    """`layer_-1/output` -> `layer_02/output`, for three layers; what is no layer's stays."""
+    """Completes the name of a layer's tensor: `layer_-1/output` -> `layer_02/output` for three layers.
+
+    Other names stay as they are.
+    """
     layer, slash, tap = feature.partition("/")
     index = layer.removeprefix("layer_")
     if not slash or not index.lstrip("-").isdigit() or not -num_layers <= int(index) < num_layers:

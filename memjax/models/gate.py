@@ -1,4 +1,4 @@
-"""A gate on what a head reads, computed of the same text or vector by a network of its own (ANML).
+"""A gate on the input of a head, computed from the same text or vector by a second network (ANML).
 
 Beaulieu et al., "Learning to Continually Learn", ECAI 2020, https://arxiv.org/abs/2002.09571; for text Holla, Mishra,
 Yannakoudakis and Shutova, "Meta-Learning with Sparse Experience Replay for Lifelong Language Learning", 2020,
@@ -16,19 +16,19 @@ from memjax.models.heads import dense
 __all__ = ["GATE", "GATE_ENCODER", "Gate"]
 
 GATE, GATE_ENCODER = "gate/", "gate/encoder/"
-"""beginnings of the paths of the parameters of a gate, and of the encoder in it"""
+"""Path prefixes of the parameters of a gate, and of the encoder in it."""
 
 
 class Gate(nn.Module):
-    """`sigmoid(W2 relu(W1 f + b1) + b2)`, where `f` is what a second encoder makes of the input.
+    """A gate `sigmoid(W2 relu(W1 f + b1) + b2)`, where `f` are the features of the input from a second encoder.
 
     Attributes:
-      width: of what it multiplies.
-      hidden: width of its hidden layer.
-      encoder: a text encoder without head, of the same kind as the one it stands beside; None = `f` is the input, a
-        vector that a frozen encoder has made.
-      initializer: of its matrices, one of `memjax.models.heads.INITS`.
-      dtype: of the computation.
+      width: Width of the tensor that the gate multiplies.
+      hidden: Width of the gate's hidden layer.
+      encoder: Text encoder without head, of the kind of the model's own encoder. None = `f` is the input itself, a
+        vector that a frozen encoder has computed.
+      initializer: Initial values of the matrices, one of `memjax.models.heads.INITS`.
+      dtype: Dtype of the computation.
     """
 
     width: int
@@ -42,11 +42,11 @@ class Gate(nn.Module):
         self.second = dense(self.width, self.dtype, initializer=self.initializer)
 
     def __call__(self, inputs: Array, **read: Any) -> Float[Array, "batch width"]:
-        """Factors from 0 to 1.
+        """Computes factors from 0 to 1.
 
         Args:
-          inputs: of the model, one text or vector a row.
-          **read: further arguments of the encoder's `represent`; it has no dropout.
+          inputs: Inputs of the model, one text or vector a row.
+          **read: Further arguments of the encoder's `represent`. It runs without dropout.
         """
         features = inputs if self.encoder is None else self.encoder.represent(inputs, **read)[0].first
         return nn.sigmoid(self.second(nn.relu(self.first(features.astype(self.dtype)))))

@@ -1,11 +1,12 @@
-"""Multilayer perceptrons: vectors of numbers in, the head of a task out.
+"""Multilayer perceptrons, which read vectors of numbers and end in the head of a task.
 
 Rumelhart, Hinton and Williams, "Learning representations by back-propagating errors", Nature 323, 1986,
 https://doi.org/10.1038/323533a0; with the rectifiers of Glorot, Bordes and Bengio, "Deep Sparse Rectifier Neural
 Networks", AISTATS 2011, https://proceedings.mlr.press/v15/glorot11a.html.
 
-It has the interface of a text encoder: `output, state, aux = model(vectors, state, ...)`, then `nll(output, targets,
-weights)` and `log_probs(output)`. So what trains, scores and replays texts does so with pixels and cached features.
+A perceptron has the interface of a text encoder: `output, state, aux = model(vectors, state, ...)`, then `nll(output,
+targets, weights)` and `log_probs(output)`. So the code that trains, scores and replays texts also handles pixels and
+cached features.
 """
 
 import dataclasses
@@ -28,27 +29,31 @@ __all__ = ["Perceptron"]
 
 
 class NoVocabulary(NamedTuple):
-    """Of a model that reads no tokens."""
+    """A stand-in for the vocabulary of a model that reads no tokens."""
 
     vocab_size: int = 0
 
 
 class Perceptron(Model):
-    """Dense layers with rectifiers and dropout, and the head of a task.
+    """Dense layers with rectifiers and dropout, followed by the head of a task.
+
+    A row is one vector. The `length` of a batch is its width, and entries that the mask leaves out read as 0.
+
+    Differs from the paper or its code: rectifiers instead of sigmoids; biases start at 0.
 
     A row is one vector: `length` of a batch is its width, and what the mask leaves out reads as 0.
 
     Differs from the paper or its code: rectifiers instead of sigmoids; biases begin at 0.
 
     Attributes:
-      head: of the task; it reads the last hidden layer as a text encoder's reads the first token.
-      widths: of the hidden layers; () = the head reads the vector itself.
-      dropout: rate on the hidden layers.
-      initializer: of their matrices, one of `memjax.models.heads.INITS`.
-      features: what to return in `Aux.arrays`, `[batch, 1, width]`: `output`, the last hidden layer, or
+      head: Head of the task. It reads the last hidden layer as the `first` of an `EncodedText`.
+      widths: Widths of the hidden layers. () = the head reads the vector itself.
+      dropout: Dropout rate on the hidden layers.
+      initializer: Initial values of the hidden layers' matrices, one of `memjax.models.heads.INITS`.
+      features: Inner tensors to return in `Aux.arrays`, `[batch, 1, width]`: `output` for the last hidden layer, or
         `layer_<two digits>/output`.
-      gate: on what the head reads, or None.
-      dtype: of the computation.
+      gate: Gate on the input of the head. None = no gate.
+      dtype: Dtype of the computation.
     """
 
     head: TaskHead
@@ -71,17 +76,17 @@ class Perceptron(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
-        """A perceptron remembers nothing."""
+        """Returns an empty state, since a perceptron has no memory."""
         return EmptyState()
 
     @nn.nowrap
     def scores(self) -> VocabularyScores | ChoiceScores:
-        """What the head says of its targets."""
+        """Returns the object that scores targets given the output of the head."""
         return self.head.scores(None)
 
     @nn.nowrap
     def padding(self) -> int:
-        """It has no vocabulary."""
+        """Returns 0, since there is no vocabulary to pad."""
         return 0
 
     @nn.nowrap
@@ -91,18 +96,18 @@ class Perceptron(Model):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """As many as the head has."""
+        """Returns the number of targets of a row, as the head says."""
         return self.head.num_targets(1)
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """Shapes of a batch of vectors."""
+        """Returns the shapes of a batch of vectors."""
         inputs: Any = jax.ShapeDtypeStruct((batch_size, length), jnp.float32)
         return dataclasses.replace(super().example(batch_size, length), inputs=inputs)
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """The classes that may be answered, where a batch says so."""
+        """Returns the extras that say which classes may be answered, where a batch has them."""
         return {name: extras[name] for name in ALLOWED if name in extras}
 
     def __call__(
@@ -119,16 +124,16 @@ class Perceptron(Model):
         """Reads vectors, one a row.
 
         Args:
-          vectors: any numbers.
-          state: of nothing.
-          start_of_document: every vector stands alone.
-          mask: entries that are there; None = all.
-          deterministic: without dropout.
-          extras: from `choose_extras`.
-          side: `side(layer)` is added to the output of each hidden layer, behind its feature.
+          vectors: `[batch, width]`, any numbers.
+          state: Empty state.
+          start_of_document: Ignored, since every vector is read independently.
+          mask: Entries of the vectors to read. None = all.
+          deterministic: Whether to run without dropout.
+          extras: Extras from `choose_extras`.
+          side: Function from a layer's index to the tensor that is added to its output, after its feature is taken.
 
         Returns:
-          What the head gives, for `nll` and `log_probs`; the state; requested features.
+          The output of the head for `nll` and `log_probs`, the state, and requested features.
         """
         del start_of_document
         read, aux = self.represent(vectors, mask=mask, deterministic=deterministic, extras=extras, side=side)
@@ -143,20 +148,23 @@ class Perceptron(Model):
         extras: Mapping[str, Any] | None = None,
         side: Side | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """What the head reads, behind the gate; requested features before it. Arguments as in `__call__`."""
-        given = vectors if mask is None else jnp.where(mask, vectors, 0)
-        hidden = constrain(given.astype(self.dtype), "batch", None)
+        """Computes the input of the head after the gate, and requested features before it.
+
+        See `__call__` for the arguments.
+        """
+        masked = vectors if mask is None else jnp.where(mask, vectors, 0)
+        hidden = constrain(masked.astype(self.dtype), "batch", None)
         tensors: dict[str, Any] = {}
         for index, layer in enumerate(self.layers):
             hidden = self.drop(nn.relu(layer(hidden)), deterministic=deterministic)
             tensors[f"layer_{index:02d}/output"] = hidden
             hidden = hidden if side is None else hidden + side(index)[:, 0]
         tensors["output"] = hidden
-        there = jnp.ones((len(vectors), 1), bool) if mask is None else mask.any(axis=1, keepdims=True)
-        read = hidden if self.gate is None else hidden * self.gate(given)
-        text = EncodedText(read[:, None], read, there, extras or {})
+        is_present = jnp.ones((len(vectors), 1), bool) if mask is None else mask.any(axis=1, keepdims=True)
+        read = hidden if self.gate is None else hidden * self.gate(masked)
+        text = EncodedText(read[:, None], read, is_present, extras or {})
         return text, Aux(arrays={name: tensors[name][:, None] for name in self.features})
 
     def answer(self, read: EncodedText, deterministic: bool = True) -> Any:
-        """What the head gives of what it reads."""
+        """Applies the head."""
         return self.head(read, deterministic)

@@ -1,8 +1,8 @@
-"""Heads whose scores are similarities: of what an encoder reads and a vector of every class.
+"""Heads that score the similarity between an encoded text and a vector of every class.
 
-The vectors are learned, or are what the encoder makes of the names of the classes. The answers that may be given are
-those of the extras (`CLASSES`), of which those that training has not read yet are left out where a row says so
-(`SEEN_ONLY`), or in all rows. What may not be answered scores -inf.
+The class vectors are learned, or are encoded from the names of the classes. The extra `CLASSES` says which classes may
+be answered. Classes that training has not read yet are excluded in rows where the extra `SEEN_ONLY` is set, or in all
+rows. A class that may not be answered scores -inf.
 """
 
 import dataclasses
@@ -20,29 +20,29 @@ from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScores
 __all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScores", "SimilarityHead", "align", "similarities"]
 
 NAMES = "names"
-"""in `EncodedText.extras`: `[classes, dim]`, what the encoder makes of the names of the classes"""
+"""Key of `EncodedText.extras` for the encoded names of the classes, `[classes, dim]`."""
 VECTORS = "vectors"
-"""the parameter of a head with the vectors of the classes, `[classes, dim]`"""
+"""Name of the head's parameter with the class vectors, `[classes, dim]`."""
 ALIGNMENT = "alignment"
-"""in the constants of a head: a linear map of what is read and of the vectors, which no update writes"""
+"""Name of a linear map in the head's constants, applied to encoded texts and class vectors. No update changes it."""
 NO_ANSWER_NATS = 1e4
-"""of a target that may not be answered: no probability, and yet a number"""
+"""Nats of a target that may not be answered. It stands for probability 0, and is finite."""
 SMALLEST = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class RankingScores(ChoiceScores):
-    """Scores of classes, -inf where they may not be answered; evaluation sees a softmax over the others.
+    """Scores of classes, -inf where they may not be answered. Evaluation applies a softmax to the others.
 
     Attributes:
-      margin: of the training loss, the mean over the other classes of `max(0, margin - score of the target + theirs)`
-        (Wang et al. 2019); 0 = softmax. A row without another class learns nothing.
+      margin: Margin of the training loss, the mean over the other classes of `max(0, margin - score of the target +
+        their score)` (Wang et al. 2019). 0 = softmax cross-entropy. A row without another class has loss 0.
     """
 
     margin: float = 0.0
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
-        """The loss of each target for training."""
+        """Returns the training loss of each target."""
         if not self.margin:
             return super().nll(output, targets, scored)
         output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
@@ -55,31 +55,32 @@ class RankingScores(ChoiceScores):
         return jnp.sum(lost, axis=-1) / jnp.maximum(jnp.sum(others, axis=-1), 1)
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Nats of each target, at least float32; 0 for one of -1."""
+        """Returns the nats of each target, at least float32. 0 for a target of -1."""
         choices = jnp.maximum(targets, 0)[..., None]
         allowed = jnp.isfinite(jnp.take_along_axis(output, choices, axis=-1)[..., 0])
         nats = token_cross_entropy(_some(output), jnp.where(allowed, targets, -1))
         return jnp.where(allowed | (targets < 0), nats, NO_ANSWER_NATS)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Log-probabilities of all choices for each target, at least float32."""
+        """Returns the log-probabilities of all choices for each target, at least float32."""
         return jnp.maximum(super().log_probs(_some(output)), -NO_ANSWER_NATS)
 
 
 class SimilarityHead(ClassHead):
-    """The class whose vector is most similar.
+    """A head that answers with the class whose vector is most similar to the encoded text.
 
     Attributes:
-      similarity: "dot" products, or "cosine".
-      scale: multiplies similarities.
-      margin: of the training loss (`RankingScores`); 0 = softmax.
-      named: the vectors are what the encoder makes of the names of the classes (`NAMES`); else they are learned.
-      keeps_seen: it notes which classes training has read (`SEEN`, which a learner keeps).
-      masks_unseen: no row may be answered with another class; else those alone that say so.
-      aligned: a linear map stands before the similarity, of what is read and of the vectors; it begins as the
-        identity, and a learner may change it.
-      dropout: rate on what is read.
-      dtype: of the computation.
+      similarity: Kind of similarity: "dot" product or "cosine".
+      scale: Factor of the similarities.
+      margin: Margin of the training loss, see `RankingScores`. 0 = softmax cross-entropy.
+      named: Whether the class vectors are encoded from the names of the classes (`NAMES`). False = they are learned.
+      keeps_seen: Whether the head records which classes training has read (`SEEN`, updated by a learner).
+      masks_unseen: Whether classes that training has not read are excluded in all rows. False = only in rows that say
+        so.
+      aligned: Whether a linear map is applied to encoded texts and class vectors first. It starts as the identity, and
+        a learner may change it.
+      dropout: Dropout rate on the encoded text.
+      dtype: Dtype of the computation.
     """
 
     similarity: Literal["dot", "cosine"] = "dot"
@@ -94,13 +95,13 @@ class SimilarityHead(ClassHead):
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> RankingScores:
-        """Of classes."""
+        """Returns the object that scores targets given class scores."""
         del vocabulary
         return RankingScores(self.margin)
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Scores of the classes; -inf of those that may not be answered."""
+        """Computes the scores of the classes, -inf where they may not be answered."""
         read = nn.Dropout(self.dropout)(text.first, deterministic=deterministic)
         dim = read.shape[-1]
         if self.named:
@@ -111,8 +112,8 @@ class SimilarityHead(ClassHead):
         if self.aligned:
             kernel, bias = named(jnp.eye, None, None), named(jnp.zeros, None)
             start = lambda: {"kernel": kernel(dim), "bias": bias(dim)}
-            held = self.variable("constants", ALIGNMENT, start).value
-            read, vectors = align(held, read), align(held, vectors)
+            alignment = self.variable("constants", ALIGNMENT, start).value
+            read, vectors = align(alignment, read), align(alignment, vectors)
         scores = self.scale * similarities(read.astype(self.dtype), vectors.astype(self.dtype), self.similarity)
         if self.keeps_seen or self.masks_unseen:
             seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool).value
@@ -125,7 +126,7 @@ class SimilarityHead(ClassHead):
 def similarities(
     read: Float[Array, "batch dim"], vectors: Float[Array, "classes dim"], kind: str
 ) -> Float[Array, "batch classes"]:
-    """Products, or cosines, of all pairs.
+    """Computes the dot products or cosines of all pairs of texts and classes.
 
     Example:
       >>> similarities(jnp.array([[3.0, 4.0]]), jnp.array([[2.0, 0.0], [6.0, 8.0]]), "cosine").round(3).tolist()
@@ -138,25 +139,25 @@ def similarities(
 
 
 def align(alignment: Mapping[str, Any], x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:
-    """The linear map of `ALIGNMENT`."""
+    """Applies the linear map `ALIGNMENT`."""
     return x @ alignment["kernel"].astype(x.dtype) + alignment["bias"].astype(x.dtype)[None]
 
 
 def may_be_answered(
     extras: Mapping[str, Array], seen: Bool[Array, " classes"], masks_unseen: bool, shape: tuple[int, ...]
 ) -> Bool[Array, "batch classes"]:
-    """The classes that each row may be answered with."""
+    """Returns which classes each row may be answered with."""
     allowed = jnp.ones(shape, bool)
     if CLASSES in extras:
         allowed = extras[CLASSES] | ~extras[CLASSES].any(axis=1, keepdims=True)
     only = extras.get(SEEN_ONLY, jnp.zeros(shape[0], bool)) | masks_unseen
-    kept = allowed & (seen[None] | ~only[:, None])
+    answerable = allowed & (seen[None] | ~only[:, None])
     if FALLBACK in extras:
-        alone = only & (jnp.sum(kept, axis=1) <= 1)
-        kept = jnp.where((alone & extras[FALLBACK].any(axis=1))[:, None], extras[FALLBACK], kept)
-    return kept
+        alone = only & (jnp.sum(answerable, axis=1) <= 1)
+        answerable = jnp.where((alone & extras[FALLBACK].any(axis=1))[:, None], extras[FALLBACK], answerable)
+    return answerable
 
 
 def _some(output: Array) -> Array:
-    """Zeros for a row that nothing may answer: a softmax over nothing is no number."""
+    """Replaces a row of only -inf by zeros, since a softmax over nothing is not a number."""
     return jnp.where(jnp.isfinite(output).any(axis=-1, keepdims=True), output, 0)
