@@ -45,8 +45,8 @@ class Model(nn.Module):
     * `stores_keys`: it can return inner tensors in `Aux.arrays` (`memjax.models.add_features`).
     * `represents`: it has `represent(inputs, ...)`, everything below its head, and `answer(represented, ...)`, the
       head, whose parameters are under `head/`.
-    * `asks_task`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers as for
-      the last task.
+    * `asks_task`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers as
+      for the last task.
     * `head_place`: names of the modules down to the head that learns.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
     * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).
