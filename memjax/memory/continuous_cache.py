@@ -1,7 +1,7 @@
-"""Continuous cache: the hidden states of recent tokens, each with the token that came after it.
+"""Continuous cache: pairs of recent hidden states and the tokens that followed, as candidates for the next token.
 
 Grave, Joulin, Usunier 2017, "Improving Neural Language Models with a Continuous Cache",
-https://arxiv.org/abs/1612.04426. Nothing is learned: the cache is laid over a trained model when it is evaluated or
+https://arxiv.org/abs/1612.04426. Nothing is learned: the cache is added to a trained model when it is evaluated or
 generates.
 """
 
@@ -32,11 +32,11 @@ class ContinuousCacheState:
 
     Attributes:
       hidden: `[batch, memory, dim]`, remembered hidden states.
-      tokens: int32 `[batch, memory]`, the token after each hidden state.
-      valid: bool `[batch, memory]`.
-      cursor: int32 `[batch]`, the slot that is written next: the oldest one.
-      pending: `[batch, dim]`, the last hidden state; the token after it has not been read yet.
-      pending_valid: bool `[batch]`.
+      tokens: int32 `[batch, memory]`, token after each hidden state.
+      valid: bool `[batch, memory]`, slots that hold a pair.
+      cursor: int32 `[batch]`, slot that is written next. It holds the oldest pair.
+      pending: `[batch, dim]`, last hidden state, whose next token has not been read yet.
+      pending_valid: bool `[batch]`, rows with a pending hidden state.
     """
 
     hidden: Leaf
@@ -48,12 +48,12 @@ class ContinuousCacheState:
 
 
 class Entries(NamedTuple):
-    """The pairs that reading a segment completes: at each token the hidden state before it, and the token.
+    """Pairs that are completed by reading a segment: each token, and the hidden state before it.
 
     Attributes:
-      hidden: `[batch, length, dim]`.
-      tokens: int32 `[batch, length]`.
-      valid: bool `[batch, length]`; False at padding and at a document's first token, which has nothing before it.
+      hidden: `[batch, length, dim]`, hidden state before each token.
+      tokens: int32 `[batch, length]`, tokens of the segment.
+      valid: bool `[batch, length]`, False at padding and at the first token of a document, which has no pair.
     """
 
     hidden: Any
@@ -65,7 +65,7 @@ class Entries(NamedTuple):
 def reset(
     state: ContinuousCacheState, start_of_document: Rows, *, across_documents: bool = False
 ) -> ContinuousCacheState:
-    """What rows with `start_of_document` read: nothing, or, across documents, all but the state that is pending."""
+    """Empties the cache of rows that start a document, or, across documents, drops their pending hidden state only."""
     empty = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
     if across_documents:
         return dataclasses.replace(state, pending=empty.pending, pending_valid=empty.pending_valid)
@@ -76,9 +76,9 @@ def reset(
 def complete(
     state: ContinuousCacheState, hidden: Activations, tokens: Int[Array, "batch length"], mask: Mask
 ) -> Entries:
-    """The pairs `(h_{t-1}, x_t)` of a segment; the first takes its hidden state from the segment before.
+    """Returns the pairs `(h_{t-1}, x_t)` of a segment. The first has its hidden state from the segment before.
 
-    Rounded to the dtype of the state, so that a segment at once equals its tokens one by one.
+    Hidden states are rounded to the dtype of the state, so that a segment at once equals its tokens one by one.
     """
     hidden = jax.lax.stop_gradient(hidden.astype(state.hidden.dtype))
     before = jnp.concatenate([state.pending[:, None], hidden[:, :-1]], axis=1)
@@ -91,29 +91,29 @@ def complete(
 def read(
     queries: Activations, state: ContinuousCacheState, entries: Entries, *, similarity: str
 ) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
-    """Similarities of every hidden state to the `memory` pairs completed last, and the tokens of all pairs.
+    """Compares every hidden state with the last `memory` completed pairs, and returns similarities and tokens.
 
-    Pair `(h_i, x_{i+1})` is seen from the position of `x_{i+1}` on, where the token after that is predicted.
+    Pair `(h_i, x_{i+1})` is seen from the position of `x_{i+1}` on, which predicts the token after it.
 
     Args:
-      queries: The hidden states of the segment.
-      state: Before the segment.
-      entries: Of the segment.
-      similarity: See `similarities`.
+      queries: Hidden states of the segment.
+      state: State before the segment.
+      entries: Pairs of the segment.
+      similarity: Kind of similarity, see `similarities`.
 
     Returns:
-      Scores, -inf where a pair is not seen; tokens; candidates are the slots of the ring and then those of the segment.
+      Scores, -inf where a pair is not seen, and tokens. Candidates are the slots of the ring, then the segment's pairs.
     """
     memory, length = state.valid.shape[1], entries.valid.shape[1]
     count = jnp.cumsum(entries.valid.astype(jnp.int32), axis=1)  # pairs completed in the segment up to each token
     ages = ring_ages(state.cursor, memory)[:, None, :] + count[:, :, None]
-    seen = state.valid[:, None] & (ages < memory)
+    slot_visible = state.valid[:, None] & (ages < memory)
     behind = count[:, :, None] - count[:, None, :]
     earlier = jnp.tril(jnp.ones((length, length), bool))[None]
-    seen_here = entries.valid[:, None] & earlier & (behind < memory)
+    segment_visible = entries.valid[:, None] & earlier & (behind < memory)
 
     scores = [similarities(queries, keys, similarity) for keys in (state.hidden, entries.hidden)]
-    visible = jnp.concatenate([seen, seen_here], axis=-1)
+    visible = jnp.concatenate([slot_visible, segment_visible], axis=-1)
     tokens = jnp.concatenate([state.tokens, entries.tokens], axis=1)[:, None]
     return jnp.where(visible, jnp.concatenate(scores, axis=-1), -jnp.inf), tokens
 
@@ -122,7 +122,9 @@ def read(
 def similarities(
     queries: Activations, keys: Float[Array, "batch memory dim"], kind: str
 ) -> Float[Array, "batch length memory"]:
-    """'dot' `q k`, 'cosine' `q k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2` of all pairs, at least float32.
+    """Compares all hidden states: 'dot' `q k`, 'cosine' `q k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2`.
+
+    The result is at least float32.
 
     Example:
       >>> q, k = jnp.array([[[3.0, 0.0]]]), jnp.array([[[2.0, 0.0], [0.0, 5.0]]])
@@ -143,37 +145,37 @@ def similarities(
 
 @operation
 def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, mask: Mask) -> ContinuousCacheState:
-    """Overwrites the oldest pairs with those of a segment, and keeps its last hidden state as pending.
+    """Overwrites the oldest pairs with those of a segment, and stores its last hidden state as pending.
 
     Args:
-      state: Before the segment.
-      entries: Of the segment; those that are not valid take no slot.
-      hidden: Of the segment.
-      mask: Its real tokens.
+      state: State before the segment.
+      entries: Pairs of the segment. Pairs that are not valid take no slot.
+      hidden: `[batch, length, dim]`, hidden states of the segment.
+      mask: bool `[batch, length]`, real tokens of the segment.
     """
     memory, length = state.valid.shape[1], mask.shape[1]
     count = jnp.cumsum(entries.valid.astype(jnp.int32), axis=1)
     total = count[:, -1:]
     # The last `memory` of them, each in the slot it would reach; the others go beyond the end and are dropped.
-    kept = entries.valid & (count > total - memory)
+    stored = entries.valid & (count > total - memory)
     beyond = memory + jnp.arange(length, dtype=jnp.int32)[None]
-    places = jnp.where(kept, (state.cursor[:, None] + count - 1) % memory, beyond)
+    slots = jnp.where(stored, (state.cursor[:, None] + count - 1) % memory, beyond)
     put = jax.vmap(lambda ring, new, at: ring.at[at].set(new, mode="drop", unique_indices=True))
     last = jnp.max(jnp.where(mask, jnp.arange(length, dtype=jnp.int32)[None], 0), axis=1)
     newest = jax.lax.stop_gradient(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
-    some = mask.any(axis=1)
+    has_tokens = mask.any(axis=1)
     return ContinuousCacheState(
-        hidden=put(state.hidden, entries.hidden, places),
-        tokens=put(state.tokens, entries.tokens.astype(jnp.int32), places),
-        valid=put(state.valid, entries.valid, places),
+        hidden=put(state.hidden, entries.hidden, slots),
+        tokens=put(state.tokens, entries.tokens.astype(jnp.int32), slots),
+        valid=put(state.valid, entries.valid, slots),
         cursor=(state.cursor + total[:, 0]) % memory,
-        pending=jnp.where(some[:, None], newest.astype(state.pending.dtype), state.pending),
-        pending_valid=state.pending_valid | some,
+        pending=jnp.where(has_tokens[:, None], newest.astype(state.pending.dtype), state.pending),
+        pending_valid=state.pending_valid | has_tokens,
     )
 
 
 class ContinuousCache(OutputMemory):
-    """Continuous cache (Grave et al. 2017, https://arxiv.org/abs/1612.04426), a memory at the output site.
+    """Continuous cache (Grave et al. 2017, https://arxiv.org/abs/1612.04426), a memory behind the last hidden state.
 
     What is stored: pairs of a last hidden state and the token that was read after it. When written: at every token,
     which completes the pair of the token before. What is differentiable: nothing that is remembered, and nothing is
@@ -190,26 +192,27 @@ class ContinuousCache(OutputMemory):
 
     `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
 
-    Metrics: `continuous_cache/pairs`, how many are seen; `continuous_cache/effective_pairs`, the share of them that
-    their weights are spread over (1 / pairs = the most similar one alone: the scale is too high for the hidden states).
+    Metrics: `continuous_cache/pairs`, the number of pairs that are seen. `continuous_cache/effective_pairs`, how evenly
+    the weights are spread over them. It is 1 / pairs if only the most similar one counts: the scale is then too high
+    for the hidden states.
 
     Attributes:
       dim: Width of the hidden states.
-      memory_length: Pairs.
-      mixing: 'linear' or 'global'.
-      similarity: 'dot', 'cosine' or 'negative_squared_l2'.
+      memory_length: Number of pairs.
+      mixing: Mixture with the model's distribution: 'linear' or 'global'.
+      similarity: Similarity of hidden states: 'dot', 'cosine' or 'negative_squared_l2'.
       interpolation_weight: Share of the cache in linear mixing, 0 to 1.
-      scale: Multiplies similarities, whose size is that of the hidden states: tune it; 0 = all pairs count the same.
-      offset: Added to scores in global mixing.
-      across_documents: Keep the pairs of earlier documents.
-      dtype: Of the computation that the hidden states come from.
+      scale: Factor of the similarities, which grow with the hidden states: tune it. 0 weighs all pairs equally.
+      offset: Summand of the scores in global mixing.
+      across_documents: Whether to keep the pairs of earlier documents.
+      dtype: Dtype of the computation of the hidden states.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = ContinuousCache(dim=8, memory_length=4), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool), "tokens": jnp.array([[5, 6, 7, 5]])}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool), "tokens": jnp.array([[5, 6, 7, 5]])}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.scores.shape, y.tokens.shape, state.tokens
       ((1, 4, 8), (1, 1, 8), Array([[6, 7, 5, 0]], dtype=int32))
     """
@@ -225,11 +228,11 @@ class ContinuousCache(OutputMemory):
     dtype: Any = jnp.float32
 
     inputs = ("tokens",)
-    """what the model gives beside the contract's arguments"""
+    """Names of the further arguments of `__call__` and `decode`."""
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> ContinuousCacheState:
-        """A cache in which a document starts; `dtype` is that of the stored hidden states."""
+        """Makes a cache in which a document starts, with hidden states of `dtype`."""
         self._check()
         return ContinuousCacheState(
             hidden=jnp.zeros((batch_size, self.memory_length, self.dim), dtype),
@@ -254,10 +257,10 @@ class ContinuousCache(OutputMemory):
 
         Args:
           x: Last hidden states.
-          state: Before the segment.
-          start_of_document: As the contract says.
-          tokens: The tokens that were read.
-          mask: Real tokens.
+          state: State before the segment.
+          start_of_document: bool `[batch]`, rows that start a document.
+          tokens: int32 `[batch, length]`, tokens of the segment.
+          mask: bool `[batch, length]`, real tokens.
           deterministic: Not used, nothing is drawn.
         """
         mask = broadcast_mask(mask, *tokens.shape)
@@ -266,21 +269,21 @@ class ContinuousCache(OutputMemory):
         scores, candidates = read(x, state, entries, similarity=self.similarity)
         # Written after it was read: in place where the state is donated.
         new = write(dataclasses.replace(state, cursor=order_after(state.cursor, scores)), entries, x, mask)
-        recalled = self._recalled(scores, candidates)
+        recalled = self._to_candidates(scores, candidates)
         return recalled, new, Aux(metrics=spread_metrics("continuous_cache", "pairs", recalled.scores, mask))
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, tokens: Int[Array, "batch 1"]
     ) -> tuple[Recalled, DecodeState]:
-        """One token of every active row."""
+        """Compares one token of every active row with the pairs, its own included."""
         mask, state = active[:, None], decode_state.memory
         state = write(state, complete(state, x, tokens, mask), x, mask)
         scores = similarities(x, state.hidden, self.similarity)
         scores = jnp.where(state.valid[:, None], scores, -jnp.inf)
         position = decode_state.position + active.astype(jnp.int32)
-        return self._recalled(scores, state.tokens[:, None]), DecodeState(state, EmptyState(), position)
+        return self._to_candidates(scores, state.tokens[:, None]), DecodeState(state, EmptyState(), position)
 
-    def _recalled(self, scores: Array, tokens: Array) -> Recalled:
+    def _to_candidates(self, scores: Array, tokens: Array) -> Recalled:
         present = scores > -jnp.inf
         scaled = self.scale * jnp.where(present, scores, 0) + (self.offset if self.mixing == "global" else 0.0)
         scores = jnp.where(present, scaled, -jnp.inf)

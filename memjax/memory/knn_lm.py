@@ -1,9 +1,9 @@
-"""kNN-LM: the next tokens of the nearest contexts of a datastore, interpolated with a model's own prediction.
+"""kNN-LM: the tokens that followed the nearest contexts of a datastore, interpolated with a model's prediction.
 
 Khandelwal et al. 2020, "Generalization through Memorization: Nearest Neighbor Language Models",
 https://arxiv.org/abs/1911.00172. Nothing is learned. The datastore is searched outside of the compiled program, before
-it (neighbours that come with the batch) or between two tokens (`memjax.retrieval.generation`); this file is what
-happens to the neighbours.
+it (neighbours that come with the batch) or between two tokens (`memjax.retrieval.generation`). This file turns the
+neighbours into candidates for the next token.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,22 +25,22 @@ from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 __all__ = ["KNNMemory"]
 
 DISTANCES, VALUES = "knn_distances", "knn_values"
-"""The extras of a batch with each target's neighbours: squared distances, best first, and the tokens after them; a
-token of -1 = no neighbour."""
+"""Names of two extras of a batch with the neighbours of each target: squared distances, nearest first, and the tokens
+after the neighbours. A token of -1 means no neighbour."""
 Search = Callable[[np.ndarray, int], Any]
-"""What an index offers: `search(queries [queries, dim], num_neighbors) -> (scores, ids, valid)`, each
+"""Search function of an index, `search(queries [queries, dim], num_neighbors) -> (scores, ids, valid)`. Each result is
 `[queries, neighbors]`, best first."""
 ValuesOf = Callable[[np.ndarray], np.ndarray]
-"""ids of entries -> the tokens after them"""
+"""Function from entry ids of a datastore to the tokens after these entries."""
 
 
 class Neighbors(NamedTuple):
-    """What a store has for each query, on the host, nearest first.
+    """Neighbours of each query in a datastore, as arrays on the host, nearest first.
 
     Attributes:
-      distances: float32 `[queries, neighbors]`, squared L2, or negative inner products.
-      values: int32 `[queries, neighbors]`, the tokens after the neighbours; -1 = no neighbour.
-      ids: int64 `[queries, neighbors]`, entries of the store; -1 = no neighbour.
+      distances: float32 `[queries, neighbors]`, squared L2 distances, or negative inner products.
+      values: int32 `[queries, neighbors]`, tokens after the neighbours. -1 for no neighbour.
+      ids: int64 `[queries, neighbors]`, entries of the datastore. -1 for no neighbour.
     """
 
     distances: Any
@@ -56,17 +56,17 @@ def search_neighbors(
     *,
     metric: str = "squared_l2",
 ) -> Neighbors:
-    """Searches a store, and looks up what came after the contexts that were found.
+    """Searches a datastore for the neighbours of queries, and looks up the tokens that followed them.
 
     Args:
-      queries: One a row, of the width of the keys.
-      search: Of an index.
-      values: Ids to tokens.
-      num_neighbors: Of each query.
-      metric: Of the scores that `search` gives: 'squared_l2', or 'inner_product', whose negative is the distance.
+      queries: float `[queries, dim]`, one query a row, as wide as the keys.
+      search: Search function of an index.
+      values: Function from entry ids to the tokens after them.
+      num_neighbors: Number of neighbours of each query.
+      metric: Metric of the scores of `search`: 'squared_l2', or 'inner_product', whose negative is the distance.
 
     Raises:
-      ValueError: Another metric, or a search that gives results of another shape.
+      ValueError: Unknown metric, or a search whose results have another shape.
     """
     require(metric in ("squared_l2", "inner_product"), "metric", metric, "'squared_l2' or 'inner_product'")
     scores, ids, valid = (np.asarray(array) for array in search(np.asarray(queries, np.float32), num_neighbors))
@@ -86,14 +86,14 @@ def read(
     interpolation_weight: float | Float[Array, ""] = 0.25,
     query: Any = EmptyState(),
 ) -> Recalled:
-    """`p_kNN(y)`, proportional to the sum over neighbours of value y of `exp(-distance / temperature)`, as candidates.
+    """Turns neighbours into candidates with `p_kNN(y)`, the share of `exp(-distance / temperature)` of value y.
 
     Args:
-      distances: Squared L2, or negative inner products.
-      values: The tokens after the neighbours; -1 = no neighbour.
-      temperature: Above 0; the paper has 1.
+      distances: Squared L2 distances of the neighbours, or negative inner products.
+      values: Tokens after the neighbours. -1 for no neighbour.
+      temperature: Divisor of the distances, above 0. The paper has 1.
       interpolation_weight: Share of the neighbours in the mixture with the model.
-      query: What was searched with, handed on.
+      query: Query of the search, returned with the candidates.
     """
     scores = distance_scores(distances, temperature, values >= 0)
     return Recalled(scores, jnp.maximum(values, 0), linear_weight(scores, interpolation_weight), query)
@@ -106,7 +106,7 @@ def neighbor_log_prob(
     targets: Int[Array, " targets"],
     temperature: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, " targets"]:
-    """`log p_kNN` of one token for each list of neighbours; -inf where no neighbour has it, or there is none.
+    """Computes `log p_kNN` of one token for each list of neighbours. -inf if no neighbour has this token.
 
     Example:
       >>> distances, values = jnp.array([[1.0, 1.0], [9.0, 9.0]]), jnp.array([[7, 3], [-1, -1]])
@@ -118,7 +118,7 @@ def neighbor_log_prob(
 
 
 class KNNMemory(OutputMemory):
-    """kNN-LM (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172), a memory at the output site.
+    """kNN-LM (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172), a memory behind the last hidden state.
 
     What is stored: nothing here; a datastore holds a key and the token after it for every position of a corpus. When
     written: before, by one pass of the model over that corpus. What is differentiable: nothing that is stored, and
@@ -137,20 +137,20 @@ class KNNMemory(OutputMemory):
     are spread over (1 / neighbours = the nearest alone: the temperature is too low for the length of the keys).
 
     Attributes:
-      num_neighbors: Places for neighbours while nothing was searched yet (in generation).
-      interpolation_weight: Share of the neighbours, 0 to 1.
-      temperature: Of distances, above 0.
-      feature: The inner tensor that is the key, as `LanguageModel.features` names it; the paper's is the input of the
-        last feed-forward layer after its normalisation.
-      dtype: Of the computation that the hidden states come from.
+      num_neighbors: Number of candidates per position before any search in generation.
+      interpolation_weight: Share of the neighbours in the mixture, 0 to 1.
+      temperature: Divisor of the distances, above 0.
+      feature: Inner tensor of the model that is the key, as named by `LanguageModel.features`. The paper's is the input
+        of the last feed-forward layer after its normalisation.
+      dtype: Dtype of the computation of the hidden states.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> near = {"knn_distances": jnp.ones((1, 4, 2)), "knn_values": jnp.array([[[5, 6]] * 4])}
       >>> memory, x = KNNMemory(num_neighbors=2), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool), **near}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool), **near}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.scores.shape, y.tokens.shape
       ((1, 4, 2), (1, 4, 2))
     """
@@ -162,13 +162,13 @@ class KNNMemory(OutputMemory):
     dtype: Any = jnp.float32
 
     inputs = ("features", DISTANCES, VALUES)
-    """what the model gives beside the contract's arguments"""
+    """Names of the further arguments of `__call__` and `decode`."""
     needs = (DISTANCES, VALUES)
-    """what a batch must have"""
+    """Names of the arguments that must be among the extras of a batch."""
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Nothing is remembered between segments."""
+        """Returns the empty state: nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
         require(0 <= self.interpolation_weight <= 1, "interpolation_weight", self.interpolation_weight, "0 to 1")
         require(0 < self.temperature < np.inf, "temperature", self.temperature, "a number above 0")
@@ -176,7 +176,7 @@ class KNNMemory(OutputMemory):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of what a batch must have."""
+        """Shapes of the extras that a batch must have."""
         shape = (batch_size, length, self.num_neighbors)
         return {DISTANCES: jax.ShapeDtypeStruct(shape, jnp.float32), VALUES: jax.ShapeDtypeStruct(shape, jnp.int32)}
 
@@ -192,17 +192,17 @@ class KNNMemory(OutputMemory):
         knn_distances: Float[Array, "batch length neighbors"] | None = None,
         knn_values: Int[Array, "batch length neighbors"] | None = None,
     ) -> tuple[Recalled, EmptyState, Aux]:
-        """The neighbours of every position as candidates.
+        """Returns the neighbours of every position as candidates for its next token.
 
         Args:
           x: Last hidden states.
           state: `EmptyState`.
-          start_of_document: Not used: a store has no documents.
-          mask: Real tokens.
+          start_of_document: Not used: a datastore has no documents.
+          mask: bool `[batch, length]`, real tokens.
           deterministic: Not used, nothing is drawn.
-          features: Inner tensors of the model; the key is handed on as what a store is asked with.
-          knn_distances: Of the neighbours of each position; None = not searched yet, no candidates.
-          knn_values: The tokens after them; -1 = no neighbour.
+          features: Inner tensors of the model. The key is returned with the candidates, as the query for a datastore.
+          knn_distances: Distances of the neighbours of each position. None for no candidates, before a search.
+          knn_values: Tokens after the neighbours. -1 for no neighbour.
         """
         mask = broadcast_mask(mask, *x.shape[:2])
         recalled = self._recall(x, features, knn_distances, knn_values)
@@ -219,14 +219,14 @@ class KNNMemory(OutputMemory):
         knn_distances: Float[Array, "batch 1 neighbors"] | None = None,
         knn_values: Int[Array, "batch 1 neighbors"] | None = None,
     ) -> tuple[Recalled, DecodeState]:
-        """The same for one token of every active row."""
+        """Returns the neighbours of one token of every active row as candidates."""
         position = decode_state.position + active.astype(jnp.int32)
         recalled = self._recall(x, features, knn_distances, knn_values)
         return recalled, DecodeState(EmptyState(), EmptyState(), position)
 
     @nn.nowrap
     def recall(self, distances: Array, values: Array, query: Any = EmptyState()) -> Recalled:
-        """Candidates from neighbours, of any leading axes, with the settings of this memory."""
+        """Turns neighbours, of any leading axes, into candidates with the settings of this memory."""
         return read(
             distances, values, temperature=self.temperature, interpolation_weight=self.interpolation_weight, query=query
         )

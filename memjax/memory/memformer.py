@@ -1,4 +1,4 @@
-"""Memformer: a few slots that every layer of an encoder reads and that are written once a segment.
+"""Memformer: an encoder whose layers all read the same few memory slots, which are written once per segment.
 
 Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
 """
@@ -27,11 +27,11 @@ __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
 
 @tree_dataclass
 class MemformerState:
-    """The slots.
+    """Memory of a Memformer: slots that all layers share.
 
     Attributes:
-      slots: `[batch, slots, dim]`, at unit length, at least float32.
-      started: bool `[batch]`, the row has a memory; where not, it begins with the learned one.
+      slots: `[batch, slots, dim]`, slots of unit length, at least float32.
+      started: bool `[batch]`, rows that have a memory. The others begin with the learned one.
     """
 
     slots: Leaf
@@ -39,11 +39,11 @@ class MemformerState:
 
 
 class Encoded(NamedTuple):
-    """What an encoder made of a segment: its tokens, then the classification tokens.
+    """Output of a Memformer encoder for one segment: its tokens, followed by the classification tokens.
 
     Attributes:
-      hidden: `[batch, length + classification, dim]`.
-      mask: bool `[batch, length + classification]`.
+      hidden: `[batch, length + classification, dim]`, hidden states.
+      mask: bool `[batch, length + classification]`, real tokens.
     """
 
     hidden: Array
@@ -52,7 +52,7 @@ class Encoded(NamedTuple):
 
 @operation
 def start(state: MemformerState, bias: Float[Array, "slots dim"], start_of_document: Rows) -> MemformerState:
-    """The state that a segment reads: rows that begin a document have `m_0 = v / |v|`, with its gradient."""
+    """Sets the slots of rows that begin a document to the learned `m_0 = v / |v|`, with its gradient."""
     fresh = start_of_document | ~state.started
     initial = normalize_slots(bias.astype(state.slots.dtype))
     slots = jnp.where(fresh[:, None, None], initial[None], state.slots)
@@ -63,13 +63,13 @@ def start(state: MemformerState, bias: Float[Array, "slots dim"], start_of_docum
 def write(
     state: MemformerState, written: Float[Array, "batch slots dim"], bias: Float[Array, "slots dim"] | None, rows: Rows
 ) -> MemformerState:
-    """Biased memory normalisation, `m <- (m' + v) / |m' + v|`; other rows keep their slots.
+    """Normalises the new slots with a bias, `m <- (m' + v) / |m' + v|`. Rows outside `rows` keep their slots.
 
     Args:
-      state: That the segment read.
-      written: M', what the writer made of its slots.
-      bias: V; None = nothing is forgotten.
-      rows: That are written: they have a real token, and text to write.
+      state: State that the segment read.
+      written: `[batch, slots, dim]`, output M' of the writer.
+      bias: `[slots, dim]`, the bias v. None for no forgetting.
+      rows: bool `[batch]`, rows to write, which have a real token and text to write.
     """
     written = written.astype(state.slots.dtype)
     if bias is not None:
@@ -78,7 +78,7 @@ def write(
 
 
 class HeadAttention(nn.Module):
-    """Projections to heads and back, without biases; what attends to what is the caller's.
+    """Multi-head attention without biases, with keys and values that the caller projects.
 
     Attributes:
       dim: Width of queries, keys and output.
@@ -104,7 +104,7 @@ class HeadAttention(nn.Module):
         self.output = self.param("output", outer, (*heads, self.dim))
 
     def keys_values(self, source: Float[Array, "batch source dim"]) -> tuple[Array, Array]:
-        """Keys and values `[batch, source, heads, head_dim]` of what is attended to."""
+        """Projects a source to its keys and values, each `[batch, source, heads, head_dim]`."""
         return project(source, self.key), project(source, self.value)
 
     def __call__(
@@ -117,7 +117,7 @@ class HeadAttention(nn.Module):
         bias: Float[Array, "#batch heads length source"] | None = None,
         deterministic: bool = True,
     ) -> Activations:
-        """What `x` reads, projected back; without residual."""
+        """Attends from `x` to keys and values and projects the output back, without residual."""
         if mask is not None:
             mask = jnp.broadcast_to(mask, (*mask.shape[:2], x.shape[1], mask.shape[3]))
         y = attention(project(x, self.query), keys, values, mask=mask, bias=bias, **weight_dropout(self, deterministic))
@@ -126,18 +126,18 @@ class HeadAttention(nn.Module):
     def weights(
         self, x: Activations, keys: Float[Array, "batch source heads head_dim"]
     ) -> Float[Array, "batch heads length source"]:
-        """What `__call__` gives to each source where all may be seen and there is no bias."""
+        """Returns the attention weights of `x` on all keys, without mask and bias."""
         return attention_with_weights(project(x, self.query), keys, keys)[1]
 
 
 class MemformerLayer(nn.Module):
-    """Self-attention, memory reader, feed-forward; each with a norm in front and a residual connection.
+    """One Memformer layer: self-attention, memory reader and feed-forward, each with a pre-norm and a residual.
 
     Attributes:
-      attention: Over the segment, in both directions.
-      feed_forward: A part that owns its norm and residual (`memjax.models.transformer.FeedForward`).
-      reader: Over the slots; None = there is no memory.
-      dropout: Rate after each attention.
+      attention: Self-attention over the segment, in both directions.
+      feed_forward: Feed-forward part, which owns its norm and residual (`memjax.models.transformer.FeedForward`).
+      reader: Attention over the slots. None for a layer without memory.
+      dropout: Dropout rate after each attention.
       norm_kind: Kind of norm: 'layer' or 'rms'.
       dtype: Dtype of the computation.
     """
@@ -165,14 +165,14 @@ class MemformerLayer(nn.Module):
         deterministic: bool,
         track: bool = False,
     ) -> tuple[Activations, Float[Array, "batch heads length slots"] | None]:
-        """One segment; `slots` at the size of activations, not at unit length.
+        """Applies the layer to one segment. `slots` have the size of activations, not unit length.
 
-        With `track` the weights of the reader come too.
+        `track` returns the weights of the reader as well.
         """
         weights = None
         y = self.attention_norm(x)
-        seen = mask[:, None, None, :]
-        y = self.attention(y, *self.attention.keys_values(y), mask=seen, bias=bias, deterministic=deterministic)
+        visible = mask[:, None, None, :]
+        y = self.attention(y, *self.attention.keys_values(y), mask=visible, bias=bias, deterministic=deterministic)
         x = x + self.drop(y, deterministic=deterministic)
         if self.reader is not None and slots is not None:
             y, (keys, values) = self.reader_norm(x), self.reader.keys_values(slots)
@@ -206,32 +206,33 @@ class MemformerEncoder(StackMemory):
     what is left of each, `slot_shares`); `slot_cosine`, the mean cosine between two slots, and `effective_slots`, how
     many there are in effect as a share of `num_slots` (`slot_spread`), of every row with a real token.
 
-    `y` is what the stack puts out, with the residual of every layer and with the norm after the last: in the place of
-    `x`, not to be added to it.
+    `y` is the output of the stack, with the residual of every layer and with the norm after the last layer. It replaces
+    `x` and is not added to it.
 
     Attributes:
       layers: Equal layers, unbound, with a `reader` where there is a memory.
       dim: Width of the residual stream.
-      num_slots: Slots; 0 = no memory.
-      writer_heads: Heads of the writer.
-      temperature: Of the writer's attention.
-      unit_values: Token values of the writer at the length of a slot, times dim**-0.5; False adds them at the length
-        of hidden states, which leaves next to nothing of a slot.
-      retain_bias: What a slot has ahead of tokens in the writer's scores at the start of training, a learned number of
-        each head; 0 = none.
-      forgetting: Add v at every update; otherwise v is the initial memory only.
+      num_slots: Number of slots. 0 for no memory.
+      writer_heads: Number of heads of the writer.
+      temperature: Temperature of the writer's attention.
+      unit_values: Whether the writer's token values have the length of a slot, times dim**-0.5. False gives them the
+        length of hidden states, which leaves next to nothing of a slot.
+      retain_bias: Advantage of a slot over tokens in the writer's scores at the start of training, a learned number of
+        each head. 0 for none.
+      forgetting: Whether to add v at every update. False uses v as the initial memory only.
       forget_norm: Length of each v at the start of training.
-      num_classification_tokens: Learned tokens after the segment, which writer and decoder see too.
-      num_heads: Heads of the layers' attention, for the position bias.
-      num_buckets: Relative-position buckets; 0 = no positions.
-      max_distance: Tokens from which on all distances share the last bucket.
-      slots_per_chunk: The writer's weights, `[batch, heads, slots, 1 + encoded]`, are the largest array of many slots:
-        they are computed, and in the backward pass computed again, for so many slots at a time; 0 = all at once.
-      scan_layers: One scan over all layers; False unrolls.
+      num_classification_tokens: Number of learned tokens after the segment, which writer and decoder see too.
+      num_heads: Number of heads of the layers' attention, for the position bias.
+      num_buckets: Number of relative-position buckets. 0 for no positions.
+      max_distance: Distance in tokens from which on all distances share the last bucket.
+      slots_per_chunk: Number of slots to write at a time. 0 for all at once. The writer's weights, `[batch, heads,
+        slots, 1 + encoded]`, are the largest array of many slots. Chunks compute them again in the backward pass.
+      scan_layers: Whether to run all layers as one scan. False unrolls them.
       rematerialize: Whether to recompute each layer in the backward pass.
-      track_attention: `Aux.arrays` has `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, each slot's
-        weights on itself and on what was encoded, `memformer/shares` `[batch, slots]`, what is left of each, and
-        `memformer/reader` `[layers, batch, heads, encoded, slots]`; all slots are then written at once.
+      track_attention: Whether `Aux.arrays` has the writer's weights of each slot on itself and on the encoded tokens,
+        `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, the share of each slot that is left after the
+        write, `memformer/shares` `[batch, slots]`, and the readers' weights, `memformer/reader` `[layers, batch, heads,
+        encoded, slots]`. All slots are then written at once.
       norm_kind: Kind of norm: 'layer' or 'rms'.
       dtype: Dtype of the computation.
 
@@ -241,9 +242,9 @@ class MemformerEncoder(StackMemory):
       >>> heads = [HeadAttention(dim=8, num_heads=2, head_dim=4) for _ in range(2)]
       >>> layer = MemformerLayer(heads[0], FeedForward(8, 16), heads[1])
       >>> memory, x = MemformerEncoder((layer,), dim=8, num_slots=3, num_heads=2), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.slots.shape
       ((1, 4, 8), (1, 3, 8))
     """
@@ -291,7 +292,7 @@ class MemformerEncoder(StackMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemformerState | EmptyState:
-        """Rows that begin a document; the slots stay in at least float32."""
+        """Makes the state of rows that begin a document. The slots are at least float32."""
         if not self.num_slots:
             return EmptyState()
         require(self.dim % self.writer_heads == 0, "writer_heads", self.writer_heads, f"a divisor of dim = {self.dim}")
@@ -307,9 +308,9 @@ class MemformerEncoder(StackMemory):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, Any, Aux]:
-        """All layers over one segment, then the writer; without the classification tokens."""
-        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        encoded, state, aux = self.encode(x, state, **named)
+        """Runs all layers over one segment, then the writer. Returns the segment without classification tokens."""
+        options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        encoded, state, aux = self.encode(x, state, **options)
         return encoded.hidden[:, : x.shape[1]], state, aux
 
     def encode(
@@ -322,36 +323,36 @@ class MemformerEncoder(StackMemory):
         writes: Rows | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded, Any, Aux]:
-        """`__call__` with all that was encoded, for a decoder; rows outside of `writes` keep the slots they read."""
+        """Encodes a segment for a decoder, with classification tokens. Rows outside `writes` keep their slots."""
         mask = broadcast_mask(mask, *x.shape[:2])
         rows, slots, read = mask.any(axis=1), None, state
         writes = rows if writes is None else rows & writes
         if isinstance(state, MemformerState):
             read = start(state, self.forget, start_of_document)
-            slots = self._scaled(read.slots)
+            slots = self._scale_slots(read.slots)
         read_mask = mask
         x, mask = self._with_classification(x, mask)
         bias = None
         if self.num_buckets:
             bias = bidirectional_bias(self.position_bias, x.shape[1], max_distance=self.max_distance)[None]
         settings = {"mask": mask, "bias": bias, "deterministic": deterministic, "track": self.track_attention}
-        x, reader = self._run(x, slots, **settings)
+        x, reader = self._run_layers(x, slots, **settings)
         hidden = self.layer_norm(x)
         output = Encoded(refuse_padding_in_front(hidden, read_mask), mask)  # classification tokens stand behind it
         if not isinstance(read, MemformerState):
             return output, state, Aux()
-        written, writer = self._written(read.slots, hidden, mask)
+        written, writer_weights = self._run_writer(read.slots, hidden, mask)
         new = write(read, written, self.forget if self.forgetting else None, writes)
         moved = written + self.forget.astype(written.dtype)[None] if self.forgetting else written
-        old, moved = (self._by_head(jax.lax.stop_gradient(each)) for each in (read.slots, moved))
-        shares = jnp.where(writes[:, None], slot_shares(old, jax.lax.stop_gradient(writer[..., 0]), moved), 1)
-        arrays = {"memformer/writer": writer, "memformer/shares": shares, "memformer/reader": reader}
+        old, moved = (self._split_heads(jax.lax.stop_gradient(each)) for each in (read.slots, moved))
+        shares = jnp.where(writes[:, None], slot_shares(old, jax.lax.stop_gradient(writer_weights[..., 0]), moved), 1)
+        arrays = {"memformer/writer": writer_weights, "memformer/shares": shares, "memformer/reader": reader}
         metrics = self._report(shares, jax.lax.stop_gradient(new.slots), rows, writes)
         aux = Aux(metrics=metrics, arrays=arrays if self.track_attention else {})
         return output, where_rows(rows, new, state), aux
 
     def _with_classification(self, x: Array, mask: Array) -> tuple[Array, Array]:
-        """The segment and the classification tokens, which rows of padding do not have."""
+        """Appends the classification tokens to the segment. Rows of padding only do not have them."""
         count = self.num_classification_tokens
         if not count:
             return x.astype(self.dtype), mask
@@ -359,27 +360,27 @@ class MemformerEncoder(StackMemory):
         real = jnp.broadcast_to(mask.any(axis=1)[:, None], (x.shape[0], count))
         return jnp.concatenate([x.astype(self.dtype), tokens], axis=1), jnp.concatenate([mask, real], axis=1)
 
-    def _run(self, x: Array, slots: Array | None, **named: Any) -> tuple[Array, Array | None]:
-        """The output of the last layer, and the weights of all readers where they are tracked."""
+    def _run_layers(self, x: Array, slots: Array | None, **options: Any) -> tuple[Array, Array | None]:
+        """Runs all layers, and returns the output of the last one and, if tracked, the weights of all readers."""
 
         def body(layer: MemformerLayer, y: Array, _: None) -> tuple[Array, Array | None]:
-            return layer(y, slots, **named)
+            return layer(y, slots, **options)
 
         return run_layers(body, self.layers, x, None, scan_layers=self.scan_layers, rematerialize=self.rematerialize)
 
-    def _written(self, unit: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
-        """M' of every slot, and its weights, of which the first is that on itself; in chunks, that one only."""
+    def _run_writer(self, unit: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
+        """Computes M' of every slot, and its weights, of which the first is on itself. Chunks return that one only."""
         keys, values = project(hidden, self.writer_key), project(hidden, self.writer_value)
         if self.unit_values:
             values = values * self.dim**-0.5
 
         def attend(unit: Array) -> tuple[Array, Array]:
-            slots = self._scaled(unit)
+            slots = self._scale_slots(unit)
             queries, own_keys = project(slots, self.writer_query), project(slots, self.writer_key)
-            own = self._by_head(unit)  # the slot itself
+            by_head = self._split_heads(unit)  # the slot itself
             bias = self.writer_bias if self.retain_bias else None
             scaled = {"own_bias": bias, "temperature": self.temperature}
-            new, weights = slot_attention(queries, own_keys, keys, own, values, mask, **scaled)
+            new, weights = slot_attention(queries, own_keys, keys, by_head, values, mask, **scaled)
             return new.reshape(unit.shape), weights
 
         if self.track_attention or not 0 < self.slots_per_chunk < unit.shape[1]:
@@ -393,16 +394,16 @@ class MemformerEncoder(StackMemory):
         written, weights = jax.lax.map(attend_one, jnp.moveaxis(unit, 1, 0), batch_size=self.slots_per_chunk)
         return jnp.moveaxis(written, 0, 1), jnp.moveaxis(weights, 0, 2)
 
-    def _by_head(self, slots: Array) -> Array:
-        """Slots `[batch, slots, heads, head_dim]`, as the writer has them."""
+    def _split_heads(self, slots: Array) -> Array:
+        """Splits slots into the writer's heads, `[batch, slots, heads, head_dim]`."""
         return slots.reshape(*slots.shape[:2], self.writer_heads, -1)
 
-    def _scaled(self, unit: Array) -> Array:
-        """Slots at the size of activations, as readers and the writer see them."""
+    def _scale_slots(self, unit: Array) -> Array:
+        """Scales slots of unit length to the size of activations, as readers and the writer see them."""
         return (unit * self.dim**0.5).astype(self.dtype)
 
     def _report(self, shares: Array, slots: Array, rows: Array, writes: Array) -> dict[str, Sum]:
-        """What the write has left of the slots, and how different the slots are after it."""
+        """Measures the share of the slots that a write leaves, and how different the slots are after it."""
         dtype, number = slots.dtype, self.num_slots
         written = (writes.sum() * number).astype(dtype)
         names = ("retaining", "aggregating", "rewriting")
@@ -419,18 +420,18 @@ class MemformerEncoder(StackMemory):
 def run_layers(
     body: Any, layers: tuple[Any, ...], x: Array, states: Any, *, scan_layers: bool, rematerialize: bool = False
 ) -> tuple[Array, Any]:
-    """`body(layer, x, state) -> (x, out)` over equal layers, one after the other or as one scan.
+    """Runs `body(layer, x, state) -> (x, out)` over equal layers, one after the other or as one scan.
 
     Args:
-      body: Of one layer.
-      layers: Equal and unbound, or bound one by one.
-      x: What is handed from layer to layer.
-      states: Of all layers, leaves with layers at axis 0; None for none.
-      scan_layers: As one scan, with the parameters of all layers in one array.
+      body: Function of one layer, `body(layer, x, state) -> (x, out)`.
+      layers: Equal layers, unbound, or bound one by one.
+      x: Array that every layer receives from the layer before it.
+      states: States of all layers, leaves with layers at axis 0. None for none.
+      scan_layers: Whether to run one scan, with the parameters of all layers in one array.
       rematerialize: Whether to recompute each layer in the backward pass.
 
     Returns:
-      The last x, and the outs with layers at axis 0.
+      The output x of the last layer, and the `out` of all layers with layers at axis 0.
     """
     if rematerialize:
         body = nn.remat(body, prevent_cse=not scan_layers)

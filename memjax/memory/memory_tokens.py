@@ -1,4 +1,4 @@
-"""Memory tokens: learned rows before the sequence that attention reads and writes within a stack of layers.
+"""Memory tokens: learned rows in front of the sequence, which the layers of a stack read and write by attention.
 
 Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
 """
@@ -21,17 +21,17 @@ __all__ = ["EncoderLayer", "MemoryTokens", "resize_memory"]
 
 KINDS = ("transformer", "control", "bottleneck")
 MEMORY = "memory"
-"""name of the memory rows in `Aux.arrays`"""
+"""Name of the memory rows in `Aux.arrays`."""
 COSINE = "memory_tokens/cosine"
-"""name of the mean cosine between two of them in `Aux.metrics`"""
+"""Name of the mean cosine between two memory rows in `Aux.metrics`."""
 
 
 class EncoderLayer(nn.Module):
-    """Attention of a sequence over a sequence, and a feed-forward part.
+    """An encoder layer: attention of one sequence over another, and a feed-forward part.
 
     Attributes:
-      attention: With `attend(x, source, source_mask, deterministic)`.
-      feed_forward: A part without state.
+      attention: Attention with the method `attend(x, source, source_mask, deterministic)`.
+      feed_forward: Feed-forward part, without state.
     """
 
     attention: nn.Module
@@ -44,7 +44,7 @@ class EncoderLayer(nn.Module):
         source_mask: Bool[Array, "batch source"],
         deterministic: bool = True,
     ) -> Activations:
-        """Rows of `x` after they have read `source`."""
+        """Lets the rows of `x` read `source`, and applies the feed-forward part to them."""
         x = self.attention.attend(x, source, source_mask, deterministic)
         return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
 
@@ -66,16 +66,18 @@ class MemoryTokens(StackMemory):
     Differs from the paper or its code: memory rows have no positions (the paper does not say), and start as different
     random rows. No code of the authors is published.
 
-    `y` is what the stack puts out, with the residual and with the norm of its layers: in the place of `x`, not to be
-    added to it. The memory rows after the last layer are in `Aux.arrays`.
+    `y` is the output of the stack, with the residual and with the norm of its layers. It replaces `x` and is not added
+    to it. The memory rows after the last layer are in `Aux.arrays`.
 
     Attributes:
-      layers: Those of the sequence (and of both, for 'transformer').
-      memory_layers: Those of the memory, as many, or one that all share; () for 'transformer'.
-      dim: Width of the stream.
-      num_tokens: Memory tokens; 0 = an ordinary encoder.
-      kind: 'transformer', 'control' or 'bottleneck'.
-      init_stddev: Of the memory tokens, best that of `x`: rows 50 times shorter are one row after the first layer.
+      layers: Layers of the sequence (for 'transformer' of sequence and memory).
+      memory_layers: Layers of the memory, one per layer of the sequence, or one that is used at every layer. Empty for
+        'transformer'.
+      dim: Width of the residual stream.
+      num_tokens: Number of memory tokens. 0 for an ordinary encoder.
+      kind: Architecture: 'transformer', 'control' or 'bottleneck'.
+      init_stddev: Standard deviation of the initial memory tokens, at best that of `x`. Rows 50 times shorter become
+        equal in the first layer.
       dtype: Dtype of the computation.
 
     Example:
@@ -85,9 +87,9 @@ class MemoryTokens(StackMemory):
       >>> attention = CrossAttention(dim=8, num_heads=2, head_dim=4, norm="post")
       >>> layer = EncoderLayer(attention, FeedForward(8, 16, norm="post"))
       >>> memory, x = MemoryTokens((layer,), dim=8, num_tokens=2), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, aux.arrays["memory"].shape
       ((1, 4, 8), (1, 2, 8))
     """
@@ -116,15 +118,15 @@ class MemoryTokens(StackMemory):
         memory_mask: Bool[Array, "batch memory"] | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, EmptyState, Aux]:
-        """The sequence after all layers; the memory rows are `Aux.arrays["memory"]`, `[batch, memory, dim]`.
+        """Encodes a sequence. The memory rows are returned as `Aux.arrays["memory"]`, `[batch, memory, dim]`.
 
         Args:
           x: Embedded tokens, with their positions.
-          state: Empty.
+          state: Empty state.
           start_of_document: Has no effect.
-          mask: Real tokens.
-          memory_mask: Memory rows that take part; None = all.
-          deterministic: Without dropout.
+          mask: bool `[batch, length]`, real tokens.
+          memory_mask: bool `[batch, memory]`, memory rows that take part. None for all.
+          deterministic: Whether to leave out dropout.
         """
         memory, y = self.encode(x, mask, memory_mask, deterministic)
         rows = broadcast_mask(mask, *x.shape[:2]).any(axis=1)
@@ -137,7 +139,7 @@ class MemoryTokens(StackMemory):
         memory_mask: Bool[Array, "batch memory"] | None = None,
         deterministic: bool = True,
     ) -> tuple[Float[Array, "batch memory dim"], Activations]:
-        """Memory rows and sequence after all layers."""
+        """Runs all layers, and returns the memory rows and the sequence."""
         memory, memory_mask, mask = self._start(x, mask, memory_mask)
         for index, layer in enumerate(self.layers):
             memory, x = self._step(index, layer, memory, x, memory_mask, mask, deterministic)
@@ -146,28 +148,29 @@ class MemoryTokens(StackMemory):
     def attention_maps(
         self, x: Activations, mask: Mask | None = None
     ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
-        """For every layer, what each row reads of each column: memory rows first, then tokens; every row sums to 1.
+        """Returns the attention of every layer from rows to columns, memory rows first, then tokens. Rows sum to 1.
 
-        Tokens of a bottleneck read the updated memory: their columns of memory mean that, and those of tokens are 0.
+        Tokens of a bottleneck read the updated memory. Their weights on it are in the columns of memory, and those of
+        tokens are 0.
         """
         memory, memory_mask, mask = self._start(x, mask, None)
-        both_mask, maps = jnp.concatenate([memory_mask, mask], axis=1), []
+        all_mask, maps = jnp.concatenate([memory_mask, mask], axis=1), []
         for index, layer in enumerate(self.layers):
-            both = jnp.concatenate([memory, x], axis=1)
+            all_rows = jnp.concatenate([memory, x], axis=1)
             new, y = self._step(index, layer, memory, x, memory_mask, mask, deterministic=True)
             if self.kind == "transformer":
-                maps.append(layer.attention.weights(both, both, both_mask))
+                maps.append(layer.attention.weights(all_rows, all_rows, all_mask))
             else:
-                own = self._memory_layer(index).attention.weights(memory, both, both_mask)
-                source, seen = (both, both_mask) if self.kind == "control" else (new, memory_mask)
-                others = layer.attention.weights(x, source, seen)
-                unread = own.shape[-1] - others.shape[-1]
-                maps.append(jnp.concatenate([own, jnp.pad(others, [(0, 0)] * 3 + [(0, unread)])], axis=2))
+                memory_map = self._memory_layer(index).attention.weights(memory, all_rows, all_mask)
+                source, source_mask = (all_rows, all_mask) if self.kind == "control" else (new, memory_mask)
+                token_map = layer.attention.weights(x, source, source_mask)
+                unread = memory_map.shape[-1] - token_map.shape[-1]
+                maps.append(jnp.concatenate([memory_map, jnp.pad(token_map, [(0, 0)] * 3 + [(0, unread)])], axis=2))
             memory, x = new, y
         return tuple(maps)
 
     def _start(self, x: Array, mask: Array | None, memory_mask: Array | None) -> tuple[Array, Array, Array]:
-        """The learned rows, and which rows and tokens take part."""
+        """Returns the learned memory rows, and the masks of memory rows and tokens that take part."""
         batch, length, _ = x.shape
         memory = jnp.zeros((batch, 0, self.dim), x.dtype)
         if self.num_tokens:
@@ -184,15 +187,15 @@ class MemoryTokens(StackMemory):
         mask: Array,
         deterministic: bool,
     ) -> tuple[Array, Array]:
-        """Memory rows and sequence after one layer."""
-        both = jnp.concatenate([memory, x], axis=1) if self.num_tokens else x
-        both_mask = jnp.concatenate([memory_mask, mask], axis=1)
+        """Applies one layer to memory rows and sequence."""
+        all_rows = jnp.concatenate([memory, x], axis=1) if self.num_tokens else x
+        all_mask = jnp.concatenate([memory_mask, mask], axis=1)
         if self.kind == "transformer":
-            both = layer(both, both, both_mask, deterministic)
-            return both[:, : self.num_tokens], both[:, self.num_tokens :]
-        new = self._memory_layer(index)(memory, both, both_mask, deterministic)
+            all_rows = layer(all_rows, all_rows, all_mask, deterministic)
+            return all_rows[:, : self.num_tokens], all_rows[:, self.num_tokens :]
+        new = self._memory_layer(index)(memory, all_rows, all_mask, deterministic)
         if self.kind == "control":
-            return new, layer(x, both, both_mask, deterministic)
+            return new, layer(x, all_rows, all_mask, deterministic)
         return new, layer(x, new, memory_mask, deterministic)
 
     def _memory_layer(self, index: int) -> EncoderLayer:
@@ -201,18 +204,18 @@ class MemoryTokens(StackMemory):
     @nn.nowrap
     def _check(self) -> None:
         require(self.kind in KINDS, "kind", self.kind, ", ".join(KINDS))
-        least, given = int(self.kind != "transformer"), len(self.memory_layers)
-        require(self.num_tokens >= least, "num_tokens", self.num_tokens, f"{least} or more for {self.kind!r}")
+        minimum, num_memory_layers = int(self.kind != "transformer"), len(self.memory_layers)
+        require(self.num_tokens >= minimum, "num_tokens", self.num_tokens, f"{minimum} or more for {self.kind!r}")
         counts = (0,) if self.kind == "transformer" else (1, len(self.layers))
         allowed = f"{' or '.join(map(str, counts))} for {self.kind!r} with {len(self.layers)} layers"
-        require(given in counts, "memory_layers", given, allowed)
+        require(num_memory_layers in counts, "memory_layers", num_memory_layers, allowed)
 
 
 @operation
 def prepend_memory(
     memory_tokens: Float[Array, "memory dim"], x: Activations, mask: Mask | None = None
 ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"] | None]:
-    """The memory rows and then the sequence, and which of both are real; no mask stays none.
+    """Puts the memory rows in front of the sequence and extends the mask. No mask stays no mask.
 
     Example:
       >>> prepend_memory(jnp.ones((2, 4)), jnp.zeros((1, 3, 4)))[0].shape
@@ -226,7 +229,7 @@ def prepend_memory(
 
 @operation
 def mean_cosine(rows: Float[Array, "batch memory dim"]) -> Float[Array, " batch"]:
-    """The mean cosine between two of the rows, which are two or more: 1 where all are one.
+    """Computes the mean cosine between two of the memory rows, of which there are two or more. 1 if all are equal.
 
     Example:
       >>> print(mean_cosine(jnp.array([[[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]])).round(3))
@@ -239,7 +242,7 @@ def mean_cosine(rows: Float[Array, "batch memory dim"]) -> Float[Array, " batch"
 
 @operation
 def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
-    """What models report of their memory rows: these, and the mean cosine between two, over `rows` with real tokens."""
+    """Reports the memory rows of a model, and the mean cosine between two of them, over `rows` with real tokens."""
     metrics = {}
     if memory.shape[1] > 1:
         cosine = mean_cosine(jax.lax.stop_gradient(memory))
@@ -250,41 +253,41 @@ def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
 def resize_memory(
     params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float | None = None
 ) -> dict[str, Any]:
-    """Parameters with another number of memory tokens: the first ones stay, new ones are drawn.
+    """Changes the number of memory tokens in parameters: the first ones stay, new ones are drawn.
 
-    Fewer or more tokens than in training hurt until the model is trained on (Burtsev et al. 2020).
+    Fewer or more tokens than in training hurt until the model is trained further (Burtsev et al. 2020).
 
     Args:
-      params: Of a `MemoryTokens`, or of a model that holds one.
-      num_tokens: Memory tokens afterwards.
-      key: Of new tokens.
-      stddev: Of new tokens; None = that of those there are.
+      params: Parameters of a `MemoryTokens` module, or of a model that contains one.
+      num_tokens: New number of memory tokens.
+      key: Random key of new tokens.
+      stddev: Standard deviation of new tokens. None for that of the present ones.
 
     Raises:
-      ValueError: No memory tokens in `params`, or fewer than 1 wanted.
+      ValueError: `params` have no memory tokens, or `num_tokens` is below 1.
 
     Example:
       >>> resize_memory({"memory_tokens": jnp.ones((2, 4))}, 3, jax.random.key(0))["memory_tokens"].shape
       (3, 4)
     """
     require(num_tokens >= 1, "num_tokens", num_tokens, "1 or more")
-    found = 0
+    num_resized = 0
 
     def resize(tree: Mapping[str, Any]) -> dict[str, Any]:
-        nonlocal found
+        nonlocal num_resized
         new = {}
         for name, value in tree.items():
             if name == "memory_tokens":
-                found += 1
+                num_resized += 1
                 scale = jnp.std(value) if stddev is None else stddev
-                drawn = scale * jax.random.normal(
+                new_tokens = scale * jax.random.normal(
                     key, (max(num_tokens - value.shape[0], 0), value.shape[1]), value.dtype
                 )
-                value = jnp.concatenate([value[:num_tokens], drawn])
+                value = jnp.concatenate([value[:num_tokens], new_tokens])
             new[name] = resize(value) if isinstance(value, Mapping) else value
         return new
 
     resized = resize(params)
-    if not found:
+    if not num_resized:
         raise ValueError("params: given without memory_tokens, allowed: those of a model with memory tokens")
     return resized

@@ -1,4 +1,4 @@
-"""SPALM: the tokens after similar contexts, gated into the last hidden state.
+"""SPALM: the tokens that followed similar contexts in a corpus, gated into the last hidden state of a model.
 
 Yogatama, de Masson d'Autume, Kong 2021, "Adaptive Semiparametric Language Models", TACL 9,
 https://arxiv.org/abs/2102.02557. Its short-term memory is Transformer-XL's; this file is the long-term one. Which
@@ -24,8 +24,8 @@ from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
 __all__ = ["Spalm"]
 
 VALUES, MASK = "neighbor_values", "neighbor_mask"
-"""The extras of a batch with the tokens after the contexts that are similar to each target's; a token of -1, or a mask
-that is False, = no neighbour."""
+"""Names of two extras of a batch: the tokens that followed the contexts similar to each target's, and their mask. A
+token of -1 or a False in the mask means no neighbour."""
 GATES = ("scalar", "vector")
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -37,16 +37,16 @@ def read(
     valid: Bool[Array, "batch length neighbors"],
     scale: float = 1.0,
 ) -> Activations:
-    """`m_t = scale * sum_k softmax_k(y_k h_t) y_k`, the neighbours' output weights weighed by how well they fit.
+    """Reads the neighbours, `m_t = scale * sum_k softmax_k(y_k h_t) y_k`: their output weights, weighed by their fit.
 
     Args:
-      hidden: `h_t`.
-      embedded: `y_k`, in the space that the hidden state is compared with the vocabulary in.
-      valid: Which neighbours there are.
-      scale: Of the sum only: the weights are the model's own odds among the neighbours.
+      hidden: Hidden states `h_t`.
+      embedded: Output weights `y_k` of the neighbours' tokens, with which hidden states are compared to the vocabulary.
+      valid: Neighbours that exist.
+      scale: Factor of the sum. The softmax weights do not depend on it.
 
     Returns:
-      At least float32; 0 where there is no neighbour.
+      The memory's vector `m_t`, at least float32. 0 where there is no neighbour.
     """
     dtype = jnp.promote_types(jnp.promote_types(hidden.dtype, embedded.dtype), jnp.float32)
     hidden, embedded = hidden.astype(dtype), embedded.astype(dtype)
@@ -58,7 +58,7 @@ def read(
 def mix(
     hidden: Activations, memory: Activations, gate: Float[Array, "batch length #dim"], present: Mask
 ) -> Activations:
-    """`z_t = (1 - g_t) m_t + g_t h_t`, and `h_t` where there is no neighbour; in the dtype of `hidden`.
+    """Mixes memory and hidden state, `z_t = (1 - g_t) m_t + g_t h_t`. Without a neighbour it is `h_t`.
 
     Example:
       >>> one = jnp.ones((1, 2, 1))
@@ -70,7 +70,7 @@ def mix(
 
 
 class Spalm(OutputMemory):
-    """The long-term memory of SPALM (Yogatama et al. 2021, https://arxiv.org/abs/2102.02557), at the output site.
+    """The long-term memory of SPALM (Yogatama et al. 2021, https://arxiv.org/abs/2102.02557), behind the last layer.
 
     What is stored: nothing here; a datastore, made by a frozen model, holds a key and the token after it for every
     position of a corpus, and the tokens of each target's neighbours come with the batch. What is differentiable: the
@@ -87,30 +87,31 @@ class Spalm(OutputMemory):
 
     `y` is the new hidden state, with the residual and without a norm: `gate * x + (1 - gate) * neighbours`.
 
-    Metrics, over positions with neighbours: `gate`; `spalm/added_length`, the length of `(1 - gate) * neighbours` in
-    lengths of the hidden state; `spalm/target_among`, the share whose next token, where it stands in the same segment,
-    is among what the neighbours propose. It should be the same in training and in evaluation: neighbours of training
-    tokens are better than those of others where the key model has learned these very tokens
-    (`memjax.retrieval.neighbors_by_halves`), or where the own article is in the store.
+    Metrics, over positions with neighbours: `gate`. `spalm/added_length` is the length of `(1 - gate) * neighbours`
+    divided by that of the hidden state. `spalm/target_among` is the share of positions whose next token is among the
+    neighbours' tokens, of those whose next token is in the same segment. It should be the same in training and in
+    evaluation. Neighbours of training tokens are better than those of other tokens if the key model has learned these
+    very tokens (`memjax.retrieval.neighbors_by_halves`), or if the article itself is in the store.
 
     Attributes:
       dim: Width of the hidden states.
-      num_neighbors: Of those that come with the batch, the nearest so many.
-      gate: 'scalar' = one gate per position, `sigmoid(w_g h_t)` with `dim` parameters; 'vector' = one per dimension,
-        from a matrix.
-      gate_bias: Initial value of a learned bias of the gate, such as 2; None = no bias, as published.
-      scale_neighbors: Multiply what the neighbours add by `sqrt(dim)`; False = as published.
-      neighbor_dropout: Rate at which a neighbour is left out in training, each by itself.
-      gate_bins: Report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only.
+      num_neighbors: Number of neighbours to use, the nearest of those that come with the batch.
+      gate: Kind of gate: 'scalar' for one gate per position, `sigmoid(w_g h_t)` with `dim` parameters, or 'vector' for
+        one gate per dimension, from a matrix.
+      gate_bias: Initial value of a learned bias of the gate, such as 2. None for no bias, as published.
+      scale_neighbors: Whether to multiply the neighbours' part by `sqrt(dim)`. False is as published.
+      neighbor_dropout: Rate at which each neighbour is left out in training.
+      gate_bins: Number of equal bins for which to report the share of tokens whose gate lies in them. 0 for the mean
+        only.
       dtype: Dtype of the computation.
 
     Example:
       >>> import functools, jax, jax.numpy as jnp
       >>> embed = lambda tokens: jax.nn.one_hot(tokens, 8)
       >>> memory, x = Spalm(dim=8, num_neighbors=2), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool), "neighbor_values": jnp.ones((1, 4, 2), int)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool), "neighbor_values": jnp.ones((1, 4, 2), int)}
       >>> init = jax.jit(functools.partial(memory.init_with_output, embed_output=embed))
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape
       (1, 4, 8)
     """
@@ -125,9 +126,9 @@ class Spalm(OutputMemory):
     dtype: Any = jnp.float32
 
     inputs = ("embed_output", "tokens", VALUES, MASK)
-    """what the model gives beside the contract's arguments"""
+    """Names of the further arguments of `__call__` and `decode`."""
     needs = (VALUES,)
-    """what a batch must have"""
+    """Names of the arguments that must be among the extras of a batch."""
 
     def setup(self) -> None:
         size = self.dim if self.gate == "vector" else 1
@@ -139,7 +140,7 @@ class Spalm(OutputMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Nothing is remembered between segments."""
+        """Returns the empty state: nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
         require(self.gate in GATES, "gate", self.gate, " or ".join(map(repr, GATES)))
         require(0 <= self.neighbor_dropout < 1, "neighbor_dropout", self.neighbor_dropout, "a rate in [0, 1)")
@@ -148,7 +149,7 @@ class Spalm(OutputMemory):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of what a batch must have."""
+        """Shapes of the extras that a batch must have."""
         return {VALUES: jax.ShapeDtypeStruct((batch_size, length, self.num_neighbors), jnp.int32)}
 
     def __call__(
@@ -170,26 +171,27 @@ class Spalm(OutputMemory):
           x: Last hidden states.
           state: `EmptyState`.
           start_of_document: Not used: a store has no documents.
-          embed_output: Ids to output weights, of the model that carries this memory.
-          mask: Real tokens.
-          deterministic: Without dropout of neighbours.
-          tokens: That were read, of which the metrics know the next ones; None = they are not known.
-          neighbor_values: Tokens after the neighbours, nearest first; -1 = no neighbour. None = there are none at all.
-          neighbor_mask: Which of them count.
+          embed_output: Function from token ids to output weights of the model with this memory.
+          mask: bool `[batch, length]`, real tokens.
+          deterministic: Whether to leave out dropout of neighbours.
+          tokens: int32 `[batch, length]`, tokens of the segment, for the metric `spalm/target_among`. None if unknown.
+          neighbor_values: int32 `[batch, length, neighbors]`, tokens after the neighbours, nearest first. -1 for no
+            neighbour. None for no neighbours at all.
+          neighbor_mask: bool `[batch, length, neighbors]`, neighbours to use. None for all.
         """
         mask, gate = broadcast_mask(mask, *x.shape[:2]), self.gates(x)
         if neighbor_values is None:
             return x, EmptyState(), self._metrics(gate, mask & False)
         values, valid = self._nearest(neighbor_values, neighbor_mask)
-        among = _among(values, valid, tokens, mask)
+        target_metrics = _target_metrics(values, valid, tokens, mask)
         if self.neighbor_dropout and not deterministic:
             valid &= jax.random.bernoulli(self.make_rng("dropout"), 1 - self.neighbor_dropout, valid.shape)
         y, added, present = self._mix(x, gate, embed_output, values, valid)
         counted = present & mask
         ratio = jnp.linalg.norm(added, axis=-1) / jnp.maximum(jnp.linalg.norm(x.astype(added.dtype), axis=-1), TINY)
         length = Sum(jnp.where(counted, jax.lax.stop_gradient(ratio), 0).sum(), counted.sum().astype(added.dtype))
-        more = Aux(metrics={"spalm/added_length": length, **among})
-        return y, EmptyState(), self._metrics(gate, counted) + more
+        further = Aux(metrics={"spalm/added_length": length, **target_metrics})
+        return y, EmptyState(), self._metrics(gate, counted) + further
 
     def decode(
         self,
@@ -202,7 +204,7 @@ class Spalm(OutputMemory):
         neighbor_values: Int[Array, "batch 1 neighbors"] | None = None,
         neighbor_mask: Bool[Array, "batch 1 neighbors"] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """The same for one token of every active row."""
+        """Mixes the neighbours into the hidden state of one token of every active row."""
         y = x
         if neighbor_values is not None:
             y = self._mix(x, self.gates(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
@@ -211,7 +213,7 @@ class Spalm(OutputMemory):
 
     @nn.nowrap
     def _nearest(self, values: Array, mask: Array | None) -> tuple[Array, Array]:
-        """The nearest neighbours, and which of them count."""
+        """Selects the tokens of the nearest neighbours, and which of them count."""
         if values.shape[-1] < self.num_neighbors:
             raise ValueError(f"{VALUES}: given {values.shape[-1]} neighbours, num_neighbors = {self.num_neighbors}")
         values = values[..., : self.num_neighbors]
@@ -220,7 +222,7 @@ class Spalm(OutputMemory):
     def _mix(
         self, x: Array, gate: Array, embed: Callable[[Array], Array], values: Array, valid: Array
     ) -> tuple[Array, Array, Array]:
-        """The new hidden states, what the neighbours add to them, and which positions have any neighbour."""
+        """Returns the new hidden states, the neighbours' part of them, and which positions have any neighbour."""
         present = valid.any(axis=-1)
         scale = self.dim**0.5 if self.scale_neighbors else 1.0
         memory = read(x, embed(jnp.where(valid, values, 0)), valid, scale)
@@ -228,11 +230,11 @@ class Spalm(OutputMemory):
 
     @property
     def gated(self) -> str:
-        """What its learned gate lets through."""
+        """Description of what the learned gate lets through."""
         return "the hidden state"
 
     def gates(self, hidden: Activations) -> Float[Array, "batch length gates"]:
-        """`g_t`, one or one for each dimension, at least float32."""
+        """Computes the gate `g_t`, one per position or one per dimension, at least float32."""
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         weight = self.weight.astype(dtype).reshape(self.dim, -1)
         scores = jnp.einsum("bld,de->ble", hidden.astype(dtype), weight)
@@ -252,10 +254,10 @@ class Spalm(OutputMemory):
         return Aux(metrics=metrics)
 
 
-def _among(values: Array, valid: Array, tokens: Array | None, mask: Array) -> dict[str, Sum]:
-    """Of the positions with neighbours whose next token is in the segment, how many find it among them."""
+def _target_metrics(values: Array, valid: Array, tokens: Array | None, mask: Array) -> dict[str, Sum]:
+    """Measures how often the next token is among the neighbours' tokens, where it is in the segment."""
     if tokens is None:
         return {}
     counted = valid[:, :-1].any(axis=-1) & mask[:, 1:]
-    found = ((values == jnp.roll(tokens, -1, axis=1)[..., None]) & valid)[:, :-1].any(axis=-1) & counted
-    return {"spalm/target_among": Sum(found.sum().astype(jnp.float32), counted.sum().astype(jnp.float32))}
+    hits = ((values == jnp.roll(tokens, -1, axis=1)[..., None]) & valid)[:, :-1].any(axis=-1) & counted
+    return {"spalm/target_among": Sum(hits.sum().astype(jnp.float32), counted.sum().astype(jnp.float32))}
