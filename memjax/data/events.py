@@ -1,14 +1,16 @@
-"""Marked events: a long past in which something happened now and then, and questions for it by its time.
+"""Recall of events by their time: documents with a long past of events, and questions for the event at each time.
 
 A document has three parts:
 
-    past        `num_events` spans of `span` tokens: random filler, and somewhere in each an event, `duration` times
+    past        `num_events` spans of `span` tokens: random filler, and at a random place in each an event, a token that
+                is repeated `duration` times
     filler      `filler_length` random tokens
-    questions   one for the time of every event, in random order: the *answers*
+    questions   one question for every span, in random order: its event is the *answer*
 
-A question is a token for the number of a span; the event of that span is to be predicted after it. Events are drawn
-anew for each document, independently of each other, and nothing else tells one time from another: a memory answers only
-if it can be read by place. One that holds what happened, but not when, is right about as often as by `chance`.
+A question is a token for the number of a span, after which the event of that span must be predicted. Events are drawn
+anew for each document, independently of each other, and nothing but the position distinguishes the spans. A memory can
+only answer if it can be read by position. A memory that stores what happened, but not when, is right about as often as
+`chance`.
 """
 
 import hashlib
@@ -23,9 +25,10 @@ IS_ANSWER = "is_answer"
 
 
 class MarkedEvents(EvenDocuments):
-    """Documents of marked events, drawn when they are asked for; the same for the same arguments everywhere.
+    """Synthetic documents with events at different times, which ask at their end for the event at each time.
 
-    `annotate` gives `is_answer` (bool per token) and `weights` (1 on answers, 0 elsewhere).
+    Documents are generated when they are read. The same arguments give the same documents on every machine. `annotate`
+    returns `is_answer` (bool per token) and `weights` (1 for answers, otherwise 0).
 
     Ids: 0 pad, 1 begin, 2 unused, then fillers, times and events.
 
@@ -51,20 +54,20 @@ class MarkedEvents(EvenDocuments):
         num_fillers: int = 4,
         seed: int = 0,
     ):
-        """Sets the task up; the defaults are what a tiny model learns in about half a CPU minute.
+        """Sets the sizes of the task. A tiny model learns the default task in about half a CPU minute.
 
         Args:
-          num_documents: how many; another `seed` gives other documents (one per split).
-          num_events: times that something happens, and questions.
-          num_values: different events; `chance` is 1 / num_values.
-          span: tokens from one time to the next.
-          duration: tokens of an event, at most `span`.
-          filler_length: tokens between the last span and the first question.
-          num_fillers: different filler tokens.
-          seed: of the documents.
+          num_documents: Number of documents.
+          num_events: Number of events in a document, and of questions.
+          num_values: Number of different events. `chance` is 1 / num_values.
+          span: Number of tokens of a span, which contains one event.
+          duration: Number of tokens of an event, at most `span`.
+          filler_length: Number of tokens between the last span and the first question.
+          num_fillers: Number of different filler tokens.
+          seed: Seed of the documents. Splits have different seeds.
 
         Raises:
-          ValueError: a size that is too small, or events longer than a span.
+          ValueError: A size that is too small, or events longer than a span.
         """
         sizes = {"num_documents": num_documents, "num_events": num_events, "num_values": num_values}
         for name, value in {**sizes, "span": span, "duration": duration, "num_fillers": num_fillers}.items():
@@ -83,12 +86,12 @@ class MarkedEvents(EvenDocuments):
 
     @property
     def vocab_size(self) -> int:
-        """Ids in use."""
+        """Number of ids of the vocabulary."""
         return self._first_event + self.num_values
 
     @property
     def chance(self) -> float:
-        """Accuracy on answers of a model that remembers nothing."""
+        """Accuracy of the answers of a model that remembers nothing: 1 / num_values."""
         return 1 / self.num_values
 
     def __getitem__(self, index: int, /) -> np.ndarray:
@@ -103,7 +106,7 @@ class MarkedEvents(EvenDocuments):
         return np.concatenate([tokens, questions.ravel()]).astype(np.int32)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Which tokens are answers, and that only they are scored."""
+        """Returns which tokens are answers, and weights that score only these."""
         asked = np.arange(self.num_tokens(index)) - self.num_events * self._span - self._filler_length
         is_answer = (asked >= 0) & (asked % 2 == 1)
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}

@@ -1,9 +1,9 @@
-"""A table of facts: a value for every pair of a subject and a relation, drawn once and for all.
+"""Synthetic facts that a model must store in its parameters: a value for every pair of a subject and a relation.
 
-Nothing in a document tells the value of a pair that it names: a model knows it from training or not at all. The values
-are independent, so that nothing less than all of them will do: `num_subjects * num_relations * log2(num_values)` bits,
-where a network without a table holds about two bits in each of its parameters (Allen-Zhu & Li 2024,
-https://arxiv.org/abs/2404.05405).
+The table of facts is drawn once. A document names pairs, but does not contain anything from which their values could be
+derived: a model knows them from training or not at all. The values are independent of each other and cannot be
+compressed. The table has `num_subjects * num_relations * log2(num_values)` bits, while a network without a value table
+stores about two bits in each of its parameters (Allen-Zhu & Li 2024, https://arxiv.org/abs/2404.05405).
 """
 
 import hashlib
@@ -18,11 +18,12 @@ IS_ANSWER = "is_answer"
 
 
 class FactTable(EvenDocuments):
-    """Documents of facts, drawn when they are asked for; the same for the same arguments everywhere.
+    """Synthetic documents of facts (subject, relation, value) from one fixed table, which a model can learn by heart.
 
-    A document is `num_facts` times subject, relation, value, of pairs drawn evenly. All seeds have the same table:
-    other documents ask for the same facts. `annotate` gives `is_answer` (bool per token: a value) and `weights` (1 on
-    values, 0 elsewhere).
+    Documents are generated when they are read. The same arguments give the same documents on every machine. A document
+    has `num_facts` facts of three tokens each, whose pairs are drawn uniformly. All seeds share one table, so that
+    other documents ask for the same facts. `annotate` returns `is_answer` (bool per token: whether it is a value) and
+    `weights` (1 for values, otherwise 0).
 
     Ids: 0 pad, 1 begin, 2 unused, then values, subjects and relations.
 
@@ -46,18 +47,18 @@ class FactTable(EvenDocuments):
         num_facts: int = 32,
         seed: int = 0,
     ):
-        """Sets the task up.
+        """Sets the sizes of the task and draws the table of facts.
 
         Args:
-          num_documents: how many; another `seed` gives other documents (one per split).
-          num_subjects: different subjects.
-          num_relations: different relations.
-          num_values: different values; `chance` is 1 / num_values.
-          num_facts: facts of a document.
-          seed: of the documents.
+          num_documents: Number of documents.
+          num_subjects: Number of different subjects.
+          num_relations: Number of different relations.
+          num_values: Number of different values. `chance` is 1 / num_values.
+          num_facts: Number of facts in a document.
+          seed: Seed of the documents. Splits have different seeds. The table does not depend on it.
 
         Raises:
-          ValueError: a size that is too small.
+          ValueError: A size that is too small.
         """
         sizes = {"num_documents": num_documents, "num_subjects": num_subjects, "num_relations": num_relations}
         for name, value in {**sizes, "num_values": num_values, "num_facts": num_facts}.items():
@@ -72,12 +73,12 @@ class FactTable(EvenDocuments):
 
     @property
     def vocab_size(self) -> int:
-        """Ids in use."""
+        """Number of ids of the vocabulary."""
         return 3 + self.num_values + sum(self._table.shape)
 
     @property
     def chance(self) -> float:
-        """Accuracy of a model that knows no fact."""
+        """Accuracy of a model that knows no fact: 1 / num_values."""
         return 1 / self.num_values
 
     def __getitem__(self, index: int, /) -> np.ndarray:
@@ -88,6 +89,6 @@ class FactTable(EvenDocuments):
         return np.stack(facts, axis=1).ravel().astype(np.int32)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Which tokens are values, and that only they are scored."""
+        """Returns which tokens are values, and weights that score only these."""
         is_answer = np.arange(self.num_tokens(index)) % 3 == 2
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}

@@ -1,4 +1,4 @@
-"""Grey images as documents, one token a pixel, row by row: MNIST in its own files, and images out again."""
+"""Grey images as documents with one token per pixel, row by row: reads MNIST, and converts tokens back to images."""
 
 import hashlib
 import struct
@@ -14,12 +14,14 @@ from memjax.data.paths import find_packed
 __all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
 
 VALIDATION_IMAGES = 5000
-"""of the training file, its last ones"""
+"""Number of images at the end of the training file that are the validation split."""
 FILES = {"train": "train-images-idx3-ubyte", "validation": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
 class ImageDocuments(EvenDocuments):
-    """Images as documents: pixel value v is the id 3 + v (0 pad, 1 begin, 2 unused), 259 ids in all.
+    """Documents that are grey images, one token per pixel, row by row.
+
+    Pixel value v has the id 3 + v. Id 0 is padding, 1 begins a document, and 2 is not used: 259 ids in all.
 
     Example:
       >>> documents = ImageDocuments(np.array([[[0, 255], [7, 8]]], np.uint8))
@@ -33,7 +35,7 @@ class ImageDocuments(EvenDocuments):
     vocab_size = 259
 
     def __init__(self, images: np.ndarray):
-        """Takes `[images, height, width]` of uint8."""
+        """Takes images, uint8 `[images, height, width]`."""
         if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
             raise ValueError(f"images: given {images.dtype} {images.shape}, allowed: uint8 [images, height, width]")
         super().__init__(len(images), images[0].size)
@@ -46,12 +48,16 @@ class ImageDocuments(EvenDocuments):
 
 
 def mnist(folder: str | Path, split: str) -> ImageDocuments:
-    """A split of MNIST, or of a data set in its format, from the folder of its files (also .gz).
+    """Reads a split of MNIST, or of a data set in its format, as documents of pixels.
 
-    The last 5,000 images of the training file are the validation split.
+    The last 5,000 images of the training file are the validation split (at most half of them).
+
+    Args:
+      folder: Folder of the files (also .gz).
+      split: 'train', 'validation' or 'test'.
 
     Raises:
-      ValueError: no such split or file, or a file of another format.
+      ValueError: No such split or file, or a file of another format.
     """
     if split not in FILES:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(FILES)}")
@@ -67,21 +73,25 @@ def mnist(folder: str | Path, split: str) -> ImageDocuments:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The images of an idx file (magic number 2051), `[images, height, width]` of uint8.
+    """Reads the images of an idx file (magic number 2051), uint8 `[images, height, width]`.
 
     Raises:
-      ValueError: another format, or a file that is cut off.
+      ValueError: A file of another format, or one that is cut off.
     """
     return _read_idx(path, 2051, "images")
 
 
 def read_labels(path: str | Path) -> np.ndarray:
-    """The labels of an idx file (magic number 2049), `[labels]` of uint8; errors as of `read_idx`."""
+    """Reads the labels of an idx file (magic number 2049), uint8 `[labels]`.
+
+    Raises:
+      ValueError: A file of another format, or one that is cut off.
+    """
     return _read_idx(path, 2049, "labels")
 
 
 def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
-    """An idx file of bytes; the last digit of its magic number says how many axes it has."""
+    """Reads an idx file of bytes. The last byte of its magic number is the number of axes."""
     axes = magic % 256
     begin = 4 + 4 * axes
     with open_unpacked(path) as file:
@@ -95,17 +105,20 @@ def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
 
 
 def images_of(ids: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Pixels `[images, height, width]` of generated ids `[images, height * width]`; special ids are black."""
+    """Converts generated ids `[images, height * width]` to images, uint8 `[images, height, width]`.
+
+    Special ids become black.
+    """
     pixels = np.clip(np.asarray(ids, np.int64) - ImageDocuments.first_pixel, 0, 255)
     return pixels.astype(np.uint8).reshape(-1, height, width)
 
 
 def png_grid(images: np.ndarray, columns: int = 8) -> bytes:
-    """A PNG file with grey images side by side, a pixel apart.
+    """Draws grey images in a grid, one pixel apart, and returns the content of a PNG file.
 
     Args:
-      images: `[images, height, width]` of uint8.
-      columns: images in a row.
+      images: Images, uint8 `[images, height, width]`.
+      columns: Number of images in a row of the grid.
 
     Example:
       >>> png_grid(np.zeros((3, 4, 5), np.uint8), columns=2)[:8]

@@ -1,4 +1,7 @@
-"""Ids that no text has: marks of dialogues and instructions, prompts of tasks, frames of texts for an encoder."""
+"""Tokenizers with additional ids that stand for no text: marks, task prompts, and frame tokens of text encoders.
+
+Marks separate the parts of dialogues and instructions. Frame tokens are the begin, end and mask tokens of an encoder.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,24 +13,24 @@ from memjax.data.tokenizers import Tokenizer
 __all__ = ["FramingTokenizer", "ReservedTokenizer"]
 
 MASK = "[MASK]"
-"""in a text, what is to be found there"""
+"""Part of a text that the model must fill in, which is read as the mask token."""
 
 
 class ReservedTokenizer:
-    """A tokenizer with some ids more behind its own; they have no text, and no text is read as one.
+    """A tokenizer with additional ids after its own, which stand for no text and are never read from a text.
 
     Attributes:
-      base: the innermost tokenizer, which a run keeps.
-      reserved: the ids.
+      base: The innermost tokenizer inside all wrappers, which is saved with a run.
+      reserved: The additional ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, count: int, name: str):
-        """Wraps a tokenizer.
+        """Adds ids to a tokenizer.
 
         Args:
-          tokenizer: of texts.
-          count: ids that are reserved.
-          name: what they are, for the fingerprint.
+          tokenizer: Tokenizer of texts.
+          count: Number of additional ids.
+          name: Name of the purpose of the ids, which enters the fingerprint.
         """
         self._tokenizer = tokenizer
         self.reserved = tuple(range(tokenizer.vocab_size, tokenizer.vocab_size + count))
@@ -56,17 +59,20 @@ class ReservedTokenizer:
 
 
 class FramingTokenizer(ReservedTokenizer):
-    """A tokenizer for text encoders: with its own `<s>`, `</s>` and `<mask>` (RoBERTa), or with ids for them behind.
+    """A tokenizer for text encoders, with begin, end and mask tokens around and inside of texts.
 
-    `[MASK]` in a text is read as the mask, as BERT's tokenizer does.
+    These are `<s>`, `</s>` and `<mask>` of a tokenizer like RoBERTa's, or additional ids for a tokenizer without a mask
+    token. `[MASK]` in a text is read as the mask token, as in BERT's tokenizer.
 
     Attributes:
-      begin_id: first of every text; `end_id` closes each, `mask_id` hides.
-      special_ids: all of them, and the padding.
+      begin_id: Id before every text.
+      end_id: Id after every text.
+      mask_id: Id of the mask token, which hides a token.
+      special_ids: All of these ids, and the padding id.
     """
 
     def __init__(self, tokenizer: Tokenizer):
-        """Wraps a tokenizer of texts."""
+        """Wraps a tokenizer of texts, and adds ids if it has no mask token."""
         mask = getattr(tokenizer, "mask_id", None)
         super().__init__(tokenizer, 0 if mask is not None else 3, "frames")
         frame_ids = self.reserved or (self.begin_id, self.end_id, mask)
@@ -77,11 +83,11 @@ class FramingTokenizer(ReservedTokenizer):
         return self
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids, without those around a text."""
+        """Returns the int32 ids of a text, without the begin and end ids around it."""
         first, *others = (self._tokenizer.encode(part) for part in text.split(MASK))
         mask = np.array([self.mask_id], np.int32)
         return np.concatenate([first, *(part for other in others for part in (mask, other))]).astype(np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` of many texts."""
+        """Returns the int32 ids of each of many texts. See `encode`."""
         return [self.encode(text) for text in texts]

@@ -1,7 +1,7 @@
-"""The tokenizer of a run, kept in the run's own directory: its files, and `about.json` with its kind and fingerprint.
+"""Saves the tokenizer of a run in the directory of the run: its files, and `about.json` with its kind and fingerprint.
 
-What a tokenizer is trained on changes (another machine, another Python, a file that was edited), and its ids with it:
-parameters are worth nothing without the tokenizer they were trained with, so a run carries it.
+The training texts of a tokenizer may change (another machine, another Python, an edited file), and its ids with them.
+Parameters are useless without the tokenizer that they were trained with, so a run contains it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _LOADERS: dict[str, Callable[[Path], Any]] = {
 
 
 def fingerprint_of(tokenizer: Tokenizer | None) -> str | None:
-    """What tells this tokenizer from others; None where there is none."""
+    """Returns the fingerprint of a tokenizer, None for no tokenizer."""
     return None if tokenizer is None else tokenizer.fingerprint
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a tokenizer into a folder, whole or not at all; one that is there is replaced.
+    """Writes a tokenizer to a folder, completely or not at all, and replaces a tokenizer that is there.
 
     Args:
-      tokenizer: any that `memjax.data` makes; of one with marks or ends around another, that other one.
-      folder: made where it is missing.
+      tokenizer: Tokenizer of `memjax.data`. Of a wrapper that adds marks or end tokens, its `base` is written.
+      folder: Folder of the files. It is created if it does not exist.
     """
     base, partial = tokenizer.base, folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -54,22 +54,22 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer that `save_tokenizer` wrote; None for a vocabulary of seqio that only its Task knows.
+    """Loads a tokenizer that `save_tokenizer` has written. None for a seqio vocabulary, which only its Task can create.
 
     Raises:
-      ValueError: a file is missing or damaged, or the tokenizer is not the one that was saved.
+      ValueError: A file is missing or damaged, or the tokenizer has another fingerprint than the saved one.
     """
     about = folder / ABOUT
     if not about.is_file():
         raise ValueError(f"tokenizer: {about} is missing, allowed: the folder that was made with the run, whole")
     try:
-        told = json.loads(about.read_text("utf-8"))
-        load, wanted = _LOADERS[told["kind"]], told["fingerprint"]
+        description = json.loads(about.read_text("utf-8"))
+        load, wanted = _LOADERS[description["kind"]], description["fingerprint"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"tokenizer: {about} is damaged, allowed: the file that was made with the run") from error
-    found = load(folder)
-    if found is not None and found.fingerprint != wanted:
+    tokenizer = load(folder)
+    if tokenizer is not None and tokenizer.fingerprint != wanted:
         raise ValueError(
-            f"tokenizer: {folder} holds {found.fingerprint}, allowed: {wanted}, which the run was trained with"
+            f"tokenizer: {folder} holds {tokenizer.fingerprint}, allowed: {wanted}, which the run was trained with"
         )
-    return found
+    return tokenizer

@@ -1,7 +1,7 @@
-"""Sorting: long documents whose symbols are to be named at the end, by how often they occurred.
+"""The sorting task of the infinity-former: long documents after which their symbols must be listed by frequency.
 
 Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", https://arxiv.org/abs/2109.00301. The
-distribution of the symbols drifts along the document from one to another, so that the recent past alone is misleading.
+distribution of the symbols changes gradually along the document, so that the recent past alone is misleading.
 """
 
 import hashlib
@@ -16,12 +16,15 @@ IS_ANSWER = "is_answer"
 
 
 class Sorting(EvenDocuments):
-    """Documents of the sorting task, drawn when they are asked for; the same for the same arguments everywhere.
+    """Synthetic documents of random symbols, followed by all symbols in the order of their frequency.
 
-    A document is `length` symbols, a separator, and all symbols by falling count: ties by first occurrence, symbols
-    that did not occur at the end in ascending order. Symbol j of n is drawn from `(1 - r) p_0 + r p_1` with
-    `r = (j + 1) / n`; both distributions are whole numbers from 1 to 9, normalised. `annotate` gives `is_answer` (bool
-    per token) and `weights` (1 on answers, 0 elsewhere).
+    Documents are generated when they are read. The same arguments give the same documents on every machine. A document
+    consists of `length` symbols, a separator, and all symbols by falling count. Ties are ordered by first occurrence.
+    Symbols that did not occur come last, in ascending order.
+
+    Symbol j of n (from 0) is drawn from `(1 - r) p_0 + r p_1` with `r = (j + 1) / n`. Both distributions are random
+    integers from 1 to 9, normalised. `annotate` returns `is_answer` (bool per token) and `weights` (1 for answers,
+    otherwise 0).
 
     Ids: 0 pad, 1 begin, 2 separator, then the symbols.
 
@@ -37,47 +40,47 @@ class Sorting(EvenDocuments):
     separator_id = 2
 
     def __init__(self, num_documents: int, *, length: int = 4000, num_symbols: int = 20, seed: int = 0):
-        """Sets the task up.
+        """Sets the sizes of the task.
 
         Args:
-          num_documents: how many; another `seed` gives other documents (one per split).
-          length: symbols to sort; 4,000 to 16,000 in the paper.
-          num_symbols: different symbols.
-          seed: of the documents.
+          num_documents: Number of documents.
+          length: Number of symbols of a document to sort, 4,000 to 16,000 in the paper.
+          num_symbols: Number of different symbols.
+          seed: Seed of the documents. Splits have different seeds.
 
         Raises:
-          ValueError: a size that is too small.
+          ValueError: A size that is too small.
         """
         for name, value in {"num_documents": num_documents, "length": length, "num_symbols": num_symbols}.items():
             if value < 1:
                 raise ValueError(f"{name}: given {value}, allowed: at least 1")
         super().__init__(num_documents, length + 1 + num_symbols)
-        self._num_drawn, self._num_symbols, self._seed = length, num_symbols, seed
+        self._num_sorted, self._num_symbols, self._seed = length, num_symbols, seed
         self.fingerprint = "sorting-" + hashlib.sha256(f"{length}/{num_symbols}/{seed}".encode()).hexdigest()[:16]
 
     @property
     def vocab_size(self) -> int:
-        """Ids in use."""
+        """Number of ids of the vocabulary."""
         return 3 + self._num_symbols
 
     def __getitem__(self, index: int, /) -> np.ndarray:
         random = self._random(f"sorting/{self._seed}", index)
         weights = random.randint(1, 10, (2, self._num_symbols)).astype(np.float64)
         early, late = weights / weights.sum(axis=1, keepdims=True)
-        drift = (np.arange(1, self._num_drawn + 1) / self._num_drawn)[:, None]
+        drift = (np.arange(1, self._num_sorted + 1) / self._num_sorted)[:, None]
         until = np.cumsum((1 - drift) * early + drift * late, axis=1)
-        drawn = (random.random_sample(self._num_drawn)[:, None] * until[:, -1:] >= until[:, :-1]).sum(axis=1)
-        answers = sort_by_count(drawn, self._num_symbols)
-        return np.concatenate([3 + drawn, [self.separator_id], 3 + answers]).astype(np.int32)
+        symbols = (random.random_sample(self._num_sorted)[:, None] * until[:, -1:] >= until[:, :-1]).sum(axis=1)
+        answers = sort_by_count(symbols, self._num_symbols)
+        return np.concatenate([3 + symbols, [self.separator_id], 3 + answers]).astype(np.int32)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Which tokens are answers, and that only they are scored."""
-        is_answer = np.arange(self.num_tokens(index)) > self._num_drawn
+        """Returns which tokens are answers, and weights that score only these."""
+        is_answer = np.arange(self.num_tokens(index)) > self._num_sorted
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
 
 
 def sort_by_count(symbols: np.ndarray, num_symbols: int) -> np.ndarray:
-    """All symbols from 0 to `num_symbols` by falling count, ties by first occurrence, those that are missing last.
+    """Returns all symbols `0 ... num_symbols - 1` by falling count, ties by first occurrence, missing symbols last.
 
     Example:
       >>> sort_by_count(np.array([2, 0, 0, 3, 2]), 5).tolist()

@@ -1,7 +1,4 @@
-"""Synthetic sentences about who lives where: labelled pairs of texts, questions with answers, and dialogues.
-
-Nothing is read.
-"""
+"""Generates synthetic sentences about who lives where, as labelled pairs of texts, questions, or dialogues."""
 
 import hashlib
 
@@ -16,7 +13,7 @@ CITIES = ("Athens", "Berlin", "Cairo", "Delhi", "Essen", "Fes", "Genoa", "Hanoi"
 
 
 def template_texts(num_examples: int, *, seed: int) -> list[LabelledText]:
-    """Two sentences and a claim about one of them; class 1 where the claim is true, as half of them are.
+    """Generates pairs of a story (two sentences) and a claim about it. Class 1 for a true claim, about half of them.
 
     Example:
       >>> template_texts(1, seed=0)[0].texts[1].split()[1:3]
@@ -32,7 +29,7 @@ def template_texts(num_examples: int, *, seed: int) -> list[LabelledText]:
 
 
 def template_questions(num_examples: int, *, seed: int) -> list[Question]:
-    """Four sentences, and where one of the people lives."""
+    """Generates questions for the city of one of four people, each about a text of four sentences."""
     random, questions = _random("questions", seed), []
     for _ in range(num_examples):
         people, cities, context = _story(random, 4)
@@ -43,7 +40,9 @@ def template_questions(num_examples: int, *, seed: int) -> list[Question]:
 
 
 def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
-    """A document of four sentences, and somebody without it who asks where each of the four lives.
+    """Generates dialogues about a document of four sentences.
+
+    A speaker who has not seen the document asks where each of the four people lives, and the other speaker answers.
 
     Example:
       >>> [utterance.text.split()[0] for utterance in template_dialogues(1, seed=0)[0].utterances[:2]]
@@ -61,11 +60,12 @@ def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
 
 
 def _story(random: np.random.RandomState, count: int) -> tuple[list[str], list[str], str]:
-    """People, where each lives, and sentences that say so."""
+    """Draws `count` people and the city of each, and writes the sentences that say so."""
     people, cities = ([names[i] for i in random.permutation(8)[:count]] for names in (NAMES, CITIES))
     return people, cities, " ".join(f"{p} lives in {c}." for p, c in zip(people, cities, strict=True))
 
 
 def _random(kind: str, seed: int) -> np.random.RandomState:
+    """Returns a random generator whose seed is the hash of a kind of examples and a seed."""
     # RandomState, and not a Generator: its stream is frozen, so the examples are the same with every NumPy.
     return np.random.RandomState(np.frombuffer(hashlib.sha256(f"{kind}/{seed}".encode()).digest()[:4], "<u4"))

@@ -1,6 +1,7 @@
-"""Sentence pairs: targets are the documents of a run, their sources stand beside them.
+"""Sentence pairs for translation: target sentences are the documents of a run, and source sentences their context.
 
-A text of one language is a `Texts` as any other; both sides are tokenised by one tokenizer and end with its end id.
+The texts of each language are `Texts`. Both languages are tokenised by one tokenizer, and sentences end with its end
+id.
 """
 
 import itertools
@@ -18,13 +19,13 @@ from memjax.data.tokenizers import Tokenizer
 
 
 class SentencePairs(Documents):
-    """Targets as documents, with their source as context of every segment.
+    """Documents that are target sentences, with their source sentence as context of every segment.
 
-    `context` gives `source`, int32 `[max_length]` ids padded with 0, and `source_mask`, bool of the same shape.
+    `context` returns `source`, int32 ids `[max_length]` padded with 0, and `source_mask`, bool `[max_length]`.
 
     Attributes:
-      kept: which pairs of the two sides these are; longer ones are left out.
-      fingerprint: of both sides.
+      kept: Numbers of the pairs that are short enough, int `[documents]`. Longer pairs are left out.
+      fingerprint: Hash of the sentences of both languages, and the largest length.
 
     Example:
       >>> from memjax.data.documents import ArrayDocuments
@@ -34,10 +35,15 @@ class SentencePairs(Documents):
     """
 
     def __init__(self, source: Documents, target: Documents, max_length: int):
-        """Pairs entry i of `source` with entry i of `target`; both end with the end token.
+        """Pairs sentence i of `source` with sentence i of `target`.
+
+        Args:
+          source: Source sentences, which end with the end token.
+          target: Target sentences, which end with the end token.
+          max_length: Largest number of tokens of a sentence. Pairs with a longer sentence are left out.
 
         Raises:
-          ValueError: sides of different sizes, or no pair that is short enough.
+          ValueError: Different numbers of sentences, or no pair that is short enough.
         """
         if len(source) != len(target):
             raise ValueError(f"sentence pairs: given {len(source)} sources and {len(target)} targets, allowed: as many")
@@ -64,7 +70,7 @@ class SentencePairs(Documents):
         return self._target.num_bytes(int(self.kept[index]))
 
     def source(self, index: int, /) -> np.ndarray:
-        """int32 ids of the sentence to translate."""
+        """Returns the int32 ids of the source sentence of a pair."""
         return self._source[int(self.kept[index])]
 
     def context(self, index: int, /) -> dict[str, np.ndarray]:
@@ -75,7 +81,7 @@ class SentencePairs(Documents):
 
 
 class EndingTokenizer:
-    """A tokenizer that writes its end id after every text."""
+    """A tokenizer that appends the end id to the ids of every text."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -101,7 +107,7 @@ class EndingTokenizer:
 
 
 class BothSides:
-    """The texts of both languages, one side after the other, to train one tokenizer on."""
+    """The texts of two languages, one language after the other, for the training of one tokenizer."""
 
     def __init__(self, source: Any, target: Any):
         self._sides = (source, target)
@@ -112,10 +118,15 @@ class BothSides:
 
 
 def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Texts:
-    """One side of a split: the lines of the file `STEM.LANGUAGE` (also `.xz`, `.gz`).
+    """Reads the sentences of one language of a parallel corpus: the lines of the file `STEM.LANGUAGE`.
+
+    Args:
+      path: Folder of the files (also `.xz`, `.gz`).
+      stem: Name of the files without the language, such as 'train'.
+      language: Ending of the file, such as 'en'.
 
     Raises:
-      ValueError: no such file, or it is not UTF-8.
+      ValueError: No such file, or it is not UTF-8.
     """
     file = find_packed(path, f"{stem}.{language}")
     if file is None:
@@ -126,7 +137,12 @@ def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Te
 
 
 def number_words(count: int, split: str, language: str) -> Texts:
-    """Numbers below a million in words, `language` 'en' or 'de'; the splits share none.
+    """Generates numbers below a million in words, as one side of a synthetic translation task. Splits share no number.
+
+    Args:
+      count: Number of texts.
+      split: 'train', 'validation' or 'test'.
+      language: 'en' or 'de'.
 
     Example:
       >>> print(number_words(2, "test", "en")[0], number_words(2, "test", "de")[0], sep="\\n")
@@ -141,7 +157,13 @@ def number_words(count: int, split: str, language: str) -> Texts:
 
 
 def random_letters(count: int, length: int, num_letters: int, split: str) -> Texts:
-    """Texts of random letters, the first `num_letters` of the alphabet; each split has its own.
+    """Generates texts of random letters, for a synthetic copy task. Splits have different texts.
+
+    Args:
+      count: Number of texts.
+      length: Number of letters of a text.
+      num_letters: Number of different letters, the first ones of the alphabet.
+      split: 'train', 'validation' or 'test'.
 
     Example:
       >>> len(random_letters(2, 5, 3, "test")[0])
@@ -154,6 +176,7 @@ def random_letters(count: int, length: int, num_letters: int, split: str) -> Tex
 
 
 def _english(number: int) -> str:
+    """Returns a number below a million in English words."""
     ones = (
         "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
         "seventeen eighteen nineteen"
@@ -171,6 +194,7 @@ def _english(number: int) -> str:
 
 
 def _german(number: int) -> str:
+    """Returns a number below a million in German words."""
     ones = (
         "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn "
         "siebzehn achtzehn neunzehn"
@@ -184,6 +208,6 @@ def _german(number: int) -> str:
         head, rest = divmod(number, 100)
         return f"{before(head)}hundert" + (_german(rest) if rest else "")
     if number >= 20:
-        one = number % 10
-        return (f"{before(one)}und" if one else "") + tens[number // 10 - 2]
+        ones_digit = number % 10
+        return (f"{before(ones_digit)}und" if ones_digit else "") + tens[number // 10 - 2]
     return ones[number]

@@ -1,4 +1,4 @@
-"""Sliding-window evaluation: overlapping windows, of which only the end is scored."""
+"""Batches of overlapping windows for sliding-window evaluation, which scores only the end of each window."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,25 +21,26 @@ def sliding_windows(
     begin_token: int | None,
     host_rows: tuple[int, int] | None = None,
 ) -> Iterator[Batch]:
-    """Windows of every document, each in a row of its own that starts anew.
+    """Cuts documents into overlapping windows and yields batches with one window per row.
 
-    The first window of a document scores all its targets, every further one the last `stride` of them, so each target
-    is scored once with at least `length - stride` tokens before it where the document has them.
+    Memory is reset at the start of each window. In the first window of a document all targets are scored, in every
+    further window the last `stride` targets. Each target is therefore scored once, with at least `length - stride`
+    tokens before it if the document has them.
 
     Args:
-      documents: the split.
-      rows: windows side by side, over all hosts.
-      length: tokens of a window.
-      stride: targets scored per window.
-      begin_token: read before the first token; None = the first token is not scored.
-      host_rows: `(start, stop)`, the rows of this host.
+      documents: Documents of the split.
+      rows: Number of windows in a batch, over all hosts.
+      length: Number of tokens of a window.
+      stride: Number of scored targets of a window.
+      begin_token: Id that is read before the first token of a document. None to leave the first token unscored.
+      host_rows: `(start, stop)`, the rows of this host. None for all rows.
 
     Yields:
-      Batches `[batch, length]`; rows without a window are padding.
+      Batches `[batch, length]`. Rows without a window are padding.
     """
     start, stop = host_rows or (0, rows)
     waiting: list[Example] = []
-    for window in _windows(documents, length, stride, begin_token):
+    for window in _cut_windows(documents, length, stride, begin_token):
         waiting.append(window)
         if len(waiting) == rows:
             yield _stack_windows(waiting, start, stop, length)
@@ -49,22 +50,25 @@ def sliding_windows(
 
 
 class Windows:
-    """One pass of sliding windows that can go on: `Batch`es `[1, batch, length]`, as streams give them.
+    """Iterates once over batches of sliding windows, `[1, batch, length]`, with a position from which it can resume.
+
+    The axis of length 1 is that of segments, as in the batches of `Streams`.
 
     Attributes:
-      position: JSON value, where the next batch begins.
+      position: JSON value with the number of batches that were yielded, and the data and settings that must match.
     """
 
     def __init__(self, documents: Documents, *, position: Mapping[str, Any] | None = None, **layout: Any):
-        """Reads nothing yet.
+        """Checks the position and reads nothing yet.
 
         Args:
-          documents: the split.
-          position: of an earlier pass over the same windows; what it has given is cut again, and left out.
-          **layout: arguments of `sliding_windows`.
+          documents: Documents of the split.
+          position: Position of an earlier pass over the same windows to continue from. Its batches are computed again
+            and skipped. None to start at the beginning.
+          **layout: Arguments of `sliding_windows` except `documents`.
 
         Raises:
-          ValueError: a position in other windows.
+          ValueError: A position of other windows.
         """
         whole = {name: value for name, value in layout.items() if name != "host_rows"}
         stream = {"fingerprint": documents.fingerprint, "protocol": "sliding_window", **whole}
@@ -74,14 +78,15 @@ class Windows:
         self._documents, self._layout = documents, layout
 
     def __iter__(self) -> Iterator[Batch]:
-        given = self.position["batches"]
+        num_done = self.position["batches"]
         for number, batch in enumerate(sliding_windows(self._documents, **self._layout)):
-            if number >= given:
+            if number >= num_done:
                 self.position = {**self.position, "batches": number + 1}
                 yield jax.tree.map(lambda leaf: leaf[None], batch)
 
 
-def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[Example]:
+def _cut_windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[Example]:
+    """Yields the windows of all documents, one after the other, with weight 0 for targets that are not scored."""
     for index in range(len(documents)):
         tokens = np.asarray(documents[index], np.int32)
         annotations = dict(documents.annotate(index))
@@ -105,6 +110,7 @@ def _windows(documents: Documents, length: int, stride: int, begin_token: int | 
 
 
 def _stack_windows(windows: Sequence[Example], start: int, stop: int, length: int) -> Batch:
+    """Makes a batch from the windows numbered `[start, stop)`. Missing windows become padding."""
     # Hosts take the same number of steps: names and types come from the window that every host has seen.
     like = dataclasses.replace(windows[0], targets=np.zeros(length, np.int32))
     batch = empty_batch(like, (stop - start,), length)

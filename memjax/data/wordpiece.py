@@ -1,4 +1,4 @@
-"""WordPiece, the tokenizer of BERT, by the library `tokenizers` (the extra `hf`)."""
+"""WordPiece tokenizers, as in BERT, with the Hugging Face library `tokenizers` (the extra `hf`)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ PAD, UNKNOWN, CLASS, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[S
 
 
 class WordPieceTokenizer:
-    """A WordPiece vocabulary: `vocab.txt` of BERT, or a `tokenizer.json`.
+    """A WordPiece tokenizer from BERT's `vocab.txt` or a `tokenizer.json`.
 
-    A text is cleaned, lower-cased and stripped of accents where the vocabulary is uncased, cut at white space and
-    punctuation, and each word into its longest known pieces. That loses white space and case, so `lossless` is False.
-    Special tokens that stand in a text ("[MASK]") are read as such, as BERT's tokenizer does.
+    A text is cleaned, then lower-cased and stripped of accents if the vocabulary is uncased, then cut at white space
+    and punctuation. Each word is cut into its longest known pieces. White space and case are lost, so `lossless` is
+    False. Special tokens in a text, such as "[MASK]", are read as such, as in BERT's tokenizer.
 
     Attributes:
-      begin_id: [CLS], first of every text; `end_id` [SEP] closes each text, `pad_id` fills rows, `mask_id` hides.
-      special_ids: all of them, and [UNK].
+      begin_id: Id of [CLS], before every text.
+      end_id: Id of [SEP], after every text.
+      pad_id: Id of [PAD], which fills rows.
+      unknown_id: Id of [UNK], which replaces unknown words.
+      mask_id: Id of [MASK], which hides a token.
+      special_ids: Ids of all special tokens.
 
     Example:
       >>> tokenizer = WordPieceTokenizer.train(["a cat sat", "a cat ran"], vocab_size=40)
@@ -49,18 +53,20 @@ class WordPieceTokenizer:
         split_chinese: bool = True,
         added: Added = types.MappingProxyType({}),
     ):
-        """Loads a vocabulary.
+        """Loads a vocabulary from a file, or from the content of a file.
 
         Args:
-          path: `vocab.txt`, one piece a line, or `tokenizer.json` (also `.xz`, `.gz`).
-          lowercase: of a `vocab.txt`: it is uncased. A `tokenizer.json` says itself what it does.
-          content: of the file, instead of a path.
-          strip_accents: Whether accents are removed, of a `vocab.txt`. None = as `lowercase`.
-          split_chinese: Whether each Chinese character is a word, of a `vocab.txt`.
-          added: Tokens behind those of a `vocab.txt`, id -> fields (`memjax.data.added_tokens`).
+          path: Path of a `vocab.txt` with one piece per line, or of a `tokenizer.json` (also `.xz`, `.gz`). None to
+            read `content`.
+          lowercase: Whether a `vocab.txt` is uncased, so that texts are lower-cased. No effect on a `tokenizer.json`,
+            which has its own settings, like the next two arguments.
+          content: Content of the file, read instead of `path`. Empty to read `path`.
+          strip_accents: Whether accents are removed from texts. None for the value of `lowercase`.
+          split_chinese: Whether each Chinese character is a word.
+          added: Tokens to add to a `vocab.txt`: id -> fields (see `memjax.data.added_tokens`).
 
         Raises:
-          ValueError: no such file, no WordPiece vocabulary, or one without a special token.
+          ValueError: No such file, no WordPiece vocabulary, or one that lacks a special token.
         """
         import tokenizers
 
@@ -81,7 +87,9 @@ class WordPieceTokenizer:
                 what = f"no list of different pieces with {UNKNOWN}"
                 raise ValueError(f"vocab: {path} is {what}, allowed: a vocab.txt of BERT")
             ids = {piece: index for index, piece in enumerate(pieces)}
-            self._tokenizer = _empty(lowercase, ids, strip_accents=strip_accents, split_chinese=split_chinese)
+            self._tokenizer = _make_bert_tokenizer(
+                lowercase, ids, strip_accents=strip_accents, split_chinese=split_chinese
+            )
             add_tokens(self._tokenizer, added, path)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -99,10 +107,16 @@ class WordPieceTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool = True) -> WordPieceTokenizer:
-        """A vocabulary of at most `vocab_size` pieces from texts."""
+        """Trains a WordPiece vocabulary on texts.
+
+        Args:
+          texts: Training texts.
+          vocab_size: Largest number of pieces, including special tokens.
+          lowercase: Whether the vocabulary is uncased.
+        """
         import tokenizers
 
-        tokenizer = _empty(lowercase, {})
+        tokenizer = _make_bert_tokenizer(lowercase, {})
         trainer = tokenizers.trainers.WordPieceTrainer(
             vocab_size=vocab_size, special_tokens=list(SPECIAL), show_progress=False
         )
@@ -110,7 +124,7 @@ class WordPieceTokenizer:
         return cls(content=tokenizer.to_str())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a `tokenizer.json`."""
+        """Writes the tokenizer to a `tokenizer.json`."""
         with replaced(path) as partial:
             partial.write_bytes(self.files()["tokenizer.json"])
 
@@ -119,43 +133,50 @@ class WordPieceTokenizer:
         return self
 
     def for_encoder(self) -> WordPieceTokenizer:
-        """It has what frames a text."""
+        """Returns the tokenizer itself, which already has begin, end and mask tokens."""
         return self
 
     def files(self) -> dict[str, bytes]:
-        """A `tokenizer.json`."""
+        """Returns the tokenizer as a `tokenizer.json`."""
         return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids, without special tokens around them."""
+        """Returns the int32 ids of a text, without special tokens around them."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """int32 ids, and for each the begin and end of its characters in the text, `[tokens, 2]`."""
+        """Returns the int32 ids of a text, and the begin and end of each token in its characters, `[tokens, 2]`."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` of many texts at once, on several threads."""
+        """Returns the int32 ids of each of many texts, encoded on several threads. See `encode`."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def markers(self, count: int) -> np.ndarray:
-        """int32 ids of so many pieces that stand for nothing: [unused0] and so on; [SEP] where there are none."""
-        found = [self._tokenizer.token_to_id(f"[unused{number}]") for number in range(count)]
-        return np.array([self.end_id if one is None else one for one in found], np.int32)
+        """Returns the int32 ids of `count` pieces without a meaning: [unused0], [unused1], ..., or [SEP] if missing."""
+        unused_ids = [self._tokenizer.token_to_id(f"[unused{number}]") for number in range(count)]
+        return np.array([self.end_id if unused_id is None else unused_id for unused_id in unused_ids], np.int32)
 
     def decode(self, ids: Ids) -> str:
-        """Words with single spaces; special tokens are left out."""
+        """Returns the text of ids, words with single spaces. Special tokens are left out."""
         return self._tokenizer.decode([int(i) for i in np.asarray(ids)], skip_special_tokens=True)
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
-        """int32 UTF-8 bytes of each piece (white space is not counted), in the shape of `ids`."""
+        """Returns the number of UTF-8 bytes of each piece, without white space, int32 in the shape of `ids`."""
         return self._lengths[np.asarray(ids, np.int64)]
 
 
 def join_texts(tokenizer: Any, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One text, or a pair, with its special tokens: `[CLS] a [SEP] b [SEP]`, and the type of each token.
+    """Joins one text or a pair with special tokens: `[CLS] a [SEP] b [SEP]`.
+
+    Args:
+      tokenizer: Tokenizer with `begin_id` and `end_id`.
+      *texts: Ids of one or two texts.
+
+    Returns:
+      The int32 ids, and the token type of each: 0 for the first text, 1 for the second.
 
     Example:
       >>> tokenizer = WordPieceTokenizer.train(["a b"], vocab_size=20)
@@ -169,10 +190,12 @@ def join_texts(tokenizer: Any, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Texts that fit into `length` tokens together with their special ones; the longest is cut first, at its end.
+    """Truncates texts so that they fit into `length` tokens together with their special tokens.
+
+    The longest text is cut first, at its end.
 
     Raises:
-      ValueError: no room for one token of each.
+      ValueError: No room for one token of each text.
 
     Example:
       >>> [len(text) for text in truncate_texts([np.zeros(9), np.zeros(3)], length=10)]
@@ -188,10 +211,10 @@ def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]
     return [text[:size] for text, size in zip(texts, sizes, strict=True)]
 
 
-def _empty(
+def _make_bert_tokenizer(
     lowercase: bool, vocabulary: dict[str, int], *, strip_accents: bool | None = None, split_chinese: bool = True
 ) -> Any:
-    """BERT's rules around a vocabulary."""
+    """Makes a tokenizer of the library `tokenizers` with BERT's rules and a vocabulary (piece -> id)."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
