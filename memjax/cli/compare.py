@@ -1,4 +1,4 @@
-"""`memjax compare`."""
+"""The command `memjax compare`, which prints the results of finished runs side by side."""
 
 import functools
 import sys
@@ -13,12 +13,13 @@ from memjax.report.verdicts import describe_test, format_difference, show_p
 
 
 def run(arguments: list[str]) -> int:
-    """Prints finished runs side by side: what tells their configurations apart, and what they have come to.
+    """Prints finished runs side by side: the settings in which they differ, and their results.
 
-    Runs that are not finished, or damaged, are left out with a line that says so. Where runs of several seeds or orders
-    of tasks are given, the difference between their settings is judged by a paired test.
+    Unfinished and damaged runs are left out, with a line for each. With several seeds or orders of tasks for each
+    setting, the differences between settings are judged by a paired test.
     """
-    parser = Parser("compare", run.__doc__, json=": run -> its values, and their differences where there are several")
+    json = ": run -> its settings and results, and the differences between settings with several runs"
+    parser = Parser("compare", run.__doc__, json=json)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory whose run is finished")
     options = parser.read(arguments)
     finished, left_out = split_finished(options.runs)
@@ -34,13 +35,13 @@ def run(arguments: list[str]) -> int:
 
 
 def difference_values(difference: RunDifference) -> dict[str, Any]:
-    """A difference as JSON values."""
+    """Converts a difference between runs to JSON values."""
     numbers = {name: None if value != value else value for name, value in difference.comparison._asdict().items()}
     return {"run": difference.name, "control": difference.control, "measure": difference.measure, **numbers}
 
 
 def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Sequence[RunDifference] = ()) -> str:
-    """A line a value, a column a run; below them a line a difference between runs of several seeds.
+    """Formats a table with a row for each value and a column for each run, and a line for each difference below.
 
     Example:
       >>> print(describe_comparison({"a": {"steps": 10, "loss": 0.5}, "b": {"steps": 2000, "loss": 0.25}}))
@@ -60,7 +61,7 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Seq
 
 
 def describe_difference(difference: RunDifference) -> str:
-    """A difference in words."""
+    """Describes a difference between runs in one line."""
     comparison = difference.comparison
     p = f", p {show_p(comparison.p)}" if show_p(comparison.p) else ""
     change = f"{difference.measure.replace('_', ' ')} {format_difference(comparison)}"

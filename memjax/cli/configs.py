@@ -1,4 +1,4 @@
-"""`memjax configs`."""
+"""The command `memjax configs`, which lists configs and their variants."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +8,9 @@ from memjax.overrides import config_names, describe_config
 
 
 def run(arguments: list[str]) -> int:
-    """Lists the configs that `--config` knows, with a line each, and their variants for `--variant`."""
-    parser = Parser("configs", run.__doc__, json=": config -> its line and its variants")
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="of one config (default: all of them)")
+    """Lists the names that `--config` takes, each with a description, and those that `--variant` takes."""
+    parser = Parser("configs", run.__doc__, json=": config -> its description and its variants")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="name of one config (default: all configs)")
     options = parser.read(arguments)
     names = [options.name] if options.name else config_names()
     facts = {}
@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> int:
 
 
 def describe_configs(facts: Mapping[str, Any]) -> str:
-    """A line a config, a line a variant.
+    """Formats a line for each config and for each of its variants.
 
     Example:
       >>> print(describe_configs({"tiny": {"about": "A small one.", "variants": {"default": "with a memory"}}}))

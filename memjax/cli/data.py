@@ -1,4 +1,4 @@
-"""`memjax data`."""
+"""The command `memjax data`, which prepares the data of a config."""
 
 import sys
 from typing import Any
@@ -10,8 +10,8 @@ from memjax.console import preparation, split_sizes
 
 
 def run(arguments: list[str]) -> int:
-    """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
-    parser = Parser("data", f"{run.__doc__} `memjax data prepare` is the same.", reads="config")
+    """Reads the data of a config, trains a tokenizer if it needs one, and writes token files."""
+    parser = Parser("data", f"{run.__doc__} `memjax data prepare` does the same.", reads="config")
     # Not an argument of argparse, which would take the value of a field for it.
     _, config = with_config(
         parser,
@@ -22,21 +22,21 @@ def run(arguments: list[str]) -> int:
     from memjax.tasks import task_of
     from memjax.training.experiment import with_task_source
 
-    own = with_task_source(config, config.data.source)
-    datasets = task_of(own).data(preparation())
+    single = with_task_source(config, config.data.source)
+    datasets = task_of(single).data(preparation())
     for line in source_notes(config.data.source) if config.lifelong is None else ():
         print(line, file=sys.stderr, flush=True)
     if config.lifelong is None:
-        print(describe_data(own, datasets))
+        print(describe_data(single, datasets))
     for task in config.lifelong.in_order if config.lifelong else ():
-        one = with_task_source(config, task.source)
-        of_task = task_of(one).data(preparation(), tokenizer=datasets.tokenizer)
-        print(f"{task.name}: {describe_data(one, of_task)}")
+        task_config = with_task_source(config, task.source)
+        task_datasets = task_of(task_config).data(preparation(), tokenizer=datasets.tokenizer)
+        print(f"{task.name}: {describe_data(task_config, task_datasets)}")
     return 0
 
 
 def describe_data(config: Config, datasets: Any) -> str:
-    """Documents, tokens and bytes of each split, and the vocabulary."""
+    """Describes prepared data: size of the vocabulary, and documents, tokens and bytes of each split."""
     source, tokenizer = type(config.data.source).__name__, type(config.data.tokenizer).__name__
     lines = [f"{source}, {tokenizer}, {datasets.vocab_size:,} vocabulary entries"]
     for split, size in split_sizes(datasets.documents).items():

@@ -1,4 +1,4 @@
-"""`memjax datastore` and its actions."""
+"""The command `memjax datastore` and its actions on a datastore of keys and next tokens (kNN-LM, SPALM)."""
 
 import dataclasses
 import sys
@@ -15,41 +15,42 @@ from memjax.overrides import UsageError
 from memjax.settings.ranges import Count, Number
 
 ACTIONS = {
-    "plan": "bytes and time before building",
-    "build": "or go on building",
-    "index": "for approximate search",
-    "verify": "checksums, and the recall of an index",
-    "neighbors": "of every token of a split, for SPALM",
-    "stats": "what a store is",
+    "plan": "Computes the bytes and the time that building a store will take.",
+    "build": "Builds a store from a split, or continues an unfinished one.",
+    "index": "Builds an index of a store for approximate search.",
+    "verify": "Checks the checksums of a store, and measures the recall of an index.",
+    "neighbors": "Writes the neighbours of every token of a split, for SPALM.",
+    "stats": "Describes a store.",
 }
+"""Action -> description of the action for its help"""
 
 
 def run(arguments: list[str]) -> int:
-    """Keys and next tokens of a split, as a trained model sees it: what it will cost, building it, and its indices."""
+    """Builds, indexes and checks a datastore: for each token of a split the key of its context and the next token."""
     if not arguments or arguments[0] not in ACTIONS:  # help, or a mistake
         parser = Parser("datastore", run.__doc__)
-        told = "; ".join(f"{name}: {about}" for name, about in ACTIONS.items())
-        parser.add_argument("action", choices=list(ACTIONS), help=f"{told}; ACTION --help tells its options")
+        actions = " ".join(f"{name}: {about}" for name, about in ACTIONS.items())
+        parser.add_argument("action", choices=list(ACTIONS), help=f"{actions} ACTION --help lists its options.")
         parser.read(arguments)
     action, arguments = arguments[0], arguments[1:]
     parser = _datastore_parser(action)
     if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
-        with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
-    given, _ = parser.split(arguments)
-    if given.part is not None and given.part >= given.parts:
-        raise UsageError(f"--part: given {given.part}, allowed: 0 to {given.parts - 1} of --parts {given.parts}")
-    for option, folder in (("--path", given.path if action == "build" else ""), ("--to", given.to)):
+        with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints the help and exits
+    options, _ = parser.split(arguments)
+    if options.part is not None and options.part >= options.parts:
+        raise UsageError(f"--part: given {options.part}, allowed: 0 to {options.parts - 1} of --parts {options.parts}")
+    for option, folder in (("--path", options.path if action == "build" else ""), ("--to", options.to)):
         if folder:
             check_folder(option, folder)
-    if given.leaves and given.backend != "scann":
-        raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
-    if given.backend == "faiss" and (given.runner or given.parts > 1 or given.part is not None):
+    if options.leaves and options.backend != "scann":
+        raise UsageError(f"--leaves: given with --backend {options.backend}, allowed: with scann")
+    if options.backend == "faiss" and (options.runner or options.parts > 1 or options.part is not None):
         raise UsageError("--backend: given 'faiss', allowed: scann where there are parts")
-    if given.runner and given.coordinator:
+    if options.runner and options.coordinator:
         raise UsageError("--runner: given with --coordinator, allowed: one of the two")
-    if given.runner and action == "build" and not given.shards:
+    if options.runner and action == "build" and not options.shards:
         raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
-    if given.run is None:
+    if options.run is None:
         options, config = parser.read(arguments), None
     else:
         options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
@@ -70,7 +71,7 @@ def _datastore_parser(action: str) -> Parser:
     parser = Parser(f"datastore {action}", ACTIONS[action], json="")
     parser.set_defaults(backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="", to="")
     add = parser.add_argument
-    add("--path", required=True, metavar="DIR", help="the folder of the store")
+    add("--path", required=True, metavar="DIR", help="folder of the store")
     if action in ("plan", "build", "verify", "neighbors"):
         add("--run", required=action != "verify", metavar="DIR", help=RUN)
         split = "validation" if action == "verify" else "train"
@@ -78,61 +79,68 @@ def _datastore_parser(action: str) -> Parser:
             "--split",
             default=split,
             choices=["train", "validation", "test"],
-            help=f"of the run's data (default: {split})",
+            help=f"split of the run's data (default: {split})",
         )
-        told = "output_normed, the final hidden state" if action == "neighbors" else "that of kNN-LM"
-        add("--key", default="", metavar="TAP", help=f"the inner tensor that is the key (default: {told})")
+        default = "output_normed, the final hidden state" if action == "neighbors" else "that of kNN-LM"
+        add("--key", default="", metavar="TAP", help=f"name of the hidden state that is the key (default: {default})")
     if action in ("plan", "build"):
-        add("--key-dtype", default="float16", help="of stored keys (default: float16)")
+        add("--key-dtype", default="float16", help="dtype of stored keys (default: float16)")
     if action == "build":
         add(
             "--shards",
             type=make_reader(Number),
             default=0,
             metavar="N",
-            help="of the store (default: one for each process)",
+            help="number of shards of the store (default: one for each process)",
         )
         add_processes(parser)
     if action in ("index", "verify", "neighbors"):
         backends = ["scann", "faiss"] if action == "index" else ["scann", "faiss", "exact"]
-        add("--backend", default="scann", choices=backends, help="(default: scann)")
-        add("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="(default: squared_l2)")
+        add("--backend", default="scann", choices=backends, help="kind of index (default: scann)")
+        metrics = ["squared_l2", "inner_product"]
+        add("--metric", default="squared_l2", choices=metrics, help="measure of the search (default: squared_l2)")
     if action == "index":
-        parts = "parts of a scann index, searched one by one and merged (default: 1)"
+        parts = "number of parts of a scann index, which are searched one by one and merged (default: 1)"
         add("--parts", type=make_reader(Count), default=1, metavar="N", help=parts)
-        add("--part", type=make_reader(Number), metavar="I", help="build only this one, as one host of several does")
+        part = "number of the only part to build, from 0, as one of several hosts does (default: all parts)"
+        add("--part", type=make_reader(Number), metavar="I", help=part)
     if action in ("build", "index"):
-        runner = f"{'shards' if action == 'build' else 'parts'} are made by an Apache Beam pipeline with this runner"
+        made = "shards" if action == "build" else "parts"
+        runner = f"name of an Apache Beam runner, with which a pipeline makes the {made} (default: no Beam)"
         add("--runner", default="", metavar="NAME", help=runner)
-        value = "an option of the pipeline; may be repeated"
+        value = "option of the Beam pipeline; may be repeated"
         add("--runner-option", action="append", default=[], metavar="NAME=VALUE", help=value)
     if action in ("verify", "neighbors"):
-        leaves = "leaves of ScaNN's tree that are searched (default: a twentieth)"
+        leaves = "number of leaves of ScaNN's tree to search (default: a twentieth of them)"
         add("--leaves", type=make_reader(Number), default=0, metavar="N", help=leaves)
         count = 32 if action == "verify" else 4
-        add("--num-neighbors", type=make_reader(Count), default=count, metavar="K", help=f"of each (default: {count})")
+        neighbors = f"number of neighbours of each query (default: {count})"
+        add("--num-neighbors", type=make_reader(Count), default=count, metavar="K", help=neighbors)
     if action == "verify":
-        sample = "queries: stored keys, or with --run what its model asks at tokens of the split (default: 1000)"
+        sample = "number of queries: stored keys, or with --run keys of tokens of the split (default: 1000)"
         add("--sample", type=make_reader(Count), default=1000, metavar="N", help=sample)
     if action == "neighbors":
-        add("--to", required=True, metavar="DIR", help="the folder that data.neighbors will name")
-        far = "none from so many tokens before and after, where the store is of the same split (default: the article)"
+        add("--to", required=True, metavar="DIR", help="folder to write, which data.neighbors will name")
+        far = (
+            "number of tokens before and after a token from which it gets no neighbours, where the store has the same "
+            "split (default: those of its article)"
+        )
         add("--apart", type=make_reader(Number), metavar="N", help=far)
         other = (
-            "the run of the second half of the training split (data.half) and its store, beside --run and --path of "
-            "the first: each half gets its neighbours from the model that was not trained on it"
+            "run and store of the second half of the training split (data.half), beside --run and --path of the first "
+            "half: each half gets its neighbours from the model that was not trained on it"
         )
         add("--other", nargs=2, metavar=("RUN", "STORE"), help=other)
     return parser
 
 
 def datastore_facts(action: str, options: Any, config: Config | None) -> dict[str, Any]:
-    """Does what `memjax datastore` was asked for, and says what came out.
+    """Carries out an action of `memjax datastore`, and returns its result as JSON values.
 
     Args:
-      action: of the datastore.
-      options: of the command line.
-      config: of the run, where one was given.
+      action: One of `ACTIONS`.
+      options: Options of the command line.
+      config: Configuration of the run. None where no run was given.
     """
     from memjax.datastore.store import Store
 
@@ -169,7 +177,14 @@ def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str
 
 
 def _key_source(options: Any, config: Config | None, store: Any = None, otherwise: str = "") -> Any:
-    """The run whose inner tensor is the key: the one that was asked for, `otherwise`, or that of the store."""
+    """Opens the run of `--run` as a source of keys.
+
+    Args:
+      options: Options of the command line, in which `--key` may name the hidden state that is the key.
+      config: Configuration of the run.
+      store: Store whose kind of key is used where neither `--key` nor `otherwise` names one.
+      otherwise: Name of the hidden state where `--key` names none.
+    """
     from memjax.retrieval.keys import TAP, make_key_source
 
     key = options.key or otherwise or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
@@ -184,7 +199,7 @@ def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
 
 
 def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
-    """Damage of the store and its indices; where there is none, the recall of one of them."""
+    """Checks a store and its indices for damage. Where there is none, measures the recall of an index."""
     from memjax.datastore.artefacts import artefact_problems
     from memjax.datastore.verification import recall
 
@@ -198,15 +213,15 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     problems = [*store.problems(preparation()), *artefact_problems(store)]
     facts: dict[str, Any] = {"entries": store.entries, "problems": problems}
     if not problems:
-        found = recall(_open_index(store, options), store, sample, options.num_neighbors)
+        value = recall(_open_index(store, options), store, sample, options.num_neighbors)
         count = min(sample, store.entries) if isinstance(sample, int) else len(sample)
-        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": count}
+        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": value, "sample": count}
         facts |= {"queries": "stored keys" if config is None else f"{options.split} split"}
     return facts
 
 
 def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
-    """The neighbours of every token of a split, into a folder for `data.neighbors`."""
+    """Writes the neighbours of every token of a split into a folder for `data.neighbors`."""
     from memjax.data.annotations import target_shares, unlike_neighbors, write_neighbors
     from memjax.retrieval.keys import SPALM_TAP
     from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
@@ -226,14 +241,14 @@ def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[st
     write_neighbors(options.to, options.split, values, documents, store=name)
     facts = {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count}
     facts |= {"found": float((values >= 0).mean())} if values.size else {}
-    shares = {f"target among, {split}": found[-1] for split, found in target_shares(options.to).items()}
+    shares = {f"target among, {split}": values[-1] for split, values in target_shares(options.to).items()}
     if line := unlike_neighbors(options.to, count):
         print(line, file=sys.stderr, flush=True)
     return facts | shares
 
 
 def _other_half(options: Any, source: Any) -> Any:
-    """The run of `--other` on the data of the first one, with its store."""
+    """Opens the run and the store of `--other`, with the data of the run of `--run`."""
     from memjax.datastore.store import Store
     from memjax.retrieval.keys import make_key_source
     from memjax.retrieval.precomputation import Half

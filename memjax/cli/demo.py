@@ -1,4 +1,4 @@
-"""`memjax demo`."""
+"""The command `memjax demo`, which shows how much a memory helps."""
 
 import dataclasses
 
@@ -7,10 +7,10 @@ from memjax.cli.places import check_folder
 
 
 def run(arguments: list[str]) -> int:
-    """What a memory is worth: on a task that needs one, and added to a small model of real code after its training."""
+    """Shows how much a memory helps: on a task that needs one, and added to a small trained model of source code."""
     parser = Parser("demo", run.__doc__)
-    parser.add_argument("--workdir", default="", metavar="DIR", help="its directory (default: runs/demo)")
-    parser.add_argument("--smoke", action="store_true", help="the same in miniature, in less than a minute")
+    parser.add_argument("--workdir", default="", metavar="DIR", help="folder of its runs (default: runs/demo)")
+    parser.add_argument("--smoke", action="store_true", help="run a miniature of it in less than a minute")
     options = parser.read(arguments)
     if options.workdir:
         check_folder("--workdir", options.workdir)

@@ -1,8 +1,8 @@
 """The command `memjax <verb>`.
 
-Exit codes: 0 done, 1 failed, 2 bad arguments, 3 does not fit (`plan`), 128 + signal when a signal stopped a run after
-it was saved. A user's mistake is one line on stderr that names the field, what was given and what is allowed;
-MEMJAX_DEBUG=1 adds the traceback. Each verb imports what it needs when it runs, so that `memjax --help` is quick.
+Exit codes: 0 done, 1 failed, 2 bad arguments, 3 the step does not fit into memory (`plan`), 128 + signal when a signal
+stopped a run after it was saved. A user's mistake is reported in one line on stderr, which names the field, the given
+value and the allowed values; MEMJAX_DEBUG=1 adds the traceback.
 """
 
 import contextlib
@@ -25,27 +25,28 @@ from memjax.overrides import UsageError, suggestion
 __all__ = ["VERBS", "main"]
 
 
+# Each verb imports its packages when it runs, so that `memjax --help` is quick.
 VERBS = {
-    "train": ("train", "train a model, or go on with its run"),
-    "configs": ("configs", "the configs that are there, and their variants"),
-    "eval": ("eval", "score a split, with another memory length if wanted"),
-    "compare": ("compare", "finished runs side by side"),
-    "report": ("report", "one page about runs: figures, examples, what their memories do"),
-    "usage": ("usage", "how much of a value table a split uses"),
+    "train": ("train", "train the model of a config, or continue a run"),
+    "configs": ("configs", "list the configs and their variants"),
+    "eval": ("eval", "score a split with a trained model, also with another memory length"),
+    "compare": ("compare", "print the results of finished runs side by side"),
+    "report": ("report", "write a page about runs: figures, examples, what their memories do"),
+    "usage": ("usage", "measure how many slots of a value table (product keys) a split uses"),
     "generate": ("generate", "continue prompts"),
     "translate": ("translate", "translate texts (runs on sentence pairs)"),
-    "predict": ("predict", "answer about texts: classes, spans, masked tokens, the next utterance"),
-    "sample": ("sample", "draw images (runs on images)"),
-    "import": ("weights", "make a run directory of weights of Hugging Face"),
-    "export": ("export", "write weights of a run for Hugging Face"),
-    "data": ("data", "read the data, train the tokenizer, write token files"),
-    "datastore": ("datastore", "keys and next tokens of a split, and their indices"),
-    "plan": ("plan", "what a step needs on TPUs that are not here"),
-    "migrate": ("migrate", "a config file or script of yours under the names that settings have today"),
-    "demo": ("demo", "what a memory is worth, in minutes (`make run`)"),
-    "doctor": ("doctor", "versions, devices, and what is missing"),
+    "predict": ("predict", "predict classes, answer spans, masked tokens or the next utterance for texts"),
+    "sample": ("sample", "generate images (runs on images)"),
+    "import": ("weights", "make a run from weights of Hugging Face"),
+    "export": ("export", "write the weights of a run for Hugging Face"),
+    "data": ("data", "prepare data: read it, train the tokenizer, write token files"),
+    "datastore": ("datastore", "build and search a datastore of keys and next tokens (kNN-LM)"),
+    "plan": ("plan", "compute memory and time of a step on TPUs without having them"),
+    "migrate": ("migrate", "rewrite a config file or script for settings that have been renamed"),
+    "demo": ("demo", "show in a few minutes how much a memory helps (`make run`)"),
+    "doctor": ("doctor", "show versions, devices, and missing packages"),
 }
-"""Verb -> the file of its `run`, and what it does in a line."""
+"""Verb -> (module in `memjax.cli` with its function `run`, description of the verb in one line)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +102,7 @@ def _run(arguments: list[str], *, is_process: bool) -> int:
 
 
 def _flush_output() -> str:
-    """Writes what is left to standard output; returns why it could not be written, such as a full disk, else ''."""
+    """Flushes standard output, and returns why that failed, such as a full disk. '' where it did not fail."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -114,7 +115,8 @@ def _flush_output() -> str:
 
 
 def _discard_output() -> None:
-    """Sends standard output nowhere: Python would try to write what is left in its buffer again at its end."""
+    """Discards everything that is still written to standard output."""
+    # Otherwise Python would try to write the rest of its buffer again when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -125,7 +127,7 @@ def _help() -> str:
         "Memory for Transformers in JAX.\n\n"
         f"{verbs}\n\n"
         "`memjax <verb> --help` lists the options of a verb and every field of the config.\n"
-        "Compiled programs are kept in ~/.cache/memjax/jax (or in JAX_COMPILATION_CACHE_DIR); "
-        "JAX_ENABLE_COMPILATION_CACHE=0\nkeeps none. "
-        "On a CPU the memory of a step is kept for the next one; MEMJAX_MALLOC=0 leaves malloc as it is."
+        "Compiled programs are cached in ~/.cache/memjax/jax or JAX_COMPILATION_CACHE_DIR; "
+        "JAX_ENABLE_COMPILATION_CACHE=0\nturns that off. "
+        "On a CPU freed memory is kept for the next step; MEMJAX_MALLOC=0 turns that off."
     )

@@ -1,4 +1,4 @@
-"""What went wrong, as one line and an exit code."""
+"""Turns errors into one line and an exit code."""
 
 import errno
 import sys
@@ -8,16 +8,22 @@ from pathlib import Path
 from memjax.overrides import UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a full disk."""
+"""Error numbers of a full disk"""
 
 
 def explain(error: Exception) -> tuple[str | None, int]:
-    """The line about an error, and the exit code: 2 for a user's mistake, 128 + signal for a run that one has stopped.
+    """Returns the line about an error and the exit code.
 
-    No line stands for an error of the program, an empty one where all is said: a run says itself that it was stopped.
-    A `ValueError` is a mistake where memjax itself raised it (in JAX or NumPy it is a fault of the program), an
-    `OSError` where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, nor is
-    another process of the run that is gone, nor numbers that are not finite; all have a line.
+    A user's mistake has exit code 2: a `UsageError`, a `ValueError` raised by memjax itself (in JAX or NumPy it is an
+    error of the program), an `OSError` that names a file, and a missing module that an extra installs. A run that a
+    signal stopped has 128 + signal. Everything else has 1: a full disk, too little memory, a lost process of the run,
+    numbers that are not finite, and errors of the program.
+
+    Args:
+      error: Error that a command raised.
+
+    Returns:
+      The line, '' where the run has already said that it was stopped, None for an error of the program; and the code.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
@@ -38,9 +44,9 @@ def explain(error: Exception) -> tuple[str | None, int]:
         return line, 1
     if isinstance(error, ValueError):
         package = Path(__file__).parent.parent
-        own = (str(package), str(package.parent / "configs"), "configs")
+        places = (str(package), str(package.parent / "configs"), "configs")
         frames = traceback.extract_tb(error.__traceback__)
-        if frames and frames[-1].filename.startswith(own):
+        if frames and frames[-1].filename.startswith(places):
             return line, 2
     if "memjax.training.processes" not in sys.modules:
         return None, 1

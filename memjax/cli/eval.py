@@ -1,4 +1,4 @@
-"""`memjax eval`."""
+"""The command `memjax eval`, which scores a split with a trained model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from memjax.settings.relations import validate
 if TYPE_CHECKING:
     from memjax.training.evaluation import DocumentScores
 
+# Formats of numbers that are printed without four decimals.
 PLURAL = {
     "nats": "{:,.1f}",
     "targets": "{:,}",
@@ -35,9 +36,9 @@ PLURAL = {
 def run(arguments: list[str]) -> int:
     """Scores a split with the newest checkpoint of a run, which may still be training."""
     parser = Parser("eval", run.__doc__, reads="run", json="; with --memory a list")
-    sizes = "sizes of the memory side by side, with that of training, a row each: off,512,2048"
+    sizes = "memory sizes to compare with that of training, such as off,512,2048: numbers of slots, or off"
     parser.add_argument("--memory", default="", metavar="SIZES", help=sizes)
-    probe = "of a run over tasks with classes: a linear classifier learns each task anew from what the head reads"
+    probe = "also train a linear classifier for each task on the head's input (runs over tasks with classes)"
     parser.add_argument("--probe", action="store_true", help=probe)
     add_store(parser, "the best of a grid on the validation split")
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
@@ -90,10 +91,16 @@ def run(arguments: list[str]) -> int:
 
 
 def read_sizes(text: str) -> list[int]:
-    """The sizes of `--memory`, each once.
+    """Reads the memory sizes of `--memory`, without repetitions.
+
+    Args:
+      text: Numbers of slots or `off`, separated by commas.
+
+    Returns:
+      Numbers of slots, 0 for `off`.
 
     Raises:
-      UsageError: something else than `off` and numbers of slots.
+      UsageError: The text has something else than `off` and numbers of slots.
 
     Example:
       >>> read_sizes("off,512,2048,512")
@@ -106,7 +113,7 @@ def read_sizes(text: str) -> list[int]:
 
 
 def score_documents(loaded: Any, evaluation: Evaluation) -> tuple[Any, DocumentScores]:
-    """The result of an evaluation, and the sums of each document."""
+    """Evaluates a run, and returns the result and the scores of each document."""
     from memjax.training.evaluation import DocumentScores
 
     scores = DocumentScores()
@@ -128,7 +135,7 @@ def compare_sizes(scores: Sequence[DocumentScores], unit: str) -> list[Compariso
 
 
 def unit_of(experiment: Any, config: Config) -> str:
-    """The kind of what begins with a fresh memory."""
+    """Returns the kind of text that starts with an empty memory: 'example', 'row', 'window' or 'document'."""
     from memjax.data.documents import Examples
 
     if isinstance(experiment.documents(config.evaluation.split), Examples):
@@ -144,7 +151,7 @@ def gain_values(control: Mapping[str, Any], gain: Comparison) -> dict[str, Any]:
 
 
 def values_of(config: Config, result: Any) -> dict[str, Any]:
-    """An evaluation as JSON values."""
+    """Converts the result of an evaluation to JSON values."""
     evaluation = config.evaluation
     memory_length = config.with_memory(evaluation.memory_length).model.carrier.memory_length or 0
     values = {"split": evaluation.split, "memory_length": memory_length, **result.as_dict()}
@@ -157,10 +164,10 @@ def values_of(config: Config, result: Any) -> dict[str, Any]:
 
 
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
-    """A sentence with what the task is about, then all other numbers, one a line; subsets, then the memory."""
+    """Describes an evaluation: the main metrics in a sentence, then all other numbers, one in a line."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
-    told = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
-    whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
+    in_summary = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
+    whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in in_summary)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
         shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
@@ -169,7 +176,7 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
 
 
 def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the memory says of itself, its meaning -> the mean over its layers, with the least and the most.
+    """Describes metrics of the memory: meaning of a metric -> its mean over the layers, with minimum and maximum.
 
     Example:
       >>> print(*describe_memory({f"layer_0{i}/transformer_xl/memory_share": (i + 1) / 4 for i in range(2)}).items())
@@ -177,15 +184,15 @@ def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
     """
     from memjax.inspection.figures import FIGURES, find_figures
 
-    def show(found: Any) -> str:
-        spread = f" ({found.least:.4f} to {found.most:.4f} in {found.layers} layers)" if found.layers > 1 else ""
-        return f"{found.mean:.4f}{spread}"
+    def show(value: Any) -> str:
+        spread = f" ({value.least:.4f} to {value.most:.4f} in {value.layers} layers)" if value.layers > 1 else ""
+        return f"{value.mean:.4f}{spread}"
 
-    return {f"memory: {FIGURES[name].meaning}": show(found) for name, found in find_figures(metrics).items()}
+    return {f"memory: {FIGURES[name].meaning}": show(value) for name, value in find_figures(metrics).items()}
 
 
 def headline(values: Mapping[str, Any], task: Any) -> str:
-    """What was scored, and the numbers that the task is about."""
+    """Describes in one line the main metrics of an evaluation and what was scored."""
     scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
     memory = f", memory {_size(values['memory_length'])}" if task.config.model.carrier.memory_length is not None else ""
     memory += f" {values['memory_state']}" if "memory_state" in values else ""
@@ -197,7 +204,14 @@ def headline(values: Mapping[str, Any], task: Any) -> str:
 
 
 def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, gains: Sequence[Comparison] = ()) -> str:
-    """A line a size of the memory, after a sentence with what was scored; then what each saves, with its error."""
+    """Describes evaluations with several memory sizes: a table of them, and the nats that larger sizes save.
+
+    Args:
+      rows: JSON values of each evaluation, with the smallest memory first.
+      task: Task of the run.
+      trained: Number of slots of the memory in training.
+      gains: Comparisons of each further size with the smallest one.
+    """
     names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
     show = lambda name, value: "-" if value is None else PLURAL.get(name, "{:.4f}").format(value)
     size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
@@ -222,27 +236,27 @@ def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, g
 
 
 def _name(values: Mapping[str, Any]) -> str:
-    """The run, and where it was read."""
+    """Describes the run and the step of the checkpoint that was scored."""
     older = "" if values["step"] == values["newest_step"] else f" (the newest is {values['newest_step']:,})"
     return f"{values['run']} at step {values['step']:,}{older}"
 
 
 def _numbers(values: Mapping[str, Any], task: Any) -> str:
-    found = [name for name in task.headline if values.get(name) is not None]
-    return ", ".join(f"{name.replace('_', ' ')} {values[name]:.4f}" for name in found)
+    names = [name for name in task.headline if values.get(name) is not None]
+    return ", ".join(f"{name.replace('_', ' ')} {values[name]:.4f}" for name in names)
 
 
 def _trained(config: Config) -> int:
+    """Returns the number of slots of the memory in training."""
     return config.model.carrier.memory_length or 0
 
 
 def _with_trained(config: Config, wanted: Sequence[Any]) -> list[Any]:
-    """The evaluations, with that of the size of training where it is missing, smallest first."""
+    """Returns the evaluations and one with the memory of training, sorted by the size of the memory."""
     trained = dataclasses.replace(config.evaluation, memory_length=None)
-    others = [one for one in wanted if one.memory_length != _trained(config)]
-    return sorted(
-        [trained, *others], key=lambda one: _trained(config) if one.memory_length is None else one.memory_length
-    )
+    others = [evaluation for evaluation in wanted if evaluation.memory_length != _trained(config)]
+    size = lambda e: _trained(config) if e.memory_length is None else e.memory_length
+    return sorted([trained, *others], key=size)
 
 
 def _size(length: int) -> str:

@@ -1,4 +1,4 @@
-"""`memjax export`."""
+"""The command `memjax export`, which writes the weights of a run for Hugging Face."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from memjax.cli.weights import show_names
 
 
 def run(arguments: list[str]) -> int:
-    """Writes the newest checkpoint of a run as a folder that transformers of Hugging Face reads."""
+    """Writes the newest checkpoint of a run as a folder that Hugging Face's transformers can load."""
     parser = Parser("export", run.__doc__, json="")
     parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
-    parser.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which is new or empty")
+    parser.add_argument("--to", required=True, metavar="DIR", help="folder to write, which must be new or empty")
     options = parser.read(arguments)
     check_folder("--to", options.to)
     from memjax.interop import export_run
 
-    made = export_run(options.run, options.to)
-    facts = {"run": options.run, "to": options.to, **made.checkpoint.facts(), **dataclasses.asdict(made)}
-    return tell({**facts, "checkpoint": str(made.checkpoint)}, describe_export, options)
+    export = export_run(options.run, options.to)
+    facts = {"run": options.run, "to": options.to, **export.checkpoint.facts(), **dataclasses.asdict(export)}
+    return tell({**facts, "checkpoint": str(export.checkpoint)}, describe_export, options)
 
 
 def describe_export(facts: Mapping[str, Any]) -> str:
-    """What was written, and what stays behind."""
+    """Describes an export: the files that were written, and the parameters that were left out."""
     lines = [
         "{to}: {model_type}, {num_parameters:,} parameters of {run}, {checkpoint}".format(**facts),
         ", ".join(facts["files"]),

@@ -1,4 +1,4 @@
-"""`memjax generate`."""
+"""The command `memjax generate`, which continues prompts."""
 
 import json
 import sys
@@ -14,26 +14,31 @@ from memjax.settings.ranges import Number, Probability, Seed, Temperature
 
 
 def run(arguments: list[str]) -> int:
-    """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
+    """Continues prompts with the newest checkpoint of a run. Several prompts are continued as one batch."""
     parser = Parser("generate", run.__doc__, reads="run", json=" per prompt")
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
-    parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE", help="the same from a file")
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
     parser.add_argument(
-        "--max-tokens", type=make_reader(Number), default=256, metavar="N", help="tokens per prompt (default: 256)"
-    )
-    parser.add_argument("--temperature", type=make_reader(Temperature), default=0.8, help="0 = greedy (default: 0.8)")
-    parser.add_argument(
-        "--top-k", type=make_reader(Number), default=0, metavar="K", help="of the K most probable tokens; 0 = all"
+        "--prompt-file", action="append", default=[], metavar="FILE", help="file with a prompt; may be repeated"
     )
     parser.add_argument(
-        "--top-p", type=make_reader(Probability), default=1.0, metavar="P", help="of the most probable tokens up to P"
+        "--max-tokens",
+        type=make_reader(Number),
+        default=256,
+        metavar="N",
+        help="maximum number of generated tokens per prompt (default: 256)",
     )
-    parser.add_argument("--greedy", action="store_true", help="always the most probable token")
-    parser.add_argument(
-        "--seed", type=make_reader(Seed), default=0, help="equal seed and prompt give equal text (default: 0)"
-    )
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
-    add_store(parser, "what `memjax eval --datastore` has found")
+    temperature = "sampling temperature; 0 = greedy (default: 0.8)"
+    parser.add_argument("--temperature", type=make_reader(Temperature), default=0.8, help=temperature)
+    top_k = "draw from the K most probable tokens; 0 = from all (default: 0)"
+    parser.add_argument("--top-k", type=make_reader(Number), default=0, metavar="K", help=top_k)
+    top_p = "draw from the most probable tokens whose probabilities add up to P (default: 1)"
+    parser.add_argument("--top-p", type=make_reader(Probability), default=1.0, metavar="P", help=top_p)
+    parser.add_argument("--greedy", action="store_true", help="always take the most probable token")
+    seed = "seed of sampling; equal seeds and prompts give equal texts (default: 0)"
+    parser.add_argument("--seed", type=make_reader(Seed), default=0, help=seed)
+    stop = "text that ends a continuation; may be repeated"
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=stop)
+    add_store(parser, "the values that `memjax eval --datastore` has tuned")
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
     from memjax.inference import Sampling
     from memjax.training.experiment import make_evaluation_model
@@ -58,7 +63,11 @@ def run(arguments: list[str]) -> int:
 
 
 def check_generates(config: Config) -> None:
-    """Refuses a model that does not go on from a prompt, or reads more at every token than a prompt has."""
+    """Raises an error for a model that cannot continue a prompt, or needs more inputs at every token than a prompt has.
+
+    Raises:
+      ValueError: The task does not generate, the model does not decode, or it needs neighbours for every token.
+    """
     from memjax.tasks import task_of
     from memjax.training.experiment import evaluation_model
 
@@ -71,7 +80,7 @@ def check_generates(config: Config) -> None:
 
 
 def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Header -> prompt, texts before files; one empty prompt where nothing was given."""
+    """Reads prompts: heading for the output -> prompt, texts before files. One empty prompt where none is given."""
     prompts = {f"prompt {number}": text for number, text in enumerate(texts, 1)}
     prompts |= {file: read_file(file, "prompt-file") for file in files}
     return prompts or {"prompt 1": ""}
@@ -80,12 +89,12 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
 def print_continuations(
     prompts: Mapping[str, str], blocks: Iterator[list[str]], facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Prints every prompt with its continuation; one prompt is printed while it grows, several after one another.
+    """Prints prompts with their continuations: a single one while it grows, several one after another at the end.
 
     Args:
-      prompts: header -> prompt; on a terminal it is dim.
-      blocks: from `continuations`.
-      facts: one JSON object per prompt instead, with these in it, when all are ready.
+      prompts: Heading -> prompt, which is printed dimmed on a terminal.
+      blocks: Blocks of text of each prompt, as `continuations` yields them.
+      facts: Values to add to a JSON object for each prompt, which is then printed instead. None to print text.
     """
     dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stdout.isatty() and facts is None else ("", "")
     if len(prompts) == 1 and facts is None:

@@ -1,4 +1,4 @@
-"""Files and folders that a verb writes, looked at before it begins."""
+"""Checks that the files and folders of a command can be written, before it starts to work."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from memjax.overrides import UsageError
 
 
 def check_folder(name: str, given: str | os.PathLike[str]) -> None:
-    """Refuses a folder that cannot be made or written to.
+    """Raises `UsageError` for a folder that cannot be made or written to.
 
     Args:
       name: Option or field that names the folder, such as "--to".
@@ -24,7 +24,7 @@ def check_folder(name: str, given: str | os.PathLike[str]) -> None:
 
 
 def check_file(name: str, given: str | os.PathLike[str]) -> None:
-    """Refuses a file that cannot be written. Its folder need not exist.
+    """Raises `UsageError` for a file that cannot be written. Its folder need not exist.
 
     Args:
       name: Option that names the file.
@@ -40,7 +40,7 @@ def check_file(name: str, given: str | os.PathLike[str]) -> None:
 
 
 def check_data_folders(config: Config) -> None:
-    """Refuses a folder for prepared data that cannot be made or written to.
+    """Raises `UsageError` for a folder of prepared data that cannot be made or written to.
 
     Raises:
       UsageError: `data.cache_dir` names such a folder.
@@ -50,7 +50,7 @@ def check_data_folders(config: Config) -> None:
 
 
 def _check_place(name: str, given: str | os.PathLike[str], path: Path) -> None:
-    """Looks at the nearest part of a path that exists."""
+    """Raises `UsageError` where the nearest existing part of a path is a file, or may not be written to."""
     nearest = next(place for place in (path, *path.parents) if place.exists())
     if nearest != path and not nearest.is_dir():
         raise UsageError(f"{name}: given {str(given)!r}, allowed: a path in a folder; {nearest} is a file")

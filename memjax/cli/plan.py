@@ -1,4 +1,4 @@
-"""`memjax plan`."""
+"""The command `memjax plan`, which compiles steps for TPUs that the machine does not have."""
 
 import shlex
 import sys
@@ -8,18 +8,18 @@ from memjax.settings.ranges import Number
 
 
 def run(arguments: list[str]) -> int:
-    """Compiles steps for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
+    """Compiles steps for TPUs without having them: memory of a device, operations, collectives, estimated time."""
     parser = Parser("plan", run.__doc__, reads="config", json=" per step")
-    named = "v5e:4x4 or v5p-128; several separated by commas"
-    parser.add_argument("--topology", required=True, metavar="NAME", help=named)
+    topology = "TPU topology, such as v5e:4x4 or v5p-128; several separated by commas"
+    parser.add_argument("--topology", required=True, metavar="NAME", help=topology)
     steps = ["train", "eval", "decode"]
-    what = "train (the default): every kind of update, and pieces of it that count"
+    what = "kind of step; train plans every kind of update and its larger parts (default: train)"
     parser.add_argument("--what", default="train", choices=steps, help=what)
     copies = "also find how many queries with adapted parameters fit side by side (compiles several times)"
     parser.add_argument("--widest", action="store_true", help=copies)
-    values = "FIELD=A,B: a row for each value; FIELD in full or by its last part"
+    values = "plan a row for each value of a field, which is named in full or by its last part"
     parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
-    ids = "ids, where only the data knows how many"
+    ids = "number of ids of the vocabulary, where only the data tells it"
     parser.add_argument("--vocab-size", type=make_reader(Number), default=0, metavar="N", help=ids)
     options, config = with_config(parser, arguments)
     from memjax.planning.cases import check_topologies, plan

@@ -1,4 +1,4 @@
-"""`memjax predict`."""
+"""The command `memjax predict`, which answers questions of a task about texts."""
 
 import json
 import sys
@@ -15,26 +15,30 @@ ABOUT = ("question", "pair", "document")
 
 
 def run(arguments: list[str]) -> int:
-    """Answers about texts with the newest checkpoint of a run: classes, spans, masked tokens, the next utterance."""
+    """Predicts classes, answer spans, masked tokens or the next utterance with the newest checkpoint of a run."""
     parser = Parser("predict", run.__doc__, reads="run", json=" per text")
     add = parser.add_argument
-    masks = "a text, with [MASK] where a token is to be found; lines of it are the utterances of a dialogue"
+    masks = "text, with [MASK] for each token to predict, or with the utterances of a dialogue as its lines"
     add("--text", action="append", default=[], metavar="TEXT", help=f"{masks}; may be repeated")
-    add("--file", action="append", default=[], metavar="FILE", help="the same from a file")
-    add("--question", default="", metavar="TEXT", help="about the texts, which hold the answer (QuestionAnswering)")
-    add("--pair", default="", metavar="TEXT", help="the second text of a pair (Classification)")
-    add("--document", default="", metavar="FILE", help="what a dialogue is about")
-    add("--top", type=make_reader(Count), default=5, metavar="K", help="candidates for each [MASK] (default: 5)")
-    parser.epilog = "A FILE by itself is read row by row (.csv, .tsv, .json as of a task, .txt, .npy of vectors)."
+    add("--file", action="append", default=[], metavar="FILE", help="file with such a text; may be repeated")
+    add("--question", default="", metavar="TEXT", help="question that the texts answer (QuestionAnswering)")
+    add("--pair", default="", metavar="TEXT", help="second text of a pair (Classification)")
+    add("--document", default="", metavar="FILE", help="file with the document that a dialogue is about")
+    top = "number of candidates for each [MASK] (default: 5)"
+    add("--top", type=make_reader(Count), default=5, metavar="K", help=top)
+    parser.epilog = (
+        "A FILE without an option is read row by row, and each row gets an answer: .csv, .tsv or .json as for --tasks, "
+        ".txt, or .npy with vectors."
+    )
     files, arguments = parser.apart(arguments)
     options, config = with_config(parser, arguments, only=DATA_FIELDS)
-    about = _about(config, options)
-    asked: list[tuple[Any, str]] = [*_asked(config, files)] if files else []
+    second = _second_input(config, options)
+    queries: list[tuple[Any, str]] = [*_read_queries(config, files)] if files else []
     if options.text or options.file or not files:
-        asked += [(text, about) for text in read_texts(options.text, options.file)]
-    answers, facts = predict(options.run, config, asked, is_data_named=options.is_data_named, top=options.top)
+        queries += [(text, second) for text in read_texts(options.text, options.file)]
+    answers, facts = predict(options.run, config, queries, is_data_named=options.is_data_named, top=options.top)
     codes = [exit_code(answer) for answer in answers]
-    for number, ((text, _), answer) in enumerate(zip(asked, answers, strict=True)):
+    for number, ((text, _), answer) in enumerate(zip(queries, answers, strict=True)):
         question = {"text": text} if isinstance(text, str) else {"row": number}
         shown = describe_row(answer) if files else describe_answer(answer)
         print(json.dumps({**question, **answer, **facts}) if options.json else shown)
@@ -44,7 +48,15 @@ def run(arguments: list[str]) -> int:
 def predict(
     run: str, config: Config, asked: Sequence[tuple[Any, str]], *, is_data_named: bool = False, **settings: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Returns the answers of a run (`Task.predict` takes the settings), and facts about its checkpoint."""
+    """Predicts with a run, and returns its answers and facts about its checkpoint.
+
+    Args:
+      run: The run directory.
+      config: Configuration of the run.
+      asked: Pairs of a text (or vector) and the second input of the task, such as a question. '' for no second input.
+      is_data_named: Whether the command line names the data. See `open_run`.
+      **settings: Settings of `Task.predict`.
+    """
     from memjax.tasks import Asked
 
     loaded = open_run(run, config, is_data_named=is_data_named)
@@ -55,24 +67,24 @@ def predict(
     return answers, loaded.checkpoint.facts()
 
 
-def describe_answer(found: Mapping[str, Any]) -> str:
-    """The answer, then the candidates for each thing that was asked for, and the examples adapted to, a line each.
+def describe_answer(answer: Mapping[str, Any]) -> str:
+    """Formats an answer, a line with the candidates of each query, and a line with the examples adapted to.
 
     Example:
-      >>> found = {"answer": "1", "candidates": [[{"answer": "1", "probability": 0.75}]], "neighbors": [3, 0]}
-      >>> print(describe_answer(found))
+      >>> answer = {"answer": "1", "candidates": [[{"answer": "1", "probability": 0.75}]], "neighbors": [3, 0]}
+      >>> print(describe_answer(answer))
       1
         1 0.7500
         examples 3, 0
     """
-    show = lambda ranked: ", ".join(f"{one['answer']} {one['probability']:.4f}" for one in ranked)
-    lines = [found["answer"], *("  " + show(ranked) for ranked in found.get("candidates", ()))]
-    near = found.get("neighbors", ())
+    show = lambda ranked: ", ".join(f"{entry['answer']} {entry['probability']:.4f}" for entry in ranked)
+    lines = [answer["answer"], *("  " + show(ranked) for ranked in answer.get("candidates", ()))]
+    near = answer.get("neighbors", ())
     return "\n".join([*lines, *([f"  examples {', '.join(map(str, near))}"] if near else [])])
 
 
-def describe_row(found: Mapping[str, Any]) -> str:
-    """The answer, its probability where it has one, and the numbers of the examples adapted to, between tabs.
+def describe_row(answer: Mapping[str, Any]) -> str:
+    """Formats an answer in one line: the answer, its probability, and the examples adapted to, separated by tabs.
 
     Example:
       >>> describe_row({"answer": "World", "probability": 0.75, "neighbors": [3, 0]})
@@ -80,34 +92,38 @@ def describe_row(found: Mapping[str, Any]) -> str:
       >>> describe_row({"answer": "a reply"})
       'a reply'
     """
-    near = [" ".join(map(str, found["neighbors"]))] if "neighbors" in found else []
-    probability = [f"{found['probability']:.4f}"] if "probability" in found else []
-    return "\t".join([found["answer"], *probability, *near])
+    near = [" ".join(map(str, answer["neighbors"]))] if "neighbors" in answer else []
+    probability = [f"{answer['probability']:.4f}"] if "probability" in answer else []
+    return "\t".join([answer["answer"], *probability, *near])
 
 
-def _asked(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, str]]:
-    """What the rows of files ask."""
+def _read_queries(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, str]]:
+    """Reads a query, a text (or vector) with its second input, from each row of files."""
     from memjax.tasks import task_of
 
     task = task_of(config)
     for file in files:
         if not Path(file).is_file():
             raise ValueError(f"{file}: no such file, allowed: one whose rows are asked")
-    asked = [one for file in files for one in task.ask(file)]
-    if not asked:
+    queries = [query for file in files for query in task.ask(file)]
+    if not queries:
         raise ValueError(f"{files[0]}: no rows, allowed: at least one")
-    return asked
+    return queries
 
 
-def _about(config: Config, options: Any) -> str:
-    """What the task of a run wants beside a text; refuses other tasks, and what this one does not take."""
+def _second_input(config: Config, options: Any) -> str:
+    """Returns the second input of the task from the options, such as a question. '' for none.
+
+    Raises:
+      ValueError: The task does not predict, or an option does not fit it.
+    """
     from memjax.tasks import task_of
 
     task = task_of(config)
     task.require("predict")
-    if not task.texts and (given := next((name for name in ("text", "file") if getattr(options, name)), "")):
+    if not task.texts and (option := next((name for name in ("text", "file") if getattr(options, name)), "")):
         allowed = "a FILE by itself, .npy, float32 [vectors, width]"
-        raise ValueError(f"--{given}: given with {type(task).__name__}, allowed: {allowed}")
+        raise ValueError(f"--{option}: given with {type(task).__name__}, allowed: {allowed}")
     for name in ABOUT:
         if getattr(options, name) and name != task.about:
             allowed = f"--{task.about}" if task.about else "none"

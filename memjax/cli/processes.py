@@ -1,4 +1,4 @@
-"""Several processes of one run, as the verbs that may be one of them begin."""
+"""Options and connection of commands that may be one of several processes of a run."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from memjax.settings.ranges import Count, Number
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """The options of a verb that may be one of several processes."""
-    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
+    """Adds the options for several processes of one run."""
+    where = "host:port of process 0, for a run of several processes; 'auto' asks Slurm, Open MPI or Kubernetes"
     parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
-    parser.add_argument(
-        "--num-processes", type=make_reader(Count), metavar="N", help="processes of the run, with an address"
-    )
-    parser.add_argument("--process-id", type=make_reader(Number), metavar="I", help="this one, from 0, with an address")
+    number = "number of processes of the run, with --coordinator"
+    parser.add_argument("--num-processes", type=make_reader(Count), metavar="N", help=number)
+    process = "number of this process, from 0, with --coordinator"
+    parser.add_argument("--process-id", type=make_reader(Number), metavar="I", help=process)
 
 
 def connect(options: argparse.Namespace, config: Config) -> None:
-    """Joins the other processes of the run, where there are some."""
+    """Connects to the other processes of the run, if there are any."""
     from memjax.training import processes
 
     coordinator = options.coordinator or ("auto" if tpu_may_be_here() else "")
