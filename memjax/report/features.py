@@ -1,4 +1,4 @@
-"""Panels of the feature space of a run over tasks with classes: what the head reads after each task."""
+"""Panels of the feature space of a run over classification tasks: the features of examples after each task."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ __all__ = ["Space", "Spaces", "panels", "read_spaces"]
 
 MOST_SPACES = 6
 MOST_EXAMPLES = 200
-"""of a task"""
+"""Largest number of examples of a task."""
 FEW_CLASSES, MOST_CLASSES = 4, 6
-"""another task is looked at where the first ones have fewer classes; of more the first are shown, each in a colour"""
+"""Examples of further tasks are added until `FEW_CLASSES` classes are present. At most `MOST_CLASSES` are shown."""
 COLUMNS = 3
 LETTERS = 20
-"""of the name of a class"""
+"""Largest number of letters of a class name in the legend."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """What a head reads after a task.
+    """Features of examples, the inputs of the classification head, in the checkpoint at the end of one task.
 
     Attributes:
-      task: the last one that was learned.
-      features: `[examples, dim]`, the same examples in every space.
-      marks: `[classes, dim]`, what a head of similarities compares them with, of the classes that are shown; or None.
-      within: the mean distance of two examples of a class.
-      between: of two classes.
+      task: Name of the last task that had been learned, or "all tasks".
+      features: Features `[examples, dim]`. All spaces of a run hold the same examples.
+      marks: Class vectors or prototypes `[classes, dim]` with which the head compares features, for the shown classes.
+        None for a head without such vectors.
+      within: Mean distance between two examples of one class. NaN if it was not measured.
+      between: Mean distance between two examples of different classes. NaN if it was not measured.
     """
 
     task: str
@@ -49,16 +50,16 @@ class Space:
 
 @dataclasses.dataclass(frozen=True)
 class Spaces:
-    """Some of them, and what they are of.
+    """Feature spaces of a run after several tasks, with the examples that all of them hold.
 
     Attributes:
-      spaces: oldest first.
-      labels: `[examples]`, their classes.
-      names: class -> its name.
-      tasks: whose examples they are.
-      split: of these.
-      kept: tasks of which a checkpoint is there.
-      count: all tasks that are through.
+      spaces: Feature spaces, oldest first.
+      labels: Class of each example `[examples]`.
+      names: Number of a class -> its name.
+      tasks: Names of the tasks that the examples belong to.
+      split: Split that the examples belong to.
+      kept: Number of finished tasks whose final checkpoint still exists.
+      count: Number of finished tasks.
     """
 
     spaces: tuple[Space, ...]
@@ -70,10 +71,11 @@ class Spaces:
     count: int
 
     def projected(self) -> tuple[list[np.ndarray], list[np.ndarray | None], float]:
-        """Features and marks of every space on the two axes along which the features of all of them differ most.
+        """Projects the features and class vectors of all spaces on their two common principal axes.
 
         Returns:
-          Both, `[examples, 2]` and `[classes, 2]` of each space, and the share of the variance that lies in these axes.
+          The features `[examples, 2]` of each space, the class vectors `[classes, 2]` of each space (None where it has
+          none), and the share of the features' variance along the two axes.
         """
         from memjax.lifelong.head_features import principal_axes
 
@@ -84,7 +86,7 @@ class Spaces:
 
 
 def read_spaces(run: OpenedRun) -> Spaces | None:
-    """The feature spaces of a run, at most six; None of a run whose tasks have no classes, or before its first ends."""
+    """Reads up to six feature spaces of a run. None if its tasks have no classes or no task has ended yet."""
     from memjax.lifelong import load_run
     from memjax.lifelong.head_features import align_features, class_vectors_of_head, read_features
     from memjax.lifelong.metrics import class_distances
@@ -97,102 +99,113 @@ def read_spaces(run: OpenedRun) -> Spaces | None:
     ends = task_end_checkpoints(run.lines, checkpoint_steps(run.path))
     if not ends:
         return None
-    count = len(borders_of(run.lines, [one.name for one in run.config.evaluations if one.task]))
+    evaluation_names = [evaluation.name for evaluation in run.config.evaluations if evaluation.task]
+    count = len(borders_of(run.lines, evaluation_names))
     order, spaces = [task.name for task in stream.in_order], list[Space]()
-    looked: list[tuple[str, Any, Any]] = []
+    sources: list[tuple[str, Any, Any]] = []
     labels, names = np.zeros(0, np.int32), dict[int, str]()
     for task in evenly_spaced([*ends], MOST_SPACES):
         loaded = load_run(run.path, step=ends[task])
-        looked = looked or _looked_at(loaded, order)
-        parts = [read_features(loaded.experiment.of_task(one[0]), loaded.variables, one[2], one[1]) for one in looked]
+        sources = sources or _choose_examples(loaded, order)
+        parts = [
+            read_features(loaded.experiment.of_task(name), loaded.variables, examples, evaluation)
+            for name, evaluation, examples in sources
+        ]
         labels = np.concatenate([part.labels for part in parts])
         classes = np.unique(labels)[:MOST_CLASSES]
-        shown = np.isin(labels, classes)
-        labels = labels[shown]
-        features = align_features(loaded.variables, np.concatenate([part.features for part in parts])[shown])
+        selected = np.isin(labels, classes)
+        labels = labels[selected]
+        features = align_features(loaded.variables, np.concatenate([part.features for part in parts])[selected])
         marks = class_vectors_of_head(loaded.experiment.model, loaded.variables)
-        spread = {}
+        distances = {}
         if len(classes) > 1 and np.bincount(labels).max() > 1:
-            spread = class_distances(features, labels).means()
-        # A stage of all tasks at once is no task of its own.
+            distances = class_distances(features, labels).means()
+        # If all tasks are learned in one stage, no single task names it.
         after = order[task] if len(ends) > 1 or len(order) == 1 else "all tasks"
-        spaces.append(Space(after, features, None if marks is None else marks[classes], **spread))
-        names = names or {int(one): loaded.experiment.task.class_names().get(int(one), str(one)) for one in classes}
-    tasks, split = tuple(name for name, _, _ in looked), looked[0][1].split
+        spaces.append(Space(after, features, None if marks is None else marks[classes], **distances))
+        class_names = loaded.experiment.task.class_names()
+        names = names or {int(number): class_names.get(int(number), str(number)) for number in classes}
+    tasks, split = tuple(name for name, _, _ in sources), sources[0][1].split
     return Spaces(tuple(spaces), labels, names, tasks, split, len(ends), count)
 
 
-def _looked_at(loaded: Any, order: Sequence[str]) -> list[tuple[str, Any, Any]]:
-    """The first tasks, until there are some classes: name, evaluation, and some examples of its split, evenly."""
+def _choose_examples(loaded: Any, order: Sequence[str]) -> list[tuple[str, Any, Any]]:
+    """Chooses examples of the first tasks until they have enough classes.
+
+    Returns:
+      For each task its name, its evaluation, and evenly spaced examples of the evaluation's split.
+    """
     from memjax.lifelong.streams import ExampleSubset
 
-    config, found, classes = loaded.experiment.config, list[tuple[str, Any, Any]](), set[int]()
-    evaluations = {one.task: one for one in reversed(config.evaluations) if one.task}
+    config, sources, classes = loaded.experiment.config, list[tuple[str, Any, Any]](), set[int]()
+    evaluations = {evaluation.task: evaluation for evaluation in reversed(config.evaluations) if evaluation.task}
     for name in order:
         evaluation = evaluations.get(name, config.evaluation)
         examples = loaded.experiment.of_task(name).documents(evaluation.split)
         numbers = np.array(evenly_spaced(range(len(examples)), MOST_EXAMPLES))
-        found.append((name, evaluation, ExampleSubset(examples, numbers)))
-        classes |= {int(found[-1][2].example(index).targets[0]) for index in range(len(numbers))}
+        sources.append((name, evaluation, ExampleSubset(examples, numbers)))
+        classes |= {int(sources[-1][2].example(index).targets[0]) for index in range(len(numbers))}
         if len(classes) >= FEW_CLASSES:
             break
-    return found
+    return sources
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """The feature space after each task, of a run whose tasks have classes."""
-    found = read_spaces(run)
-    if found is None:
+    """Yields the panel of feature spaces after each task, for a run over classification tasks."""
+    spaces = read_spaces(run)
+    if spaces is None:
         return
-    number, tasks = len(found.labels), " and ".join(found.tasks)
-    *_, share = found.projected()
-    names = [*found.names.values()]
-    what = f"{number:,} examples of {len(found.names)} classes, of the {found.split} split of {tasks}"
-    marks = " Crosses: what the head compares them with, a vector or prototype of each class." * (
-        found.spaces[0].marks is not None
+    number, tasks = len(spaces.labels), " and ".join(spaces.tasks)
+    *_, share = spaces.projected()
+    names = [*spaces.names.values()]
+    examples = f"{number:,} examples of {len(spaces.names)} classes from the {spaces.split} split of {tasks}"
+    marks = " Crosses: the vector or prototype of each class with which the head compares features." * (
+        spaces.spaces[0].marks is not None
     )
     parts: list[Any] = [
         Figure(
             "features_space",
-            "What the head reads after each task",
-            f"{what}, the same in every picture, on the two axes along which all of them differ most, fitted once; "
-            f"{100 * share:.0f} % of the variance lies in these. Classes that stand apart can be told apart.{marks}",
-            functools.partial(_draw_spaces, found=found),
-            0.3 + 2.3 * math.ceil(len(found.spaces) / _columns(found)) + 0.25 * math.ceil(len(names) / _beside(names)),
+            "Features that the head reads after each task",
+            f"{examples}, the same in every picture, on two principal axes that are common to all pictures and hold "
+            f"{100 * share:.0f} % of the variance. Classes that lie apart can be told apart.{marks}",
+            functools.partial(_draw_spaces, found=spaces),
+            0.3
+            + 2.3 * math.ceil(len(spaces.spaces) / _columns(spaces))
+            + 0.25 * math.ceil(len(names) / _legend_columns(names)),
         )
     ]
-    if all(math.isfinite(space.between) for space in found.spaces):
-        parts += _spread_parts(found, what)
+    if all(math.isfinite(space.between) for space in spaces.spaces):
+        parts += _distance_items(spaces, examples)
     text = (
-        "Where examples of the first tasks lie for the head after later tasks: figures of EMAR (Han et al. 2020) and, "
-        "for what its alignment has to mend, EA-EMR (Wang et al. 2019). An episodic memory keeps the space in shape; "
-        "forgetting mixes its classes, or moves them away from what the head compares them with."
+        "Where do the features of the first tasks' examples lie after later tasks? EMAR (Han et al. 2020) shows such "
+        "figures, and EA-EMR (Wang et al. 2019) shows the distortion that its alignment corrects. An episodic memory "
+        "preserves the space. Forgetting mixes the classes, or moves them away from their class vectors."
     )
-    if found.kept < found.count:
-        text += f" Of {found.kept} of {found.count} tasks the checkpoint of the end is there; `{KEPT}` keeps all."
+    if spaces.kept < spaces.count:
+        text += f" Final checkpoints exist for {spaces.kept} of {spaces.count} tasks; `{KEPT}` keeps all of them."
     yield Panel("features", "Feature space", text, tuple(parts))
 
 
-def _spread_parts(found: Spaces, what: str) -> Iterator[Figure | Table]:
-    """The same by numbers."""
-    rows = tuple((one.task, one.within, one.between, one.within / one.between) for one in found.spaces)
+def _distance_items(found: Spaces, examples: str) -> Iterator[Figure | Table]:
+    """Yields a figure and a table of the distances within classes and between classes after each task."""
+    rows = tuple((space.task, space.within, space.between, space.within / space.between) for space in found.spaces)
     caption = (
-        f"Mean Euclidean distance of two of the {what}: of one class, of two classes, and the first over the second. "
-        "The smaller the ratio, the further apart the classes; 1 = they cannot be told."
+        f"Mean Euclidean distance between two of the {examples}: within a class, between two classes, and the ratio of "
+        "both. The smaller the ratio, the better the classes are separated. At 1 they are not separated at all."
     )
     if len(rows) > 1:
         draw = functools.partial(_draw_ratio, found=found)
-        yield Figure("features_ratio", "Distance within a class over that between two", caption, draw, 2.6)
+        yield Figure("features_ratio", "Distance within a class over distance between classes", caption, draw, 2.6)
     columns = ("after", "within a class", "between two", "ratio")
-    yield Table("features_spread", "How far apart classes lie", caption, columns, rows)
+    yield Table("features_spread", "Separation of the classes", caption, columns, rows)
 
 
 def _columns(found: Spaces) -> int:
     return min(len(found.spaces), 2 if len(found.spaces) == 4 else COLUMNS)
 
 
-def _beside(names: Sequence[str]) -> int:
-    """Names of classes in a row of the legend."""
+def _legend_columns(names: Sequence[str]) -> int:
+    """Returns the number of class names that fit into a row of the legend."""
     longest = max((len(shortened(name, LETTERS)) for name in names), default=0)
     return max(1, min(len(names), 66 // (longest + 4)))
 
@@ -203,13 +216,15 @@ def _draw_spaces(figure: Any, found: Spaces) -> None:
     rows = math.ceil(len(points) / columns)
     order = np.argsort(found.labels, kind="stable")
     names = [shortened(found.names[int(label)], LETTERS) for label in found.labels[order]]
-    drawn = [*points, *(one for one in marks if one is not None)]
-    low, high = (edge(np.concatenate(drawn), axis=0) for edge in (np.min, np.max))
+    all_points = [*points, *(vectors for vectors in marks if vectors is not None)]
+    low, high = (edge(np.concatenate(all_points), axis=0) for edge in (np.min, np.max))
     room = 0.06 * np.maximum(high - low, 1e-6)
     axes: Any = None
-    for index, (space, own, mark) in enumerate(zip(found.spaces, points, marks, strict=True)):
+    for index, (space, features, mark) in enumerate(zip(found.spaces, points, marks, strict=True)):
         place = (rows, columns, index + 1)
-        axes = charts.scatter(figure, own[order], names, title=f"after {space.task}", size=14.0, bare=True, place=place)
+        axes = charts.scatter(
+            figure, features[order], names, title=f"after {space.task}", size=14.0, bare=True, place=place
+        )
         legend = axes.get_legend()
         handles, shown = axes.get_legend_handles_labels()
         if legend is not None:
@@ -221,12 +236,12 @@ def _draw_spaces(figure: Any, found: Spaces) -> None:
         axes.set_xlim(low[0] - room[0], high[0] + room[0])
         axes.set_ylim(low[1] - room[1], high[1] + room[1])
         if index == 0 and len(shown) > 1:
-            figure.legend(handles, shown, loc="outside lower center", ncols=_beside(shown), handletextpad=0.2)
+            figure.legend(handles, shown, loc="outside lower center", ncols=_legend_columns(shown), handletextpad=0.2)
 
 
 def _draw_ratio(figure: Any, found: Spaces) -> None:
     at = np.arange(1, len(found.spaces) + 1)
     ratios = [space.within / space.between for space in found.spaces]
-    named: dict[str, Any] = {"x": "after", "y": "within / between", "limits": (0, 1.15 * max(ratios))}
-    axes = charts.lines(figure, {"ratio": (at, ratios)}, marks=True, **named)
+    options: dict[str, Any] = {"x": "after", "y": "within / between", "limits": (0, 1.15 * max(ratios))}
+    axes = charts.lines(figure, {"ratio": (at, ratios)}, marks=True, **options)
     axes.set_xticks(at, [space.task for space in found.spaces])

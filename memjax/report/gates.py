@@ -1,4 +1,4 @@
-"""Panels of learned gates: how much of a memory every head, and every word, lets through."""
+"""Panels of learned gates: how much of the memory each head, and each token, lets through."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from memjax.typing import Batch
 __all__ = ["panels"]
 
 NEIGHBORS = "neighbor_values"
-"""tokens after similar contexts, among the extras of a batch"""
+"""Name of the batch extra with the ids of tokens that followed similar contexts."""
 WORDS = 160
-"""that are shaded"""
+"""Largest number of words in the shaded text."""
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Gates of layers and of the output memory, as far as the model has them."""
+    """Yields panels of the gates in memory layers and of the gate of the output memory, if the model has them."""
     layers, last = gated_memories(run.loaded.experiment.model)
     if not layers and last is None:
         return
     segments, _ = first_segments(run)
-    found = gate_map(run.loaded.experiment.model, run.loaded.variables, segments)
-    if found.layers:
-        yield _of_layers(run, found)
-    if found.output is not None:
-        yield _of_output(run, found, found.output, segments)
+    gates = gate_map(run.loaded.experiment.model, run.loaded.variables, segments)
+    if gates.layers:
+        yield _layers_panel(run, gates)
+    if gates.output is not None:
+        yield _output_panel(run, gates, gates.output, segments)
 
 
-def _of_layers(run: OpenedRun, found: GateMap) -> Panel:
+def _layers_panel(run: OpenedRun, found: GateMap) -> Panel:
     gated = next(iter(found.layers.values())).gated
     tokens = int(found.counted.sum())
     changing = {layer: gates for layer, gates in found.layers.items() if gates.by_token}
     measured = f"mean over {tokens} tokens of the {run.split} split" if changing else "the same for all tokens"
     text = (
-        f"How much of {gated} does each head let through? Each gate is learned: 0 = nothing, 1 = all. Wu et al. 2022 "
-        "learn one for each head of a memory layer (https://arxiv.org/abs/2203.08913), Peng et al. 2021 compute one of "
-        "every token (https://arxiv.org/abs/2103.02143)."
+        f"How much of {gated} does each head let through? A gate of 0 lets nothing through, a gate of 1 everything. Wu "
+        "et al. 2022 learn one gate for each head of a memory layer (https://arxiv.org/abs/2203.08913). Peng et al. "
+        "2021 compute a gate for every token (https://arxiv.org/abs/2103.02143)."
     )
     parts = [
         Figure(
             "gates",
             f"Gate on {gated}, by layer and head",
-            f"Sigmoid of the learned gate, {measured}. Heads near 1 read {gated} only, heads near 0 do without.",
+            f"Value of the gate, {measured}. Heads near 1 read only {gated}, heads near 0 do not use it.",
             lambda figure: draw_heads(figure, found),
             height=1.3 + 0.35 * len(found.layers),
         )
@@ -58,8 +58,8 @@ def _of_layers(run: OpenedRun, found: GateMap) -> Panel:
             Figure(
                 "gates_by_token",
                 "Gates of single tokens",
-                f"Share of {tokens} tokens of the {run.split} split, all heads of a layer together. A share g of the "
-                "sums is left after each token, so that g = 0.9 forgets half in 7 tokens and g = 0.99 in 69.",
+                f"Share of {tokens} tokens of the {run.split} split, all heads of a layer together. A gate g keeps the "
+                "share g of the memory's sums at each token: 0.9 forgets half within 7 tokens, 0.99 within 69.",
                 lambda figure: draw_tokens(figure, changing, found.counted),
             )
         )
@@ -67,7 +67,7 @@ def _of_layers(run: OpenedRun, found: GateMap) -> Panel:
 
 
 def draw_heads(figure: Any, found: GateMap) -> Any:
-    """Layers by heads, means over tokens."""
+    """Draws the mean gates over tokens as a heat map of layers and heads."""
     matrix = np.stack([gates.mean(found.counted) for gates in found.layers.values()])
     numbers = "{:.2f}" if matrix.shape[1] <= 12 else ""
     rows = [f"layer {layer}" for layer in found.layers]
@@ -76,21 +76,21 @@ def draw_heads(figure: Any, found: GateMap) -> Any:
 
 
 def draw_tokens(figure: Any, layers: dict[int, Gates], counted: np.ndarray) -> Any:
-    """How the gates of tokens are spread, a line a layer."""
+    """Draws histograms of the gates of single tokens, one for each layer."""
     values = {f"layer {layer}": gates.values[counted].ravel() for layer, gates in layers.items()}
     return histogram(figure, values, bins=np.linspace(0, 1, 41).tolist(), x="gate", y="share of tokens")
 
 
-def _of_output(run: OpenedRun, found: GateMap, gates: Gates, segments: list[Batch]) -> Panel:
+def _output_panel(run: OpenedRun, found: GateMap, gates: Gates, segments: list[Batch]) -> Panel:
     by_token = np.where(found.counted, gates.values.mean(axis=-1), np.nan)
     tokens = int(found.counted.sum())
     text = (
-        "Where does the model listen to its neighbours? SPALM computes a gate for every token: 1 = its own hidden "
-        "state alone, 0 = the tokens after similar contexts alone. Yogatama et al. 2021 show how its values are spread "
-        f"(https://arxiv.org/abs/2102.02557). Here its mean is {np.nanmean(by_token):.2f}, over {tokens} tokens of the "
-        f"{run.split} split."
+        "Where does the model use its retrieved neighbours? SPALM computes a gate for every token: 1 = only the "
+        "model's hidden state, 0 = only the tokens that followed similar contexts. Yogatama et al. 2021 show its "
+        f"distribution (https://arxiv.org/abs/2102.02557). Here its mean is {np.nanmean(by_token):.2f}, over {tokens} "
+        f"tokens of the {run.split} split."
     )
-    spread = Figure(
+    distribution = Figure(
         "output_gate",
         "Gate of the hidden state",
         f"Share of {tokens} tokens of the {run.split} split; left = neighbours, right = the model itself.",
@@ -99,32 +99,35 @@ def _of_output(run: OpenedRun, found: GateMap, gates: Gates, segments: list[Batc
         ),
     )
     return Panel(
-        "output_gate", "Gate over the words of a text", text, (spread, _shaded(run, found, by_token, segments))
+        "output_gate",
+        "Gate over the words of a text",
+        text,
+        (distribution, _shaded_text(run, found, by_token, segments)),
     )
 
 
-def _shaded(run: OpenedRun, found: GateMap, by_token: np.ndarray, segments: list[Batch]) -> Words:
-    """The last document of the first row, darker where the neighbours count more."""
+def _shaded_text(run: OpenedRun, found: GateMap, by_token: np.ndarray, segments: list[Batch]) -> Words:
+    """Makes the text of the last document in the first row, darker where the neighbours have more weight."""
     length, chosen = segments[0].mask.shape[1], from_starts(segments, 0)
     places = [index * length + place for index in chosen for place in range(length)]
     places = [place for place in places if found.counted[0, place]][:WORDS]
-    proposed = [_proposed(segments[place // length], place % length) for place in places]
+    proposed = [_proposed_ids(segments[place // length], place % length) for place in places]
     notes = []
     for place, ids in zip(places, proposed, strict=True):
-        said = ", ".join(word.strip() for word in shown(words_of(run, ids)))
-        notes.append(f"gate {by_token[0, place]:.2f}" + (f"; neighbours say: {said}" if said else ""))
+        proposals = ", ".join(word.strip() for word in shown(words_of(run, ids)))
+        notes.append(f"gate {by_token[0, place]:.2f}" + (f"; neighbours propose: {proposals}" if proposals else ""))
     caption = (
-        f"{len(places)} tokens of one document of the {run.split} split. Darker = more weight on what neighbours "
-        "propose to come after the word (1 - gate); point at a word for the number and the proposals."
+        f"{len(places)} tokens of one document of the {run.split} split. Darker = more weight (1 - gate) on the next "
+        "tokens that the neighbours propose. Point at a word for its gate and the proposals."
     )
     values = tuple(float(np.clip(1 - by_token[0, place], 0, 1)) for place in places)
     words = words_of(run, found.tokens[0, places].tolist())
     return Words("output_gate_words", "The gate over a text", caption, words, values, tuple(notes))
 
 
-def _proposed(batch: Batch, place: int) -> list[int]:
-    """Ids that the neighbours of a token propose, each once."""
+def _proposed_ids(batch: Batch, place: int) -> list[int]:
+    """Lists the ids that the neighbours of a token propose, each once."""
     if NEIGHBORS not in batch.extras:
         return []
     ids = np.asarray(batch.extras[NEIGHBORS])[0, place].tolist()
-    return [*dict.fromkeys(one for one in ids if one >= 0)]
+    return [*dict.fromkeys(token for token in ids if token >= 0)]

@@ -1,4 +1,4 @@
-"""Arcs over a text, from a token to what it retrieved, with the words at both ends."""
+"""Draws arcs over a text, from a token to the positions that it retrieved, with the words at both ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Arcs", "draw_arcs"]
 
 @dataclasses.dataclass(frozen=True)
 class Arcs:
-    """What one token retrieved, in words.
+    """A token and the positions of its document that it retrieved from the memory.
 
     Attributes:
-      position: of the token in its document.
-      word: the token in its context.
-      ends: position and weight of what it retrieved.
-      words: each in its context.
+      position: Position of the token in its document.
+      word: Text of the token with some letters around it.
+      ends: Position and weight of each retrieved token.
+      words: Text of each retrieved token with some letters around it.
     """
 
     position: int
@@ -31,18 +31,25 @@ class Arcs:
 
 
 def draw_arcs(figure: Any, arcs: Sequence[Arcs]) -> Any:
-    """A strip for each token: its document as a line, arcs above it, words below it."""
-    heaviest = max((weight for one in arcs for _, weight in one.ends), default=1.0)
-    return [_strip(figure.add_subplot(len(arcs), 1, index + 1), one, heaviest) for index, one in enumerate(arcs)]
+    """Draws a chart for each token, its document as a line with arcs above and words below, and returns the axes.
+
+    Args:
+      figure: Matplotlib figure to draw on.
+      arcs: Tokens with their retrieved positions, one for each chart.
+    """
+    heaviest = max((weight for query in arcs for _, weight in query.ends), default=1.0)
+    return [
+        _draw_document(figure.add_subplot(len(arcs), 1, index + 1), query, heaviest) for index, query in enumerate(arcs)
+    ]
 
 
-def _strip(axes: Any, one: Arcs, heaviest: float) -> Any:
-    """One document from its first token to the one that asks, scaled to 0..1."""
-    length = max(one.position, 1)
+def _draw_document(axes: Any, query: Arcs, heaviest: float) -> Any:
+    """Draws a document from its first token (at 0) to the token that retrieves (at 1), with its arcs."""
+    length = max(query.position, 1)
     axes.plot([0, 1], [0, 0], color=FAINT, linewidth=1.0, solid_capstyle="butt")
     angle = np.linspace(0, np.pi, 60)
     labels = sorted(
-        [(position / length, word, weight) for (position, weight), word in zip(one.ends, one.words, strict=True)]
+        [(position / length, word, weight) for (position, weight), word in zip(query.ends, query.words, strict=True)]
     )
     for at, _, weight in labels:
         middle, radius = (1 + at) / 2, (1 - at) / 2
@@ -56,7 +63,7 @@ def _strip(axes: Any, one: Arcs, heaviest: float) -> Any:
         axes.text(place, -0.26, f"{word}\n{weight:.2f}", ha="center", va="top", fontsize=10.5, color=INK)
     axes.plot([1, places[-1]], [0, -0.22], color=FAINT, linewidth=0.8)
     shown = {"ha": "center", "va": "top", "fontsize": 10.5, "color": SERIES[1], "fontweight": "bold"}
-    axes.text(places[-1], -0.26, f"{one.word}\nat {one.position}", **shown)
+    axes.text(places[-1], -0.26, f"{query.word}\nat {query.position}", **shown)
     axes.set_xlim(-0.12, 1.12)
     axes.set_ylim(-1.0, 1.05)
     axes.axis("off")
@@ -64,7 +71,7 @@ def _strip(axes: Any, one: Arcs, heaviest: float) -> Any:
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places moved so that neighbours are a gap apart, the last one staying and the others near theirs.
+    """Moves ascending positions until neighbours are `gap` apart. The last one stays, the others move little.
 
     Example:
       >>> apart([0.0, 0.9, 0.95, 1.0], 0.2)
@@ -73,7 +80,7 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     moved = list(places)
     for index in range(len(moved) - 2, -1, -1):
         moved[index] = round(min(moved[index], moved[index + 1] - gap), 6)
-    if moved and moved[0] < 0:  # no room at the left: evenly from there on
+    if moved and moved[0] < 0:  # Without room at the left the positions are spread evenly.
         for index in range(len(moved)):
             moved[index] = round(max(moved[index], index * (1.0 / max(len(moved) - 1, 1))), 6)
     return moved

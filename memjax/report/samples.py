@@ -1,4 +1,4 @@
-"""Panels of what a run writes: pseudo-samples of earlier tasks, and the same prompt at every kept checkpoint."""
+"""Panels of generated text and images: pseudo-samples of earlier tasks, and outputs of every kept checkpoint."""
 
 from __future__ import annotations
 
@@ -17,48 +17,52 @@ from memjax.report.panel import Figure, OpenedRun, Panel, Table
 __all__ = ["panels", "prompt_of", "shortened", "written_rows"]
 
 TEXTS = 3
-"""of each task before each other one"""
+"""Number of pseudo-samples that are shown for each earlier task before each new task."""
 MOST_TEXTS = 36
-"""rows of a table of texts"""
+"""Largest number of rows of a table of texts."""
 MOST_CHECKPOINTS = 6
 MOST_TASKS = 4
 LETTERS = 200
-"""of a text"""
+"""Largest number of letters of a text in a table."""
 PROMPT_LETTERS = 60
 PROMPT_TOKENS = 64
 TOKENS = 48
-"""that are written from every checkpoint"""
+"""Number of tokens that every checkpoint generates after the prompt."""
 IMAGES = 6
 SEED = 0
 TEMPERATURE = 0.8
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """What is written before tasks (LAMOL), and what a generative run writes from every checkpoint that it has kept."""
-    if parts := [*_pseudo_parts(run)]:
+    """Yields panels of pseudo-samples (LAMOL) and of what every kept checkpoint of a generative run generates."""
+    if parts := [*_pseudo_sample_items(run)]:
         text = (
-            "Before a task the model writes examples of the earlier ones, and learns those again (Sun et al. 2020, "
-            "LAMOL, whose tables show such samples). Only texts with exactly one answer mark are learned: where their "
-            "share falls, or texts of one task look like those of another, little is replayed."
+            "Before each task the model generates examples of the earlier tasks and is trained on them again (Sun et "
+            "al. 2020, LAMOL, whose tables show such samples). Only texts with exactly one answer mark are used. If "
+            "their share falls, or texts of one task look like texts of another, little is replayed."
         )
         yield Panel("pseudo_samples", "Pseudo-samples", text, tuple(parts))
-    if run.lines and (part := _by_checkpoint(run)):
+    if run.lines and (part := _outputs_by_checkpoint(run)):
         text = (
-            "The same prompt, the same seed, at every checkpoint: what the model has learned to write so far, and in a "
-            f"stream what it has forgotten. Runs keep their last two checkpoints; `{KEPT}` keeps more."
+            "One prompt, continued by every checkpoint with one seed. It shows what the model has learned so far and, "
+            f"in a run over tasks, what it has forgotten. Runs keep their last two checkpoints; `{KEPT}` keeps more."
         )
-        yield Panel("samples", "What each checkpoint writes", text, (part,))
+        yield Panel("samples", "What each checkpoint generates", text, (part,))
 
 
 # Pseudo-samples
 
 
 def written_rows(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[tuple[Any, ...]]:
-    """What was written before each task: that task, whose examples, how many, the share that is kept, some texts.
+    """Lists the pseudo-samples that were generated before each task, with one row for each earlier task.
 
     Args:
-      lines: of a run.
-      tasks: names, in their order.
+      lines: Lines of the run's `metrics.jsonl`.
+      tasks: Names of the tasks in the order of training.
+
+    Returns:
+      Tuples of the task that follows (None after the last one), the task that the samples imitate, their number, the
+      share of them that is used, and some of their texts.
 
     Example:
       >>> line = {"kind": "generated", "step": 4, "samples": 8, "kept_0": 0.75, "texts_0": ["a ANS b"]}
@@ -66,20 +70,21 @@ def written_rows(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> li
       >>> written_rows([end, line], ["x", "y"])
       [('y', 'x', 8, 0.75, ('a ANS b',))]
     """
-    borders, found = borders_of(lines, tasks), []
+    borders, rows = borders_of(lines, tasks), []
     for line in lines:
         if line["kind"] != "generated":
             continue
-        through = sum(border <= line["step"] for border in borders)
-        before = tasks[through] if through < len(tasks) else None
-        numbers = sorted(int(one[1]) for name in line if (one := re.fullmatch(r"kept_(\d+)", name)))
+        num_done = sum(border <= line["step"] for border in borders)
+        next_task = tasks[num_done] if num_done < len(tasks) else None
+        numbers = sorted(int(match[1]) for name in line if (match := re.fullmatch(r"kept_(\d+)", name)))
         for number in numbers:
-            each = line["samples"] // len(numbers)
-            found.append((before, tasks[number], each, line[f"kept_{number}"], tuple(line.get(f"texts_{number}", ()))))
-    return found
+            count = line["samples"] // len(numbers)
+            texts = tuple(line.get(f"texts_{number}", ()))
+            rows.append((next_task, tasks[number], count, line[f"kept_{number}"], texts))
+    return rows
 
 
-def _pseudo_parts(run: OpenedRun) -> Iterator[Figure | Table]:
+def _pseudo_sample_items(run: OpenedRun) -> Iterator[Figure | Table]:
     if run.config.lifelong is None:
         return
     tasks = [task.name for task in run.config.lifelong.in_order]
@@ -90,50 +95,50 @@ def _pseudo_parts(run: OpenedRun) -> Iterator[Figure | Table]:
         yield Figure(
             "pseudo_share",
             "Share with exactly one answer mark",
-            "A line for each earlier task, a place for each task before which the model wrote; others are not learned.",
+            "One line for each earlier task, over the tasks before which the model generated. Others are not used.",
             functools.partial(_draw_shares, rows=rows, tasks=tasks),
         )
-    columns = ("before task", "of task", "written", "with one answer mark")
-    caption = "Texts that the model wrote before each task, and the share of them that it learns again."
-    yield Table("pseudo_written", "What was written", caption, columns, tuple(row[:4] for row in rows))
+    columns = ("before task", "of task", "generated", "with one answer mark")
+    caption = "Number of texts that the model generated before each task, and the share of them that it is trained on."
+    yield Table("pseudo_written", "Generated pseudo-samples", caption, columns, tuple(row[:4] for row in rows))
     texts = [(before, of, shortened(text)) for before, of, _, _, some in rows for text in some[:TEXTS]]
     caption = (
-        f"The first {TEXTS} of each task as they were written, those that are not learned too; ANS stands before the "
+        f"The first {TEXTS} texts of each task as they were generated, unused ones included. ANS stands before the "
         "answer."
     )
-    shown = tuple(evenly_spaced(texts, MOST_TEXTS))
-    yield Table("pseudo_texts", "Some of them", caption, ("before task", "of task", "text"), shown)
+    table_rows = tuple(evenly_spaced(texts, MOST_TEXTS))
+    yield Table("pseudo_texts", "Some pseudo-samples", caption, ("before task", "of task", "text"), table_rows)
 
 
 def _draw_shares(figure: Any, rows: Sequence[tuple[Any, ...]], tasks: Sequence[str]) -> None:
     places = {name: number + 1 for number, name in enumerate(tasks)}
     series = {}
     for name in tasks:
-        own = [(places[before], share) for before, of, _, share, _ in rows if of == name and before]
-        if own:
-            series[name] = tuple(zip(*own, strict=True))
-    named: dict[str, Any] = {"x": "before task", "y": "share", "marks": True, "limits": (0.0, 1.04)}
-    axes = charts.lines(figure, series, **named)
+        points = [(places[before], share) for before, of, _, share, _ in rows if of == name and before]
+        if points:
+            series[name] = tuple(zip(*points, strict=True))
+    options: dict[str, Any] = {"x": "before task", "y": "share", "marks": True, "limits": (0.0, 1.04)}
+    axes = charts.lines(figure, series, **options)
     at = range(2, len(tasks) + 1)
     axes.set_xticks(at, tasks[1:] if sum(map(len, tasks)) <= 45 else [str(number) for number in at])
 
 
 def shortened(text: str, most: int = LETTERS) -> str:
-    """A text in one line, with a mark for what cannot be printed.
+    """Shortens a text to one line of at most `most` letters, and replaces unprintable letters by `\\ufffd`.
 
     Example:
       >>> shortened("one  two\\nthree", 9), shortened("\\x08a")
       ('one two …', '\ufffda')
     """
-    text = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(text.split()))
+    text = "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 # The same prompt at every checkpoint
 
 
-def _by_checkpoint(run: OpenedRun) -> Figure | Table | None:
-    """What the run writes, by the kind of its task; None where it writes nothing."""
+def _outputs_by_checkpoint(run: OpenedRun) -> Figure | Table | None:
+    """Makes the table or figure of generated outputs that suits the run's task. None if the task generates nothing."""
     from memjax.tasks import task_of
 
     task = task_of(run.config)
@@ -150,18 +155,18 @@ def _by_checkpoint(run: OpenedRun) -> Figure | Table | None:
 
 
 def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
-    """Words on some kept checkpoints, oldest first, and the run opened at each."""
+    """Yields a description of some kept checkpoints, oldest first, and the run loaded from each."""
     from memjax.lifelong import load_run
     from memjax.training.restoring import checkpoint_extras
     from memjax.training.stages import Position
 
     stream = run.config.lifelong
     tasks = [] if stream is None else [task.name for task in stream.in_order]
-    borders = borders_of(run.lines, [one.name for one in run.config.evaluations if one.task])
+    borders = borders_of(run.lines, [evaluation.name for evaluation in run.config.evaluations if evaluation.task])
     updates = {
         step: Position.read(step, extra["position"], 0).step for step, extra in checkpoint_extras(run.path).items()
     }
-    # Of several with as many updates the last; but that of the end of a task, before the next one begins.
+    # Of checkpoints with equally many updates the last is shown, but the one at the end of a task takes precedence.
     last = {number: step for step, number in updates.items()}
     last |= {updates[step]: step for step in task_end_checkpoints(run.lines, [*updates]).values()}
     for step in evenly_spaced(sorted(last.values()), MOST_CHECKPOINTS):
@@ -171,7 +176,13 @@ def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
 
 
 def prompt_of(experiment: Any, split: str, letters: int = PROMPT_LETTERS) -> str:
-    """The beginning of the first document of a split, whole words where it has some."""
+    """Returns the beginning of a split's first document as a prompt, cut after a word where possible.
+
+    Args:
+      experiment: Experiment with the data and the tokenizer.
+      split: Name of the split.
+      letters: Largest number of letters of the prompt.
+    """
     from memjax.data.documents import Examples
 
     documents = experiment.documents(split)
@@ -191,43 +202,44 @@ def _continuations(run: OpenedRun) -> Table:
     first = run.loaded.experiment
     stream = run.config.lifelong
     prompt = prompt_of(first.of_task(stream.in_order[0].name) if stream else first, run.split)
-    named: dict[str, Any] = {"max_tokens": TOKENS, "sampling": Sampling(temperature=TEMPERATURE), "seed": SEED}
-    named |= {"segment_length": run.config.data.segment_length}
+    options: dict[str, Any] = {"max_tokens": TOKENS, "sampling": Sampling(temperature=TEMPERATURE), "seed": SEED}
+    options |= {"segment_length": run.config.data.segment_length}
     rows = []
     for words, loaded in _checkpoints(run):
         experiment = loaded.experiment
-        pieces = continue_texts(experiment.model, loaded.variables, experiment.tokenizer, [prompt], **named)
+        pieces = continue_texts(experiment.model, loaded.variables, experiment.tokenizer, [prompt], **options)
         rows.append((words, shortened("".join(piece for (piece,) in pieces))))
     caption = (
-        f"Up to {TOKENS} tokens behind the prompt {shortened(prompt)!r}, the beginning of the first document of the "
+        f"Up to {TOKENS} tokens after the prompt {shortened(prompt)!r}, the beginning of the first document of the "
         f"{run.split} split; temperature {TEMPERATURE}, seed {SEED}."
     )
     return Table("samples_texts", "Continuations of one prompt", caption, ("checkpoint", "text"), tuple(rows))
 
 
 def _answers(run: OpenedRun) -> Table:
-    """Of the first question of some tasks."""
+    """Makes the table of answers that every checkpoint gives to the first question of some tasks."""
     stream, config = run.config.lifelong, run.config
     names = [task.name for task in stream.in_order][:MOST_TASKS] if stream else [""]
-    split = next((one.split for one in config.evaluations if one.task), config.evaluation.split)
+    split = next((evaluation.split for evaluation in config.evaluations if evaluation.task), config.evaluation.split)
     rows: list[tuple[Any, ...]] = []
     room = config.data.segment_length - run.loaded.experiment.task.settings.max_answer_length
     of_task = lambda loaded, name: loaded.experiment.of_task(name) if name else loaded.experiment
     for name in names:
-        one = of_task(run.loaded, name).documents(split).instructions[0]
-        asked = shortened(f"{one.context} {one.question}")
-        rows.append((name or None, "asked", asked))
-        rows.append((None, "right", shortened(" | ".join(one.answers))))
+        instruction = of_task(run.loaded, name).documents(split).instructions[0]
+        question = shortened(f"{instruction.context} {instruction.question}")
+        rows.append((name or None, "question", question))
+        rows.append((None, "correct", shortened(" | ".join(instruction.answers))))
     written: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
     for words, loaded in _checkpoints(run):
         for name in names:
-            one = of_task(loaded, name)
-            given = {"rows": 1, "adapt_rows": loaded.experiment.adapt_rows}
-            prompts = [one.documents(split).prompt(0, room)]
-            answer = one.task.write(one.model, loaded.variables, prompts, one.datasets, **given)[0]
+            experiment = of_task(loaded, name)
+            options = {"rows": 1, "adapt_rows": loaded.experiment.adapt_rows}
+            prompts = [experiment.documents(split).prompt(0, room)]
+            task = experiment.task
+            answer = task.write(experiment.model, loaded.variables, prompts, experiment.datasets, **options)[0]
             written[name].append((None, words, shortened(answer)))
     shown = [row for number, name in enumerate(names) for row in (*rows[2 * number : 2 * number + 2], *written[name])]
-    caption = f"The most probable answer to the first question of the {split} split of each task, by every checkpoint."
+    caption = f"Most probable answer of every checkpoint to the first question of the {split} split of each task."
     return Table("samples_answers", "Answers to the same question", caption, ("task", "", "text"), tuple(shown))
 
 
@@ -239,8 +251,8 @@ def _translations(run: OpenedRun) -> Table:
     text = first.tokenizer.decode(source)
     rows = [("source", shortened(text))]
     for words, loaded in _checkpoints(run):
-        found = loaded.experiment.predict(loaded.variables, [Asked(text)])
-        rows.append((words, shortened(found[0]["answer"])))
+        predictions = loaded.experiment.predict(loaded.variables, [Asked(text)])
+        rows.append((words, shortened(predictions[0]["answer"])))
     caption = f"The first sentence of the {run.split} split, translated by every checkpoint."
     columns = ("checkpoint", "text")
     return Table("samples_translations", "Translations of one sentence", caption, columns, tuple(rows))
@@ -251,20 +263,21 @@ def _images(run: OpenedRun) -> Figure:
     from memjax.inference.sampling import Sampling
 
     shape = run.loaded.experiment.documents("train").shape
-    named = {"segment_length": run.config.data.segment_length, "sampling": Sampling(), "seed": SEED}
-    drawn = {
-        words: np.asarray(sample_images(loaded.experiment.model, loaded.variables, IMAGES, shape, **named))
+    options = {"segment_length": run.config.data.segment_length, "sampling": Sampling(), "seed": SEED}
+    images_by_checkpoint = {
+        words: np.asarray(sample_images(loaded.experiment.model, loaded.variables, IMAGES, shape, **options))
         for words, loaded in _checkpoints(run)
     }
     caption = f"{IMAGES} images of {shape[0]} x {shape[1]} pixels from every checkpoint, pixel by pixel; seed {SEED}."
-    draw = functools.partial(_draw_images, drawn=drawn)
-    return Figure("samples_images", "Images of the same seed", caption, draw, 0.4 + 1.25 * len(drawn))
+    draw = functools.partial(_draw_images, images_by_checkpoint=images_by_checkpoint)
+    height = 0.4 + 1.25 * len(images_by_checkpoint)
+    return Figure("samples_images", "Images of the same seed", caption, draw, height)
 
 
-def _draw_images(figure: Any, drawn: Mapping[str, np.ndarray]) -> None:
-    axes = figure.subplots(len(drawn), IMAGES, squeeze=False)
-    for row, (words, images) in zip(axes, drawn.items(), strict=True):
+def _draw_images(figure: Any, images_by_checkpoint: Mapping[str, np.ndarray]) -> None:
+    axes = figure.subplots(len(images_by_checkpoint), IMAGES, squeeze=False)
+    for row, (words, images) in zip(axes, images_by_checkpoint.items(), strict=True):
         row[0].set_title(words)
-        for one, image in zip(row, images, strict=True):
-            one.imshow(image, cmap="gray", vmin=0, vmax=255)
-            one.set_axis_off()
+        for chart, image in zip(row, images, strict=True):
+            chart.imshow(image, cmap="gray", vmin=0, vmax=255)
+            chart.set_axis_off()

@@ -58,7 +58,12 @@ def test_every_checkpoint_answers_the_same_question(tmp_path):
     run = OpenedRun(str(train(smoke("lifelong_lamol", tmp_path), on_event=lambda event: None).path))
     table = parts_of(samples.panels(run))["samples_answers"]
     assert [row[0] for row in table.rows if row[0]] == ["copy", "reverse"]
-    assert [row[1] for row in table.rows[:4]] == ["asked", "right", "4 updates, after copy", "8 updates, after reverse"]
+    assert [row[1] for row in table.rows[:4]] == [
+        "question",
+        "correct",
+        "4 updates, after copy",
+        "8 updates, after reverse",
+    ]
 
 
 @pytest.mark.slow
