@@ -1,9 +1,9 @@
-"""Heads: what the output of a model says of its targets.
+"""Heads, which turn the hidden states of an encoder into an output, and scores, which compare an output with targets.
 
-The scores of an output (`VocabularyScores`, `SmoothedScores`, `ChoiceScores`) say how probable its targets are:
-`nll` is what training minimises, `token_nll` and `log_probs` are what evaluation reports. Sums and weights are the
-model's (`memjax.models.contract.Model`). A task of text encoders has a head of its own between the last hidden states
-and these scores, with parameters: `MaskedTokenHead`, `ClassificationHead`, `SpanHead`.
+The scores of an output (`VocabularyScores`, `SmoothedScores`, `ChoiceScores`) say how probable its targets are.
+Training minimises `nll`, and evaluation reports `token_nll` and `log_probs`. Sums and weights are left to the model
+(`memjax.models.contract.Model`). A task of text encoders has its own head with parameters between the last hidden
+states and these scores: `MaskedTokenHead`, `ClassificationHead`, `SpanHead`.
 """
 
 import dataclasses
@@ -23,118 +23,127 @@ from memjax.typing import Activations, Mask
 
 INIT_STDDEV = 0.02
 MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
-"""`Batch.extras` of an encoder: places of the hidden tokens, `[batch, targets]`, and the type of each token read."""
+"""Keys of `Batch.extras` for an encoder: positions of the hidden tokens, `[batch, targets]`, and the types of all
+tokens, `[batch, length]`."""
 STATES = "states"
-"""`Batch.extras` of an encoder without embeddings: `[batch, length, dim]`, what its first layer reads."""
+"""Key of `Batch.extras` for an encoder without embeddings: the input of its first layer, `[batch, length, dim]`."""
 CLASSES = "classes"
-"""`Batch.extras` of what is classified: bool `[batch, classes]`, those that may be answered; a row without any: all."""
+"""Key of `Batch.extras`: bool `[batch, classes]`, classes that may be answered. In a row without any, all may be."""
 SEEN_ONLY = "seen_only"
-"""`Batch.extras`: bool `[batch]`, rows that may be answered with classes alone that training has read examples of"""
+"""Key of `Batch.extras`: bool `[batch]`, rows that may only be answered with classes that training has read."""
 FALLBACK = "fallback"
-"""`Batch.extras`: bool `[batch, classes]`, what such a row is compared with where it would be left alone"""
+"""Key of `Batch.extras`: bool `[batch, classes]`, classes to compare with where `SEEN_ONLY` leaves at most one."""
 ALLOWED = (CLASSES, SEEN_ONLY, FALLBACK)
-"""of what may be answered"""
+"""Keys of all extras that say which classes may be answered."""
 SEEN = "seen"
-"""of a classification head, in its constants: bool `[classes]`, those that training has read examples of"""
+"""Name of a constant of a classification head: bool `[classes]`, classes that training has read examples of."""
 UNSEEN_SCORE = -1e4
-"""of the other classes: as if they were not there, but what asks for one is finite"""
+"""Score of classes that training has not read. Their probability is practically 0, but the loss stays finite."""
 INITS = {
     "normal": matrix_init(INIT_STDDEV),
     "lecun": matrix_init(None),
     "uniform": nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
 }
-"""initial values of matrices by the names that settings give them"""
+"""Initialisers of matrices by the names that settings give them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyScores:
-    """An output of hidden states, which a vocabulary scores; with memories laid over it a `Prediction`.
+    """Scores of hidden states by a vocabulary, or of a `Prediction` where output memories are mixed in.
 
     Attributes:
-      vocabulary: a `memjax.models.vocabulary.Vocabulary`, bound.
+      vocabulary: Bound `memjax.models.vocabulary.Vocabulary`.
     """
 
     vocabulary: Any
 
     def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
-        """Nats of each target for training: of those that are not scored nothing reaches a gradient."""
+        """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""
         return self.token_nll(_keep(output, scored), jnp.where(scored, targets, 0))
 
     def token_nll(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "batch length"]:
-        """Nats of each target, at least float32."""
+        """Returns the nats of each target, at least float32."""
         if not isinstance(output, Prediction):
             return self.vocabulary.token_nll(output, targets)
-        own = -self.vocabulary.token_nll(output.hidden, targets)
-        return -mix_log_prob(own, targets, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
+        model_log_probs = -self.vocabulary.token_nll(output.hidden, targets)
+        return -mix_log_prob(
+            model_log_probs, targets, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden)
+        )
 
     def token_log_probs(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "parts batch length"]:
-        """Log-probability of each target under the model alone, and under the candidates of each mixture alone.
+        """Returns the log-probability of each target under the model alone, and under each mixture's candidates alone.
+
+        Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
 
         Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
         """
         recalled = output.recalled if isinstance(output, Prediction) else ()
-        own = output.hidden if isinstance(output, Prediction) else output
-        alone = -self.vocabulary.token_nll(own, targets)
-        some = [(part.scores > -jnp.inf).any(axis=-1) for part in recalled]
-        others = [jnp.where(s, recalled_log_prob(part, targets), alone) for s, part in zip(some, recalled, strict=True)]
-        return jnp.stack([alone, *others])
+        hidden = output.hidden if isinstance(output, Prediction) else output
+        model_log_probs = -self.vocabulary.token_nll(hidden, targets)
+        has_candidates = [(part.scores > -jnp.inf).any(axis=-1) for part in recalled]
+        others = [
+            jnp.where(s, recalled_log_prob(part, targets), model_log_probs)
+            for s, part in zip(has_candidates, recalled, strict=True)
+        ]
+        return jnp.stack([model_log_probs, *others])
 
     def log_probs(self, output: Any) -> Float[Array, "batch length vocab"]:
-        """Log-probabilities of the whole vocabulary, at least float32."""
+        """Returns the log-probabilities of the whole vocabulary, at least float32."""
         if not isinstance(output, Prediction):
             return self.vocabulary.log_probs(output)
-        own = self.vocabulary.log_probs(output.hidden)
-        return mix_log_probs(own, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
+        model_log_probs = self.vocabulary.log_probs(output.hidden)
+        return mix_log_probs(model_log_probs, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
 
     def logits(self, output: Any) -> Float[Array, "batch length vocab"]:
-        """Scores of the whole vocabulary."""
+        """Returns the scores of the whole vocabulary."""
         return self.vocabulary.logits(output)
 
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedScores(VocabularyScores):
-    """The same with a training loss whose targets are smoothed.
+    """Scores by a vocabulary whose training loss smooths the targets.
 
     Attributes:
-      label_smoothing: as in `token_cross_entropy`.
+      label_smoothing: Share of the target distribution that is uniform. See `token_cross_entropy`.
     """
 
     label_smoothing: float = 0.0
 
     def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
-        """Nats of each smoothed target."""
+        """Returns the nats of each smoothed target."""
         logits = self.vocabulary.logits(_keep(output, scored))
         return token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
 
 
 class ChoiceScores:
-    """An output of scores, one for each choice: of classes, or of the tokens of a text."""
+    """Scores of an output that holds one score for each choice, such as classes or the tokens of a text."""
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
-        """Nats of each target for training: of those that are not scored nothing reaches a gradient."""
+        """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""
         return self.token_nll(output, jnp.where(scored, targets, -1))
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Nats of each target, at least float32; 0 for one of -1."""
+        """Returns the nats of each target, at least float32. 0 for a target of -1."""
         return token_cross_entropy(output, targets)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Log-probabilities of all choices for each target, at least float32."""
+        """Returns the log-probabilities of all choices for each target, at least float32."""
         return jax.nn.log_softmax(output.astype(jnp.promote_types(output.dtype, jnp.float32)), axis=-1)
 
     def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """The output."""
+        """Returns the output itself."""
         return output
 
 
 class EncodedText(NamedTuple):
-    """What a text encoder hands to its head.
+    """The result of a text encoder, which its head reads.
 
     Attributes:
-      hidden: the last hidden states.
-      first: of the first token, behind the pooler where there is one.
-      mask: real tokens.
-      extras: those of the batch that the encoder takes.
+      hidden: `[batch, length, dim]`, last hidden states.
+      first: `[batch, dim]`, vector of the whole text for heads of classes: the first token's, after the pooler if there
+        is one, or the mean.
+      mask: `[batch, length]`, real tokens.
+      extras: Part of the batch's extras that the encoder reads.
     """
 
     hidden: Activations
@@ -144,7 +153,10 @@ class EncodedText(NamedTuple):
 
 
 class TaskHead(nn.Module):
-    """The head of a text encoder: from its last hidden states to an output, and how many targets a text has.
+    """A base class of heads, which turn the result of an encoder into an output.
+
+    `scores_vocabulary` says whether the vocabulary, which then has a bias, scores the output. `named` says whether the
+    head compares texts with the encoded names of classes, which it finds in the extras.
 
     `scores_vocabulary`: its output is scored by the vocabulary, which then has a bias. `named`: it compares with what
     the encoder makes of the names of classes, which it finds in the extras.
@@ -155,30 +167,30 @@ class TaskHead(nn.Module):
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> VocabularyScores | ChoiceScores:
-        """What the output says of its targets."""
+        """Returns the object that scores targets given the output."""
         del vocabulary
         return ChoiceScores()
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Targets of a text of so many tokens."""
+        """Returns the number of targets of a text with `length` tokens."""
         return length
 
     @nn.nowrap
     def count_classes(self) -> int:
-        """Returns the number of classes that it scores. 0 where targets are no classes."""
+        """Returns the number of classes that the head scores. 0 where targets are not classes."""
         return 0
 
 
 class MaskedTokenHead(TaskHead):
-    """Head that predicts hidden tokens: dense, activation and norm, then the vocabulary's scores with a bias.
+    """A head that predicts hidden tokens: dense, activation and norm, then the vocabulary's scores with a bias.
 
     Attributes:
-      dim: width of the encoder.
-      weighted_norms: as in `make_norm`.
-      dtype: of the computation.
-      norm_epsilon: as in `make_norm`.
-      activation: one of `ACTIVATIONS`.
+      dim: Width of the encoder.
+      weighted_norms: Whether the norm has a weight. See `make_norm`.
+      dtype: Dtype of the computation.
+      norm_epsilon: Number added to the variance in the norm. None = the default of `make_norm`.
+      activation: Activation function, one of `ACTIVATIONS`.
     """
 
     dim: int
@@ -196,11 +208,11 @@ class MaskedTokenHead(TaskHead):
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> VocabularyScores:
-        """The vocabulary's."""
+        """Returns the scores of the vocabulary."""
         return VocabularyScores(vocabulary)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch targets dim"]:
-        """Hidden states of the targets, of all tokens where the extras do not say which."""
+        """Computes hidden states of the targets. Without `MASKED_POSITIONS` in the extras, all tokens are targets."""
         hidden = text.hidden
         if MASKED_POSITIONS in text.extras:
             hidden = jnp.take_along_axis(hidden, text.extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
@@ -208,7 +220,7 @@ class MaskedTokenHead(TaskHead):
 
 
 class ClassHead(TaskHead):
-    """A head that scores classes, of which a text or a vector has one.
+    """A base class of heads that score classes, one of which is the target of a text or a vector.
 
     Attributes:
       num_classes: Number of classes.
@@ -228,17 +240,20 @@ class ClassHead(TaskHead):
 
 
 class ClassificationHead(ClassHead):
-    """The class of a text or a vector: dropout and one matrix over the first token.
+    """A head for the class of a text or a vector: dropout and one matrix over the encoder's `first`.
+
+    Classes that the extra `CLASSES` leaves out score -inf. They are never answered and have no gradient. So one head
+    serves tasks that know their own classes (task-incremental learning).
 
     Classes that the extra `CLASSES` leaves out score -inf: they are never answered, and learn nothing. So one head
     serves tasks that know theirs (task-incremental learning).
 
     Attributes:
-      dropout: rate.
-      dtype: of the computation.
-      initializer: of the matrix, one of `INITS`.
-      masks_unseen: classes that training has not read (`SEEN`, which a learner keeps) are not answered, and learn
-        nothing: those of later tasks.
+      dropout: Dropout rate.
+      dtype: Dtype of the computation.
+      initializer: Initial values of the matrix, one of `INITS`.
+      masks_unseen: Whether classes that training has not read, such as those of later tasks, are not answered and not
+        trained. A learner updates the record of read classes, `SEEN`.
     """
 
     dropout: float = 0.0
@@ -253,7 +268,7 @@ class ClassificationHead(ClassHead):
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Scores of the classes; -inf of those that may not be answered."""
+        """Computes the scores of the classes, -inf where they may not be answered."""
         scores = self.classifier(self.drop(text.first, deterministic=deterministic))
         if self.masks_unseen:
             scores = jnp.where(self.seen.value, scores, UNSEEN_SCORE)
@@ -265,25 +280,25 @@ class ClassificationHead(ClassHead):
 
 
 class FeatureHead(TaskHead):
-    """No head: the output is what a head of classes reads of a text or a vector, for a probe of it."""
+    """A head without parameters, whose output is the input of a head of classes, for probing it."""
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """As many as a head of classes has."""
+        """Returns 1, as a head of classes."""
         return 1
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 dim"]:
-        """The first token, behind the pooler where there is one."""
+        """Returns the encoder's `first`."""
         return text.first[:, None]
 
 
 class SpanHead(TaskHead):
-    """Where an answer begins and ends: one matrix over every token, and two softmaxes over the tokens.
+    """A head for the ends of an answer: one matrix over every token, and two softmaxes over the tokens.
 
     Attributes:
-      dtype: of the computation.
-      context_only: over the tokens of the text alone, those of type 1 but the last one, [SEP]: nothing in the question
-        is ever answered, or learns; else over all real tokens.
+      dtype: Dtype of the computation.
+      context_only: Whether only tokens of the text may be answered: those of type 1 without the last one, [SEP]. Tokens
+        of the question then have no gradient. False = all real tokens.
     """
 
     dtype: Any = jnp.float32
@@ -294,11 +309,13 @@ class SpanHead(TaskHead):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """The first token and the last."""
+        """Returns 2, the first token of the answer and the last."""
         return 2
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 2 length"]:
-        """Scores of the tokens as the first and as the last of the answer; -inf of those that are none.
+        """Computes the scores of the tokens as the ends of the answer, -inf where they may not be.
+
+        A row in which no token may be one has finite scores without meaning.
 
         A row without any token that may be one has finite scores, which mean nothing.
         """
@@ -313,12 +330,14 @@ class SpanHead(TaskHead):
 
 
 def note_classes(constants: Mapping[str, Any], place: Sequence[str], classes: Any) -> Mapping[str, Any]:
-    """Constants of a model with classes among those that training has read, where its head notes them; else the same.
+    """Marks classes as read by training in the constants of a model, where its head records them.
+
+    Constants of a head without such a record are returned unchanged.
 
     Args:
-      constants: the collection.
-      place: names of the modules down to the head (`Model.head_place`).
-      classes: int, any shape; what is no class is left out.
+      constants: Collection of constants of the model.
+      place: Names of the modules down to the head (`Model.head_place`).
+      classes: int, any shape, numbers of classes. Numbers outside the range are ignored.
 
     Example:
       >>> noted = note_classes({"head": {"seen": jnp.zeros(3, bool)}}, ("head",), jnp.array([2, 3]))
@@ -336,12 +355,20 @@ def note_classes(constants: Mapping[str, Any], place: Sequence[str], classes: An
 def dense(
     features: int, dtype: Any, name: str | None = None, initializer: str = "normal", outer: str | None = None
 ) -> nn.Dense:
-    """A dense layer with the initial values of a text encoder's, or others of `INITS`; `outer` names what it gives."""
+    """Makes a dense layer with initial values of a text encoder, or others of `INITS`.
+
+    Args:
+      features: Width of the output.
+      dtype: Dtype of the computation.
+      name: Name of the module.
+      initializer: Initial values of the matrix, one of `INITS`.
+      outer: Logical axis name of the output, for sharding.
+    """
     matrix, zeros = named(INITS[initializer], "embed", outer), named(nn.initializers.zeros, outer)
     return nn.Dense(features, kernel_init=matrix, bias_init=zeros, dtype=dtype, name=name)
 
 
 def _keep(output: Any, scored: Array) -> Any:
-    """The output with zeros where nothing is scored."""
+    """Replaces hidden states by zeros where no target is scored."""
     keep = lambda hidden: jnp.where(scored[..., None], hidden, 0)
     return dataclasses.replace(output, hidden=keep(output.hidden)) if isinstance(output, Prediction) else keep(output)

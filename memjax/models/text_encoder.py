@@ -1,12 +1,12 @@
-"""Bidirectional text encoders (BERT, DistilBERT, MiniLM) with a head for each task, and the factory.
+"""Bidirectional text encoders (BERT, DistilBERT, MiniLM) with a head for each task.
 
 Devlin, Chang, Lee and Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
 NAACL 2019, https://arxiv.org/abs/1810.04805.
 
 An encoder has the interface of a language model without memory: `output, state, aux = encoder(tokens, state, ...)`,
 then `nll(output, targets, weights)` and `log_probs(output)`. Its head decides what the targets are: the hidden tokens,
-the class of the text, or the first and last token of an answer. So it trains and is scored by what trains and scores
-language models. Layers are those of `memjax.models.transformer`: any feed-forward part may stand in them.
+the class of the text, or the first and last token of an answer. So the code that trains and scores language models also
+handles encoders. Layers are those of `memjax.models.transformer`, with any feed-forward part.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ __all__ = ["TextEncoder", "mean_pooling"]
 
 
 EMBEDDINGS = ("vocabulary/", "position_embedding", "token_type_embedding", "layer_norm/")
-"""beginnings of the paths of the parameters below the first layer"""
+"""Path prefixes of the parameters below the first layer."""
 
 
 class TextEncoder(Model):
@@ -53,26 +53,29 @@ class TextEncoder(Model):
     Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
     is never the start or end of an answer.
 
+    Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
+    is never the start or end of an answer.
+
     Attributes:
-      stack: the layers. Where it does not begin with layer 0, there are no embeddings: texts come with the states that
-        its first layer reads.
-      vocabulary: token embeddings, and the output weights tied to them.
-      head: of the task; None = the output is the last hidden states.
-      max_length: learned positions.
-      token_types: learned types of tokens; 0 = none.
-      pooler: a dense layer and tanh over the first token.
-      pooling: what a head of classes reads: the first token, behind the pooler where there is one, or the mean over
-        all tokens.
-      gate: on that, or None.
-      weighted_norms: as in `make_norm`.
-      norm_epsilon: as in `make_norm`.
-      dropout: rate on embeddings.
-      memory_tokens: learned rows before every text, which all layers read and write, as in a MemTransformer; they come
-        out as `memory` in `Aux.arrays`, have no positions, types or norm of embeddings, and no head reads them.
-      memory_stddev: of their initial values; 1 is that of the normed embeddings.
-      features: inner tensors to return in `Aux.arrays`: `output`; those of layers are named in the stack, and begin
-        with the rows of the memory.
-      dtype: of the computation.
+      stack: Layers. If it starts above layer 0 there are no embeddings, and texts come with the input states of its
+        first layer.
+      vocabulary: Token embeddings, and the output weights tied to them.
+      head: Head of the task. None = the output is the last hidden states.
+      max_length: Number of learned positions, the largest length of a text.
+      token_types: Number of learned types of tokens. 0 = none.
+      pooler: Whether a dense layer and tanh are applied to the first token.
+      pooling: Input of a head of classes: 'first' token, after the pooler if there is one, or 'mean' over all tokens.
+      gate: Gate on the input of the head. None = no gate.
+      weighted_norms: Whether norms have a weight. See `make_norm`.
+      norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
+      dropout: Dropout rate on embeddings.
+      memory_tokens: Number of learned memory tokens before every text, which all layers read and write, as in a
+        MemTransformer. They are returned as `memory` in `Aux.arrays`. They have no positions, types or norm of
+        embeddings, and no head reads them.
+      memory_stddev: Standard deviation of the memory tokens' initial values. 1 is that of the normed embeddings.
+      features: Inner tensors to return in `Aux.arrays`: `output`. Those of layers are named in the stack, and start
+        with the rows of the memory tokens.
+      dtype: Dtype of the computation.
     """
 
     stack: Stack
@@ -94,11 +97,12 @@ class TextEncoder(Model):
     has_stack = True
     represents = True
     task_parameters = ("head/", "pooler/", "vocabulary/bias", "vocabulary/output", GATE)
-    """Parameters of one task: an encoder that goes on with another task need not have, or find, them."""
+    """Path prefixes of parameters of one task. An encoder that continues with another task need not have or load
+    them."""
 
     @property
     def num_memory_tokens(self) -> int:
-        """Learned rows before every text."""
+        """The number of learned memory tokens before every text."""
         return self.memory_tokens
 
     def setup(self) -> None:
@@ -120,17 +124,17 @@ class TextEncoder(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
-        """An encoder remembers nothing."""
+        """Returns an empty state, since an encoder has no memory."""
         return EmptyState()
 
     @nn.nowrap
     def scores(self) -> VocabularyScores | ChoiceScores:
-        """What the head says of its targets."""
+        """Returns the object that scores targets given the output of the head."""
         return ChoiceScores() if self.head is None else self.head.scores(self.vocabulary)
 
     @nn.nowrap
     def output_norm(self) -> str:
-        """That of a head whose result the vocabulary scores."""
+        """Returns the path prefix of the head's norm if the vocabulary scores its result. Otherwise ''."""
         return "head/layer_norm/" if self.head is not None and self.head.scores_vocabulary else ""
 
     @nn.nowrap
@@ -140,36 +144,36 @@ class TextEncoder(Model):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """As many as the head has."""
+        """Returns the number of targets of a text, as the head says."""
         return self.head.num_targets(length) if self.head is not None else length
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """The types of tokens, where it has any; what the layers below its first one give of them."""
-        types, states = (batch_size, length), (batch_size, length, self.vocabulary.dim)
-        found = {TOKEN_TYPES: jax.ShapeDtypeStruct(types, jnp.int32)} if self.token_types else {}
-        return found | ({STATES: jax.ShapeDtypeStruct(states, jnp.float32)} if self.stack.first else {})
+        """Returns the shapes of the token types and of the states for the first layer, where the encoder needs them."""
+        types_shape, states_shape = (batch_size, length), (batch_size, length, self.vocabulary.dim)
+        token_types = {TOKEN_TYPES: jax.ShapeDtypeStruct(types_shape, jnp.int32)} if self.token_types else {}
+        return token_types | ({STATES: jax.ShapeDtypeStruct(states_shape, jnp.float32)} if self.stack.first else {})
 
     @nn.nowrap
     def padding(self) -> int:
-        """Parameters that are padding of its vocabulary."""
+        """Returns the number of parameters that only pad the vocabulary."""
         return 0 if self.stack.first else super().padding()
 
     @nn.nowrap
     def replaced_parameters(self) -> tuple[str, ...]:
-        """Also those of what stands below its first layer."""
+        """Returns path prefixes of replaced parameters, including all below the first layer that runs."""
         below = tuple(f"stack/layer_{index:02d}/" for index in range(self.stack.first))
         return (*super().replaced_parameters(), *(EMBEDDINGS if below else ()), *below)
 
     @nn.nowrap
     def parameters_below(self, layers: int) -> tuple[str, ...]:
-        """Beginnings of the paths of all parameters below the last `layers`, each of which stands alone."""
+        """Returns path prefixes of all parameters below the last `layers` layers, without scanned groups."""
         numbers = range(len(self.stack.layers) - layers)
         return (*EMBEDDINGS, *(f"stack/layers_{number}/" for number in numbers))
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of a batch's extras that the encoder takes."""
+        """Returns those of a batch's extras that the encoder reads."""
         names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS, STATES, *ALLOWED)
         return {name: extras[name] for name in names if name in extras}
 
@@ -187,19 +191,20 @@ class TextEncoder(Model):
         """Reads texts, one a row.
 
         Args:
-          tokens: of the texts, special ones included.
-          state: of nothing.
-          start_of_document: every text stands alone.
-          mask: real tokens; None = all.
-          deterministic: without dropout.
-          extras: from `choose_extras`; tokens without types have type 0.
-          side: as in `Stack`; of an encoder without memory tokens.
+          tokens: `[batch, length]`, token ids with special tokens.
+          state: Empty state.
+          start_of_document: Ignored, since every text is read independently.
+          mask: Real tokens. None = all.
+          deterministic: Whether to run without dropout.
+          extras: Extras from `choose_extras`. Without token types, all tokens have type 0.
+          side: Function from a layer's index to the tensor added to its output, see `Stack`. Only without memory
+            tokens.
 
         Returns:
-          What the head gives, for `nll` and `log_probs`; the state; sums and requested features.
+          The output of the head for `nll` and `log_probs`, the state, and sums and requested features.
 
         Raises:
-          ValueError: a text longer than the positions.
+          ValueError: A text is longer than the number of positions.
         """
         del start_of_document
         read, aux = self.represent(tokens, mask=mask, deterministic=deterministic, extras=extras, side=side)
@@ -219,7 +224,7 @@ class TextEncoder(Model):
         extras: Mapping[str, Any] | None = None,
         side: Side | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """What the head reads, behind the gate. Arguments as in `__call__`."""
+        """Computes the input of the head, after the gate. See `__call__` for the arguments."""
         extras, mask = extras or {}, jnp.ones(tokens.shape, bool) if mask is None else mask
         read = {"token_types": extras.get(TOKEN_TYPES), "states": extras.get(STATES)}
         hidden, aux = self.encode(tokens, mask=mask, **read, deterministic=deterministic, side=side)
@@ -233,7 +238,7 @@ class TextEncoder(Model):
         return EncodedText(hidden, first, mask, extras), aux
 
     def answer(self, read: EncodedText, deterministic: bool = True) -> Any:
-        """What the head gives of what it reads."""
+        """Applies the head."""
         assert self.head is not None
         return self.head(read, deterministic)
 
@@ -247,7 +252,16 @@ class TextEncoder(Model):
         deterministic: bool = True,
         side: Side | None = None,
     ) -> tuple[Activations, Aux]:
-        """The last hidden states, and sums and requested features; `states` are what the first layer reads."""
+        """Computes the last hidden states, with sums and requested features.
+
+        Args:
+          tokens: `[batch, length]`, token ids with special tokens.
+          mask: Real tokens. None = all.
+          token_types: `[batch, length]`, types of the tokens. None = 0.
+          states: `[batch, length, dim]`, input of the first layer where it is not layer 0.
+          deterministic: Whether to run without dropout.
+          side: Function from a layer's index to the tensor added to its output, see `Stack`.
+        """
         batch, length = tokens.shape
         if self.stack.first:
             if states is None and not self.is_initializing():
@@ -257,18 +271,18 @@ class TextEncoder(Model):
         else:
             x = self._embed(tokens, token_types, deterministic)
         text_mask, texts = mask, broadcast_mask(mask, batch, length).any(axis=1)
-        if own := self.memory_tokens:
+        if num_memory := self.memory_tokens:
             x, mask = prepend_memory(self.memory_rows, x, mask)
         x = constrain(x, "batch", None, None)
         named_arguments = {"start_of_document": jnp.ones(batch, bool), "mask": mask, "deterministic": deterministic}
         hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments, side=side)
-        if own:
-            aux += memory_aux(hidden[:, :own], texts)
-        hidden = refuse_padding_in_front(hidden[:, own:], text_mask)
+        if num_memory:
+            aux += memory_aux(hidden[:, :num_memory], texts)
+        hidden = refuse_padding_in_front(hidden[:, num_memory:], text_mask)
         return hidden, aux + Aux(arrays={name: hidden for name in self.features})
 
     def _embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:
-        """Embeddings of tokens, their positions and their types, normed."""
+        """Embeds tokens, their positions and their types, and normalises the sum."""
         length = tokens.shape[1]
         if length > self.max_length:
             raise ValueError(
@@ -287,13 +301,13 @@ class TextEncoder(Model):
         mask: Mask | None = None,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch dim"]:
-        """Sentence embeddings: the mean of the last hidden states of real tokens, of length 1 (as MiniLM's are)."""
+        """Computes sentence embeddings of length 1 as MiniLM: the mean of the last hidden states of real tokens."""
         hidden, _ = self.encode(tokens, mask=mask, token_types=token_types)
         return mean_pooling(hidden, jnp.ones(tokens.shape, bool) if mask is None else mask)
 
 
 def mean_pooling(hidden: Activations, mask: Mask) -> Float[Array, "batch dim"]:
-    """Means over real tokens, scaled to length 1; 0 for a row without a real token.
+    """Averages hidden states over real tokens, and scales the mean to length 1. 0 for a row without real tokens.
 
     Example:
       >>> print(mean_pooling(jnp.array([[[6.0, 0.0], [0.0, 8.0], [9.0, 9.0]]]), jnp.array([[True, True, False]])))

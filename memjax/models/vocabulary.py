@@ -1,7 +1,7 @@
-"""Embeddings and softmax: one vocabulary module embeds ids, scores targets and gives log-probabilities.
+"""Embeddings and softmax: one vocabulary module embeds ids, scores targets and computes log-probabilities.
 
 Tables may have more rows than entries, so that they divide over devices (`multiple`). The rows after the last entry are
-padding: they begin as zeros and stay zeros, no id looks them up, and they have no share of the softmax.
+padding. They start as zeros and stay zeros, no id looks them up, and they have no share of the softmax.
 """
 
 import math
@@ -20,21 +20,21 @@ from memjax.settings.relations import require
 __all__ = ["AdaptiveVocabulary", "Vocabulary", "cut_tables", "pad_tables"]
 
 Sizes = dict[str, tuple[int, tuple[int, ...]]]
-"""parameter -> its entries, and its shape with padding"""
+"""Name of a parameter -> its number of entries, and its shape with padding."""
 
 
 class Vocabulary(nn.Module):
-    """One table of embeddings and one softmax.
+    """A vocabulary with one table of embeddings and one softmax.
 
     Attributes:
-      vocab_size: entries.
-      dim: width of the model.
-      tied: the output weights are the embeddings.
-      bias: an output bias per entry.
-      scale: multiplies input embeddings.
-      init_stddev: of embeddings and output weights.
-      multiple: of which the tables have rows; 1 = no padding.
-      dtype: of the computation; scores and losses are at least float32.
+      vocab_size: Number of entries.
+      dim: Width of the model.
+      tied: Whether the output weights are the embeddings.
+      bias: Whether every entry has an output bias.
+      scale: Factor of the input embeddings.
+      init_stddev: Standard deviation of the initial embeddings and output weights.
+      multiple: Number that the tables' rows are a multiple of. 1 = no padding.
+      dtype: Dtype of the computation. Scores and losses are at least float32.
     """
 
     vocab_size: int
@@ -48,7 +48,7 @@ class Vocabulary(nn.Module):
 
     @nn.nowrap
     def tables(self) -> Sizes:
-        """The parameters that have a row for every entry."""
+        """Returns the parameters that have a row for every entry, with their sizes."""
         rows = _round_up(self.vocab_size, self.multiple)
         tables: Sizes = {"embedding": (self.vocab_size, (rows, self.dim))}
         if not self.tied:
@@ -59,7 +59,7 @@ class Vocabulary(nn.Module):
 
     @property
     def input_stddev(self) -> float:
-        """Standard deviation of input embeddings before training."""
+        """The standard deviation of input embeddings before training."""
         return self.init_stddev * self.scale
 
     def setup(self) -> None:
@@ -72,36 +72,37 @@ class Vocabulary(nn.Module):
             self.output_bias = make("bias", nn.initializers.zeros, "vocab")
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Input embeddings, scaled."""
+        """Looks up input embeddings, and scales them."""
         # Gathered over `fsdp` first: rows that are themselves split would be looked up on the wrong devices.
         table = constrain(self.embedding, "vocab", None)
         return self._take(table, ids).astype(self.dtype) * self.scale
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """The output weights of the ids: what a hidden state is compared with."""
+        """Looks up the output weights of some ids, with which a hidden state is compared."""
         return self._take(constrain(self.embedding if self.tied else self.output, "vocab", None), ids)
 
     def logits(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Scores of every entry, at least float32."""
+        """Computes the scores of every entry, at least float32."""
         return self._scores(hidden)[..., : self.vocab_size]
 
     def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
-        """Nats of each target; 0 for what is no entry."""
+        """Returns the nats of each target. 0 for an id outside the vocabulary."""
         return token_cross_entropy(self._scores(hidden), jnp.where(targets < self.vocab_size, targets, -1))
 
     def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Log-probabilities of every entry."""
+        """Returns the log-probabilities of every entry."""
         return jax.nn.log_softmax(self._scores(hidden), axis=-1)[..., : self.vocab_size]
 
     def log_normalizer(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens"]:
-        """Logarithm of the sum of the exponentials of all scores."""
+        """Returns the logarithm of the sum of the exponentials of all scores."""
         return jax.nn.logsumexp(self._scores(hidden), axis=-1)
 
     def _take(self, table: Any, ids: Array) -> Array:
+        """Looks up rows of a table, clipping ids to the vocabulary."""
         return jnp.take(table, jnp.minimum(ids, self.vocab_size - 1), axis=0, mode="clip")
 
     def _scores(self, hidden: Array) -> Array:
-        """Scores of every row: those of padding are -inf, and split over devices as the table is."""
+        """Computes the scores of every row, -inf for padding, split over devices like the table."""
         weights = self.embedding if self.tied else self.output
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         flat = hidden.reshape(-1, self.dim)
@@ -111,7 +112,15 @@ class Vocabulary(nn.Module):
 
 
 class AdaptiveVocabulary(nn.Module):
-    """Adaptive embeddings and softmax: frequent ids first, tail clusters behind one score each, tied tables.
+    """A vocabulary with adaptive embeddings and softmax: rare ids are in clusters behind one score each.
+
+    Grave et al. 2017 (https://arxiv.org/abs/1609.04309) and Baevski & Auli 2019 (https://arxiv.org/abs/1809.10853),
+    with the layout and tied tables of Transformer-XL. Ids must be sorted by frequency. Training never builds scores of
+    the whole vocabulary for all tokens: targets are sorted by cluster and scored in pieces, and a piece computes only
+    the clusters that it contains.
+
+    Differs from the published code: the score of tail cluster i is column `cutoffs[0] + i - 1` of the head, as in the
+    TensorFlow and Hugging Face code; the PyTorch code has the cluster columns in reverse.
 
     Grave et al. 2017 (https://arxiv.org/abs/1609.04309) and Baevski & Auli 2019 (https://arxiv.org/abs/1809.10853),
     laid out as in Transformer-XL. Ids must be sorted by frequency. Training never builds scores of the whole vocabulary
@@ -122,18 +131,19 @@ class AdaptiveVocabulary(nn.Module):
     TensorFlow and Hugging Face code; the PyTorch code has the cluster columns in reverse.
 
     Attributes:
-      vocab_size: entries.
-      dim: width of the model.
-      cutoffs: first ids of the tail clusters.
-      div_val: each cluster's embeddings are this factor narrower than the one before.
-      tie_projections: per cluster, whether the output projection is the input's; () = none is. Only with `div_val` > 1.
-      bias: an output bias per entry and per cluster.
-      scale: multiplies input embeddings after their projection.
-      init_stddev: of the tables and cluster weights.
-      projection_stddev: of the projections.
-      pieces: how many pieces the tokens of a batch are scored in.
-      multiple: of which the tables of all clusters have rows; 1 = no padding.
-      dtype: of the computation; scores and losses are at least float32.
+      vocab_size: Number of entries.
+      dim: Width of the model.
+      cutoffs: First id of each tail cluster.
+      div_val: Factor by which each cluster's embeddings are narrower than those of the cluster before.
+      tie_projections: Whether each cluster's output projection is its input projection. () = none is. Only with
+        `div_val` > 1.
+      bias: Whether every entry and every cluster has an output bias.
+      scale: Factor of the input embeddings after their projection.
+      init_stddev: Standard deviation of the initial tables and cluster weights.
+      projection_stddev: Standard deviation of the initial projections.
+      pieces: Number of pieces in which the tokens of a batch are scored.
+      multiple: Number that the rows of every cluster's tables are a multiple of. 1 = no padding.
+      dtype: Dtype of the computation. Scores and losses are at least float32.
     """
 
     vocab_size: int
@@ -151,7 +161,7 @@ class AdaptiveVocabulary(nn.Module):
 
     @nn.nowrap
     def tables(self) -> Sizes:
-        """The parameters that have a row for every entry."""
+        """Returns the parameters that have a row for every entry, with their sizes."""
         tables: Sizes = {}
         for index, (first, last) in enumerate(self.bounds):
             rows = _round_up(last - first, self.multiple)
@@ -162,7 +172,7 @@ class AdaptiveVocabulary(nn.Module):
 
     @property
     def input_stddev(self) -> float:
-        """Standard deviation of the input embeddings of frequent ids before training."""
+        """The standard deviation of the input embeddings of frequent ids before training."""
         projected = self.projection_stddev * self.dim**0.5 if self.div_val > 1 else 1.0
         return self.init_stddev * projected * self.scale
 
@@ -196,20 +206,20 @@ class AdaptiveVocabulary(nn.Module):
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """(first id, id after the last) of each cluster; cluster 0 is the head's short list."""
+        """The first id of each cluster, and the id after its last. Cluster 0 is the short list of frequent ids."""
         edges = (0, *self.cutoffs, self.vocab_size)
         return tuple(zip(edges[:-1], edges[1:], strict=True))
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Input embeddings, projected to `dim` and scaled."""
+        """Looks up input embeddings, projects them to `dim` and scales them."""
         return self._embed(ids, self.projections) * self.scale
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """The output weights of the ids, in the space of the hidden states."""
+        """Looks up the output weights of some ids, projected to the space of the hidden states."""
         return self._embed(ids, self.output_projections)
 
     def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
-        """Nats of each target."""
+        """Returns the nats of each target."""
         flat, ids = hidden.reshape(-1, self.dim), targets.reshape(-1)
         count = ids.shape[0]
         size = -(-count // min(self.pieces, count))
@@ -220,7 +230,7 @@ class AdaptiveVocabulary(nn.Module):
         return jnp.zeros_like(nll).at[order].set(nll).reshape(targets.shape)
 
     def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Log-probabilities of every entry."""
+        """Returns the log-probabilities of every entry."""
         shortlist, clusters = self._head(hidden)
         parts = [shortlist[..., : self.bounds[0][1]]]
         for index, (first, last) in enumerate(self.bounds[1:], start=1):
@@ -229,17 +239,18 @@ class AdaptiveVocabulary(nn.Module):
         return jnp.concatenate(parts, axis=-1)
 
     def log_normalizer(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens"]:
-        """There is no single softmax whose normalizer it could be."""
+        """Raises an error, since there is no single softmax whose normalizer it could be."""
         kind = type(self).__name__
         raise ValueError(f"mixing: given 'global' with {kind}, allowed: 'linear' (it has no single softmax)")
 
     def _piece_nll(self, hidden: Array, ids: Array) -> Array:
+        """Computes the nats of one piece of the targets, with only the clusters that it contains."""
         shortlist, clusters = self._head(hidden)
         tails = jnp.asarray([first for first, _ in self.bounds[1:]])
         cluster = (ids[:, None] >= tails[None, :]).sum(axis=1)
         pick = lambda table, columns: jnp.take_along_axis(table, columns[:, None], axis=-1, mode="clip")[:, 0]
-        own = pick(shortlist, jnp.clip(ids, 0, self.bounds[0][1] - 1))
-        log_prob = jnp.where(cluster == 0, own, pick(clusters, cluster - 1))
+        shortlist_log_prob = pick(shortlist, jnp.clip(ids, 0, self.bounds[0][1] - 1))
+        log_prob = jnp.where(cluster == 0, shortlist_log_prob, pick(clusters, cluster - 1))
         for index, (first, last) in enumerate(self.bounds):
             if index == 0:
                 continue
@@ -249,11 +260,12 @@ class AdaptiveVocabulary(nn.Module):
                 scores = jax.nn.log_softmax(self._scores(hidden, index), axis=-1)
                 return pick(scores, jnp.clip(ids - first, 0, last - first - 1))
 
-            within = jax.lax.cond(member.any(), tail, lambda: jnp.zeros_like(own))
+            within = jax.lax.cond(member.any(), tail, lambda: jnp.zeros_like(shortlist_log_prob))
             log_prob = log_prob + jnp.where(member, within, 0)
         return -log_prob
 
     def _embed(self, ids: Array, projections: Sequence[Array]) -> Array:
+        """Looks up ids in the tables of their clusters, and projects the rows."""
         total = jnp.zeros((*ids.shape, self.dim), self.dtype)
         for index, (first, last) in enumerate(self.bounds):
             table = constrain(self.embeddings[index], "vocab", None)  # gathered over `fsdp`, as in `Vocabulary`
@@ -264,7 +276,9 @@ class AdaptiveVocabulary(nn.Module):
         return total
 
     def _head(self, hidden: Array) -> tuple[Array, Array]:
-        """Log-probabilities of the short list (with padding) and of the tail clusters: one softmax in two parts.
+        """Computes the log-probabilities of the short list (with padding) and of the tail clusters.
+
+        They are one softmax in two parts, which are not joined, since the first is split over devices.
 
         The parts are not joined, since the first is split over devices.
         """
@@ -276,7 +290,7 @@ class AdaptiveVocabulary(nn.Module):
         return shortlist - normalizer, clusters - normalizer
 
     def _scores(self, hidden: Array, index: int) -> Array:
-        """Scores of every row of a cluster, -inf for padding."""
+        """Computes the scores of every row of a cluster, -inf for padding."""
         scores = _add_bias(
             self._products(hidden, self.embeddings[index], index), self.biases[index] if self.bias else None
         )
@@ -284,6 +298,7 @@ class AdaptiveVocabulary(nn.Module):
         return _without_padding(scores, last - first)
 
     def _products(self, hidden: Array, weights: Array, index: int) -> Array:
+        """Computes the products of hidden states with the weights of a cluster, after the output projection."""
         if self.output_projections:
             hidden = hidden @ self.output_projections[index].astype(hidden.dtype).T
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
@@ -291,7 +306,7 @@ class AdaptiveVocabulary(nn.Module):
 
 
 def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary) -> int:
-    """Parameters that are padding.
+    """Returns the number of parameters that are padding.
 
     Example:
       >>> num_padding(Vocabulary(vocab_size=250, dim=8, multiple=128))
@@ -302,7 +317,7 @@ def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary) -> int:
 
 
 def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
-    """Parameters without padding (imported ones) as those of `vocabulary`.
+    """Adds padding to parameters without it, such as imported ones, to fit `vocabulary`.
 
     Example:
       >>> vocabulary = Vocabulary(vocab_size=5, dim=2, multiple=4)
@@ -317,17 +332,18 @@ def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocab
 
 
 def cut_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
-    """The parameters of `vocabulary` without padding, as others expect them: the inverse of `pad_tables`."""
+    """Removes the padding from the parameters of `vocabulary`. The inverse of `pad_tables`."""
     entries = {name: params[name][:count] for name, (count, _) in vocabulary.tables().items()}
     return {**params, **entries}
 
 
 def _round_up(size: int, multiple: int) -> int:
+    """Rounds a size up to a multiple."""
     return -(-size // multiple) * multiple
 
 
 def _entries_of(entries: int, init: Callable[..., Array], *names: str | None) -> Callable[..., Array]:
-    """An initialiser that fills the first `entries` rows as if there were no others, and the rest with zeros."""
+    """Makes an initialiser that fills the first `entries` rows as if there were no others, and the rest with zeros."""
 
     def initialize(key: Array, shape: tuple[int, ...], *rest: Any) -> Array:
         values = init(key, (entries, *shape[1:]), *rest)
@@ -337,11 +353,12 @@ def _entries_of(entries: int, init: Callable[..., Array], *names: str | None) ->
 
 
 def _without_padding(scores: Array, entries: int) -> Array:
-    """Scores with -inf after the first `entries` of the last axis: nothing of a softmax, and no gradient."""
+    """Replaces scores after the first `entries` by -inf, so that they have no share of a softmax, and no gradient."""
     if scores.shape[-1] == entries:
         return scores
     return jnp.where(jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1) < entries, scores, -jnp.inf)
 
 
 def _add_bias(scores: Array, bias: Any) -> Array:
+    """Adds a bias along the last axis of scores, if there is one."""
     return scores if bias is None else scores + bias.astype(scores.dtype).reshape((1,) * (scores.ndim - 1) + (-1,))
