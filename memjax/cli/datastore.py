@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
         options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
     from memjax.training import processes
 
-    shared = action == "build" and not given.runner
+    shared = action == "build" and not options.runner
     if config is not None:
         if shared:
             connect(options, config)
