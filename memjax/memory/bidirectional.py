@@ -1,4 +1,4 @@
-"""The attention part of BERT's layers: every token sees every other one of its text."""
+"""Bidirectional self-attention of BERT's layers, in which every token attends to every other token of its text."""
 
 from typing import Any
 
@@ -15,29 +15,30 @@ __all__ = ["BidirectionalAttention"]
 
 
 class BidirectionalAttention(Residual, LayerMemory):
-    """Self-attention over the whole segment, residual, norm after it (Devlin et al. 2019, Vaswani et al. 2017).
+    """Self-attention over the whole segment with residual and post-norm (Devlin et al. 2019, Vaswani et al. 2017).
 
-    Remembers nothing: a segment is a text. It has the signature of a memory at the layer site, so that it stands in a
-    `Layer` beside any feed-forward part. Nothing decodes it token by token.
+    It remembers nothing: a segment is a text. It has the signature of a memory in a layer, so that it can be used in a
+    `Layer` with any feed-forward part. It cannot decode token by token.
 
     `y` is the new residual stream, with the residual and with the norm: `norm(x + read(x))`.
 
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of one head.
+      head_dim: Width of an attention head.
       dropout: Dropout rate of the output.
       attention_dropout: Dropout rate of the attention weights.
-      init_stddev: Of the matrices.
+      init_stddev: Standard deviation of initial matrices.
       dtype: Dtype of the computation.
-      track_attention: As in `TransformerXLAttention`, `[batch, heads, length, length]`.
+      track_attention: Whether `Aux.arrays` has the attention weights, `[batch, heads, length, length]`. See
+        `TransformerXLAttention`.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = BidirectionalAttention(dim=8, num_heads=2, head_dim=4), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape
       (1, 4, 8)
     """
@@ -67,7 +68,7 @@ class BidirectionalAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def tracked(self) -> Any:
-        """The part that also gives the weights of its attention."""
+        """Returns this part with its attention weights among its outputs."""
         return self.clone(track_attention=True)
 
     def __call__(
@@ -79,12 +80,12 @@ class BidirectionalAttention(Residual, LayerMemory):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, EmptyState, Aux]:
-        """Reads the whole text at once; `mask` is True on real tokens."""
+        """Attends to the whole text at once. `mask` is True on real tokens."""
         x = x.astype(self.dtype)
         inner = project(x, self.query_key_value)  # [batch, length, 3, heads, head_dim]
         inner += self.biases.reshape(1, 1, *inner.shape[2:]).astype(inner.dtype)
         visible = None if mask is None else jnp.broadcast_to(mask[:, None, None], (x.shape[0], 1, *[x.shape[1]] * 2))
-        queries, keys, values = (inner[:, :, place] for place in range(3))
+        queries, keys, values = (inner[:, :, index] for index in range(3))
         dropout = weight_dropout(self, deterministic)
         y, weights = attention_with_weights(queries, keys, values, mask=visible, **dropout)
         y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)

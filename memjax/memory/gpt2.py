@@ -1,4 +1,4 @@
-"""The attention of GPT-2, alone and with a memory beside it.
+"""The attention of GPT-2, alone, with a long-term memory, and with a compressed memory.
 
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners",
 https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf. The model is a
@@ -40,15 +40,15 @@ class GPT2Attention(TransformerXLAttention):
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
       head_dim: Width of an attention head.
-      memory_length: 0; GPT-2 has no memory of hidden states.
-      norm: 'pre'.
+      memory_length: Always 0: GPT-2 has no memory of hidden states.
+      norm: Place of the norm, always 'pre'.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = GPT2Attention(dim=8, num_heads=2, head_dim=4), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape
       (1, 4, 8)
     """
@@ -70,8 +70,8 @@ class GPT2Attention(TransformerXLAttention):
         return project(hidden, self.query) + self.query_bias.astype(hidden.dtype)[None, None]
 
     def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
-        both = project(hidden, self.key_value) + self.key_value_bias.astype(hidden.dtype)[None, None]
-        return both[:, :, 0], both[:, :, 1]
+        keys_values = project(hidden, self.key_value) + self.key_value_bias.astype(hidden.dtype)[None, None]
+        return keys_values[:, :, 0], keys_values[:, :, 1]
 
     def _finish(self, x: Array, y: Array, deterministic: bool, further: Array | None = None) -> Array:
         bias = self.output_bias.astype(y.dtype)[None, None]
@@ -97,15 +97,15 @@ class GPT2Attention(TransformerXLAttention):
 
 
 class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
-    """GPT-2's attention with the long-term memory of infinity-former beside it.
+    """GPT-2's attention with the long-term memory of infinity-former.
 
-    The segment that was read enters the signal before the next one is; there is no short-term memory. What is stored,
-    written and differentiable is that of `memjax.memory.infinity_former.InfinityFormerAttention`.
+    Each segment enters the signal before the next one is read. There is no short-term memory. What is stored, written
+    and differentiable is as in `memjax.memory.infinity_former.InfinityFormerAttention`.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
 
     Attributes:
-      long_term: The long-term memory; its `segment_length` is that of every call.
+      long_term: Long-term memory. Every call has its `segment_length` tokens.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -113,9 +113,9 @@ class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
       >>> sizes = {"dim": 8, "num_heads": 2, "head_dim": 4}
       >>> signal = LongTermMemory(**sizes, segment_length=4, num_basis=6, widths=(0.1, 0.2), num_samples=5, num_bins=4)
       >>> memory, x = GPT2InfinityFormerAttention(**sizes, long_term=signal), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.long.coefficients.shape
       ((1, 4, 8), (1, 6, 8))
     """
@@ -125,11 +125,11 @@ class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
 
 @tree_dataclass
 class CompressedState:
-    """What earlier segments were compressed to, oldest first.
+    """Compressed earlier segments, oldest first.
 
     Attributes:
-      slots: `[batch, compressed, dim]`.
-      valid: bool `[batch, compressed]`, the slot stands for tokens of the running document only.
+      slots: `[batch, compressed, dim]`, compressed hidden states.
+      valid: bool `[batch, compressed]`, slots that stand for tokens of the running document only.
     """
 
     slots: Leaf
@@ -143,7 +143,7 @@ def write(
     valid: Bool[Array, "batch windows"],
     rows: Array,
 ) -> CompressedState:
-    """Appends the windows of a segment; rows without a real token keep their slots."""
+    """Appends the compressed windows of a segment. Rows without a real token keep their slots."""
     new = CompressedState(
         shift_append(state.slots, jax.lax.stop_gradient(compressed)), shift_append(state.valid, valid)
     )
@@ -162,33 +162,33 @@ def slopes(num_heads: int) -> Float[np.ndarray, " heads"]:
 
 
 class GPT2CompressiveAttention(GPT2Attention):
-    """GPT-2's attention that also sees what earlier segments were compressed to (Rae et al. 2019, Martins et al. 2022).
+    """GPT-2's attention with a memory of compressed earlier segments (Rae et al. 2019, Martins et al. 2022).
 
     What is stored: slots that each stand for `compression_rate` tokens. When written: after each segment, which is
     compressed whole. What is differentiable: the compression learns from its attention-reconstruction loss only.
     When reset: at `start_of_document`.
 
-    The loss is that of all queries of the segment over the whole segment, also over what comes after them: only the
-    last one stands behind all that is compressed.
+    The loss compares the attention of all queries to the whole segment, also to the tokens after each query. Only the
+    last query comes after everything that is compressed.
 
-    Slots have no position of GPT-2's. Their scores get `-slope_h * distance` (ALiBi) with the distance
-    `i + 1 + compression_rate * later`, for token i of the segment and a slot after which `later` others were written;
-    inside the segment there is no such bias.
+    Slots have none of GPT-2's positions. Their scores get `-slope_h * distance` (ALiBi) with the distance
+    `i + 1 + compression_rate * later`, for token i of the segment and a slot after which `later` others were written.
+    Inside the segment there is no such bias.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
 
     Attributes:
-      compressed_memory_length: Slots.
-      compression_rate: Tokens of a slot, a divisor of the segment's length.
+      compressed_memory_length: Number of slots.
+      compression_rate: Number of tokens of a slot, a divisor of the segment's length.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> slots = {"compressed_memory_length": 4, "compression_rate": 2}
       >>> memory = GPT2CompressiveAttention(dim=8, num_heads=2, head_dim=4, **slots)
       >>> x = jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.slots.shape
       ((1, 4, 8), (1, 4, 8))
     """
@@ -204,13 +204,13 @@ class GPT2CompressiveAttention(GPT2Attention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CompressedState:
-        """A memory in which a document starts; `dtype` is that of the slots."""
+        """Makes a memory in which a document starts, with slots of `dtype`."""
         shape = (batch_size, self.compressed_memory_length)
         return CompressedState(jnp.zeros((*shape, self.dim), dtype), jnp.zeros(shape, bool))
 
     @nn.nowrap
     def init_decode_state(self, state: CompressedState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding from the start of a segment, with `state` as the memory."""
+        """Starts decoding at the start of a segment, with `state` as the memory."""
         decode_state = super().init_decode_state(EmptyState(), segment_length, batch_size)
         hidden = decode_state.segment.hidden.astype(state.slots.dtype)
         segment = dataclasses.replace(decode_state.segment, hidden=hidden)
@@ -237,17 +237,17 @@ class GPT2CompressiveAttention(GPT2Attention):
 
     def _known_keys(self, state: CompressedState, length: int) -> Keys:
         slots, rate = self._num_slots, self.compression_rate
-        places = 1 + rate * jnp.arange(slots - 1, -1, -1, dtype=jnp.int32)[None]
-        return Keys.of_slots(places, jnp.full(slots, rate), jnp.full(slots, COMPRESSED), length)
+        positions = 1 + rate * jnp.arange(slots - 1, -1, -1, dtype=jnp.int32)[None]
+        return Keys.of_slots(positions, jnp.full(slots, rate), jnp.full(slots, COMPRESSED), length)
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
         return Aux(metrics={"compressive/compressed_share": attention_share(weights, mask)})
 
-    def _slot_scores(self, places: Array, batch: int) -> Array:
-        """`[batch, heads, length, compressed]` for tokens at these places of the segment, `[#batch, length]`."""
+    def _slot_scores(self, positions: Array, batch: int) -> Array:
+        """Computes ALiBi scores `[batch, heads, length, compressed]` of tokens at these positions of the segment."""
         dtype = jnp.promote_types(self.dtype, jnp.float32)
         later = jnp.arange(self._num_slots - 1, -1, -1)
-        distance = places[:, None, :, None] + 1 + self.compression_rate * later[None, None, None]
+        distance = positions[:, None, :, None] + 1 + self.compression_rate * later[None, None, None]
         scores = -jnp.asarray(slopes(self.num_heads), dtype)[None, :, None, None] * distance.astype(dtype)
         return jnp.broadcast_to(scores, (batch, *scores.shape[1:]))
 
@@ -268,14 +268,14 @@ class GPT2CompressiveAttention(GPT2Attention):
         slots, stands_for = self._num_slots, jnp.repeat(valid, self.compression_rate, axis=1)
         norm = jax.lax.stop_gradient(self.layer_norm.variables["params"])
         normed = self.layer_norm.clone(parent=None).apply({"params": norm}, compressed.astype(self.dtype))
-        both = project(normed, jax.lax.stop_gradient(self.key_value))  # type: ignore[arg-type]
-        both = both + jax.lax.stop_gradient(self.key_value_bias).astype(both.dtype)[None, None]
+        keys_values = project(normed, jax.lax.stop_gradient(self.key_value))  # type: ignore[arg-type]
+        keys_values = keys_values + jax.lax.stop_gradient(self.key_value_bias).astype(keys_values.dtype)[None, None]
         loss = attention_reconstruction(
             reading.queries,
             reading.keys[:, slots:],
             reading.values[:, slots:],
-            both[:, :, 0],
-            both[:, :, 1],
+            keys_values[:, :, 0],
+            keys_values[:, :, 1],
             query_mask=mask,
             old_mask=stands_for,
             new_mask=valid,

@@ -1,4 +1,4 @@
-"""Linear Transformer: attention by sums of products of positive features, and what all linear attentions share.
+"""Linear Transformer, whose attention reads sums over all past tokens, and the base of all linear attentions.
 
 Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention",
 https://arxiv.org/abs/2006.16236.
@@ -42,10 +42,10 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     Differs from the paper or its code: `elu(x) + 1` is evaluated so that it stays above 0 in bfloat16.
 
-    `Aux.metrics` has `linear_state/effective_rank`: in how many directions the sums of a head lie after the segment, as
-    a share of those that there are (`memjax.functional.effective_rank`).
+    `Aux.metrics` has `linear_state/effective_rank`: the number of directions in which the sums of a head lie after the
+    segment, as a share of all directions (`memjax.functional.effective_rank`).
 
-    Other linear attentions are this class with `_maps`, `_queries`, `_keys_values` and `_log_decay` of their own.
+    Other linear attentions are subclasses that override `_maps`, `_queries`, `_keys_values` and `_log_decay`.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.
@@ -54,21 +54,21 @@ class LinearTransformerAttention(Residual, LayerMemory):
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
       head_dim: Width of an attention head.
-      chunk_length: Tokens that are multiplied with each other at once; longer segments carry the sums from chunk to
-        chunk.
+      chunk_length: Number of tokens that are multiplied with each other at once. Longer segments carry the sums from
+        chunk to chunk.
       bias: Whether all projections have biases.
       norm: Place of the norm: 'pre' or 'post'.
       norm_kind: Kind of norm: 'layer' or 'rms'.
       dropout: Dropout rate of the output.
-      init_gain: Of Xavier's uniform initial matrices; None = scaled by fan-in.
+      init_gain: Gain of Xavier's uniform initial matrices. None for matrices scaled by fan-in.
       dtype: Dtype of the computation.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = LinearTransformerAttention(dim=8, num_heads=2, head_dim=4), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.products.shape
       ((1, 4, 8), (1, 2, 4, 4))
     """
@@ -101,12 +101,12 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearState:
-        """A memory in which a document starts; its sums are at least float32."""
+        """Makes a memory in which a document starts, with sums in at least float32."""
         return init_linear_state(batch_size, *self._state_sizes, normalizer=self.normalizer, dtype=dtype)
 
     @nn.nowrap
     def init_decode_state(self, state: LinearState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding after `state`; every token is written at once, so there is no buffer."""
+        """Starts decoding after `state`. Every token is written at once, so there is no buffer."""
         return token_decode_state(state, batch_size)
 
     def __call__(
@@ -118,7 +118,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, LinearState, Aux]:
-        """Every token is added to the sums and reads them."""
+        """Adds every token to the sums and reads them."""
         mask = broadcast_mask(mask, *x.shape[:2])
         start = jnp.ones_like(start_of_document) if self._renews(deterministic) else start_of_document
         z, new = self._read_write(x, reset_linear_state(state, start), mask, self.chunk_length, deterministic)
@@ -128,7 +128,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row."""
+        """Reads and writes one token of every active row."""
         old = decode_state.memory
         z, new = self._read_write(x, old, active[:, None], 1, deterministic=True)
         position = decode_state.position + active.astype(jnp.int32)
@@ -154,36 +154,36 @@ class LinearTransformerAttention(Residual, LayerMemory):
             chunk_length=chunk_length,
         )
 
-    # What a linear attention with features of its own does in a way of its own
+    # Methods that linear attentions with other features override
 
     @property
     def _state_sizes(self) -> tuple[int, int, int]:
-        """Heads, features of a head, width of a value."""
+        """Returns the number of heads, the number of features of a head, and the width of a value."""
         return self.num_heads, self.head_dim, self.head_dim
 
     def _maps(self, deterministic: bool) -> Any:
-        """What the feature maps of queries and keys have in common."""
+        """Returns what the feature maps of queries and keys share in one call, such as random directions."""
         return None
 
     @nn.nowrap
     def _renews(self, deterministic: bool) -> bool:
-        """Whether the feature maps of this call are new, so that sums of earlier features mean nothing."""
+        """Whether the feature maps of this call are new, so that sums of earlier features must be dropped."""
         return False
 
     def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
-        """Features of queries, `[batch, length, heads, features]`."""
+        """Computes the features of queries, `[batch, length, heads, features]`."""
         return elu_features(project_biased(y, self.query, self.query_bias))
 
     def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
-        """Features of keys, and values."""
+        """Computes the features of keys, `[batch, length, heads, features]`, and the values."""
         return elu_features(project_biased(y, self.key, self.key_bias)), project_biased(y, self.value, self.value_bias)
 
     def _log_decay(self, y: Array) -> Array | None:
-        """Logarithm of the share of the sums that each token keeps, `[batch, length, heads]`; None = all."""
+        """Returns the log share of the sums that each token keeps, `[batch, length, heads]`. None for all."""
         return None
 
     def _combine(self, z: Array) -> Array:
-        """`[batch, length, heads, value_dim]` to `[batch, length, dim]`."""
+        """Merges the heads: from `[batch, length, heads, value_dim]` to `[batch, length, dim]`."""
         y = project(z, self.output, axes=2)
         return y + self.output_bias.astype(y.dtype)[None, None] if self.bias else y
 
@@ -191,7 +191,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def _rank(self, state: LinearState, mask: Array) -> Sum:
-        """`effective_rank`, summed over the rows that have read something."""
+        """Sums `effective_rank` over the rows that have read a token."""
         rank, read = effective_rank(jax.lax.stop_gradient(state.products)), mask.any(axis=1)
         return Sum(jnp.where(read, rank, 0).sum(), read.sum().astype(rank.dtype))
 
@@ -199,7 +199,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
         return self.added(x, self._combine(z), deterministic)
 
     def _projection(self, name: str, width: int = 0) -> tuple[Array, Array | None]:
-        """A matrix from the stream to all heads, and its bias."""
+        """Makes a matrix from the residual stream to all heads, and its bias."""
         shape = (self.num_heads, width or self.head_dim)
         matrix = self.param(name, named(self._matrix(0, (1, 2)), "embed", "heads", None), (self.dim, *shape))
         if not self.bias:
@@ -213,11 +213,11 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
 @tree_dataclass
 class LinearCrossState:
-    """The summary of a source.
+    """Summary of a source by a linear attention, of the same size for every source.
 
     Attributes:
-      source: Its sums, whatever its length.
-      ready: bool `[batch]`, the row has read its source.
+      source: Sums over the source's tokens.
+      ready: bool `[batch]`, rows that have read their source.
     """
 
     source: LinearState
@@ -225,7 +225,7 @@ class LinearCrossState:
 
 
 class LinearCrossAttention(CrossMemory):
-    """A linear attention over a source: cross-attention with a state of fixed size, computed once.
+    """Linear attention to a source: cross-attention with a state of fixed size, computed once per source.
 
     What is stored: the sums over the source. When written: by the first segment of a document. What is differentiable:
     all of it, back to the source. When reset: at `start_of_document`, where the row reads its source.
@@ -234,16 +234,16 @@ class LinearCrossAttention(CrossMemory):
     read(x))` for `norm="post"`.
 
     Attributes:
-      attention: The linear attention; its norm is that of the queries, the source is taken as it is. Sums of a gated
-        one do not decay.
+      attention: Linear attention. Its norm is applied to the queries and not to the source. Sums of a gated one do not
+        decay.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory = LinearCrossAttention(LinearTransformerAttention(dim=8, num_heads=2, head_dim=4))
       >>> x = jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool), "source": jnp.ones((1, 3, 8))}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool), "source": jnp.ones((1, 3, 8))}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.source.products.shape
       ((1, 4, 8), (1, 2, 4, 4))
     """
@@ -252,7 +252,7 @@ class LinearCrossAttention(CrossMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearCrossState:
-        """No source was read."""
+        """Makes the state of rows that have read no source."""
         return LinearCrossState(self.attention.init_state(batch_size, dtype), jnp.zeros((batch_size,), bool))
 
     def _maps(self, deterministic: bool) -> Any:

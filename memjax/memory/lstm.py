@@ -1,4 +1,4 @@
-"""Recurrent layers: an LSTM in the place of attention.
+"""Recurrent layer: an LSTM in place of the attention of a layer.
 
 Hochreiter and Schmidhuber 1997, "Long Short-Term Memory", https://doi.org/10.1162/neco.1997.9.8.1735; with the forget
 gate of Gers, Schmidhuber and Cummins 2000, "Learning to Forget", https://doi.org/10.1162/089976600300015015.
@@ -21,11 +21,11 @@ __all__ = ["LSTM", "LSTMState"]
 
 @tree_dataclass
 class LSTMState:
-    """State of an LSTM.
+    """State of an LSTM layer: cell and output of the last token.
 
     Attributes:
-      cell: `[batch, dim]`, what the gates keep and add to; at least float32.
-      hidden: `[batch, dim]`, the last output; at least float32.
+      cell: `[batch, dim]`, cell state, at least float32.
+      hidden: `[batch, dim]`, last output, at least float32.
     """
 
     cell: Leaf
@@ -43,19 +43,19 @@ class LSTM(LayerMemory):
     Differs from the papers: the cell is flax's. It has no peepholes, one bias per gate, which starts at 0 (that of the
     forget gate too), orthogonal recurrent matrices, and output as wide as its input.
 
-    `y` is what the cell puts out, without the residual and without a norm.
+    `y` is the output of the cell, without the residual and without a norm.
 
     Attributes:
       dim: Width of input, cell and output.
-      dropout: Rate on the output, not on the state.
-      dtype: Of the computation; the state is wider where that is less than float32.
+      dropout: Dropout rate of the output, not of the state.
+      dtype: Dtype of the computation. The state is at least float32.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = LSTM(dim=8), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.cell.shape
       ((1, 4, 8), (1, 8))
     """
@@ -77,13 +77,13 @@ class LSTM(LayerMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LSTMState:
-        """Zeros, in at least float32."""
+        """Makes a state of zeros, in at least float32."""
         wide: Any = at_least_float32(dtype)
         return LSTMState(jnp.zeros((batch_size, self.dim), wide), jnp.zeros((batch_size, self.dim), wide))
 
     @nn.nowrap
     def init_decode_state(self, state: LSTMState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding after `state`; every token is written at once, so there is no buffer."""
+        """Starts decoding after `state`. Every token is written at once, so there is no buffer."""
         return token_decode_state(state, batch_size)
 
     def __call__(
@@ -95,7 +95,7 @@ class LSTM(LayerMemory):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, LSTMState, Aux]:
-        """Reads the tokens one after the other; the output of padding is without meaning."""
+        """Reads the tokens one after the other. The output at padding has no meaning."""
         mask = broadcast_mask(mask, *x.shape[:2])
         fresh = where_rows(start_of_document, jax.tree.map(jnp.zeros_like, state), state)
         y, new = self._read(x, fresh, mask)
@@ -104,16 +104,16 @@ class LSTM(LayerMemory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row."""
+        """Reads one token of every active row."""
         y, new = self._read(x, decode_state.memory, active[:, None])
         return y, DecodeState(new, EmptyState(), decode_state.position + active.astype(jnp.int32))
 
     def normed(self, x: Activations) -> Activations:
-        """What the gates see of the input `x`: all of it."""
+        """Returns the input `x` of the gates unchanged, because an LSTM has no norm."""
         return x
 
     def _read(self, x: Array, state: LSTMState, mask: Array) -> tuple[Array, LSTMState]:
-        """Outputs of all tokens, and the state after the last real one of each row."""
+        """Returns the outputs of all tokens, and the state after the last real token of each row."""
 
         def step(cell: nn.Module, state: LSTMState, token: tuple[Array, Array]) -> tuple[LSTMState, Array]:
             x, real = token

@@ -1,4 +1,4 @@
-"""Memory tokens before every segment of a Transformer-XL.
+"""Transformer-XL with memory tokens in front of every segment.
 
 Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
 """
@@ -18,9 +18,9 @@ class MemoryTokenXLAttention(TransformerXLAttention):
     """Transformer-XL's attention with `num_tokens` memory rows in front (Burtsev et al. 2020,
     https://arxiv.org/abs/2006.11527).
 
-    The first `num_tokens` rows of its input are memory rows, in a segment as in front of a token that is decoded. They
-    read each other, and every token reads them. What is stored, written, differentiable and reset: as in
-    Transformer-XL, of the tokens.
+    The first `num_tokens` rows of the input are memory rows, in front of a segment and in front of a token that is
+    decoded. They read each other, and every token reads them. What is stored, written, differentiable and reset is as
+    in Transformer-XL, for the tokens.
 
     Differs from the paper or its code: the paper does not say what its memory rows see, and no code of the authors is
     published. Here they see neither the segment (they stand before it) nor the memory of earlier segments, so that they
@@ -32,7 +32,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_tokens: Memory rows.
+      num_tokens: Number of memory rows.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -40,7 +40,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
       >>> x = jnp.ones((1, 4, 8))
       >>> given = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.hidden.shape  # the first two rows of x are memory rows
       ((1, 4, 8), (1, 4, 8))
     """

@@ -29,8 +29,8 @@ class MemSizerAttention(LinearTransformerAttention):
     Symbols: `Phi -> query`, `W_l -> slot_kernel`, `W_r -> value_kernel`, `u_s = LN(W_l x_s) -> ` keys,
     `v_s = LN(W_r x_s) -> ` values, `k -> num_slots`, `r -> num_heads`, `V_t -> state.products / sqrt(state.count)`.
 
-    `Aux.metrics` has `memsizer/effective_rank`: in how many directions the memory lies after the segment, as a share of
-    its slots.
+    `Aux.metrics` has `memsizer/effective_rank`: the number of directions in which the memory lies after the segment, as
+    a share of its slots.
 
     Differs from the paper or its code: as the code, against the paper's text, all three maps have biases and there is
     no scale; the code's quantisation noise is left out, and it materialises the memory of every token.
@@ -39,19 +39,19 @@ class MemSizerAttention(LinearTransformerAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_slots: Slots of the memory.
-      frozen_queries: The keys of the slots keep their random initial values, as constants.
-      query_init_scale: The initial matrix has Xavier's size divided by its root (the published language model: 32,
-        translation: 8).
-      source_init_scale: The same of the two adaptors (1 and 8).
-      attention_dropout: Rate on the weights of the slots.
+      num_slots: Number of slots of the memory.
+      frozen_queries: Whether the keys of the slots keep their random initial values, as constants.
+      query_init_scale: Number whose square root divides the Xavier size of the initial query matrix (the published
+        language model: 32, translation: 8).
+      source_init_scale: Number whose square root divides the Xavier size of the two initial adaptors (1 and 8).
+      attention_dropout: Dropout rate of the weights of the slots.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = MemSizerAttention(dim=8, num_heads=2, head_dim=4, num_slots=3), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.products.shape
       ((1, 4, 8), (1, 1, 3, 8))
     """

@@ -30,10 +30,10 @@ QUERY_NORMS = ("batch", "layer", "none")
 def masked_moments(
     x: Float[Array, "batch length *features"], mask: Mask
 ) -> tuple[Float[Array, "*features"], Float[Array, "*features"], Float[Array, ""]]:
-    """Mean and biased variance over the real tokens of all rows, in two passes, and how many tokens there are.
+    """Computes mean and biased variance of every feature over the real tokens of all rows, and the number of tokens.
 
-    Over all rows of all devices: under `jax.jit` an array is one array however it is split. Without a real token the
-    mean is 0 and the variance 1.
+    Rows of all devices count, since under `jax.jit` an array is one array however it is split. The variance is computed
+    in a second pass. Without a real token the mean is 0 and the variance 1.
     """
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     real = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
@@ -47,13 +47,13 @@ def masked_moments(
 class BatchNorm(nn.Module):
     """Batch normalisation over the real tokens of all rows.
 
-    With the running statistics where `deterministic`. Unlike `nn.BatchNorm` it leaves them as they are in a batch
-    without a real token, notes the unbiased variance (as PyTorch), names its axes, and may be applied in training mode
-    where `batch_stats` is not mutable.
+    `deterministic` uses the running statistics. Unlike `nn.BatchNorm` it leaves them as they are in a batch without a
+    real token, stores the unbiased variance (as PyTorch), names its axes, and may be applied in training mode when
+    `batch_stats` is not mutable.
 
     Attributes:
-      momentum: Of the running statistics, per segment.
-      epsilon: Added to the variance.
+      momentum: Share of the running statistics that one segment keeps.
+      epsilon: Number added to the variance.
     """
 
     momentum: float = 0.9
@@ -63,7 +63,7 @@ class BatchNorm(nn.Module):
     def __call__(
         self, x: Float[Array, "batch length *features"], mask: Mask, *, deterministic: bool
     ) -> Float[Array, "batch length *features"]:
-        """Normalises every feature; in the dtype of `x`."""
+        """Normalises every feature. The result has the dtype of `x`."""
         shape = x.shape[2:]
         names = ("heads",) + (None,) * (len(shape) - 1)
         make = lambda init: named(init, *names)(self.make_rng("params"), shape, jnp.float32)
@@ -89,8 +89,8 @@ class BatchNorm(nn.Module):
 class ProductKeyMemory(Stateless):
     """Product-key memory (Lample et al. 2019, https://arxiv.org/abs/1907.05242), a branch of a feed-forward part.
 
-    It stands in the place of the two matrices of a feed-forward network, or beside them (`memjax.models.transformer`
-    has the norm, the residual and the sum): what it returns is the weighted sum of the chosen values alone.
+    It replaces the two matrices of a feed-forward network, or is added to them (`memjax.models.transformer` has the
+    norm, the residual and the sum). It returns the weighted sum of the chosen values alone.
 
     What is stored: `num_keys ** 2` values, in the collection `tables`. When written: by training only. What is
     differentiable: queries and sub-keys through the weights of the chosen slots, and the values. When reset: never, it
@@ -115,16 +115,17 @@ class ProductKeyMemory(Stateless):
     `y` is the weighted sum of the chosen values alone, without the residual and without a norm.
 
     Attributes:
-      dim: Width of the values, that of the residual stream.
-      num_keys: Sub-keys of each half; their square is the number of slots.
-      num_heads: Heads, each with sub-keys of its own; all share the values.
-      num_neighbors: Slots of each head.
-      key_dim: Width of one head's query, two halves; even.
-      query_hidden: Widths of hidden layers of the query network, with ReLU; () = a linear one.
-      query_norm: 'batch' (of every feature over tokens), 'layer' (of each half, one scale for all) or 'none'.
-      key_dropout: Rate on sub-keys in training, the same for all tokens of a segment.
-      split: What of the values a mesh axis `model` splits, 'rows' or 'columns'.
-      lookups_at_once: Rows gathered at a time.
+      dim: Width of the values and of the residual stream.
+      num_keys: Number of sub-keys of each half. Its square is the number of slots.
+      num_heads: Number of heads. Each has its own sub-keys, and all share the values.
+      num_neighbors: Number of slots that each head reads.
+      key_dim: Width of one head's query, an even number for its two halves.
+      query_hidden: Widths of the hidden layers of the query network, with ReLU. Empty for a linear one.
+      query_norm: Norm of the queries: 'batch' (of every feature over tokens), 'layer' (of each half, one scale for all)
+        or 'none'.
+      key_dropout: Dropout rate of sub-keys in training, the same for all tokens of a segment.
+      split: Axis of the values that the mesh axis `model` splits: 'rows' or 'columns'.
+      lookups_at_once: Number of rows gathered at a time.
 
     Example:
       >>> from memjax.functional import update_rows
@@ -194,20 +195,20 @@ class ProductKeyMemory(Stateless):
 
     @nn.nowrap
     def stands_alone(self) -> bool:
-        """A scan over layers would copy the table of each."""
+        """Always True, since a scan over layers would copy the table of each layer."""
         return True
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """The weighted sum of values that every token finds, in the dtype of `x`."""
+        """Returns the weighted sum of the values that every token has chosen, in the dtype of `x`."""
         mask = broadcast_mask(mask, *x.shape[:2])
         queries = self._queries(x, mask, deterministic)
         keys = self.drop_keys(self.keys, deterministic=deterministic)
         ids, scores = select_product_keys(queries, keys, self.num_neighbors)
-        flat = lambda found: found.reshape(*x.shape[:2], -1)
+        flat = lambda lookups: lookups.reshape(*x.shape[:2], -1)
         ids, weights = flat(ids), flat(jax.nn.softmax(scores, axis=-1))
         sink = self.get_variable("sinks", "values") if self.has_variable("sinks", "values") else None
-        places = {"axis": MODEL, "split": self.split, "lookups_at_once": self.lookups_at_once}
-        y = sum_rows(self.values.value, ids, weights, sink, **places)
+        options = {"axis": MODEL, "split": self.split, "lookups_at_once": self.lookups_at_once}
+        y = sum_rows(self.values.value, ids, weights, sink, **options)
         read = {
             "values/ids": jnp.where(mask[..., None], ids, self.num_keys**2),
             "values/weights": jnp.where(mask[..., None], jax.lax.stop_gradient(weights), 0),
@@ -216,11 +217,11 @@ class ProductKeyMemory(Stateless):
 
     @nn.nowrap
     def _spread(self, read: dict[str, Array], mask: Array) -> dict[str, Sum]:
-        """How evenly a segment with a real token uses the slots."""
+        """Measures how evenly a segment with a real token uses the slots."""
         ids, weights = (array.reshape(-1, array.shape[-1]) for array in read.values())
         used, divergence = lookup_spread(ids, weights, self.num_keys)
-        one = mask.any().astype(used.dtype)
-        return {"product_key/used": Sum(used, one), "product_key/divergence": Sum(divergence, one)}
+        count = mask.any().astype(used.dtype)
+        return {"product_key/used": Sum(used, count), "product_key/divergence": Sum(divergence, count)}
 
     def _queries(self, x: Array, mask: Array, deterministic: bool) -> Float[Array, "batch length heads 2 half"]:
         for layer in self.hidden:
@@ -233,6 +234,6 @@ class ProductKeyMemory(Stateless):
 
 
 def _uniform(fan_in: int) -> Callable[..., Array]:
-    """Uniform within `1 / sqrt(fan_in)`."""
+    """Makes an initialiser: uniform within `1 / sqrt(fan_in)`."""
     bound = math.sqrt(1 / fan_in)
     return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)

@@ -39,19 +39,19 @@ class RFAAttention(LinearTransformerAttention):
     read(x))` for `norm="post"`.
 
     Attributes:
-      num_directions: Random directions of a head; features are twice as many.
-      temperature: Divides the directions.
-      gate: Let the sums decay by a gate per head and token.
+      num_directions: Number of random directions of a head. It has twice as many features.
+      temperature: Divisor of the directions.
+      gate: Whether the sums decay by a gate per head and token.
       gate_bias_init: Initial bias of the gate.
-      orthogonal: Directions orthogonal in blocks of `head_dim`.
-      redraw: Draw new directions in every training segment, from the stream `features`.
+      orthogonal: Whether the directions are orthogonal in blocks of `head_dim`.
+      redraw: Whether to draw new directions in every training segment, from the stream `features`.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = RFAAttention(dim=8, num_heads=2, head_dim=4, num_directions=3), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.products.shape
       ((1, 4, 8), (1, 2, 6, 4))
     """
@@ -81,11 +81,11 @@ class RFAAttention(LinearTransformerAttention):
 
     @property
     def gated(self) -> str:
-        """What its learned gate lets through."""
+        """Description of what the learned gate lets through."""
         return "the sums so far" if self.gate else ""
 
     def gates(self, hidden: Activations) -> Float[Array, "batch length heads"]:
-        """The share of its sums that every head keeps at each position."""
+        """Returns the share of its sums that every head keeps at each position."""
         decay = self._log_decay(hidden)
         assert decay is not None, "asked of a part without a gate"
         return jnp.exp(decay)
@@ -95,7 +95,7 @@ class RFAAttention(LinearTransformerAttention):
         return self.num_heads, 2 * self.num_directions, self.head_dim
 
     def _maps(self, deterministic: bool) -> Array:
-        """Directions with the learned scale of every head."""
+        """Scales the random directions by the learned scale of every head."""
         renewed = self._renews(deterministic)
         directions = self._draw(self.make_rng("features")) if renewed else self.directions.value
         return directions * (self.scale[:, None] / self.temperature).astype(directions.dtype)

@@ -1,4 +1,4 @@
-"""T2R: linear attention with learned features, for pre-trained Transformers that go on as recurrent networks.
+"""T2R: linear attention with learned features, with which pre-trained Transformers are trained on as RNNs.
 
 Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs", https://arxiv.org/abs/2103.13076.
 """
@@ -26,8 +26,8 @@ class T2RAttention(LinearTransformerAttention):
     What is stored: the sums of `phi(k) v^T` and `phi(k)`, a state of fixed size. When written: every token. What is
     differentiable: all of it. When reset: at `start_of_document`.
 
-    Its parameters are those of softmax attention of equal projections, plus `feature_kernel` and `feature_bias`: it
-    goes on from a model that was trained with `FullAttention(query_key_norm=False, num_buckets=0)` of the same `bias`
+    Its parameters are those of softmax attention with equal projections, plus `feature_kernel` and `feature_bias`. It
+    can continue a model that was trained with `FullAttention(query_key_norm=False, num_buckets=0)` and the same `bias`
     and `norm_kind`. For inference `fold` multiplies the feature map into the projections.
 
     Symbols: `phi_h(x) = relu(W_h x + b_h) -> feature_kernel, feature_bias`, one map for queries and keys; queries are
@@ -40,14 +40,14 @@ class T2RAttention(LinearTransformerAttention):
 
     Attributes:
       num_features: Width of the feature map of a head.
-      folded: The parameters are those that `fold` returns.
+      folded: Whether the parameters are those that `fold` returns.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> memory, x = T2RAttention(dim=8, num_heads=2, head_dim=4, num_features=3), jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
-      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.products.shape
       ((1, 4, 8), (1, 2, 3, 4))
     """
@@ -97,15 +97,15 @@ class T2RAttention(LinearTransformerAttention):
 
 @operation
 def fold(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters for `folded=True`: every feature map is multiplied into the projections of queries and keys.
+    """Converts parameters for `folded=True`: multiplies every feature map into the projections of queries and keys.
 
     `relu(W_h (W_q x + b_q) + b_h)` is `relu((W_h W_q) x + (W_h b_q + b_h))`, so that no query or key is ever formed.
 
     Args:
-      params: Of a `T2RAttention`, or of a model that holds some, also in scanned groups (layers at axis 0).
+      params: Parameters of a `T2RAttention`, or of a model that contains some. Scanned groups have layers at axis 0.
 
     Returns:
-      The same tree; where a feature map was, the projections have its width.
+      The converted tree. Projections with a feature map have the width of the features.
     """
     if "feature_kernel" not in params:
         return {name: fold(value) if isinstance(value, Mapping) else value for name, value in params.items()}
