@@ -1,4 +1,4 @@
-"""Tokens that were added to a vocabulary of Hugging Face, as its slower files name them."""
+"""Reads tokens that were added to a Hugging Face vocabulary from `tokenizer_config.json` and `added_tokens.json`."""
 
 import json
 from collections.abc import Mapping
@@ -12,26 +12,29 @@ PLAIN = "added_tokens.json"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 Added = Mapping[int, Mapping[str, Any]]
-"""id -> the fields of an added token"""
+"""Added tokens: id -> fields of the token, such as `content`, `special` and `lstrip`."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Returns the `tokenizer_config.json` of a folder, {} where there is none.
+    """Reads the `tokenizer_config.json` of a folder. Empty if there is none.
 
     Raises:
-      ValueError: A file that is no JSON object.
+      ValueError: The file is not a JSON object.
     """
-    return _read_if_there(folder / SETTINGS)
+    return _read_if_exists(folder / SETTINGS)
 
 
 def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
-    """Returns the tokens that `tokenizer_config.json` and `added_tokens.json` add to a vocabulary, in the order of ids.
+    """Reads the tokens that `tokenizer_config.json` and `added_tokens.json` add to a vocabulary, in the order of ids.
+
+    Returns:
+      Mapping from id to the fields of the token. `content` is its text.
 
     Raises:
-      ValueError: A file that is no JSON object, or an id that is none.
+      ValueError: A file that is not a JSON object, or an id that is not a number.
     """
     try:
-        plain = {int(number): {"content": content} for content, number in _read_if_there(folder / PLAIN).items()}
+        plain = {int(number): {"content": content} for content, number in _read_if_exists(folder / PLAIN).items()}
         decoder = read_settings(folder).get("added_tokens_decoder") or {}
         described = {int(number): dict(fields) for number, fields in decoder.items()}
     except (TypeError, ValueError, AttributeError) as error:
@@ -45,12 +48,12 @@ def add_tokens(tokenizer: Any, added: Added, where: object) -> None:
     """Adds tokens to a tokenizer of the library `tokenizers`, each at its id.
 
     Args:
-      tokenizer: The tokenizer.
-      added: The tokens.
-      where: The file, for messages.
+      tokenizer: Tokenizer of the library `tokenizers`, changed in place.
+      added: Tokens to add: id -> fields.
+      where: Path of the tokenizer, for error messages.
 
     Raises:
-      ValueError: An id that the vocabulary has no place for.
+      ValueError: An id that is not the next one of the vocabulary.
     """
     from tokenizers import AddedToken
 
@@ -65,10 +68,10 @@ def add_tokens(tokenizer: Any, added: Added, where: object) -> None:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of transformers.
+    """Reads a JSON file of the library transformers, which must contain an object.
 
     Raises:
-      ValueError: A file that is not UTF-8, no JSON, or no object.
+      ValueError: The file is not UTF-8, not JSON, or not an object.
     """
     try:
         value = json.loads(path.read_text("utf-8"))
@@ -79,5 +82,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_if_there(path: Path) -> dict[str, Any]:
+def _read_if_exists(path: Path) -> dict[str, Any]:
+    """Reads a JSON file of the library transformers. Empty if it does not exist."""
     return read_json_object(path) if path.is_file() else {}

@@ -1,6 +1,6 @@
-"""Tells data by what it holds: the SHA-256 of files and of examples.
+"""Identifies data by its content: SHA-256 of files and of examples.
 
-The size and the time of a file only decide whether it is hashed again, so that a touched or copied file stays the same.
+The size and the time of a file only decide whether it is hashed again, so that a touched or copied file keeps its hash.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ __all__ = [
     "sample_numbers",
 ]
 
-SAMPLE = 1000  # Examples of a random-access source that are compared, besides the last one.
-MAX_EXAMPLES, MAX_BYTES = 200_000, 1 << 28  # Of a source that can only be read in order: what is read to compare it.
+SAMPLE = 1000  # Number of examples of a random-access source that are hashed, besides the last one.
+MAX_EXAMPLES, MAX_BYTES = 200_000, 1 << 28  # Number of examples and bytes that are hashed of other sources.
 _BLOCK = 1 << 20
 _SETTLED_NS = 2_000_000_000  # Younger files may change again without another time: they are always hashed.
 
@@ -35,12 +35,12 @@ def file_facts(path: Path) -> tuple[int, int]:
 
 
 def files_with_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """Returns files with their sizes and times, which tell whether they were read before."""
+    """Returns files with their sizes and times, as a key for results that were computed from them."""
     return tuple((file, *file_facts(file)) for file in files)
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal digits, computed once per size and time of the file."""
+    """Returns the SHA-256 of a file in hexadecimal digits, computed once per size and time of the file."""
     name, (size, mtime_ns) = str(path.absolute()), file_facts(path)
     if _known.get(name, ())[:2] == (size, mtime_ns):
         return _known[name][2]
@@ -55,12 +55,14 @@ def file_sha256(path: Path) -> str:
 
 
 def remember_file(path: Path, size: int, mtime_ns: int, sha256: str) -> None:
-    """Takes over what an earlier process has hashed, unless the file was hashed in this one."""
+    """Stores the SHA-256 that an earlier process has computed for a file, unless this process has computed one."""
     _known.setdefault(str(path.absolute()), (size, mtime_ns, sha256))
 
 
 def sample_numbers(count: int) -> list[int]:
-    """Numbers of the examples that are compared: a seeded sample of `SAMPLE` out of `count`, and the last one.
+    """Returns the numbers of the examples to hash: a random sample of `SAMPLE` of `count` examples, and the last one.
+
+    The sample only depends on `count`. With at most `SAMPLE` examples, all are returned.
 
     Example:
       >>> sample_numbers(3), len(sample_numbers(50_000)), sample_numbers(50_000)[-1]
@@ -80,7 +82,7 @@ def hash_sample(count: int, read: Callable[[int], bytes]) -> tuple[str, str]:
       read: `read(number)`, the content of one example.
 
     Returns:
-      The hash in 16 hexadecimal digits, and how much was compared, in words ('' = all of it).
+      The hash in 16 hexadecimal digits, and the part of the examples that it covers, in words ('' for all).
     """
     numbers = sample_numbers(count)
     digest = _hash([str(count).encode(), *map(read, numbers)])[0]
@@ -92,11 +94,11 @@ def hash_in_order(examples: Iterable[bytes], count: int | None = None, last: byt
 
     Args:
       examples: The content of each example.
-      count: Number of examples, where it is known without reading them.
-      last: The content of the last example, where it can be read by itself.
+      count: Number of examples, if it is known without reading them. None if unknown.
+      last: The content of the last example, if it can be read alone. Empty if it cannot.
 
     Returns:
-      The hash in 16 hexadecimal digits, and how much was compared, in words ('' = all of it).
+      The hash in 16 hexadecimal digits, and the part of the examples that it covers, in words ('' for all).
     """
     digest, number, complete = _hash(examples, MAX_EXAMPLES, MAX_BYTES)
     digest = _hash([str(number if count is None else count).encode(), last, digest.encode()])[0]
@@ -105,7 +107,11 @@ def hash_in_order(examples: Iterable[bytes], count: int | None = None, last: byt
 
 
 def _hash(parts: Iterable[bytes], max_parts: int | None = None, max_bytes: int | None = None) -> tuple[str, int, bool]:
-    """The hash of parts, how many there were, and whether those were all of them."""
+    """Hashes parts up to a number of parts and bytes.
+
+    Returns:
+      The hash, the number of parts that it covers, and whether these are all parts.
+    """
     digest, number, size = hashlib.sha256(), 0, 0
     for part in parts:
         if (max_parts is not None and number >= max_parts) or (max_bytes is not None and size > max_bytes):

@@ -1,16 +1,15 @@
-"""Which tokens repeat an identifier that was last seen long ago: where a memory can help a model of source code.
+"""Finds tokens of source code that repeat an identifier from long ago, whose prediction a memory can improve.
 
 **Definition.** An identifier is a maximal run of ASCII letters, digits and underscores that does not begin with a
-digit, has at least three characters, is not a Python keyword and does not touch a non-ASCII character; it counts
-wherever it stands, also in comments and strings. An occurrence covers the tokens that share a byte with it. Its
-*distance* is
+digit, has at least three characters, is not a Python keyword and does not touch a non-ASCII character. It counts
+everywhere, also in comments and strings. An occurrence covers the tokens that share a byte with it. Its *distance* is
 
     (index of its first token) - (index of the last token of the latest earlier occurrence in the same document)
 
 for all its tokens, and 0 when there is no earlier occurrence. A token that two identifiers share belongs to the first.
-The first token of an occurrence is predicted from the `window` tokens before it, so with a distance above `window` no
-token of an earlier occurrence is in sight: such tokens are *distant identifiers*. (A model of several layers, or one
-with a Transformer-XL cache, sees further than `window` indirectly; the definition is about one layer.)
+The first token of an occurrence is predicted from the `window` tokens before it. With a distance above `window` these
+contain no token of an earlier occurrence: such tokens are *distant identifiers*. (The definition is about one layer. A
+model of several layers, or with a Transformer-XL cache, sees further than `window` indirectly.)
 """
 
 import keyword
@@ -23,7 +22,7 @@ from memjax.data.tokenizers import utf8_bytes
 __all__ = ["distant_identifiers", "identifier_distances"]
 
 ANNOTATION = "identifier_distance"
-"""The name of the annotation in token files and in `Batch.extras`."""
+"""Name of the annotation with the distances, in token files and in `Batch.extras`."""
 
 _WORD = rb"0-9A-Za-z_\x80-\xff"
 _IDENTIFIER = re.compile(rb"(?<![" + _WORD + rb"])[A-Za-z_][0-9A-Za-z_]{2,}(?![" + _WORD + rb"])")
@@ -31,18 +30,19 @@ _KEYWORDS = frozenset(word.encode() for word in keyword.kwlist)
 
 
 def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) -> np.ndarray:
-    """For each token, how far back the identifier that it belongs to was last seen.
+    """Computes for each token the distance to the previous occurrence of the identifier that it belongs to.
 
     Args:
-      text: one document.
-      ids: its tokens `[tokens]` (unused; annotators have this signature).
-      token_bytes: bytes of each token `[tokens]`; they sum to the UTF-8 bytes of the text.
+      text: Text of a document.
+      ids: Ids of its tokens, int `[tokens]`. Not used, but part of the signature of annotators.
+      token_bytes: Number of UTF-8 bytes of each token, int `[tokens]`. They sum to the bytes of the text.
 
     Returns:
-      int32 `[tokens]`: the distance in tokens, 0 where there is none.
+      Distances in tokens, int32 `[tokens]`. 0 if the token belongs to no identifier, or to one without an earlier
+      occurrence.
 
     Raises:
-      ValueError: the bytes do not sum to those of the text (a tokenizer that is not lossless).
+      ValueError: The bytes do not sum to those of the text, because the tokenizer is not lossless.
 
     Example:
       >>> identifier_distances("foo = foo2 + foo", np.zeros(16), np.ones(16, np.int32)).tolist()
@@ -75,7 +75,16 @@ def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) ->
 
 
 def distant_identifiers(text: str, ids: np.ndarray, token_bytes: np.ndarray, *, window: int) -> np.ndarray:
-    """Bool `[tokens]`: the token repeats an identifier last seen more than `window` tokens before.
+    """Returns whether each token repeats an identifier that last occurred more than `window` tokens before.
+
+    Args:
+      text: Text of a document.
+      ids: Ids of its tokens, int `[tokens]`. Not used.
+      token_bytes: Number of UTF-8 bytes of each token, int `[tokens]`. They sum to the bytes of the text.
+      window: Number of tokens that a layer sees.
+
+    Returns:
+      bool `[tokens]`.
 
     Example:
       >>> distant_identifiers("foo = foo2 + foo", np.zeros(16), np.ones(16, np.int32), window=8)[-3:].tolist()

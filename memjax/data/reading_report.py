@@ -1,7 +1,7 @@
-"""Verdicts on files and records: what is taken, skipped or broken, and the line that counts it.
+"""Counts files and records that are read or skipped, and raises errors for those that must not be skipped.
 
-A file or a record is taken; or it is no text at all (a picture, an empty file) and is skipped; or it is broken, such as
-text in another encoding, which is an error unless `ReadingRules.skip` is 'all'.
+A file or record is either read, or not a text at all (a picture, an empty file) and skipped, or broken, such as text in
+another encoding. A broken one is an error unless `ReadingRules.skip` is 'all'.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ MAX_SKIPPED = 0.05  # Share of the bytes that may be skipped without being asked
 
 
 class UnreadableError(ValueError):
-    """A file or a record that cannot be taken.
+    """The error for a file or a record that cannot be read.
 
     Attributes:
-      reason: Why, in the words of the count, such as 'empty' or 'not text'.
-      size: Bytes that it has, 0 where they are not counted.
-      is_broken: Whether the text is damaged or in another encoding, which is skipped only where everything may be.
+      reason: Reason in a few words, such as 'empty' or 'not text', by which skipped files are counted.
+      size: Number of bytes of the file or record. 0 if they are not counted.
+      is_broken: Whether the text is damaged or in another encoding, which is only skipped if `ReadingRules.skip` is
+        'all'.
     """
 
     def __init__(self, message: str, reason: str, *, is_broken: bool = True, size: int = 0):
@@ -48,20 +49,20 @@ class Record(NamedTuple):
 
 
 class ReadingReport:
-    """Counts which files or records are taken and skipped, and raises what must not be skipped.
+    """Counts the files or records that are read and skipped, and raises errors for those that must not be skipped.
 
     Attributes:
-      num_taken: Number of files or records taken.
-      skipped: Reason -> number of files or records skipped for it.
+      num_taken: Number of files or records that were read.
+      skipped: Number of files or records that were skipped, by reason.
     """
 
     def __init__(self, unit: str, where: object, rules: ReadingRules):
-        """Begins to count.
+        """Starts with counts of 0.
 
         Args:
-          unit: Plural of the things that are counted, such as 'files'.
+          unit: Plural of what is counted, such as 'files'.
           where: Path that messages name.
-          rules: Limits of skipping.
+          rules: Rules for what may be skipped.
         """
         self.unit, self.where, self.rules = unit, where, rules
         self.num_taken = 0
@@ -70,7 +71,7 @@ class ReadingReport:
         self._first: UnreadableError | None = None
 
     def take(self, size: int) -> None:
-        """Counts a file or a record of `size` bytes as taken."""
+        """Counts a file or a record of `size` bytes as read."""
         self.num_taken += 1
         self._bytes += size
 
@@ -78,9 +79,9 @@ class ReadingReport:
         """Counts a file or a record as skipped.
 
         Args:
-          error: Why it cannot be taken.
-          size: Bytes.
-          is_alone: Whether the user named this very file.
+          error: Error that describes why it cannot be read.
+          size: Number of its bytes.
+          is_alone: Whether the user named this very file, which must then not be skipped.
 
         Raises:
           UnreadableError: The rules do not allow to skip it.
@@ -94,7 +95,7 @@ class ReadingReport:
         self._skipped_bytes += size
 
     def select(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yields the records that can be taken and counts all."""
+        """Yields the records that can be read, and counts all records."""
         for record in records:
             if isinstance(record.value, UnreadableError):
                 self.skip(record.value, record.size)
@@ -103,10 +104,10 @@ class ReadingReport:
                 yield record
 
     def finish(self) -> str:
-        """Returns the line about what was skipped, '' where nothing was.
+        """Returns a line of text about skipped files or records. Empty if there are none.
 
         Raises:
-          ValueError: Nothing was taken, or more than 5 % of the bytes were skipped without being asked for.
+          ValueError: Nothing was read, or more than 5 % of the bytes were skipped although `skip` is not 'all'.
         """
         if not self.skipped:
             return ""

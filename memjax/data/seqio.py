@@ -1,7 +1,7 @@
-"""seqio: Tasks for the corpora of the papers, and any Task or Mixture as documents. Needs the extra `data`.
+"""Reads any seqio Task or Mixture as documents, and registers Tasks for the corpora of the papers.
 
-Importing seqio takes tens of seconds (it imports TensorFlow and tensorflow_text), so it happens inside functions, and
-Tasks are registered by a call: `register_tasks()`.
+Needs the extra `data`. Importing seqio takes tens of seconds (it imports TensorFlow and tensorflow_text), so it is
+imported inside functions, and Tasks are only registered by a call of `register_tasks`.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ __all__ = ["register_tasks", "seqio_content", "seqio_documents", "seqio_pairs", 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A corpus of TFDS.
+    """A corpus in TFDS for which a seqio Task can be registered.
 
     Attributes:
-      tfds_name: builder, configuration and version.
-      features: feature of the Task -> feature of the builder.
-      splits: the builder's splits.
-      has_markers: the text has Wiki-40B's markers instead of line breaks.
+      tfds_name: Name of the builder with configuration and version.
+      features: Pairs of a feature of the Task and the feature of the builder that it is read from.
+      splits: Names of the builder's splits.
+      has_markers: Whether the text has Wiki-40B's markers instead of line breaks.
     """
 
     tfds_name: str
@@ -60,7 +60,7 @@ _WMT = {
 
 
 def _translations() -> dict[str, Corpus]:
-    """Every pair of `wmt13_translate` to `wmt19_translate`, in both directions."""
+    """Returns the corpora of all language pairs of `wmt13_translate` to `wmt19_translate`, in both directions."""
     corpora = {}
     for year, pairs in _WMT.items():
         splits = ("train", "validation") if year == 19 else ("train", "validation", "test")
@@ -82,11 +82,11 @@ CORPORA: dict[str, Corpus] = {
     "memjax_scientific_papers_pubmed": Corpus("scientific_papers/pubmed:1.1.1", (("targets", "article"),)),
     **_translations(),
 }
-"""Task name -> corpus, under their TFDS names. The embedded corpus is `memjax_python_library`."""
+"""Name of a Task -> its corpus. The Python standard library, `memjax_python_library`, is another Task."""
 
 
 def import_seqio() -> Any:
-    """seqio, with TensorFlow on the CPU (see `builders.import_tensorflow`)."""
+    """Imports seqio, with TensorFlow restricted to the CPU. See `memjax.data.tfds.import_tensorflow`."""
     import_tensorflow()
     return import_quietly("seqio")
 
@@ -98,22 +98,22 @@ def register_tasks(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> list[str]:
-    """Registers seqio Tasks for the corpora; a second call replaces what the first registered.
+    """Registers seqio Tasks for corpora of the papers, and replaces Tasks that an earlier call has registered.
 
     A Task has the feature `targets` (translations also `inputs`), tokenised without an end token, and the text under
-    `targets_pretokenized`. Missing validation or test splits are cut as `builders.split_map` says.
+    `targets_pretokenized`. Missing validation or test splits are cut as in `memjax.data.tfds.split_map`.
 
     Args:
-      names: of `CORPORA`, or `memjax_python_library`; None = all of them.
-      vocabulary: a `seqio.Vocabulary`; bytes if None.
-      data_dir: where prepared TFDS data sets lie; TFDS's own default if None.
-      download: let TFDS download and prepare what is missing when a Task is read.
+      names: Names of Tasks: keys of `CORPORA`, or `memjax_python_library`. None for all of them.
+      vocabulary: Vocabulary of the Tasks, a `seqio.Vocabulary`. None for bytes.
+      data_dir: Folder of prepared TFDS data sets. None for the default of TFDS.
+      download: Whether TFDS downloads and prepares a missing data set when its Task is read.
 
     Returns:
-      The names.
+      The names of the registered Tasks.
 
     Raises:
-      ValueError: an unknown name.
+      ValueError: An unknown name.
 
     Example:
       >>> register_tasks(["memjax_pg19"])  # doctest: +SKIP
@@ -137,11 +137,13 @@ def register_tasks(
 
 
 def _python_library_corpus(data_dir: str | None) -> Corpus:
+    """Prepares the builder of the Python standard library, and returns it as a corpus."""
     name, _, version = python_library_builder(data_dir, file_format="tfrecord").info.full_name.rpartition("/")
     return Corpus(f"{name}:{version}")
 
 
 def _add_task(seqio: Any, name: str, corpus: Corpus, vocabulary: Any, data_dir: str | None, read_only: bool) -> None:
+    """Registers the Task of a corpus. With `read_only`, seqio does not download its data set."""
     keys = dict(corpus.features)
     seqio.TaskRegistry.add(
         name,
@@ -162,7 +164,7 @@ def _add_task(seqio: Any, name: str, corpus: Corpus, vocabulary: Any, data_dir: 
 
 
 def _replace_markers(dataset: Any) -> Any:
-    """Wiki-40B's lines `_START_ARTICLE_`, `_START_SECTION_`, `_START_PARAGRAPH_` turn blank, `_NEWLINE_` a line end."""
+    """Replaces the markers of Wiki-40B: lines such as `_START_ARTICLE_` by blank lines, `_NEWLINE_` by a line end."""
     tensorflow = import_tensorflow()
 
     def clean(example):
@@ -174,7 +176,11 @@ def _replace_markers(dataset: Any) -> Any:
 
 
 def seqio_tokenizer(name: str, *, feature: str = "targets") -> SeqioVocabulary:
-    """The vocabulary of a feature of a registered Task or Mixture, as a tokenizer."""
+    """Returns the vocabulary of a feature of a registered Task or Mixture as a tokenizer.
+
+    Raises:
+      ValueError: An unknown name, or a Task without the feature.
+    """
     task = _task(name)
     if feature not in task.output_features:
         raise ValueError(f"feature: {feature!r}; {name} has {', '.join(task.output_features)}")
@@ -192,25 +198,25 @@ def seqio_documents(
     progress: Progress | None = None,
     rules: ReadingRules = ReadingRules(),
 ) -> TokenFile:
-    """Any registered seqio Task or Mixture as documents, read once into a token file.
+    """Opens a registered seqio Task or Mixture as documents, which are read once into a token file.
 
-    Examples come untrimmed, unpacked and in the order of the source (a Mixture: in its deterministic interleaving,
-    which ends with the first of its Tasks). An end token that a Task appends stays in the document. `num_bytes` is that
-    of `{feature}_pretokenized` where the Task keeps it, otherwise the sum over tokens. seqio reads TFDS data sets in
-    the format `tfrecord` only.
+    The examples are neither trimmed nor packed, and in the order of the source. A Mixture has the order of its
+    deterministic interleaving, which ends when its first Task ends. An end token that a Task appends stays in the
+    document. `num_bytes` counts `{feature}_pretokenized` if the Task has it, otherwise the bytes of the tokens. seqio
+    reads TFDS data sets in the format `tfrecord` only.
 
     Args:
-      name: a Task or Mixture; those of `CORPORA` after `register_tasks`.
+      name: Name of a Task or Mixture. A Task of `CORPORA` is registered if necessary.
       path: Folder of the token file.
       split: Split of the Task.
       feature: Feature whose tokens are the document.
-      min_tokens: Number of tokens below which documents are left out (see `write_token_file`).
-      content: The hash of `seqio_content`, where it has been computed already.
-      progress: called after every document.
+      min_tokens: Number of tokens of the shortest document. Shorter documents are left out and counted.
+      content: Hash of `seqio_content`, if it is already known. Empty to compute it.
+      progress: Function that is called after every document. None for none.
       rules: Rules for documents that are empty or have broken characters.
 
     Raises:
-      ValueError: an unknown name, split or feature, data that are not prepared, or documents that must not be skipped.
+      ValueError: An unknown name, split or feature, data that is not prepared, or documents that must not be skipped.
     """
     task, tokenizer = _task_with_split(name, split), seqio_tokenizer(name, feature=feature)
     content = content or seqio_content(name, split=split, feature=feature)[0]
@@ -242,14 +248,15 @@ def seqio_documents(
 
 
 def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[str, str]:
-    """Hashes the examples of a registered Task or Mixture, which may have been registered anew under its name.
+    """Hashes the examples of a registered Task or Mixture.
 
     Returns:
-      The hash, and how much was compared, in words (`memjax.data.content.hash_in_order`).
+      The hash, and the part of the examples that it covers, in words (see `memjax.data.content.hash_in_order`).
 
     Raises:
-      ValueError: an unknown name or split, or data that are not prepared.
+      ValueError: An unknown name or split, or data that is not prepared.
     """
+    # The name alone does not identify the examples: another Task may have been registered under it.
     task = _task_with_split(name, split)
 
     def examples() -> Iterator[bytes]:
@@ -265,14 +272,14 @@ def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[s
 
 
 def seqio_splits(name: str) -> list[str]:
-    """The splits of a registered Task or Mixture."""
+    """Returns the names of the splits of a registered Task or Mixture."""
     task = _task(name)
     with quiet():
         return list(task.splits)
 
 
 def _problem_of(content: Any, place: str) -> UnreadableError | None:
-    """Returns why the text of an example cannot be read."""
+    """Returns the error if the text of an example cannot be decoded, otherwise None."""
     try:
         decode_example(content if isinstance(content, bytes) else b"", place)
     except UnreadableError as problem:
@@ -281,20 +288,21 @@ def _problem_of(content: Any, place: str) -> UnreadableError | None:
 
 
 def seqio_pairs(name: str, *, split: str, report: ReadingReport | None = None) -> Iterator[tuple[str, str]]:
-    """The texts of `inputs` and `targets` of a registered Task, in the order of the source.
+    """Yields pairs of the texts of `inputs` and `targets` of a registered Task, in the order of the source.
 
-    They are those of `inputs_pretokenized` and `targets_pretokenized` where the Task keeps them, else decoded.
+    The texts are `inputs_pretokenized` and `targets_pretokenized` if the Task has them, otherwise the decoded tokens.
 
     Args:
       name: Name of the Task.
       split: Split of the Task.
-      report: Counts examples with broken characters, which are skipped. None to refuse them.
+      report: Report that counts examples with broken characters, which are skipped. None to refuse them.
 
     Raises:
-      ValueError: an unknown name, a Task without one of the features, data that are not prepared, or an example with a
+      ValueError: An unknown name, a Task without one of the features, data that is not prepared, or an example with a
         broken character.
     """
-    task, decoders = _task(name), {one: seqio_tokenizer(name, feature=one).decode for one in ("inputs", "targets")}
+    task = _task(name)
+    decoders = {feature: seqio_tokenizer(name, feature=feature).decode for feature in ("inputs", "targets")}
     try:
         with quiet():
             for number, example in enumerate(_dataset(task, split).as_numpy_iterator()):
@@ -317,16 +325,18 @@ def seqio_pairs(name: str, *, split: str, report: ReadingReport | None = None) -
 
 
 def _unreadable(name: str, error: Exception) -> ValueError:
+    """Returns the error for a Task whose data set cannot be read."""
     reason = str(error).strip().split("\n")[0]
     return ValueError(f"name: {name} cannot be read ({reason}); prepare its data set, or give data_dir")
 
 
 def _dataset(task: Any, split: str) -> Any:
-    """The examples of a Task or Mixture, untrimmed and in the order of the source."""
+    """Reads the examples of a Task or Mixture, untrimmed and in the order of the source."""
     return task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
 
 
 def _task_with_split(name: str, split: str) -> Any:
+    """Returns a Task or Mixture, and raises `ValueError` if it lacks a split."""
     task = _task(name)
     with quiet():
         if split not in task.splits:
@@ -335,6 +345,7 @@ def _task_with_split(name: str, split: str) -> Any:
 
 
 def _task(name: str) -> Any:
+    """Returns a Task or Mixture by its name, after registering it if it is one of `CORPORA`."""
     seqio = import_seqio()
     with quiet():
         if name not in [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]:

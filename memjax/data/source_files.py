@@ -1,4 +1,4 @@
-"""The files of a source, and what is read of them once."""
+"""Finds the files that a source reads, and caches parsed sources until their files change."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ _holder: ContextVar[dict[int, Any] | None] = ContextVar("holder", default=None)
 
 @contextlib.contextmanager
 def hold_sources(holder: dict[int, Any]) -> Iterator[None]:
-    """Puts what `read_once` gives inside the block into `holder`, so that it is read once as long as that lives."""
+    """Context manager that stores results of `read_once` in `holder`, so that they stay cached while it exists."""
     token = _holder.set(holder)
     try:
         yield
@@ -36,9 +36,9 @@ def hold_sources(holder: dict[int, Any]) -> Iterator[None]:
 
 
 def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
-    """Decorates `parse(source, *arguments)`: while its result is held anywhere, equal calls give the same one.
+    """Decorator that caches `parse(source, *arguments)` while its result is referenced anywhere (see `hold_sources`).
 
-    A source whose files have another size or time is read again, and so is a seqio Task that was registered anew.
+    A source is parsed again if one of its files has another size or time, or if its seqio Task was registered again.
     """
     held: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
@@ -46,7 +46,7 @@ def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
     def read(source: Any, *arguments: Any) -> Parsed:
         facts = [(str(file), *file_facts(file)) for file in source_files(source)]
         settings = json.dumps([type(source).__name__, asdict(source), facts, arguments], default=str)
-        key = settings, _registered(source)
+        key = settings, _registered_task(source)
         result = held.get(key)
         if result is None:
             result = held[key] = parse(source, *arguments)
@@ -58,22 +58,27 @@ def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
 
 
 def source_files(source: Any) -> list[Path]:
-    """Finds the files that a source reads; those in a folder that it skips are none of them.
+    """Lists the files that a source reads, without files of a folder that it skips.
 
-    Where nothing tells which files of a folder are read, and where its reader refuses it, all are taken.
+    All files of a folder are listed if it is not known which of them are read, or if the reader refuses the folder.
     """
     if not source.path:
         return []
     path = Path(source.path).expanduser()
     if path.is_dir() and (names := source.file_names()):
         return [file for name in names if (file := find_packed(path, name))]
-    for find in (lambda: _read_files(source, path), lambda: find_files(path)):
+    for find in (lambda: _list_files(source, path), lambda: find_files(path)):
         with contextlib.suppress(ValueError, OSError):
             return find()
     return []
 
 
-def _read_files(source: Any, path: Path) -> list[Path]:
+def _list_files(source: Any, path: Path) -> list[Path]:
+    """Lists the files that the reader of a source reads.
+
+    Raises:
+      ValueError: The reader refuses the path.
+    """
     match source:
         case configs.TextFiles():
             return readable_files(path, rules_of(source))[0]
@@ -90,13 +95,13 @@ def _read_files(source: Any, path: Path) -> list[Path]:
 
 
 def rules_of(source: Any) -> ReadingRules:
-    """The rules by which the files of a source are read."""
+    """Returns the rules by which the files of a source are read, such as their encoding."""
     names = [field.name for field in fields(ReadingRules)]
     return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
 
 
-def _registered(source: Any) -> Any:
-    """The seqio Task that a source names; None for other sources, and where seqio has not been imported yet."""
+def _registered_task(source: Any) -> Any:
+    """Returns the seqio Task that a source names. None for other sources, and if seqio has not been imported yet."""
     if not source.names_seqio_task or (seqio := sys.modules.get("seqio")) is None:
         return None
     with contextlib.suppress(ValueError):  # what is not registered, its reader refuses

@@ -1,19 +1,19 @@
-"""Texts with classes for one head: the five sets of Zhang et al. (2015), and the benchmark of O-LoRA.
+"""Reads text-classification data sets with common class numbers: five of Zhang et al. (2015), and O-LoRA's benchmark.
 
 Zhang, Zhao and LeCun, "Character-level Convolutional Networks for Text Classification", NeurIPS 2015,
 https://arxiv.org/abs/1509.01626; de Masson d'Autume, Ruder, Kong and Yogatama (MbPA++), NeurIPS 2019,
 https://arxiv.org/abs/1906.01076; Wang et al. (O-LoRA), Findings of EMNLP 2023, https://arxiv.org/abs/2310.14152.
 
-A class has the same number in every order of the tasks: sentiment 0-4 (Yelp and Amazon share them), AG News 5-8,
-DBpedia 9-22, Yahoo 23-32, which are the 33 classes of MbPA++; then what the other tasks of O-LoRA answer, equal words
-being one class, as they are for a model that writes them (33-41).
+One head serves all data sets. A class has the same number in every order of the tasks: sentiment 0-4 (shared by Yelp
+and Amazon), AG News 5-8, DBpedia 9-22, Yahoo 23-32. These are the 33 classes of MbPA++. The classes of the other tasks
+of O-LoRA follow (33-41). Tasks share a class if its name is the same word, as for a model that generates the word.
 
-Of files that others have cut from the sets, 351 of the 10,001 rows of AG News that ALPS (Yuan et al. 2020) holds out
-are in O-LoRA's train file and 10 in the test file, 138 of the 10,000 rows of DBpedia of DHIM (Ou et al. 2021) are in
-O-LoRA's test file, and 4 rows of O-LoRA's train file of AG News are in its test file; 131 rows of its MNLI test file
-have no class. None of them is read (`TextSplits.notes` says so of every source). DHIM numbers the classes of DBpedia
-otherwise: by `DHIM_CLASSES` all 138 have the class that O-LoRA's file gives them, by the order of Zhang et al. none
-has.
+Files that others have cut from the data sets overlap: 351 of the 10,001 rows of AG News that ALPS (Yuan et al. 2020)
+holds out are in O-LoRA's training file and 10 in its test file, 138 of the 10,000 rows of DBpedia in DHIM (Ou et al.
+2021) are in O-LoRA's test file, and 4 rows of O-LoRA's training file of AG News are in its test file. 131 rows of its
+MNLI test file have no class. None of these rows is read (`TextSplits.notes` reports them for every source). DHIM
+numbers the classes of DBpedia differently: with `DHIM_CLASSES` all 138 shared rows have the same class as in O-LoRA's
+file, with the order of Zhang et al. none has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ CLASSES = (
     *("False", "True"),
     *("A", "B"),
 )
-"""names of all classes by their number; the first 33 are those of MbPA++"""
+"""Names of all classes in the order of their numbers. The first 33 are those of MbPA++."""
 
 TEXT_SETS: Mapping[str, Sequence[int]] = {
     "yelp": range(5),
@@ -66,13 +66,13 @@ TEXT_SETS: Mapping[str, Sequence[int]] = {
     "dbpedia": range(9, 23),
     "yahoo": range(23, 33),
 }
-"""set of Zhang et al. -> numbers of its classes, in the order in which its files number them from 1"""
+"""Data set of Zhang et al. -> numbers of its classes, in the order in which its files number them from 1."""
 
 DHIM_CLASSES = (
     *("Artist", "Company", "Office Holder", "Building", "Village", "Plant", "Educational Institution", "Animal"),
     *("Album", "Written Work", "Natural Place", "Mean Of Transportation", "Athlete", "Film"),
 )
-"""classes of DBpedia in the order in which the files of DHIM number them from 1"""
+"""Classes of DBpedia in the order in which the files of DHIM number them from 1."""
 
 _SENTIMENT, _INFERENCE, _TRUTH, _CHOICE = range(33, 35), range(35, 38), range(38, 40), range(40, 42)
 CL_BENCHMARK: Mapping[str, tuple[str, Sequence[int]]] = {
@@ -92,10 +92,10 @@ CL_BENCHMARK: Mapping[str, tuple[str, Sequence[int]]] = {
     "multirc": ("MultiRC/MultiRC", _TRUTH),
     "yahoo": ("TC/yahoo", TEXT_SETS["yahoo"]),
 }
-"""task of O-LoRA's benchmark -> its folder, and the numbers of its classes"""
+"""Task of O-LoRA's benchmark -> its folder, and the numbers of its classes."""
 
 NO_CLASS = "-"
-"""Label of MNLI where its annotators did not agree."""
+"""Label of a row of MNLI whose annotators did not agree."""
 _OTHER_NAMES = {"scienceortechnology": "scitech"}
 
 
@@ -108,30 +108,31 @@ def class_texts(
     class_order: Sequence[str] = (),
     **how: Any,
 ) -> TextSplits:
-    """One of the five sets of Zhang et al. (2015).
+    """Reads and splits one of the five data sets of Zhang et al. (2015).
 
     Args:
-      data_set: Key of `TEXT_SETS`.
+      data_set: Name of the data set, a key of `TEXT_SETS`.
       path: Folder of the files.
-      train_files: Names of files in it (also `.xz`, `.gz`), of any form that `read_titled_texts` reads.
-      test_files: Names of files to test on. Empty to hold out a share of the others.
-      class_order: names of the classes in the order in which the files number them; () = that of Zhang et al.
-      **how: see `split_texts`.
+      train_files: Names of the training files (also `.xz`, `.gz`), of any form that `read_titled_texts` reads.
+      test_files: Names of the test files. Empty to hold out a share of the training files.
+      class_order: Names of the classes in the order in which the files number them. Empty for the order of Zhang et al.
+      **how: Arguments of `split_texts` except `files`.
 
     Raises:
-      ValueError: an unknown set, a file that is missing or of another form, a class that the set does not have.
+      ValueError: An unknown data set, a file that is missing or of another form, or a class that the data set does not
+        have.
     """
     if data_set not in TEXT_SETS:
         raise ValueError(f"data.source.data_set: given {data_set!r}, allowed: {', '.join(TEXT_SETS)}")
     if not path:
         raise ValueError(f"data.source.path: given '', allowed: the folder of the files of {data_set}")
-    classes, numbers = TEXT_SETS[data_set], _numbers(TEXT_SETS[data_set])
+    classes, numbers = TEXT_SETS[data_set], _numbers_of_labels(TEXT_SETS[data_set])
     if class_order:
-        if sorted(map(_name, class_order)) != sorted(numbers):
+        if sorted(map(_normalize_name, class_order)) != sorted(numbers):
             raise ValueError(
                 f"data.source.class_order: given {tuple(class_order)}, allowed: each of {', '.join(numbers)}"
             )
-        classes = [numbers[_name(name)] for name in class_order]
+        classes = [numbers[_normalize_name(name)] for name in class_order]
     files: dict[str, dict[str, list[TitledText]]] = {}
     for split, names in (("train", train_files), ("test", test_files)):
         for name in names:
@@ -149,18 +150,18 @@ def class_texts(
 
 
 def cl_benchmark_texts(task: str, path: str, **how: Any) -> TextSplits:
-    """One of the 15 tasks of O-LoRA's benchmark, in its folder of that name.
+    """Reads and splits one of the 15 tasks of O-LoRA's benchmark.
 
-    What a task has no file for is held out by a hash of the texts. Where only the published part of the folder lies
-    (14 tasks; Yelp, IMDB and MultiRC without a test file, DBpedia without a train file), `yahoo` is missing.
+    A split without a file is held out by a hash of the texts. The published part of the benchmark has 14 tasks without
+    `yahoo`, and lacks the test files of Yelp, IMDB and MultiRC and the training file of DBpedia.
 
     Args:
-      task: Key of `CL_BENCHMARK`.
-      path: Folder `CL_Benchmark`, which holds `NLI`, `SC`, `TC` and so on.
-      **how: see `split_texts`.
+      task: Name of the task, a key of `CL_BENCHMARK`.
+      path: Folder `CL_Benchmark`, which contains `NLI`, `SC`, `TC` and so on.
+      **how: Arguments of `split_texts` except `files`.
 
     Raises:
-      ValueError: an unknown task, or one without files.
+      ValueError: An unknown task, or one without files.
     """
     if task not in CL_BENCHMARK:
         raise ValueError(f"data.source.task: given {task!r}, allowed: {', '.join(CL_BENCHMARK)}")
@@ -179,19 +180,19 @@ def cl_benchmark_texts(task: str, path: str, **how: Any) -> TextSplits:
 def tfds_class_texts(
     name: str, *, title: str, body: str, label: str, first_class: int, data_dir: str, **how: Any
 ) -> TextSplits:
-    """The labelled texts of any prepared builder of TensorFlow Datasets.
+    """Reads and splits the labelled texts of a prepared builder of TensorFlow Datasets.
 
     Args:
-      name: builder, with configuration and version where wanted.
-      title: feature that holds the title; '' = it has none.
-      body: feature that holds the text.
-      label: feature that holds the class.
-      first_class: number that its class 0 has here.
-      data_dir: Folder of prepared data sets. '' for the library's default.
-      **how: see `split_texts`.
+      name: Name of the builder, optionally with configuration and version.
+      title: Name of the feature with the title. Empty if there is none.
+      body: Name of the feature with the text.
+      label: Name of the feature with the class. Negative numbers are read as no class.
+      first_class: Number to add to the classes of the builder.
+      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
+      **how: Arguments of `split_texts` except `files`.
 
     Raises:
-      ValueError: a builder that is unknown or not prepared, or lacks a feature.
+      ValueError: A builder that is unknown or not prepared, or lacks a feature.
     """
     spaced, available = name.startswith("ag_news"), tfds_splits(name, data_dir=data_dir or None)
 
@@ -212,16 +213,16 @@ def tfds_class_texts(
 
 
 def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **how: Any) -> TextSplits:
-    """The labelled texts of a registered seqio Task, whose `inputs` are texts and whose `targets` name classes.
+    """Reads and splits the examples of a seqio Task whose `inputs` are texts and whose `targets` are names of classes.
 
     Args:
-      name: Name of the Task.
-      classes: Its targets, in the order of their numbers. Empty where the targets are numbers.
-      first_class: Number that the first of them has here.
-      **how: see `split_texts`.
+      name: Name of the registered Task.
+      classes: Names of the classes in the order of their numbers. Empty if the targets are numbers.
+      first_class: Number of the first class (or number to add to the targets, if they are numbers).
+      **how: Arguments of `split_texts` except `files`.
 
     Raises:
-      ValueError: an unknown Task, one without `inputs`, or a target that is no class.
+      ValueError: An unknown Task, one without `inputs`, or a target that is no class.
     """
 
     def row(inputs: str, target: str) -> TitledText:
@@ -239,36 +240,41 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
 
 
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
-    """Returns the rows of a file of `read_rows`, of some of the published classes.
+    """Reads the rows of a published file, with the numbers of their classes in `CLASSES`.
 
     Args:
-      file: The file.
-      classes: Numbers of the classes, in the order in which files number them from 1. A file may name them too.
+      file: File of any form that `read_rows` reads.
+      classes: Numbers of the classes of the file, in the order in which it numbers them from 1. It may also name them.
       spaced: Whether backslashes stand for white space. See `read_rows`.
 
     Raises:
-      ValueError: a file of another form, or a class that is none of `classes`.
+      ValueError: A file of another form, or a class that is none of `classes`.
     """
-    numbers = _numbers(classes, counted=".json" not in file.suffixes)
-    is_class = lambda given: _name(given) in numbers
+    numbers = _numbers_of_labels(classes, counted=".json" not in file.suffixes)
+    is_class = lambda label: _normalize_name(label) in numbers
     rows = read_rows(file, is_class, spaced=spaced)
-    return [TitledText(row.title, row.text, _label(row.label, numbers, row.place)) for row in rows]
+    return [TitledText(row.title, row.text, _class_number(row.label, numbers, row.place)) for row in rows]
 
 
-def _numbers(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:
-    """Returns label -> number of the class, for all labels that a file may have."""
-    by_name = {_name(CLASSES[number]): number for number in classes}
+def _numbers_of_labels(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:
+    """Returns the number of each class by its label: its name, and with `counted` also its position from 1."""
+    by_name = {_normalize_name(CLASSES[number]): number for number in classes}
     return by_name | ({str(place): number for place, number in enumerate(classes, start=1)} if counted else {})
 
 
-def _name(given: str) -> str:
-    """A name as different files write it: `Society & Culture` and `society_culture`."""
-    return _OTHER_NAMES.get(name := "".join(filter(str.isalnum, given.lower())), name)
+def _normalize_name(label: str) -> str:
+    """Normalises the name of a class: `Society & Culture` and `society_culture` become the same."""
+    return _OTHER_NAMES.get(name := "".join(filter(str.isalnum, label.lower())), name)
 
 
-def _label(given: str, numbers: Mapping[str, int], place: str) -> int | None:
-    if given == NO_CLASS:
+def _class_number(label: str, numbers: Mapping[str, int], place: str) -> int | None:
+    """Returns the number of the class that a label names, None for `NO_CLASS`.
+
+    Raises:
+      ValueError: The label is not one of `numbers`.
+    """
+    if label == NO_CLASS:
         return None
-    if _name(given) not in numbers:
-        raise ValueError(f"{place}: class {given!r}, allowed: {', '.join(numbers)}")
-    return numbers[_name(given)]
+    if _normalize_name(label) not in numbers:
+        raise ValueError(f"{place}: class {label!r}, allowed: {', '.join(numbers)}")
+    return numbers[_normalize_name(label)]

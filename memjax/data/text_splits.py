@@ -1,7 +1,7 @@
-"""Splits of texts with classes: no text in two of them, none trained on twice, and some of them chosen for ever.
+"""Splits texts with classes so that no text is in two splits or twice in training, and selects some of them by a hash.
 
-Two texts are equal where they are after Unicode's NFC and with white space folded. The published recipes compare the
-letters and digits alone, without case, since the files of one set differ in signs.
+Two texts are equal if they agree after Unicode's NFC normalisation and with white space folded. The published recipes
+compare letters and digits only, without case, because the files of one data set differ in punctuation.
 """
 
 import collections
@@ -26,14 +26,20 @@ __all__ = [
     "split_texts",
 ]
 
-_ENOUGH = 10
-"""rows that two files share, and more, say whether their classes have the same numbers"""
-_NO_SIGN = re.compile(r"[\W_]+")
+_MIN_SHARED_ROWS = 10
+"""Smallest number of shared rows from which two files can be checked for the same numbering of classes."""
+_NO_LETTERS_OR_DIGITS = re.compile(r"[\W_]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class TitledText:
-    """A row of a file: its title ('' where it has none), its text, and the number of its class (None = it has none)."""
+    """A text with its title and class.
+
+    Attributes:
+      title: Title of the text. Empty if it has none.
+      text: The text.
+      label: Number of the class. None if it has none.
+    """
 
     title: str
     text: str
@@ -42,18 +48,19 @@ class TitledText:
 
 @dataclasses.dataclass(frozen=True)
 class TextSplits:
-    """The examples of a set of texts, by split, and counts of what is unusual about them.
+    """The examples of a data set of texts with classes, by split, and the numbers of problematic rows.
 
     Attributes:
-      texts: Split -> its examples.
-      shared: (file, other) -> number of rows of the file whose text the other has too. With itself, rows that repeat
-        one.
-      other_class: (file, other) -> number of rows in `shared` that have another class there.
-      removed: Number of rows that were left out: a text of a test file is not trained on, and no text is read twice.
-      without_class: File -> number of rows without a class, which are left out.
-      nearly_shared: Number of texts of the test split that differ from one of the training split in signs, case or
-        white space alone. They stay.
-      skipped: Line about rows that cannot be read. Empty where there are none.
+      texts: Mapping from split to its examples.
+      shared: Number of rows of a file whose text also occurs in another file, by (file, other file). For (file, file),
+        the number of rows that repeat another row of the file.
+      other_class: Number of the rows counted in `shared` that have another class in the other file, by (file, other
+        file).
+      removed: Number of rows that were left out so that no text is in two splits or read twice.
+      without_class: Number of rows without a class, which are left out, by file.
+      nearly_shared: Number of texts of the test split that differ from a training text only in punctuation, case or
+        white space. They are not removed.
+      skipped: Line about rows that cannot be read. Empty if there are none.
     """
 
     texts: Mapping[str, Sequence[LabelledText]]
@@ -65,20 +72,20 @@ class TextSplits:
     skipped: str = ""
 
     def unseen_classes(self, split: str) -> dict[int, int]:
-        """Counts the examples of the classes of a split that no example of the training split has.
+        """Counts the examples of a split whose class does not occur in the training split.
 
         Returns:
-          Number of the class -> number of its examples in the split.
+          Mapping from the number of such a class to the number of its examples in the split.
         """
         trained = {example.label for example in self.texts["train"]}
         counts = collections.Counter(example.label for example in self.texts[split])
         return {label: counts[label] for label in sorted(counts.keys() - trained)}
 
     def notes(self, names: Mapping[int, str] | None = None) -> list[str]:
-        """Says every count that is not 0, a line each.
+        """Returns a line of text about each count that is not 0.
 
         Args:
-          names: Number of a class -> its name. None says the numbers.
+          names: Mapping from the number of a class to its name. None to write numbers.
         """
         names = names or {}
         lines = [self.skipped] if self.skipped else []
@@ -110,7 +117,7 @@ class TextSplits:
 
 
 def exact_key(text: str) -> str:
-    """Returns what equal texts have in common: the text in Unicode's NFC, white space folded into single blanks.
+    """Returns the key that equal texts share: the text in Unicode's NFC, with white space folded into single blanks.
 
     Example:
       >>> exact_key("It's  over!  "), exact_key("good :)") == exact_key("good :(")
@@ -120,17 +127,17 @@ def exact_key(text: str) -> str:
 
 
 def letters_and_digits_key(text: str) -> str:
-    """Returns the letters and digits of a text in lower case, or the text itself where it has none.
+    """Returns the letters and digits of a text in lower case, or the text itself if it has none.
 
     Example:
       >>> letters_and_digits_key("It #39;s over!") == letters_and_digits_key("it 39s  OVER")
       True
     """
-    return _NO_SIGN.sub("", text.lower()) or text
+    return _NO_LETTERS_OR_DIGITS.sub("", text.lower()) or text
 
 
 TEXT_KEYS: Mapping[str, Callable[[str], str]] = {"exact": exact_key, "letters_and_digits": letters_and_digits_key}
-"""name of a kind of equality, as settings have it -> the key that equal texts share"""
+"""Kind of equality, as in the settings -> function from a text to the key that equal texts share."""
 
 
 def split_texts(
@@ -147,33 +154,33 @@ def split_texts(
     equality: str = "exact",
     names: Mapping[int, str] | None = None,
 ) -> TextSplits:
-    """The three splits of some files: no text is in two of them, and what is tested stays as it is.
+    """Divides the rows of files into three splits, so that no text is in two of them. Test files stay complete.
 
-    A split without a file is a share of the training files (of the test files, where there are no others), by a hash of
-    the texts, so that nothing is ever selected on what is tested.
+    A split without a file is a share of the training files (of the test files, if there are no others), by a hash of
+    the texts. A text that also occurs in a test file is removed from the other files. Of equal training rows the first
+    one stays.
 
     Args:
-      files: 'train', 'validation' or 'test' -> name of a file -> its rows. Where a text is in a file to be tested,
-        other files lose it; of the rows to train on the first stays.
+      files: Rows of files, by split ('train', 'validation' or 'test') and name of the file.
       text: 'title_and_text' (`title. text`), or 'text' alone.
-      validation: Share held out for validation where no file is one, in [0, 1].
-      test: Share held out for the test where no file is one, in [0, 1].
+      validation: Share in [0, 1] held out for validation if there is no validation file.
+      test: Share in [0, 1] held out for the test if there is no test file.
       num_train: Number of training examples that `select_texts` chooses. 0 for all.
       num_validation: Number of validation examples. 0 for all.
       num_test: Number of test examples. 0 for all.
       sampling: 'balanced' over classes or 'random'.
-      seed: Seed of the choice.
+      seed: Seed of the choice of examples.
       equality: Kind of equality of texts: "exact" (`exact_key`) or "letters_and_digits" (`letters_and_digits_key`).
-      names: Number of a class -> its name, for errors.
+      names: Mapping from the number of a class to its name, for error messages. None to write numbers.
 
     Raises:
-      ValueError: another text, sampling or equality; two files that give most of the texts they share other classes; or
-        a class all of whose texts to train on are left out, since they are equal to others.
+      ValueError: An unknown value of `text`, `sampling` or `equality`, two files with different classes for most of
+        their shared texts, or a class that loses all its texts because they are equal to others.
 
     Example:
       >>> rows = [TitledText("", f"text {number}", number % 2) for number in range(40)]
-      >>> found = split_texts({"train": {"a": rows + rows[:3]}, "test": {"b": rows[:2]}}, num_train=8)
-      >>> found.shared, found.removed, len(found.texts["train"]), len(found.texts["test"])
+      >>> splits = split_texts({"train": {"a": rows + rows[:3]}, "test": {"b": rows[:2]}}, num_train=8)
+      >>> splits.shared, splits.removed, len(splits.texts["train"]), len(splits.texts["test"])
       ({('a', 'b'): 4, ('a', 'a'): 3}, 5, 8, 2)
     """
     if text not in ("title_and_text", "text"):
@@ -187,37 +194,37 @@ def split_texts(
     without_class: dict[str, int] = {}
     other_class: dict[tuple[str, str], int] = {}
     seen: dict[str, dict[str, int | None]] = {}
-    kept: dict[str, list[tuple[str, TitledText]]] = {split: [] for split in SPLITS}
+    rows_of_split: dict[str, list[tuple[str, TitledText]]] = {split: [] for split in SPLITS}
     removed = 0
     for split in given_splits:
         for name, rows in files[split].items():
             keyed = [(key_of(row.text), row) for row in rows if row.label is not None]
             _count(without_class, name, len(rows) - len(keyed))
-            labels = {key: row.label for key, row in reversed(keyed)}  # of the first of equal ones
+            labels = {key: row.label for key, row in reversed(keyed)}  # the label of the first of equal rows
             if split != "test" or split == pool:
                 for other, others in seen.items():
-                    there_too = [others[key] == row.label for key, row in keyed if key in others]
-                    _count(shared, (name, other), len(there_too))
-                    _count(other_class, (name, other), there_too.count(False))
-                    _check_classes(name, other, there_too)
+                    has_same_class = [others[key] == row.label for key, row in keyed if key in others]
+                    _count(shared, (name, other), len(has_same_class))
+                    _count(other_class, (name, other), has_same_class.count(False))
+                    _check_classes(name, other, has_same_class)
                 _count(shared, (name, name), len(keyed) - len(labels))
                 _count(other_class, (name, name), sum(labels[key] != row.label for key, row in keyed))
-                fresh = list(_fresh(keyed, set().union(*seen.values())))
+                fresh = list(_yield_new(keyed, set().union(*seen.values())))
                 removed += len(keyed) - len(fresh)
                 keyed = fresh
             seen[name] = labels
-            kept[split] += keyed
-        _check_kept(split, files[split], kept, names or {}, equality)
+            rows_of_split[split] += keyed
+        _check_kept(split, files[split], rows_of_split, names or {}, equality)
     shares = {"validation": validation, "test": test}
     shares = {name: share if name == pool or name not in given_splits else 0.0 for name, share in shares.items()}
-    pooled, kept[pool] = kept[pool], []
+    pooled, rows_of_split[pool] = rows_of_split[pool], []
     for key, row in pooled:
-        kept[split_of(key, **shares)].append((key, row))
+        rows_of_split[split_of(key, **shares)].append((key, row))
     join = functools.partial(_example, titled=text == "title_and_text")
     numbers = {"train": num_train, "validation": num_validation, "test": num_test}
     chosen = {
         split: [join(row) for _, row in select_texts(rows, numbers[split], sampling=sampling, seed=seed)]
-        for split, rows in kept.items()
+        for split, rows in rows_of_split.items()
     }
     near = _count_near(chosen["train"], chosen["test"]) if equality == "exact" else 0
     return TextSplits(chosen, shared, other_class, removed, without_class, near)
@@ -226,16 +233,17 @@ def split_texts(
 def select_texts(
     rows: Sequence[tuple[str, TitledText]], number: int, *, sampling: str = "balanced", seed: int = 0
 ) -> list[tuple[str, TitledText]]:
-    """Some of the rows, in their order: those whose text has the smallest hash, whatever else stands in the files.
+    """Selects rows by a hash of their texts, so that the selection does not depend on other rows. Order is preserved.
 
     Args:
-      rows: Rows, each after the key of its text.
-      number: how many; 0, or more than there are = all.
-      sampling: 'balanced': equally many of each class, and where a class has too few, more of the others; 'random'.
-      seed: of the hash.
+      rows: Pairs of the key of a text and its row.
+      number: Number of rows to select. 0 for all.
+      sampling: 'balanced' (equally many rows of each class, and more of the other classes if a class has too few) or
+        'random'.
+      seed: Seed of the hash.
 
     Raises:
-      ValueError: another kind of sampling.
+      ValueError: Another kind of sampling.
     """
     if sampling not in ("balanced", "random"):
         raise ValueError(f"data.source.sampling: given {sampling!r}, allowed: 'balanced', 'random'")
@@ -254,8 +262,8 @@ def select_texts(
     return [rows[place] for place in sorted(ranked[:number])]
 
 
-def _fresh(rows: Sequence[tuple[str, TitledText]], seen: set[str]) -> Iterator[tuple[str, TitledText]]:
-    """The rows whose text is new, the first of equal ones."""
+def _yield_new(rows: Sequence[tuple[str, TitledText]], seen: set[str]) -> Iterator[tuple[str, TitledText]]:
+    """Yields the rows whose text is not in `seen`, the first of equal ones, and adds their texts to `seen`."""
     for key, row in rows:
         if key not in seen:
             seen.add(key)
@@ -263,8 +271,14 @@ def _fresh(rows: Sequence[tuple[str, TitledText]], seen: set[str]) -> Iterator[t
 
 
 def _check_classes(name: str, other: str, same: Sequence[bool]) -> None:
-    """Raises `ValueError` where two files number their classes otherwise: most of what they share differs."""
-    if len(same) >= _ENOUGH and sum(same) < len(same) / 2:
+    """Raises `ValueError` if most rows that two files share have different classes, so that their numbering differs.
+
+    Args:
+      name: Name of a file.
+      other: Name of the other file.
+      same: Whether each shared row has the same class in both files.
+    """
+    if len(same) >= _MIN_SHARED_ROWS and sum(same) < len(same) / 2:
         raise ValueError(
             f"data.source.class_order: {len(same) - sum(same)} of the {len(same)} rows of {name} that are in {other} "
             "have another class there, allowed: files that number the classes alike, or the order of those that do not"
@@ -278,7 +292,7 @@ def _check_kept(
     names: Mapping[int, str],
     equality: str,
 ) -> None:
-    """Raises `ValueError` where a class loses all its rows to texts that count as equal, and no other split has it."""
+    """Raises `ValueError` if a class of a split loses all its rows to equal texts, and no other split has the class."""
     rows = {row.label: row for rows in files.values() for row in reversed(rows) if row.label is not None}
     if lost := rows.keys() - {row.label for part in kept.values() for _, row in part}:
         label = min(lost)
@@ -290,16 +304,18 @@ def _check_kept(
 
 
 def _count_near(train: Sequence[LabelledText], test: Sequence[LabelledText]) -> int:
-    """Counts the texts of the test split that equal one to train on but for signs, case and white space."""
+    """Counts the texts of the test split that differ from a training text only in punctuation, case or white space."""
     keys = {letters_and_digits_key(example.texts[0]) for example in train}
     return sum(letters_and_digits_key(example.texts[0]) in keys for example in test)
 
 
 def _example(row: TitledText, *, titled: bool) -> LabelledText:
+    """Converts a row to an example, with the title before the text if `titled`."""
     assert row.label is not None  # rows without a class are left out before
     return LabelledText((". ".join(filter(None, (row.title, row.text))) if titled else row.text,), row.label)
 
 
 def _count(counts: dict[Any, int], key: Any, number: int) -> None:
+    """Sets a count unless it is 0."""
     if number:
         counts[key] = number

@@ -1,6 +1,7 @@
-"""TensorFlow Datasets: the embedded corpus as a builder, and any builder as texts. Needs the extra `data`.
+"""Reads the builders of TensorFlow Datasets (TFDS) as texts, and makes a builder of the Python standard library.
 
-TensorFlow is imported inside functions only, quietly, and with accelerators hidden: they belong to JAX.
+Needs the extra `data`. TensorFlow is imported inside functions only, without its messages, and with accelerators hidden
+from it because JAX uses them.
 """
 
 import contextlib
@@ -20,17 +21,17 @@ from memjax.data.sources import SPLITS, Texts
 __all__ = ["python_library_builder", "tfds_examples", "tfds_splits", "tfds_texts"]
 
 PYTHON_LIBRARY = "memjax_python_library"
-"""The builder's name, once `python_library_builder` has been called."""
+"""Name of the builder of the Python standard library, which `python_library_builder` registers."""
 
 FILE_FORMATS = ("array_record", "tfrecord")
-"""With random access, and what `tfds.load` and seqio read."""
+"""File formats of TFDS: one with random access, and the one that `tfds.load` and seqio read."""
 
 
 def import_quietly(name: str) -> Any:
-    """A library of the extra `data`, without the warnings of its import.
+    """Imports a library of the extra `data` without its warnings.
 
     Raises:
-      ValueError: it is not installed.
+      ValueError: The library is not installed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,7 +42,7 @@ def import_quietly(name: str) -> Any:
 
 
 def import_tensorflow() -> Any:
-    """TensorFlow on the CPU, without its start-up messages (see `import_quietly`)."""
+    """Imports TensorFlow without its start-up messages, and restricts it to the CPU. See `import_quietly`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     tensorflow = import_quietly("tensorflow")
     for kind in ("GPU", "TPU"):
@@ -51,7 +52,7 @@ def import_tensorflow() -> Any:
 
 
 def import_tfds() -> Any:
-    """TensorFlow Datasets without progress bars (see `import_tensorflow`)."""
+    """Imports TensorFlow Datasets and turns off its progress bars. See `import_tensorflow`."""
     import_tensorflow()
     tfds = import_quietly("tensorflow_datasets")
     tfds.disable_progress_bar()
@@ -60,7 +61,7 @@ def import_tfds() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Only errors of TFDS and seqio are printed, and their own use of what is deprecated is not reported."""
+    """Context manager that hides warnings of TFDS and seqio. Their errors are still printed."""
     from absl import logging
 
     level = logging.get_verbosity()
@@ -75,6 +76,7 @@ def quiet() -> Iterator[None]:
 
 @functools.cache
 def _python_library_class() -> type:
+    """Defines the builder class of the Python standard library, which registers it in TFDS."""
     tfds = import_tfds()
     documents = read_python_sources()
     digest = corpus_sha256(documents)
@@ -116,14 +118,14 @@ def _python_library_class() -> type:
 
 
 def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, file_format: str = "array_record") -> Any:
-    """The embedded corpus as a prepared TFDS builder (features `name` and `text`), made where it is missing.
+    """Returns a TFDS builder of the Python standard library (features `name` and `text`), prepared if necessary.
 
     Args:
-      data_dir: where prepared data sets lie; TFDS's own default if None.
-      file_format: of `FILE_FORMATS`.
+      data_dir: Folder of prepared data sets. None for the default of TFDS.
+      file_format: File format, one of `FILE_FORMATS`.
 
     Raises:
-      ValueError: another file format.
+      ValueError: Another file format.
 
     Example:
       >>> builder = python_library_builder("/tmp/tfds")  # doctest: +SKIP
@@ -141,7 +143,14 @@ def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, fi
 
 
 class TfdsPairs:
-    """(name, text) of a builder without random access, in the order of its files."""
+    """The texts of a TFDS builder without random access: an iterable of pairs of name and text, in file order.
+
+    A text that cannot be read is replaced by its `UnreadableError`.
+
+    Attributes:
+      fingerprint: Hash of the texts.
+      compared: Part of the texts that the fingerprint covers, in words. Empty for all of them.
+    """
 
     def __init__(self, builder: Any, split: str, field: str, fingerprint: str, compared: str = ""):
         self.fingerprint, self.compared = fingerprint, compared
@@ -152,7 +161,7 @@ class TfdsPairs:
 
     def __iter__(self) -> Iterator[tuple[str, str | UnreadableError]]:
         with quiet():
-            for number, example in enumerate(_in_order(self._builder, self._split)):
+            for number, example in enumerate(_read_in_order(self._builder, self._split)):
                 name = f"{self._split}:{number}"
                 try:
                     yield name, decode_example(example[self._field], f"{self._builder.info.full_name} {name}")
@@ -161,10 +170,14 @@ class TfdsPairs:
 
 
 def decode_example(content: bytes, name: str) -> str:
-    """Decodes the text of an example of a data set, whose others are UTF-8.
+    """Decodes the UTF-8 text of an example.
+
+    Args:
+      content: Bytes of the text.
+      name: Name of the example, for the error message.
 
     Raises:
-      UnreadableError: A broken character. The example can be skipped.
+      UnreadableError: A broken character. The example may be skipped.
     """
     try:
         return content.decode("utf-8")
@@ -181,21 +194,21 @@ def tfds_texts(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> Texts | TfdsPairs:
-    """One split of any TFDS builder.
+    """Opens one split of a TFDS builder as texts.
 
-    Where the prepared files have random access (`array_record`), texts are read when they are asked for; otherwise the
-    result can only be iterated, and `write_token_file` tokenises it once.
+    If the prepared files have random access (`array_record`), each text is read when it is accessed. Otherwise the
+    result can only be iterated.
 
     Args:
-      name: builder, with configuration and version where wanted: `pg19`, `wiki40b/en`, `c4/en:3.1.0`.
-      split: `train`, `validation` or `test` (a builder that lacks one: see `split_map`), or any TFDS split such as
-        `train[:1%]`.
-      field: feature that holds the text.
-      data_dir: where prepared data sets lie; TFDS's own default if None.
-      download: download and prepare what is missing. Nothing is downloaded otherwise.
+      name: Name of the builder, optionally with configuration and version: `pg19`, `wiki40b/en`, `c4/en:3.1.0`.
+      split: `train`, `validation` or `test`, or any TFDS split such as `train[:1%]`. If the builder lacks one of the
+        three splits, it is cut from another one as described in `split_map`.
+      field: Name of the feature that contains the text.
+      data_dir: Folder of prepared data sets. None for the default of TFDS.
+      download: Whether to download and prepare missing data sets. If False, nothing is downloaded.
 
     Raises:
-      ValueError: an unknown builder, one that is not prepared, or one without that split or field.
+      ValueError: An unknown builder, one that is not prepared, or one without that split or field.
     """
     tfds = import_tfds()
     with quiet():
@@ -218,8 +231,8 @@ def tfds_texts(
     with quiet():
         source = None if in_order else builder.as_data_source(split=part)
         if source is None:
-            last = next(iter(_in_order(builder, f"{part}[{size - 1}:]")))[field] if "[" not in part else b""
-            content, compared = hash_in_order((example[field] for example in _in_order(builder, part)), size, last)
+            last = next(iter(_read_in_order(builder, f"{part}[{size - 1}:]")))[field] if "[" not in part else b""
+            content, compared = hash_in_order((example[field] for example in _read_in_order(builder, part)), size, last)
         else:
             content, compared = hash_sample(size, lambda number: source[number][field])
     identity = f"{builder.info.full_name}/{part}/{field}/{size}/{content}"
@@ -236,16 +249,16 @@ def tfds_texts(
 def tfds_examples(
     name: str, *, split: str, data_dir: str | os.PathLike[str] | None = None, report: ReadingReport | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The examples of a prepared builder as NumPy, feature by feature, in the order of its files.
+    """Yields the examples of a prepared builder in the order of its files, as mappings from feature to NumPy value.
 
     Args:
-      name: builder, with configuration: `glue/cola`, `squad`.
+      name: Name of the builder, optionally with configuration: `glue/cola`, `squad`.
       split: Split of the builder.
       data_dir: Folder of prepared data sets. None for the default of TFDS.
-      report: Counts examples with broken characters, which are skipped. None to refuse them.
+      report: Report that counts examples with broken characters, which are skipped. None to refuse them.
 
     Raises:
-      ValueError: an unknown builder, one that is not prepared, one without that split, or an example with a broken
+      ValueError: An unknown builder, one that is not prepared, one without that split, or an example with a broken
         character.
     """
     tfds = import_tfds()
@@ -255,7 +268,7 @@ def tfds_examples(
         if split not in available:
             raise ValueError(f"split: given {split!r}, allowed: {', '.join(available)} ({name})")
         is_indexed = builder.info.file_format.value == "array_record"
-        examples = builder.as_data_source(split=split) if is_indexed else _in_order(builder, split)
+        examples = builder.as_data_source(split=split) if is_indexed else _read_in_order(builder, split)
         for number, example in enumerate(examples):
             contents = [value for value in example.values() if isinstance(value, bytes)]
             try:
@@ -272,20 +285,22 @@ def tfds_examples(
 
 
 def tfds_splits(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """The splits of a prepared builder; arguments and errors as of `tfds_examples`."""
+    """Returns the names of the splits of a prepared builder. See `tfds_examples` for arguments and errors."""
     tfds = import_tfds()
     with quiet():
         return sorted(_open_builder(tfds, name, data_dir, download=False).info.splits)
 
 
-def _in_order(builder: Any, split: str) -> Any:
-    """Examples of a builder without random access in the order of its files: an interrupted reader can go on."""
+def _read_in_order(builder: Any, split: str) -> Any:
+    """Reads the examples of a builder without random access."""
+    # In the order of the files, so that an interrupted reader can continue.
     tfds = import_tfds()
     read = tfds.ReadConfig(interleave_cycle_length=1)
     return tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=read))
 
 
 def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Any:
+    """Returns a prepared builder, and prepares it first if `download` allows it."""
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
@@ -304,10 +319,13 @@ def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None,
 
 
 def split_map(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
-    """Our three splits as TFDS splits of a builder that may lack some.
+    """Maps train, validation and test to splits of a TFDS builder that may lack some of them.
 
-    Where one of validation and test is missing the other is halved; where both are, one percent each of train is
-    held out.
+    If either validation or test is missing, the other one is halved. If both are missing, one percent of train is held
+    out for each. Empty for a builder without a training split.
+
+    Args:
+      available: Names of the builder's splits.
 
     Example:
       >>> split_map(["train", "test"])
