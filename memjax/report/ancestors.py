@@ -1,4 +1,4 @@
-"""Panels of a model that has grown: attention of its heads beside that of the heads that they are copies of."""
+"""Panels of a grown model: the attention of its heads compared with the heads that they were copied from."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from memjax.report.panel import Figure, OpenedRun, Panel, Table
 __all__ = ["Lineage", "Pair", "head_in_the_middle", "panels", "read_lineage"]
 
 PIECES = 16
-"""of the first domain that are read, at most"""
+"""Largest number of validation texts of the first domain that are read."""
 TOKENS = 24
-"""of a piece whose maps are shown, at most"""
+"""Largest number of tokens of a text whose attention maps are shown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """An ancestor and a descendant.
+    """A model before growth, a model after it, and the correlations between the attention of their heads.
 
     Attributes:
-      ancestor: the older one.
-      descendant: the other.
-      sources: `[layers, heads, 2]`, layer and head of the ancestor that each head of the descendant is a copy of.
-      weights: correlations of attention weights.
-      beyond: of what they are beyond even attention.
+      ancestor: Checkpoint of the smaller model.
+      descendant: Checkpoint of the model that has grown out of it.
+      sources: Layer and head of the ancestor from which each head of the descendant was copied, `[layers, heads, 2]`.
+      weights: Correlations of the attention weights.
+      beyond: Correlations of the attention weights after uniform attention has been subtracted.
     """
 
     ancestor: GenerationCheckpoint
@@ -51,15 +51,15 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """The generations of a run, all of which have read the same pieces.
+    """Attention maps of all generations of a growing model over the same texts.
 
     Attributes:
-      looks: the first and the last checkpoint of each, oldest first.
-      growths: what lies between generations.
-      maps: look -> `memjax.inspection.attention_maps.AttentionMaps`.
-      rows: the pieces.
-      domain: whose validation split they are of.
-      tokenizer: of the run.
+      looks: First and last checkpoint of each generation, oldest first.
+      growths: Growth steps between consecutive generations.
+      maps: Checkpoint -> its `memjax.inspection.attention_maps.AttentionMaps`.
+      rows: Batch of the texts that every model has read.
+      domain: Task whose validation split the texts are from.
+      tokenizer: Tokenizer of the run. None for data without one.
     """
 
     looks: tuple[GenerationCheckpoint, ...]
@@ -70,30 +70,30 @@ class Lineage:
     tokenizer: Any
 
     def pairs(self) -> list[Pair]:
-        """The last look of each generation with those of all later ones."""
+        """Pairs the last checkpoint of each generation with all of later generations and correlates their heads."""
         sizes = lambda look: (self.maps[look].weights.shape[0], self.maps[look].weights.shape[2])
-        first, found = self.looks[0], list[Pair]()
-        for one, other in ancestor_pairs(self.looks):
-            sources = head_sources(self.growths[one.generation : other.generation], *sizes(one))
-            founders = head_sources(self.growths[first.generation : one.generation], *sizes(first))
-            both, seen = [self.maps[look].weights for look in (one, other)], self.maps[one].seen
-            correlated = [
+        first, pairs = self.looks[0], list[Pair]()
+        for ancestor, descendant in ancestor_pairs(self.looks):
+            sources = head_sources(self.growths[ancestor.generation : descendant.generation], *sizes(ancestor))
+            founders = head_sources(self.growths[first.generation : ancestor.generation], *sizes(first))
+            weights, seen = [self.maps[look].weights for look in (ancestor, descendant)], self.maps[ancestor].seen
+            correlations = [
                 correlate_heads(map_correlations(old, new, seen), sources, founders)
-                for old, new in (both, [subtract_uniform_attention(part, seen) for part in both])
+                for old, new in (weights, [subtract_uniform_attention(part, seen) for part in weights])
             ]
-            found.append(Pair(one, other, sources, *correlated))
-        return found
+            pairs.append(Pair(ancestor, descendant, sources, *correlations))
+        return pairs
 
 
 def read_lineage(run: Path | str, pieces: int) -> Lineage:
-    """Attention of all generations of a run over the same text.
+    """Reads the attention maps of all generations of a run over the same validation texts of its first domain.
 
     Args:
-      run: with checkpoints of several generations.
-      pieces: of the validation split of its first domain, at most.
+      run: Run directory with checkpoints of several generations.
+      pieces: Largest number of texts.
 
     Raises:
-      ValueError: as `generation_checkpoints`, or a model whose attention cannot be shown.
+      ValueError: `generation_checkpoints` refuses the run, or the model's attention cannot be recorded.
     """
     from memjax.inspection.attention_maps import attention_maps
     from memjax.lifelong import load_run
@@ -101,7 +101,7 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
 
     looks, growths = generation_checkpoints(run)
     stream = load_config(run).lifelong
-    assert stream is not None  # nothing else grows
+    assert stream is not None  # only models of runs over tasks grow
     domain, maps = stream.in_order[0].name, dict[GenerationCheckpoint, Any]()
     rows: Any = None
     tokenizer: Any = None
@@ -116,40 +116,42 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Heads beside those of ancestors, of a run that has grown and has kept checkpoints of its generations."""
+    """Yields the panel that compares heads with their ancestors, for a run that has grown and kept its checkpoints."""
     stream = run.config.lifelong
     if stream is None or not any(line["kind"] == "grown" for line in run.lines):
         return
     text = (
-        "A head of a grown model is a copy of one of its ancestor; Qin et al. 2022 (ELLE) show that it goes on reading "
-        "much as that one did. Right after growth it does so exactly, where growth keeps what the model computes; "
-        "heads that are no relatives say how alike any two heads are."
+        "Every head of a grown model was copied from a head of its ancestor. Qin et al. 2022 (ELLE) show that it "
+        "continues to attend in much the same way. Right after function-preserving growth it does so exactly. "
+        "Unrelated heads show how similar any two heads are."
     )
-    found = read_lineage(run.path, PIECES)
-    pairs = found.pairs()
-    newest = [pair for pair in pairs if pair.descendant == found.looks[-1]]
+    lineage = read_lineage(run.path, PIECES)
+    all_pairs = lineage.pairs()
+    newest = [pair for pair in all_pairs if pair.descendant == lineage.looks[-1]]
     parts: list[Any] = [
-        _correlation_figure(found, pair, f"ancestors_correlation_{number}") for number, pair in enumerate(newest)
+        _correlation_figure(lineage, pair, f"ancestors_correlation_{number}") for number, pair in enumerate(newest)
     ]
-    parts += [_maps_figure(found, newest[-1]), _table(found, pairs)]
-    yield Panel("ancestors", "Heads beside those of ancestors", text, tuple(parts))
+    parts += [_maps_figure(lineage, newest[-1]), _means_table(lineage, all_pairs)]
+    yield Panel("ancestors", "Heads compared with their ancestors", text, tuple(parts))
 
 
-def _measured(found: Lineage) -> str:
+def _describe_texts(found: Lineage) -> str:
     pieces, tokens = int(found.rows.mask.any(axis=1).sum()), int(found.rows.mask.sum())
     return f"{pieces:,} validation pieces of {found.domain}, {tokens:,} tokens"
 
 
-def _words(look: GenerationCheckpoint) -> str:
+def _describe_checkpoint(look: GenerationCheckpoint) -> str:
     return f"generation {look.generation}, {look.updates:,} updates"
 
 
 def _correlation_figure(found: Lineage, pair: Pair, name: str) -> Figure:
     layers, heads = pair.sources.shape[:2]
     caption = (
-        f"Pearson's correlation of the attention weights of each head ({_words(pair.descendant)}) with those of the "
-        f"head that it is a copy of ({_words(pair.ancestor)}), over {_measured(found)}, where query and key are read; "
-        "less what even attention has. 1 = it reads as its ancestor did. Empty: a head that reads all keys alike."
+        "Pearson's correlation of the attention weights of each head "
+        f"({_describe_checkpoint(pair.descendant)}) with the weights of the head that it was copied from "
+        f"({_describe_checkpoint(pair.ancestor)}), over the visible query-key pairs of {_describe_texts(found)}. Uniform "
+        "attention is subtracted first. 1 = it attends as its ancestor did. Empty: a head that attends to all keys "
+        "equally."
     )
     title = f"Generation {pair.descendant.generation} with {pair.ancestor.generation}: correlation of each head"
     draw = functools.partial(_draw_correlations, pair=pair)
@@ -159,14 +161,14 @@ def _correlation_figure(found: Lineage, pair: Pair, name: str) -> Figure:
 def _draw_correlations(figure: Any, pair: Pair) -> None:
     values = pair.beyond.relatives
     layers, heads = values.shape
-    named = {"x": "head", "y": "layer", "rows": [str(i) for i in range(layers)]}
+    options = {"x": "head", "y": "layer", "rows": [str(i) for i in range(layers)]}
     columns = [str(i) for i in range(heads)]
     numbers = "{:.2f}" if heads <= 12 else ""
-    charts.heat(figure, values, columns=columns, numbers=numbers, signed=True, high=1.0, **named)
+    charts.heat(figure, values, columns=columns, numbers=numbers, signed=True, high=1.0, **options)
 
 
 def head_in_the_middle(pair: Pair) -> tuple[int, int]:
-    """Layer and head of the descendant whose correlation is the median of all; the first where none can be told."""
+    """Returns layer and head of the descendant with the median correlation, or (0, 0) if none is known."""
     values = pair.beyond.relatives
     known = np.argwhere(np.isfinite(values))
     if not len(known):
@@ -177,23 +179,23 @@ def head_in_the_middle(pair: Pair) -> tuple[int, int]:
 
 
 def _maps_figure(found: Lineage, pair: Pair) -> Figure:
-    (layer, head), (piece, count) = head_in_the_middle(pair), _piece(found)
+    (layer, head), (piece, count) = head_in_the_middle(pair), _longest_piece(found)
     source = tuple(int(number) for number in pair.sources[layer, head])
     shown = [
         (f"generation {look.generation}: layer {place[0]}, head {place[1]}", look, place)
         for look, place in ((pair.ancestor, source), (pair.descendant, (layer, head)))
     ]
     caption = (
-        f"Attention of one head and of the head that it is a copy of, that with the median correlation "
-        f"({pair.beyond.relatives[layer, head]:.2f}), over the first {count} tokens of a validation piece of "
-        f"{found.domain}: a row a query, a column a key; white is 0, the full colour the largest weight of both."
+        f"Attention of the head with the median correlation ({pair.beyond.relatives[layer, head]:.2f}) and of the head "
+        f"that it was copied from, over the first {count} tokens of a validation piece of {found.domain}. Rows are "
+        "queries, columns are keys. White is 0, the full colour is the largest weight of both."
     )
     draw = functools.partial(_draw_maps, found=found, shown=shown, piece=piece, count=count)
-    return Figure("ancestors_maps", "A head beside its ancestor", caption, draw, 4.4)
+    return Figure("ancestors_maps", "A head and its ancestor", caption, draw, 4.4)
 
 
-def _piece(found: Lineage) -> tuple[int, int]:
-    """The longest piece, and how many of its tokens are shown."""
+def _longest_piece(found: Lineage) -> tuple[int, int]:
+    """Returns the number of the longest text and how many of its tokens are shown."""
     sizes = np.asarray(found.rows.mask).sum(axis=1)
     piece = int(np.argmax(sizes))
     return piece, int(min(sizes[piece], TOKENS))
@@ -201,37 +203,38 @@ def _piece(found: Lineage) -> tuple[int, int]:
 
 def _draw_maps(figure: Any, found: Lineage, shown: Any, piece: int, count: int) -> None:
     ids = np.asarray(found.rows.inputs[piece, :count])
-    decode = (lambda one: str(one)) if found.tokenizer is None else (lambda one: found.tokenizer.decode([one]))
-    tokens = [decode(int(one)).strip() or "·" for one in ids]
-    both = [found.maps[look].weights[layer, piece, head, :count, :count] for _, look, (layer, head) in shown]
-    high = float(max(np.max(one) for one in both))
-    for number, (values, (title, _, _)) in enumerate(zip(both, shown, strict=True)):
-        seen = np.where(found.maps[found.looks[0]].seen[piece, :count, :count], values, np.nan)
-        named = {"rows": tokens if number == 0 else (), "columns": tokens, "title": title}
-        axes = charts.heat(figure, seen, low=0.0, high=high, place=(1, 2, number + 1), **named)
+    decode = (lambda token: str(token)) if found.tokenizer is None else (lambda token: found.tokenizer.decode([token]))
+    tokens = [decode(int(token)).strip() or "·" for token in ids]
+    maps = [found.maps[look].weights[layer, piece, head, :count, :count] for _, look, (layer, head) in shown]
+    high = float(max(np.max(weights) for weights in maps))
+    for number, (values, (title, _, _)) in enumerate(zip(maps, shown, strict=True)):
+        visible = np.where(found.maps[found.looks[0]].seen[piece, :count, :count], values, np.nan)
+        options = {"rows": tokens if number == 0 else (), "columns": tokens, "title": title}
+        axes = charts.heat(figure, visible, low=0.0, high=high, place=(1, 2, number + 1), **options)
         axes.tick_params(axis="both", labelsize=8)
         axes.tick_params(axis="x", rotation=90)
-        axes.get_legend().remove()  # the caption says it
+        axes.get_legend().remove()  # the caption explains the colours
         if number:
             axes.set_yticks([])
 
 
-def _table(found: Lineage, pairs: list[Pair]) -> Table:
+def _means_table(found: Lineage, pairs: list[Pair]) -> Table:
     mean = lambda values: float(np.nanmean(values)) if np.isfinite(values).any() else None
     rows = tuple(
         (
-            _words(pair.ancestor),
-            _words(pair.descendant),
+            _describe_checkpoint(pair.ancestor),
+            _describe_checkpoint(pair.descendant),
             *(mean(values) for values in pair.beyond),
             mean(pair.weights.relatives),
         )
         for pair in pairs
     )
-    columns = ("ancestor", "descendant", "its ancestor's head", "others in its layer", "all others", "whole weights")
+    columns = ("ancestor", "descendant", "its ancestor's head", "others in its layer", "all others", "raw weights")
     caption = (
-        f"Means over heads, over {_measured(found)}: with the head that each is a copy of, with the unrelated ones in "
-        "the layer of that one, and with those of all layers, of attention beyond even; last, of whole weights with "
-        "its ancestor's head, which are alike in any two heads where queries have few keys. "
+        f"Mean correlations over heads and {_describe_texts(found)}, after uniform attention has been subtracted: "
+        "with the head that each was copied from, with unrelated heads in the same layer of the ancestor, and with "
+        "unrelated heads of all layers. The last column compares the raw weights with the ancestor's head. Raw "
+        "weights of any two heads are similar where queries have few keys. "
         f"`{KEPT}` keeps all generations."
     )
     return Table("ancestors_means", "Correlations by pair of generations", caption, columns, rows)
