@@ -150,8 +150,8 @@ def _correlation_figure(found: Lineage, pair: Pair, name: str) -> Figure:
         "Pearson's correlation of the attention weights of each head "
         f"({_describe_checkpoint(pair.descendant)}) with the weights of the head that it was copied from "
         f"({_describe_checkpoint(pair.ancestor)}), over the visible query-key pairs of {_describe_texts(found)}. "
-        "Uniform attention is subtracted first. 1 = it attends as its ancestor did. Empty: a head that attends to all keys "
-        "equally."
+        "Uniform attention is subtracted first. 1 = it attends as its ancestor did. Empty: a head that attends to all "
+        "keys equally."
     )
     title = f"Generation {pair.descendant.generation} with {pair.ancestor.generation}: correlation of each head"
     draw = functools.partial(_draw_correlations, pair=pair)
