@@ -1,4 +1,4 @@
-"""Documents, tokenizers and the streams of segments that training and evaluation read."""
+"""Data sets, tokenizers, and iterators over batches of segments for training and evaluation."""
 
 from memjax.data.annotations import *
 from memjax.data.byte_pairs import *

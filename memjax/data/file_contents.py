@@ -1,4 +1,4 @@
-"""Contents of files: unpacked and decoded, or refused with what they are and what to do."""
+"""Reads the text of files: unpacks and decodes them, and raises helpful errors for files that are not text."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
     "unpacked_name",
 ]
 
-HEAD_BYTES = 1 << 16  # What a file is can be told from so many bytes.
-MAX_CONTROL = 0.02  # Share of control characters in a text; random bytes have a tenth.
+HEAD_BYTES = 1 << 16  # Number of bytes from which the kind of a file is detected.
+MAX_CONTROL = 0.02  # Largest share of control characters in a text. Random bytes have a tenth.
 
 
 class _Kind(NamedTuple):
-    """A form of file that is no text: its first bytes, its name, and what the user can do."""
+    """A kind of file that is not text: its first bytes, its name, and advice for the user."""
 
     start: bytes
     name: str
@@ -78,11 +78,11 @@ PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"  # First 
 
 
 class Packing(NamedTuple):
-    """A form in which a file is packed.
+    """A compression format of files.
 
     Attributes:
-      start: First bytes of such a file.
-      ratio: Bytes of prose in one packed byte, roughly.
+      start: First bytes of a file in this format.
+      ratio: Approximate number of bytes of prose per compressed byte.
     """
 
     start: bytes
@@ -96,13 +96,14 @@ PACKINGS: Mapping[str, Packing] = {
     ".zst": Packing(b"\x28\xb5\x2f\xfd", 3),
     ".zip": Packing(b"PK", 3),
 }
-"""Ending -> packing. A file may have one of these endings behind its own."""
+"""Compression formats by the ending of a file name. A file may have such an ending after its own."""
 _PARQUET_RATIO = 3  # Bytes of prose in one byte of a Parquet file, roughly.
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
-"""bytes after BZh and a digit: a block, or the end of an empty file"""
+"""Possible bytes of a bzip2 file after `BZh` and a digit: a block, or the end of an empty file."""
 
 
 def _unreadable(file: object, name: str, advice: str = "") -> UnreadableError:
+    """Returns the error for a file of a kind that is not text."""
     message = f"path: {file} is {name}; {advice or 'give files with text'}"
     return UnreadableError(message, name.removeprefix("a ").removeprefix("an "), is_broken=False)
 
@@ -126,7 +127,7 @@ def import_extra(module: str, file: object, form: str) -> Any:
 
 
 def packing_of(path: str | os.PathLike[str]) -> str:
-    """Returns how a file is packed, by its first bytes: '.gz', '.bz2', '.xz', '.zst', '.zip', or ''."""
+    """Detects the compression of a file by its first bytes: '.gz', '.bz2', '.xz', '.zst', '.zip', or '' for none."""
     with open(path, "rb") as file:
         start = file.read(10)
     ending = next((ending for ending, packing in PACKINGS.items() if start.startswith(packing.start)), "")
@@ -136,13 +137,13 @@ def packing_of(path: str | os.PathLike[str]) -> str:
 
 
 def estimate_text_size(path: Path) -> int:
-    """Returns how many bytes of text a file has, roughly, by its size and its ending."""
+    """Estimates the number of bytes of text in a file by its size and its ending."""
     ratios = {".parquet": _PARQUET_RATIO, **{ending: packing.ratio for ending, packing in PACKINGS.items()}}
     return path.stat().st_size * ratios.get(path.suffix, 1)
 
 
 def unpacked_name(path: str | os.PathLike[str]) -> str:
-    """Returns the name of what is in a file: that of the member of a .zip, else its own without the ending."""
+    """Returns the name of a file's content: its own name without '.gz' and so on, or that of the file in a .zip."""
     name, ending = Path(path).name, packing_of(path)
     if ending == ".zip":
         with zipfile.ZipFile(path) as archive:
@@ -152,7 +153,7 @@ def unpacked_name(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Opens the bytes of a file, unpacked where its first bytes are those of .gz, .bz2, .xz, .zst or .zip.
+    """Opens a file for reading bytes, and unpacks it if its first bytes are those of .gz, .bz2, .xz, .zst or .zip.
 
     Raises:
       UnreadableError: A document of an office program, a .zip of several files, or a damaged file.
@@ -203,12 +204,12 @@ def _zip_member(path: str | os.PathLike[str], archive: zipfile.ZipFile) -> str:
 
 
 def check_text(content: bytes, name: object, encoding: str = "utf-8") -> None:
-    """Raises `UnreadableError` where the first bytes of a file are not those of a text.
+    """Raises `UnreadableError` if the first bytes of a file are not those of a text.
 
     Args:
       content: First bytes of the file, unpacked.
-      name: Name of the file in errors.
-      encoding: Encoding of a text that is not UTF-8.
+      name: Name of the file in error messages.
+      encoding: Encoding of the text if it is not UTF-8.
     """
     if not content:
         raise UnreadableError(f"path: {name} is empty; give a file with text", "empty", is_broken=False)
@@ -229,14 +230,14 @@ def check_text(content: bytes, name: object, encoding: str = "utf-8") -> None:
 
 
 def _control_share(content: bytes) -> float:
-    """Returns the share of control characters, white space and escapes of terminals excepted."""
+    """Returns the share of control characters, not counting white space and terminal escapes."""
     sample = content[:HEAD_BYTES]
     printable = sample.translate(None, bytes({*range(32), 127} - {*b"\t\n\v\f\r\x1b\b"}))
     return 1 - len(printable) / max(len(sample), 1)
 
 
 def _wide_encoding(content: bytes) -> str:
-    """Returns the encoding of two or four bytes a character that a text seems to have, else ''."""
+    """Returns the encoding with two or four bytes per character that a text seems to have. Empty if it has none."""
     for mark, encoding in (
         *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")),
         *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
@@ -263,7 +264,7 @@ def _share_of_two(content: bytes) -> float:
 
 
 def _is_decoded(content: bytes, encoding: str) -> bool:
-    """Whether the first bytes of a text decode, and signs and letters come out."""
+    """Returns whether the first bytes of a text can be decoded, and become printable characters."""
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(content[:HEAD_BYTES])
     except UnicodeError:
@@ -275,10 +276,10 @@ def _is_decoded(content: bytes, encoding: str) -> bool:
 
 
 def propose_encoding(content: bytes) -> str:
-    """Returns the encoding that a text which is not UTF-8 seems to have, '' where none fits.
+    """Guesses the encoding of a text that is not UTF-8. Empty if none fits.
 
-    UTF-16, Latin-1 and Windows-1252 are told without help. Longer texts of which more than a fifth of the bytes are not
-    ASCII are left to `charset_normalizer` where it is installed.
+    UTF-16, Latin-1 and Windows-1252 are recognised here. For longer texts with more than a fifth of bytes beyond ASCII,
+    `charset_normalizer` is used if it is installed.
 
     Example:
       >>> propose_encoding("café".encode("latin-1")), propose_encoding("“café”".encode("cp1252"))
@@ -303,13 +304,13 @@ def propose_encoding(content: bytes) -> str:
 
 
 def decode_bytes(content: bytes, name: object, encoding: str = "utf-8", *, is_head: bool = False) -> str:
-    """Decodes a text; a byte-order mark is left out.
+    """Decodes a text as UTF-8 or in a given encoding, without its byte-order mark.
 
     Args:
       content: Bytes of a text or of its beginning.
-      name: Name of the text in errors.
-      encoding: Encoding of texts that are not UTF-8.
-      is_head: Whether the last character may be cut.
+      name: Name of the text in error messages.
+      encoding: Encoding of the text if it is not UTF-8.
+      is_head: Whether the bytes are the beginning of a text, whose last character may be incomplete.
 
     Raises:
       UnreadableError: The text is not of this encoding. The message proposes one that fits.
@@ -322,18 +323,19 @@ def decode_bytes(content: bytes, name: object, encoding: str = "utf-8", *, is_he
         text = None if is_other else decode("utf-8")
     except UnicodeDecodeError as error:
         if encoding == "utf-8":
-            raise _refused_encoding(content, name, encoding, error.start) from None
+            raise _encoding_error(content, name, encoding, error.start) from None
         text = None
     try:
         text = decode(encoding) if text is None else text
     except UnicodeError as error:
-        raise _refused_encoding(content, name, encoding, getattr(error, "start", 0)) from None
+        raise _encoding_error(content, name, encoding, getattr(error, "start", 0)) from None
     if encoding == "utf-8" and "\0" in text[:HEAD_BYTES] and _wide_encoding(content):
-        raise _refused_encoding(content, name, encoding, content.find(0))
+        raise _encoding_error(content, name, encoding, content.find(0))
     return text.removeprefix("\ufeff")
 
 
-def _refused_encoding(content: bytes, name: object, encoding: str, place: int) -> UnreadableError:
+def _encoding_error(content: bytes, name: object, encoding: str, place: int) -> UnreadableError:
+    """Returns the error for a text that cannot be decoded at byte `place`, with a proposal."""
     spelled = {"utf-8": "UTF-8"}.get(encoding, encoding)
     line = content.count(b"\n", 0, place) + 1
     start = f"path: {name} is not {spelled} at byte {place}" + (f", line {line:,}" if line > 1 else "")
@@ -358,17 +360,17 @@ _UTF8_LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\
 
 
 def _is_mostly_utf8(content: bytes) -> bool:
-    """Whether most letters beyond ASCII are UTF-8, so that single ones are broken."""
+    """Returns whether most letters beyond ASCII are UTF-8, so that only single characters are broken."""
     letters = _UTF8_LETTER.findall(content)
     rest = sum(byte >= 128 for byte in content) - sum(map(len, letters))
     return len(letters) > rest
 
 
 def read_text_file(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """Returns the text of a file, unpacked and decoded.
+    """Reads the text of a file, unpacked and decoded.
 
     Raises:
-      UnreadableError: A file that is empty, damaged, of another encoding, or no text.
+      UnreadableError: A file that is empty, damaged, in another encoding, or not a text.
     """
     with open_unpacked(path) as file:
         content = file.read()

@@ -1,4 +1,4 @@
-"""Labelled files of a user, and the rows of labelled files: CSV, TSV, JSON, Parquet and Arrow.
+"""Reads texts with classes from CSV, TSV, JSON, Parquet and Arrow files, and splits a user's own labelled file.
 
 numbers = {label: number for number, label in enumerate(labels_of("reviews.csv"))}
 splits = labelled_texts("reviews.csv", numbers)
@@ -21,26 +21,26 @@ from memjax.settings.reading_rules import ReadingRules
 __all__ = ["Row", "labelled_files", "labelled_texts", "labels_of", "read_rows", "unescape"]
 
 HEADER = ("class", "label")
-"""Usual names of the column of the class in the first row of a user's own file."""
+"""Names by which the first row of a user's own file may call the column of the class."""
 TEXT_HEADER = ("text", "sentence")
-"""Usual names of the column of the text, where the class is in a column between others."""
+"""Names by which the first row may call the column of the text, if the column of the class is between others."""
 _ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 
 
 def labelled_texts(
     path: str, numbers: Mapping[str, int], *, rules: ReadingRules = ReadingRules(), **how: Any
 ) -> TextSplits:
-    """Splits a labelled file or folder of a user.
+    """Reads and splits a user's own labelled file or folder.
 
     Args:
-      path: File that `read_rows` reads, of which shares are held out; or folder with `train.csv` (`.tsv`, `.json`) and,
-        where there are such, `validation` and `test`.
-      numbers: Label in the files -> number of its class.
-      rules: Encoding of the files, and what may be skipped.
-      **how: Arguments of `split_texts`.
+      path: File that `read_rows` can read, of which shares are held out. Or a folder with `train.csv` (also `.tsv`,
+        `.json` and so on), and optionally `validation` and `test` files.
+      numbers: Mapping from a label in the files to the number of its class.
+      rules: Encoding of the files, and rules for rows that may be skipped.
+      **how: Arguments of `split_texts` except `files`.
 
     Raises:
-      ValueError: no such file, one of another form, a class without number, or nothing to train or to test on.
+      ValueError: No such file, a file of another form, a class without a number, or no training or test examples.
     """
 
     def to_titled_text(row: Row) -> TitledText:
@@ -63,14 +63,14 @@ def labelled_texts(
 
 
 def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
-    """Returns the labels of a file or a folder of a user, sorted.
+    """Returns the sorted labels that occur in a user's own labelled file or folder.
 
     Args:
-      path: File or folder, as in `labelled_texts`.
-      rules: Encoding of the files, and what may be skipped.
+      path: File or folder. See `labelled_texts`.
+      rules: Encoding of the files, and rules for rows that may be skipped.
 
     Raises:
-      ValueError: A path that `labelled_texts` refuses, or (almost) every row has a class of its own.
+      ValueError: A path that `labelled_texts` refuses, or a file in which (almost) every row has another label.
     """
     report = ReadingReport("rows", path, rules)
     rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules, report=report)]
@@ -87,7 +87,11 @@ def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...
 
 
 def labelled_files(path: str) -> dict[str, Path]:
-    """Returns split -> file of a user's labelled file or folder. A single file is that of 'train'."""
+    """Returns the files of a user's labelled file or folder by split. A single file belongs to 'train'.
+
+    Raises:
+      ValueError: No such file, or a folder without files of the splits.
+    """
     place = Path(path).expanduser()
     if place.is_file():
         return {"train": place}
@@ -100,12 +104,12 @@ def labelled_files(path: str) -> dict[str, Path]:
 
 
 class Row(NamedTuple):
-    """One row of a labelled file.
+    """One row of a labelled file: a text and its class.
 
     Attributes:
-      title: Title of the text. '' where it has none.
+      title: Title of the text. Empty if it has none.
       text: The text.
-      label: Class as the file writes it.
+      label: Class as written in the file.
       place: File and number of the row, for messages.
     """
 
@@ -115,7 +119,7 @@ class Row(NamedTuple):
     place: str
 
     def to_text(self, titled: bool) -> str:
-        """Returns `title. text` where texts are `titled`, else the text alone."""
+        """Returns `title. text` if `titled`, otherwise the text alone."""
         return ". ".join(filter(None, (self.title, self.text))) if titled else self.text
 
 
@@ -127,26 +131,30 @@ def read_rows(
     rules: ReadingRules = ReadingRules(),
     report: ReadingReport | None = None,
 ) -> Iterator[Row]:
-    r"""Yields the rows of a file, of the form that its ending says, packed or not.
+    r"""Yields the rows of a labelled file, whose form depends on its ending. The file may be packed.
 
-    `.csv`: the class before or after the fields: a text, a title and a text, or a title and several texts (a question
-    and its answer). `.tsv`: a text and its class. `.json`, `.jsonl`, `.parquet`, `.arrow`: objects with `sentence` or
-    `text` (`Title: ...`, `Text: ...` where it has them) and `label`, as O-LoRA has it.
+    - `.csv`: The class is the first or the last column. The others are a text, a title and a text, or a title and
+      several texts (such as a question and its answer).
+    - `.tsv`: A text and its class.
+    - `.json`, `.jsonl`, `.parquet`, `.arrow`: Objects with `sentence` or `text`, and `label`, as in the files of
+      O-LoRA. The text may have the form `Title: ...`, `Text: ...`.
 
-    Signs that published files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was
-    broken. A user's own files keep their backslashes, unless `rules.escapes` is 'resolved'.
+    Escape sequences in published files, such as `\n`, `\"` and `\u00e9`, are replaced by their characters. AG News has
+    a backslash for each line break. Backslashes in a user's own files are preserved unless `rules.escapes` is
+    'resolved'.
 
     Args:
-      file: The file.
-      is_class: Tells the column of the class, by the first row. None for the first column of `.csv`, the last of
-        `.tsv`, or the one that a header calls `class` or `label`.
-      spaced: Whether backslashes stand for white space (AG News).
-      rules: Encoding of the file, its columns, and what may be skipped.
-      report: Counts rows that are skipped: those without text, and where all may be skipped broken ones. None to refuse
-        broken rows and take the others.
+      file: Path of the file.
+      is_class: Function that returns whether a field is a class, which finds the column of the class in the first row
+        of a published file. None for a user's own file: the column that a header names, otherwise the first column of
+        `.csv` and the last of `.tsv`.
+      spaced: Whether backslashes stand for white space, as in AG News.
+      rules: Encoding of the file, its columns, and rules for rows that may be skipped.
+      report: Report that counts skipped rows: those without text, and broken ones if these may be skipped. None to
+        refuse broken rows and yield all others.
 
     Raises:
-      ValueError: a file of another form, or a row that must not be skipped.
+      ValueError: A file of another form, or a row that must not be skipped.
     """
     form, is_published = record_format(file), is_class is not None
     plain = functools.partial(unescape, spaced=spaced) if is_published or rules.escapes == "resolved" else str.strip
@@ -181,6 +189,15 @@ def _read_table(
     plain: Callable[[str], str],
     rules: ReadingRules,
 ) -> Iterator[Row | UnreadableError]:
+    """Yields the rows of a table, or the error of a row with too few columns.
+
+    Args:
+      records: Rows of the table as lists of fields.
+      is_class: Function that finds the column of the class. None to use a header, or `usual`.
+      usual: Number of the column of the class if no header names it.
+      plain: Function that cleans a field.
+      rules: Names of the columns.
+    """
     place, text_places = None, None
     for record in records:
         row = record.value
@@ -207,10 +224,11 @@ def _read_table(
 
 
 def _columns_of(header: Sequence[str], where: str, rules: ReadingRules) -> tuple[int | None, list[int] | None]:
-    """Finds the columns that a first row names.
+    """Finds the columns of the class and of the text by the names in the first row of a table.
 
     Returns:
-      The column of the class, None if the row names none; and the columns of the text, None for all others.
+      Number of the column of the class (None if the row does not name one), and numbers of the columns of the text
+      (None for all other columns).
 
     Raises:
       ValueError: The first row does not have a column that the rules name.
@@ -238,6 +256,7 @@ def _columns_of(header: Sequence[str], where: str, rules: ReadingRules) -> tuple
 
 
 def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRules) -> Row | UnreadableError:
+    """Returns the row of a JSON object, or the error if it has no text or class."""
     value = record.value
     if isinstance(value, UnreadableError):
         return value
@@ -262,11 +281,11 @@ _SIGNS = {"n": "\n", "r": "\n", "t": "\t"}
 
 
 def unescape(text: str, spaced: bool) -> str:
-    """Puts escaped signs of a text back and strips white space around it.
+    """Replaces escape sequences of a text by their characters, and strips white space around the text.
 
     Args:
       text: Any text.
-      spaced: Whether backslashes stand for white space instead (AG News).
+      spaced: Whether backslashes stand for white space instead, as in AG News.
     """
     if spaced:
         return text.replace("\\", " ").strip()

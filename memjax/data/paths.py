@@ -1,4 +1,4 @@
-"""Files of a path: found, chosen by their content, read as text, and told from others by a fingerprint."""
+"""Finds the files of a path, selects those that are texts, reads them, and computes fingerprints of files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 
 
 def find_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Returns the files that a path means: itself, all below a folder (hidden ones excepted), or those of a glob.
+    """Lists the files of a path: the file itself, all files below a folder except hidden ones, or those of a glob.
 
     Raises:
-      ValueError: nothing is there.
+      ValueError: The path has no files.
     """
     if not str(path):
         raise ValueError("path: not given; give a file, a folder or a glob")
@@ -50,24 +50,34 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRules()) -> tuple[list[Path], str]:
-    """Returns the files of a path that are texts, by their first 64 kB, and the line about the others.
+    """Lists the files of a path that are texts. See `select_texts`.
+
+    Args:
+      path: File, folder or glob.
+      rules: Encoding of the files, and rules for files that may be skipped.
+
+    Returns:
+      The files, and a line about skipped files (empty if there are none).
 
     Raises:
-      ValueError: nothing is there, or files that must not be skipped.
+      ValueError: The path has no files, or files that must not be skipped.
     """
     return select_texts(path, find_files(path), rules)
 
 
 def select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
-    """Returns those of some files that are texts, by their first 64 kB, and the line about the others.
+    """Selects the files that are texts, by their first 64 KiB.
 
     Args:
       where: Path that messages name.
-      files: Files to choose from.
-      rules: Encoding of the files, and what may be skipped.
+      files: Files to select from.
+      rules: Encoding of the files, and rules for files that may be skipped.
+
+    Returns:
+      The files, and a line about skipped files (empty if there are none).
 
     Raises:
-      ValueError: Files that must not be skipped, or none that is a text.
+      ValueError: Files that must not be skipped, or no file that is a text.
     """
     is_alone = list(files) == [Path(str(where))]
     return _select_texts_once(str(where), files_with_facts(files), rules, is_alone)
@@ -77,11 +87,12 @@ def select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> t
 def _select_texts_once(
     where: str, facts: Sequence[tuple[Path, int, int]], rules: ReadingRules, is_alone: bool
 ) -> tuple[list[Path], str]:
-    """Selects as `select_texts` does, once for files of the same sizes and times: every split asks for them."""
+    """Selects the files that are texts, from files with their sizes and times. `is_alone`: `where` is a single file."""
+    # Cached, because every split needs the files.
     report, files = ReadingReport("files", where, rules), []
     for file, size, _ in facts:
         try:
-            # Where all may be skipped, what is broken behind the first bytes has to be known.
+            # If all broken files may be skipped, files are read completely, to find those broken after the beginning.
             with open_unpacked(file) as opened:
                 content = opened.read(-1 if rules.skip == "all" else HEAD_BYTES)
             check_text(content, file, rules.encoding)
@@ -95,22 +106,27 @@ def _select_texts_once(
 
 
 def packed_names(*names: str) -> list[str]:
-    """Returns names under which files may lie, as they are or packed in the usual forms, for messages."""
+    """Returns the names that files may have, unpacked or packed in the usual forms, for messages."""
     return [f"{name}{suffix}" for name in names for suffix in ("", *list(PACKINGS)[:2])]
 
 
 def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
-    """Returns the first of some files that is there, as it is or packed. None if none is."""
+    """Returns the path of the first of some files that exists in a folder, unpacked or packed. None if none exists."""
     files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKINGS))
     return next((file for file in files if file.is_file()), None)
 
 
 def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encoding: str = "utf-8") -> str:
-    """Returns the text of a file, unpacked where its content is packed.
+    """Reads the text of a file, which may be packed.
+
+    Args:
+      path: Path of the file.
+      allow_empty: Whether an empty file is read as an empty text. If False, it is an error.
+      encoding: Encoding of the text if it is not UTF-8.
 
     Raises:
-      ValueError: a missing or empty file, one of another encoding (with the byte, and an encoding that fits), or one
-        that is no text.
+      ValueError: A missing or empty file, one in another encoding (the message says where, and proposes an encoding),
+        or one that is not a text.
     """
     file = Path(path)
     if not file.is_file():
@@ -121,19 +137,19 @@ def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encodi
 
 
 def encoding_mark(rules: ReadingRules) -> str:
-    """Returns the part of a fingerprint that says how files are decoded. Empty for UTF-8."""
+    """Returns the part of a fingerprint that names the encoding of files. Empty for UTF-8."""
     encoding = check_encoding(rules.encoding)
     return "" if encoding == "utf-8" else f"-{encoding}"
 
 
 def file_fingerprint(files: Iterable[Path], root: Path) -> str:
-    """Returns a fingerprint of names and contents. A corpus that is touched or copied keeps it."""
+    """Returns a fingerprint of the names (relative to `root`) and contents of files, which copying does not change."""
     facts = ((file.relative_to(root).as_posix(), file_sha256(file)) for file in files)
     return "files-" + digest(part for item in facts for part in item)[:16]
 
 
 def digest(parts: Iterable[str]) -> str:
-    """Returns the SHA-256 of texts in hexadecimal digits. No text runs into the next."""
+    """Returns the SHA-256 of a sequence of texts in hexadecimal digits. The borders between texts are part of it."""
     result = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8", "surrogateescape")
@@ -142,5 +158,5 @@ def digest(parts: Iterable[str]) -> str:
 
 
 def is_hidden(file: Path, root: str | os.PathLike[str]) -> bool:
-    """Whether the name of a file, or of a folder between `root` and the file, begins with a dot."""
+    """Returns whether the name of a file, or of a folder between `root` and the file, begins with a dot."""
     return any(part.startswith(".") for part in file.relative_to(root).parts)

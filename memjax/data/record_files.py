@@ -1,4 +1,4 @@
-"""Texts of records: JSON lines and arrays, CSV, TSV, Parquet, Arrow, and folders of `datasets.save_to_disk`."""
+"""Opens the records of files as documents: JSON, CSV, TSV, Parquet, Arrow, and folders of `datasets.save_to_disk`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memjax.settings.reading_rules import ReadingRules, check_encoding
 __all__ = ["find_record_files", "json_lines", "read_record_files"]
 
 _Source = str | tuple[int, int]
-"""A text, or the begin and the size of its line in a file."""
+"""Text of a record, or the position and the size of its line in a file."""
 
 
 def json_lines(
@@ -32,20 +32,21 @@ def json_lines(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Reads records, one document each, named `file:row`.
+    """Opens the records of JSON, CSV, TSV, Parquet or Arrow files as documents, one per record, named `file:row`.
 
-    Plain JSON lines are read line by line where they lie. The texts of other files are kept in memory. Of a folder that
-    `datasets.save_to_disk` has written, the splits are those that it has. Files without records, and records without
-    text, are skipped.
+    The lines of unpacked JSON lines files are read when they are accessed. The texts of other files are kept in memory.
+    A folder written by `datasets.save_to_disk` has the splits that it was saved with. Files without records and records
+    without text are skipped.
 
     Args:
       path: File, folder or glob.
-      field: Key or column that holds the text, with dots for nested ones. See `memjax.data.records.record_text`.
-      split: 'train', 'validation', 'test', or None for everything. Chosen by a hash of the name, and inside of each
-        text where there are few.
-      validation: Share held out, in [0, 1].
-      test: Share held out, in [0, 1].
-      rules: Encoding of the files, and what may be skipped.
+      field: Name of the field or column with the text, with dots for nested ones. See
+        `memjax.data.records.record_text`.
+      split: 'train', 'validation' or 'test', by a hash of the name. If a split would have no record, each text is cut
+        into three parts instead. None for all records.
+      validation: Share in [0, 1] that is held out for validation.
+      test: Share in [0, 1] that is held out for the test.
+      rules: Encoding of the files, and rules for files and records that may be skipped.
 
     Raises:
       ValueError: A path that is missing or without records, a record that cannot be read or has no text under `field`,
@@ -77,10 +78,10 @@ def json_lines(
 
 
 def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Finds the files of a path; those that `datasets.save_to_disk` writes about its data are left out.
+    """Lists the files of a path, without the files of metadata that `datasets.save_to_disk` writes.
 
     Raises:
-      ValueError: Nothing is there.
+      ValueError: The path has no files.
     """
     files = find_files(path)
     saved = {file.parent for file in files if file.name == "dataset_info.json"}
@@ -90,21 +91,23 @@ def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_record_files(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> list[Path]:
-    """Finds the files of a path that have records with text. Arguments and errors are those of `json_lines`."""
+    """Lists the files of a path that have records with text. See `json_lines` for arguments and errors."""
     return _used_files(*_open_records(path, field, rules))
 
 
 def _open_records(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> tuple[list[Path], _Documents]:
+    """Returns the files of a path, and the places of the texts of their records."""
     files = find_record_files(path)
     return files, _find_documents(str(path), files_with_facts(files), field, rules, Path(path).is_file())
 
 
 def _used_files(files: Sequence[Path], documents: _Documents) -> list[Path]:
+    """Returns the files that have records with text."""
     return [files[number] for number in sorted({number for number, _, _ in documents.places})]
 
 
 def _select_published(texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool) -> Texts:
-    """Selects a split by the folders of the texts; one without a folder is held out of train."""
+    """Selects a split by the folders of the texts. A split without a folder is held out of the training split."""
     if split is None:
         return texts
     folders = [name.split("/")[0] for name in texts.names]
@@ -118,11 +121,11 @@ def _select_published(texts: Texts, split: str | None, *, validation: float, tes
 
 
 class _Documents(NamedTuple):
-    """Places of the texts of records.
+    """The places of the texts of all records in some files.
 
     Attributes:
-      places: Number of the file, number of the record in it, and its text or the place of its line.
-      note: Line about what was skipped.
+      places: Number of the file, number of the record in it, and its text or the place of its line, for each record.
+      note: Line about skipped files and records. Empty if there are none.
     """
 
     places: list[tuple[int, int, _Source]]
@@ -134,6 +137,15 @@ class _Documents(NamedTuple):
 def _find_documents(
     where: str, facts: Sequence[tuple[Path, int, int]], field: str, rules: ReadingRules, is_alone: bool
 ) -> _Documents:
+    """Reads all records once to find those with text.
+
+    Args:
+      where: Path that messages name.
+      facts: Files with their sizes and times.
+      field: Name of the field with the text.
+      rules: Encoding of the files, and rules for files and records that may be skipped.
+      is_alone: Whether the path is a single file.
+    """
     of_files, of_rows = ReadingReport("files", where, rules), ReadingReport("rows", where, rules)
     places: list[tuple[int, int, _Source]] = []
     for number, (file, size, _) in enumerate(facts):
@@ -159,7 +171,7 @@ def _find_documents(
 def _read_sources(
     file: Path, field: str, encoding: str, is_alone: bool
 ) -> Iterator[tuple[Record, _Source | UnreadableError]]:
-    """Yields the records of a file, each with its text or the place of its line, or with the reason why it has none."""
+    """Yields the records of a file, each with its text, the place of its line, or the error if it has no text."""
     form = _form_of(file, is_alone)
     if form == "json" and check_encoding(encoding) == "utf-8" and _has_plain_lines(file):
         for record, place in _plain_lines(file):
@@ -178,7 +190,7 @@ def _read_sources(
 
 
 def _with_names(record: Record, header: Sequence[str], field: str) -> Record:
-    """Returns a row of a table with the names of its columns."""
+    """Returns a row of a table as a mapping from the names of its columns, or an error if it has other columns."""
     if header.index(field) < len(record.value) <= len(header):
         return record._replace(value=dict(zip(header, record.value, strict=False)))
     message = f"path: {record.place} has {len(record.value)} fields, the header {len(header)}; mend the row"
@@ -186,6 +198,7 @@ def _with_names(record: Record, header: Sequence[str], field: str) -> Record:
 
 
 def _text_of(record: Record, field: str) -> str | UnreadableError:
+    """Returns the text of a record, or the error if it has none."""
     try:
         return record_text(record.value, field, record.place)
     except UnreadableError as reason:
@@ -193,10 +206,10 @@ def _text_of(record: Record, field: str) -> str | UnreadableError:
 
 
 def _form_of(file: Path, is_alone: bool) -> str:
-    """Returns the form of the records of a file; a file of another ending has JSON lines, or none.
+    """Returns the format of the records of a file. A file with another ending is read as JSON lines.
 
     Raises:
-      UnreadableError: A file of another ending, found in a folder, whose first line is no JSON object.
+      UnreadableError: A file with another ending in a folder, whose first line is not a JSON object.
     """
     form = record_format(file)
     if form or is_alone:
@@ -209,7 +222,7 @@ def _form_of(file: Path, is_alone: bool) -> str:
 
 
 def _has_plain_lines(file: Path) -> bool:
-    """Whether a file has two JSON objects in lines, or more, which need not be kept in memory."""
+    """Returns whether an unpacked file consists of at least two JSON lines, which need not be kept in memory."""
     if packing_of(file):
         return False
     with open(file, "rb") as lines:
@@ -220,7 +233,7 @@ def _has_plain_lines(file: Path) -> bool:
 
 
 def _plain_lines(file: Path) -> Iterator[tuple[Record, tuple[int, int]]]:
-    """Yields the records of JSON lines, each with the begin and the size of its line."""
+    """Yields the records of a file of JSON lines, each with the position and the size of its line."""
     offset = 0
     with open(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):

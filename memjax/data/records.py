@@ -1,4 +1,4 @@
-"""Records of files: rows of CSV, TSV, JSON, Parquet and Arrow, and the text of a record.
+"""Reads records from files (rows of CSV, TSV, JSON, Parquet and Arrow), and finds the text of a record.
 
 report = ReadingReport("rows", "reviews.csv.gz", ReadingRules(encoding="cp1252"))
 for record in report.select(read_records("reviews.csv.gz", "cp1252")):
@@ -56,9 +56,9 @@ _RECORD_ENDINGS = {
 
 
 def record_format(path: str | os.PathLike[str]) -> str:
-    """Returns which records a file has: 'json', 'csv', 'tsv', 'parquet', 'arrow', or '' for a file without records.
+    """Returns the format of the records of a file: 'json', 'csv', 'tsv', 'parquet', 'arrow', or '' without records.
 
-    Parquet and Arrow are told by their first bytes, the others by the ending of the unpacked name.
+    Parquet and Arrow are recognised by their first bytes, the other formats by the ending of the unpacked name.
     """
     with open(path, "rb") as file:
         start = file.read(8)
@@ -79,13 +79,13 @@ def record_format(path: str | os.PathLike[str]) -> str:
 def read_records(
     path: str | os.PathLike[str], encoding: str = "utf-8", *, delimiter: str = "", form: str = ""
 ) -> Iterator[Record]:
-    """Yields the records of a file: rows of CSV and TSV as lists of fields, of JSON, Parquet and Arrow as they are.
+    """Yields the records of a file: rows of CSV and TSV as lists of fields, other records as JSON values.
 
     Args:
-      path: File, packed or not.
-      encoding: Encoding of a file that is not UTF-8.
-      delimiter: Character between the fields of a table. Empty to find out.
-      form: One of the results of `record_format`. Empty to find out.
+      path: Path of the file, which may be packed.
+      encoding: Encoding of the text if it is not UTF-8.
+      delimiter: Character between the fields of a table. Empty to detect it.
+      form: Format of the records, a result of `record_format`. Empty to detect it.
 
     Raises:
       UnreadableError: The file as a whole cannot be read. A record that cannot be read is an `UnreadableError` as its
@@ -105,7 +105,7 @@ def read_records(
 
 
 _CONTAINERS = ("data", "rows", "examples", "records", "documents", "items")
-"""keys of an object that may hold all records"""
+"""Keys under which a JSON object may contain the list of all records."""
 
 
 def read_json(text: str, name: object) -> Iterator[Record]:
@@ -128,6 +128,7 @@ def read_json(text: str, name: object) -> Iterator[Record]:
 
 
 def _json_array(text: str, name: object) -> list[Any]:
+    """Parses a JSON array, or lines that are arrays."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -139,7 +140,7 @@ def _json_array(text: str, name: object) -> list[Any]:
 
 
 def _object_of_lines(text: str) -> dict[str, Any] | None:
-    """Returns the one object that a text of several lines is, None for anything else."""
+    """Parses a text that is a single JSON object. None for JSON lines and anything else."""
     if not text.lstrip().startswith("{"):
         return None
     first = text.lstrip().split("\n", 1)[0]
@@ -153,7 +154,7 @@ def _object_of_lines(text: str) -> dict[str, Any] | None:
 
 
 def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Record]:
-    """Yields a record for every line that is not blank."""
+    """Yields a record for every line that is not blank. Its value is an `UnreadableError` if the line is not JSON."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{name}, row {number}"
@@ -161,7 +162,7 @@ def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Re
 
 
 def parse_json(line: str | bytes, place: str) -> Any:
-    """Returns a JSON value, or the `UnreadableError` that says why it is none."""
+    """Parses a JSON value, and returns an `UnreadableError` if the line is not JSON. `place` names it in the error."""
     try:
         return json.loads(decode_bytes(line, place) if isinstance(line, bytes) else line)
     except UnreadableError as error:
@@ -172,19 +173,20 @@ def parse_json(line: str | bytes, place: str) -> Any:
 
 
 def read_table(text: str, name: object, *, delimiter: str = "", has_quotes: bool | None = None) -> Iterator[Record]:
-    r"""Yields the rows of CSV or TSV as lists of fields; blank lines are left out.
+    r"""Yields the rows of CSV or TSV as lists of fields. Blank lines are left out.
 
-    Quotes, delimiters and line ends inside of quotes, `\r\n` and `\r` are understood. Tables with tabs are read
-    without quotes unless their quotes are those of a table.
+    Fields may be quoted and then contain delimiters and line ends. Lines may end in `\r\n` or `\r`. In tables with
+    tabs, quotes are part of the text unless they clearly enclose fields.
 
     Args:
       text: Content of the file.
-      name: Name of the file in errors.
-      delimiter: Character between fields. Empty to choose the one of `, ; tab |` that cuts most rows alike.
-      has_quotes: Whether quotes hold fields. None to find out.
+      name: Name of the file in error messages.
+      delimiter: Character between fields. Empty to choose the one of `, ; tab |` that gives most rows the same number
+        of fields.
+      has_quotes: Whether quotes enclose fields. None to detect it.
 
     Raises:
-      UnreadableError: A quote that is never closed. The error names the row where it opens.
+      UnreadableError: A quote that is never closed. The error names the row in which it opens.
 
     Example:
       >>> [row.value for row in read_table('a;"b;\n1,5"\r\nc;d', "table")]
@@ -226,7 +228,7 @@ class _CountedLines:
 
 
 def _is_open(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether a row ends inside of quotes."""
+    """Returns whether a row ends inside quotes."""
     try:
         list(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error as error:
@@ -235,14 +237,14 @@ def _is_open(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def _sample_rows(text: str, delimiter: str, **options: Any) -> list[list[str]]:
-    """Returns the first rows of a table; a field over many lines is left to the reader."""
+    """Returns the first rows of a table, as far as they are complete in the first 256 KiB."""
     reader = csv.reader(io.StringIO(text[: 1 << 18], newline=""), delimiter=delimiter, **options)
     rows = [row for row in itertools.islice(reader, 200) if row]
     return rows[:-1] if len(text) > 1 << 18 else rows
 
 
 def _delimiter_of(text: str) -> str:
-    """Returns the delimiter by which most rows have as many fields, two or more, else the comma."""
+    """Returns the delimiter that gives most rows the same number of fields, at least two. The comma if none does."""
     best, most = ",", 0.0
     for delimiter in ",;\t|":
         widths = [len(row) for row in _sample_rows(text, delimiter)]
@@ -253,7 +255,7 @@ def _delimiter_of(text: str) -> str:
 
 
 def _has_table_quotes(text: str) -> bool:
-    """Whether the quotes of a table with tabs hold its fields, and are not part of the texts."""
+    """Returns whether the quotes of a table with tabs enclose its fields and are not part of the texts."""
     if '"' not in text:
         return False
     try:
@@ -296,10 +298,10 @@ def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
 
 
 def field_of(value: Any, field: str) -> Any:
-    """Returns what stands under a key of a record; dots lead into nested records, numbers into lists.
+    """Returns the value of a field of a record. Dots in the name lead into nested records, numbers into lists.
 
     Raises:
-      KeyError: Nothing is there.
+      KeyError: The record has no such field.
 
     Example:
       >>> field_of({"a": {"b": [1, "two"]}}, "a.b.1"), field_of({"a.b": 3}, "a.b")
@@ -316,11 +318,11 @@ def field_of(value: Any, field: str) -> Any:
 
 
 def first_field(value: Any, fields: Sequence[str]) -> Any:
-    """Returns what stands under the first of some keys that a record has, None where it has none of them.
+    """Returns the value of the first of some fields that a record has. None if it has none of them.
 
     Args:
       value: Any JSON value.
-      fields: Keys, with dots for nested records.
+      fields: Names of fields, with dots for nested records.
     """
     for field in fields:
         with contextlib.suppress(KeyError):
@@ -331,16 +333,17 @@ def first_field(value: Any, fields: Sequence[str]) -> Any:
 def record_text(value: Any, field: str, place: str) -> str:
     r"""Returns the text of a record.
 
-    A record that is a text is its own text. A chat is written out message by message, and a list of texts line by line.
-    Where `field` is 'text' and a record has none, `messages`, `conversations`, or `prompt` and `completion` are taken.
+    A record that is a string is its own text. A chat is written message by message, and a list of texts line by line.
+    If `field` is 'text' and a record has no such field, `messages`, `conversations`, or `prompt` and `completion` are
+    used.
 
     Args:
       value: JSON value, or fields by the names of their columns.
-      field: Key, with dots for nested records.
-      place: Name of the record in errors.
+      field: Name of the field with the text, with dots for nested records.
+      place: Name of the record in error messages.
 
     Raises:
-      UnreadableError: The record is empty or null, or has no text there.
+      UnreadableError: The record is empty or null, or has no text in the field.
 
     Example:
       >>> record_text({"messages": [{"role": "user", "content": "Hi"}]}, "text", "row 1")
@@ -358,7 +361,7 @@ def record_text(value: Any, field: str, place: str) -> str:
         entry = _chat_of(dict(value)) if field == "text" else ...
     if entry is None or (isinstance(entry, str | list | Mapping) and not entry):
         raise lack_of_text(place, "null" if entry is None else "empty")
-    text = _written_out(entry) if isinstance(value, Mapping) else None
+    text = _write_out(entry) if isinstance(value, Mapping) else None
     if text is None:
         has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
         advice = "name the field that holds the text"
@@ -371,26 +374,26 @@ def record_text(value: Any, field: str, place: str) -> str:
 
 
 def lack_of_text(place: str, reason: str) -> UnreadableError:
-    """Returns the error for a record without text, which may be skipped; `reason` is 'empty' or 'null'."""
+    """Returns the error for a record without text, which may be skipped. `reason` is 'empty' or 'null'."""
     return UnreadableError(f"path: {place} is {reason}; remove it", reason, is_broken=False)
 
 
 def _chat_of(value: Mapping[str, Any]) -> Any:
-    """Returns the messages of a record, or its prompt and completion as one text."""
+    """Returns the messages of a record, or its prompt and completion as one text. `...` if it has neither."""
     for name in ("messages", "conversations"):
         if isinstance(value.get(name), list):
             return value[name]
     parts = [value.get(name) for name in ("prompt", "completion")]
     if not all(isinstance(part, str | list) for part in parts):
         return ...
-    prompt, completion = (_written_out(part) for part in parts)
+    prompt, completion = (_write_out(part) for part in parts)
     if prompt is None or completion is None:
         return ...
     return prompt + ("" if prompt[-1:].isspace() or completion[:1].isspace() else "\n") + completion
 
 
-def _written_out(entry: Any) -> str | None:
-    """Returns a text, the lines of a list of texts, or the messages of a chat; None for anything else."""
+def _write_out(entry: Any) -> str | None:
+    """Writes a string, a list of strings or the messages of a chat as one text. None for anything else."""
     if isinstance(entry, str):
         return entry
     if not isinstance(entry, list):

@@ -1,4 +1,4 @@
-"""SentencePiece models, trained as `memjax.data.tokenizers.train_sentencepiece` needs them."""
+"""Trains lossless SentencePiece models for `memjax.data.tokenizers.train_sentencepiece`."""
 
 import io
 import re
@@ -8,15 +8,15 @@ from typing import Any
 __all__ = ["SPACE", "UNKNOWN", "fit_sentencepiece"]
 
 SPACE = "\u2581"  # SentencePiece writes a space as this character.
-UNKNOWN = 3  # Id of what no piece of a model that is trained here stands for.
+UNKNOWN = 3  # Id of unknown pieces in the models that are trained here.
 
 
 def fit_sentencepiece(sentences: Sequence[str], vocab_size: int, model_type: str) -> bytes:
-    """Trains a model without normalisation, with byte pieces and a piece for the space.
+    """Trains a SentencePiece model without normalisation, with byte pieces and a piece for the space.
 
     Args:
       sentences: Texts to train on, each of at most 1 MiB.
-      vocab_size: Number of ids. A text with fewer pieces gets a smaller vocabulary.
+      vocab_size: Number of ids. Texts with fewer pieces give a smaller vocabulary.
       model_type: `bpe` or `unigram`.
 
     Returns:
@@ -29,13 +29,13 @@ def fit_sentencepiece(sentences: Sequence[str], vocab_size: int, model_type: str
 
     model = _fit(sentences, vocab_size, model_type)
     if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(SPACE) == UNKNOWN:
-        # Of a text without spaces one would be spelled as the sign that stands for it.
+        # A model trained on text without spaces would write a space as the character that stands for it.
         model = _fit(sentences, vocab_size, model_type, required_chars=SPACE)
     return model
 
 
 def _fit(sentences: Sequence[str], vocab_size: int, model_type: str, **options: Any) -> bytes:
-    """Trains a model, with fewer pieces where the text does not have so many."""
+    """Trains a model, with a smaller vocabulary if the text has too few pieces."""
     import sentencepiece
 
     model = io.BytesIO()
