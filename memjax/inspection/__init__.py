@@ -1,4 +1,4 @@
-"""What a trained model does: slots in use, maps of attention and of memories, errors of compressed signals."""
+"""Looks inside trained models: use of slots, attention maps, contents of memories, and errors of compressed signals."""
 
 from memjax.inspection.attention_ages import *
 from memjax.inspection.attention_maps import *

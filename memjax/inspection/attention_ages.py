@@ -1,4 +1,4 @@
-"""How old the tokens are that a model attends to, as arrays.
+"""Measures how far back a model attends: its attention by the age of the tokens that it reads, as arrays.
 
 Rae et al. 2019 show the mean attention over compressed memory, memory and sequence (https://arxiv.org/abs/1911.05507).
 """
@@ -27,21 +27,21 @@ NAMES = {
     COMPRESSED: "compressed",
     RETRIEVED: "retrieved",
 }
-"""where a key is from -> in words"""
+"""Source of a key -> its description."""
 MEMORIES = (SHORT, COMPRESSED, RETRIEVED)
-"""those that hold tokens of segments before"""
+"""Sources of keys that hold tokens of earlier segments."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionAges:
-    """Mean attention of a token on what was read so many tokens before it.
+    """Mean attention of a token on earlier tokens, by their age and by the memory that they are read from.
 
     Attributes:
-      layers: 0-based: axis 0 of `mass`.
-      mass: `[layers, sources, ages]`, by where a key is from (`memjax.memory.projections.ROW` to `RETRIEVED`) and by
-        its age in tokens, mean over heads and tokens. What a compressed slot gets is spread evenly over its tokens.
-        Learned rows have the age 0.
-      tokens: that attended, summed over rows.
+      layers: Numbers of the layers, from 0, along axis 0 of `mass`.
+      mass: Attention by source of the key (`memjax.memory.projections.ROW` to `RETRIEVED`) and by its age in tokens,
+        mean over heads and tokens, `[layers, sources, ages]`. The attention on a compressed slot is spread evenly over
+        the tokens that it stands for. Learned rows have the age 0.
+      tokens: Number of tokens that attended, summed over rows.
     """
 
     layers: tuple[int, ...]
@@ -49,19 +49,19 @@ class AttentionAges:
     tokens: int
 
     def by_source(self) -> Float[np.ndarray, "layers sources"]:
-        """What each source gets, whatever its age."""
+        """Returns the attention on each source, summed over ages."""
         return self.mass.sum(axis=2)
 
     def memory_share(self) -> Float[np.ndarray, " layers"]:
-        """What all memories of segments before get."""
+        """Returns the attention on all memories of earlier segments together."""
         return self.by_source()[:, list(MEMORIES)].sum(axis=1)
 
     def binned(self, edges: Sequence[int], sources: Sequence[int] = MEMORIES) -> Float[np.ndarray, "layers bins"]:
-        """Attention on ages from each edge up to the next one, which is left out.
+        """Sums the attention over ranges of ages, each from one edge up to but without the next.
 
         Args:
-          edges: ascending ages.
-          sources: that count.
+          edges: Ages in ascending order, one more than the ranges.
+          sources: Sources of keys that are included.
 
         Example:
           >>> mass = np.zeros((1, 5, 4))
@@ -77,17 +77,18 @@ class AttentionAges:
 def attention_by_age(
     model: Model, variables: Mapping[str, Any], segments: Sequence[Batch], *, skip: int = 0
 ) -> AttentionAges:
-    """The attention of a model over consecutive segments, by the age of what it reads.
+    """Measures the attention of a model over consecutive segments, by the age of the tokens that it reads.
 
     Args:
-      model: a language model whose layers all can be tracked (`LayerMemory.tracked`) and know how old their keys are.
-      variables: of the model.
-      segments: consecutive, read in evaluation mode from an empty memory.
-      skip: segments that are read and not counted, while memories fill.
+      model: Language model whose layers can all record their attention (`LayerMemory.tracked`) and the ages of their
+        keys.
+      variables: Variables of the model.
+      segments: Consecutive segments. They are read in evaluation mode, from an empty memory.
+      skip: Number of leading segments that fill the memory and are not counted.
 
     Raises:
-      ValueError: a model without layers, layers that cannot be tracked or do not know how old their keys are, or
-        nothing left to count.
+      ValueError: The model has no layers, a layer cannot record its attention or the ages of its keys, or `skip` leaves
+        no tokens to count.
     """
     sums: dict[int, np.ndarray] = {}
     tokens = 0
@@ -98,27 +99,27 @@ def attention_by_age(
         for layer, arrays in layers.items():
             if AGES not in arrays:
                 raise Absent(f"attention by age: given a layer {layer} without ages of its keys, allowed: with them")
-            found = _mass(arrays, np.asarray(batch.mask))
-            sums[layer] = _added(sums[layer], found) if layer in sums else found
+            attention_mass = _sum_by_source_and_age(arrays, np.asarray(batch.mask))
+            sums[layer] = _add_padded(sums[layer], attention_mass) if layer in sums else attention_mass
     if not tokens:
         raise ValueError(f"skip: given {skip} of {len(segments)} segments, allowed: fewer, with real tokens after them")
     used = 1 + max(int(np.flatnonzero(total.any(axis=0)).max(initial=0)) for total in sums.values())
-    mass = np.stack([_added(total, np.zeros((len(NAMES), used)))[:, :used] for total in sums.values()])
+    mass = np.stack([_add_padded(total, np.zeros((len(NAMES), used)))[:, :used] for total in sums.values()])
     return AttentionAges(tuple(sums), mass / tokens, tokens)
 
 
 def read_tracked(
     model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]
 ) -> Iterator[tuple[Batch, dict[int, dict[str, np.ndarray]]]]:
-    """Reads consecutive segments from an empty memory with layers that track their attention.
+    """Reads consecutive segments from an empty memory and records the attention of every layer.
 
     Args:
-      model: a language model.
-      variables: of the model.
-      segments: consecutive.
+      model: Language model.
+      variables: Variables of the model.
+      segments: Consecutive segments.
 
     Yields:
-      Each segment, and layer -> name -> array of `Aux.arrays`.
+      Each segment, and for each layer number the recorded arrays by name (`Aux.arrays`).
     """
     tracking = tracked(model)
     stack = tracking.stack
@@ -131,16 +132,16 @@ def read_tracked(
     state = tracking.init_state(len(segments[0].mask)) if segments else None
     for batch in segments:
         state, aux = read(variables, state, batch)
-        found = {}
+        layers = {}
         for layer in range(stack.first, len(stack.layers)):
             prefix = f"layer_{layer:02d}/"
-            own = {name.removeprefix(prefix): leaf for name, leaf in aux.arrays.items() if name.startswith(prefix)}
-            found[layer] = {name: np.asarray(leaf) for name, leaf in own.items()}
-        yield batch, found
+            arrays = {name.removeprefix(prefix): leaf for name, leaf in aux.arrays.items() if name.startswith(prefix)}
+            layers[layer] = {name: np.asarray(leaf) for name, leaf in arrays.items()}
+        yield batch, layers
 
 
-def _mass(arrays: Mapping[str, np.ndarray], mask: np.ndarray) -> Float[np.ndarray, "sources ages"]:
-    """What sources and ages get of one segment, summed over tokens and averaged over heads."""
+def _sum_by_source_and_age(arrays: Mapping[str, np.ndarray], mask: np.ndarray) -> Float[np.ndarray, "sources ages"]:
+    """Sums the attention of one segment over tokens by source and age, averaged over heads."""
     length = mask.shape[1]
     weights = arrays[WEIGHTS][:, :, -length:].astype(np.float64)  # without queries of learned rows
     ages = np.broadcast_to(arrays[AGES], weights.shape)
@@ -156,8 +157,8 @@ def _mass(arrays: Mapping[str, np.ndarray], mask: np.ndarray) -> Float[np.ndarra
     return total
 
 
-def _added(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The sum of two `[sources, ages]`, the shorter one with zeros behind it."""
-    wide = max(first.shape[1], second.shape[1])
-    first, second = (np.pad(one, [(0, 0), (0, wide - one.shape[1])]) for one in (first, second))
+def _add_padded(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Adds two arrays `[sources, ages]` after padding the shorter one with zeros."""
+    num_ages = max(first.shape[1], second.shape[1])
+    first, second = (np.pad(mass, [(0, 0), (0, num_ages - mass.shape[1])]) for mass in (first, second))
     return first + second

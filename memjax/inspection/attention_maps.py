@@ -1,4 +1,4 @@
-"""What the heads of a model read, as arrays."""
+"""Records the attention weights of all heads of a model, as arrays."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,11 +19,12 @@ __all__ = ["AttentionMaps", "attention_maps"]
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """Attention of every layer and head over one segment, whose documents begin in it.
+    """Attention weights of every layer and head over one segment, read from an empty memory.
 
     Attributes:
-      weights: those of the keys that a query may read sum to 1.
-      seen: the query is a real token and may read the key.
+      weights: Attention weights `[layers, batch, heads, queries, keys]`. The weights of the keys that a query may read
+        sum to 1.
+      seen: Whether the query is a real token and may read the key, `[batch, queries, keys]`.
     """
 
     weights: Float[np.ndarray, "layers batch heads queries keys"]
@@ -31,16 +32,16 @@ class AttentionMaps:
 
 
 def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> AttentionMaps:
-    """The attention of a model over rows of text, in evaluation mode and from an empty memory.
+    """Records the attention of a model over rows of text, in evaluation mode and from an empty memory.
 
     Args:
-      model: a language model or a text encoder, whose layers all have attention of one kind that can be tracked
-        (`LayerMemory.tracked`), such as that of GPT-2 and of BERT.
-      variables: of the model.
-      rows: of text, one segment.
+      model: Language model or text encoder. All its layers must have one kind of attention that can be recorded
+        (`LayerMemory.tracked`), as in GPT-2 and BERT.
+      variables: Variables of the model.
+      rows: Batch of one segment of text.
 
     Raises:
-      ValueError: a model without layers, or layers whose attention cannot be tracked or is of several shapes.
+      ValueError: The model has no layers, or its layers cannot record their attention, or the shapes differ.
     """
     tracking = tracked(model)
 
@@ -61,10 +62,13 @@ def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> A
 
 
 def tracked(model: Model) -> Any:
-    """The model whose layers also give the weights of their attention; it takes the variables of `model`.
+    """Returns a copy of a model whose layers record their attention weights. It takes the variables of `model`.
+
+    Args:
+      model: Model with a stack of layers.
 
     Raises:
-      Absent: a model without layers, or a layer whose attention cannot be tracked.
+      Absent: The model has no layers, or the attention of a layer cannot be recorded.
     """
     if not model.has_stack:
         raise Absent(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")

@@ -1,7 +1,7 @@
-"""Figures that say whether a memory is alive: what each means, and where it lies in a model that can use its memory.
+"""Metrics that show whether a memory works: their meanings, and their usual range in a working memory.
 
-A memory reports them as metrics of every segment, named `memory/figure`; a stack of layers puts `layer_<index>/` before
-each. They are in every line of `metrics.jsonl`, and `memjax eval` prints them.
+A memory reports them for every segment under names such as `transformer_xl/memory_share`. A stack of layers puts
+`layer_<index>/` before each name. They are in every line of `metrics.jsonl`, and `memjax eval` prints them.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ __all__ = ["FIGURES", "Figure", "Found", "find_figures"]
 
 
 class Figure(NamedTuple):
-    """What one metric says of a memory.
+    """A metric of a memory, with its meaning and its usual range.
 
     Attributes:
-      meaning: in a line.
-      low: least value of a memory that is alive, after six segments with the initial parameters.
-      high: largest such value.
+      meaning: One line that says what the metric measures.
+      low: Smallest usual value of a working memory after six segments, with initial parameters.
+      high: Largest usual value of a working memory after six segments, with initial parameters.
     """
 
     meaning: str
@@ -25,13 +25,13 @@ class Figure(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A figure of one model.
+    """The value of a memory metric in one model, summarized over the layers that report it.
 
     Attributes:
-      mean: over the layers that report it.
-      least: of one layer.
-      most: of one layer.
-      layers: that report it.
+      mean: Mean over the layers.
+      least: Smallest value of a layer.
+      most: Largest value of a layer.
+      layers: Number of layers that report the metric.
     """
 
     mean: float
@@ -66,23 +66,23 @@ FIGURES = {
     "product_key/used": Figure("slots touched, a share of those that so many lookups could touch", 0.2, 1.0),
     "product_key/divergence": Figure("of the use of slots from an even one, in nats over log slots", 0.0, 0.2),
 }
-"""metric, without the layer -> what it says"""
+"""Name of a memory metric, without its layer -> its meaning and usual range."""
 
 
 def find_figures(metrics: Mapping[str, float]) -> dict[str, Found]:
-    """The figures among the metrics of a model, over its layers, in the order of `FIGURES`.
+    """Selects the memory metrics of a model and summarizes them over layers, in the order of `FIGURES`.
 
     Args:
-      metrics: name -> mean, as in `EvaluationResult.metrics`.
+      metrics: Name of a metric -> its mean, as in `EvaluationResult.metrics`.
 
     Example:
       >>> share = "transformer_xl/memory_share"
       >>> find_figures({f"layer_00/{share}": 0.25, f"layer_01/{share}": 0.75})[share]
       Found(mean=0.5, least=0.25, most=0.75, layers=2)
     """
-    found = {}
+    summaries = {}
     for figure in FIGURES:
         values = [value for name, value in metrics.items() if name == figure or name.endswith(f"/{figure}")]
         if values:
-            found[figure] = Found(sum(values) / len(values), min(values), max(values), len(values))
-    return found
+            summaries[figure] = Found(sum(values) / len(values), min(values), max(values), len(values))
+    return summaries

@@ -1,4 +1,4 @@
-"""How far the learned gates of memories are open, as arrays.
+"""Reads how far the learned gates of memories are open, as arrays.
 
 Wu et al. 2022 (https://arxiv.org/abs/2203.08913) learn a gate for each head of a memory layer, Yogatama et al. 2021
 (https://arxiv.org/abs/2102.02557) compute one for every token, Peng et al. 2021 (https://arxiv.org/abs/2103.02143) one
@@ -29,12 +29,12 @@ TAP = "attention_input_normed"
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """Those of one memory.
+    """Gate values of one memory.
 
     Attributes:
-      gated: what they let through, in words.
-      values: `[batch, length, gates]` from 0 to 1, over all segments; of a gate that is the same everywhere `[1, 1,
-        gates]`.
+      gated: Name of what the gates let through, such as "the long memory".
+      values: Gate values from 0 to 1 for all tokens of all segments, `[batch, length, gates]`. `[1, 1, gates]` if the
+        gates do not depend on the token.
     """
 
     gated: str
@@ -42,23 +42,23 @@ class Gates:
 
     @property
     def by_token(self) -> bool:
-        """Whether the tokens have gates of their own."""
+        """Whether every token has its own gate values."""
         return self.values.shape[1] > 1
 
     def mean(self, counted: Bool[np.ndarray, "batch length"]) -> Float[np.ndarray, " gates"]:
-        """Of every gate, over the tokens that count."""
+        """Returns the mean of every gate over the tokens for which `counted` is true."""
         return np.broadcast_to(self.values, (*counted.shape, self.values.shape[-1]))[counted].mean(axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class GateMap:
-    """The gates of a model over consecutive segments.
+    """Gate values of all memories of a model over consecutive segments.
 
     Attributes:
-      layers: layer, 0-based -> its gates.
-      output: those of the memory at the output site, or None.
-      tokens: int `[batch, length]`, that were read.
-      counted: bool `[batch, length]`, which of them are real.
+      layers: Number of a layer, from 0 -> the gates of its memory.
+      output: Gates of the memory at the model's output. None for a model without a gated output memory.
+      tokens: Ids of the tokens that were read, int `[batch, length]`.
+      counted: Whether each token is real and not padding, bool `[batch, length]`.
     """
 
     layers: Mapping[int, Gates]
@@ -68,8 +68,15 @@ class GateMap:
 
 
 def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
-    """The memories of a model with a gate: by layer, 0-based, and the one at the output site or None."""
-    if not model.stores_keys:  # its inner tensors cannot be asked for
+    """Finds the memories of a model that have a gate.
+
+    Args:
+      model: Model to search.
+
+    Returns:
+      The memories in layers, by the number of their layer from 0, and the gated memory at the output, or None.
+    """
+    if not model.stores_keys:  # the model does not expose its inner tensors
         return {}, None
     layers: Any = model.stack.layers if model.has_stack else ()
     last: Any = model.output_memory if model.mixes else None
@@ -78,15 +85,15 @@ def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
 
 
 def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> GateMap:
-    """Reads consecutive segments from an empty memory and keeps how far the gates are open.
+    """Reads consecutive segments from an empty memory and returns the gate values of every token.
 
     Args:
-      model: a language model, some of whose memories have a gate (`Memory.gated`).
-      variables: of the model.
-      segments: consecutive.
+      model: Language model with a gate in at least one memory (`Memory.gated`).
+      variables: Variables of the model.
+      segments: Consecutive segments.
 
     Raises:
-      Absent: there is no gate.
+      Absent: No memory of the model has a gate.
     """
     gated, last = gated_memories(model)
     if not gated and last is None:
@@ -97,30 +104,31 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     read = jax.jit(
         lambda variables, state, batch: read_segment(tapped, variables, state, batch, deterministic=True)[1:]
     )
-    inner, own, state = [], regroup(variables, model, tapped), tapped.init_state(len(segments[0].mask))  # type: ignore[type-var]
+    regrouped = regroup(variables, model, tapped)
+    inner, state = [], tapped.init_state(len(segments[0].mask))  # type: ignore[type-var]
     for batch in segments:
-        state, aux = read(own, state, batch)
+        state, aux = read(regrouped, state, batch)
         inner.append({name: aux.arrays[name] for name in names})
-    hidden = {name: jnp.concatenate([one[name] for one in inner], axis=1) for name in names}
+    hidden = {name: jnp.concatenate([arrays[name] for arrays in inner], axis=1) for name in names}
 
-    split = {name: split_collection(one, model.groups()) for name, one in variables.items()}
-    part = lambda *path: {name: _at(one, path) for name, one in split.items() if _at(one, path)}
-    found = {}
+    split = {name: split_collection(collection, model.groups()) for name, collection in variables.items()}
+    part = lambda *path: {name: _get_path(tree, path) for name, tree in split.items() if _get_path(tree, path)}
+    gates_of_layers = {}
     for index, name in zip(gated, names, strict=False):
         memory = gated[index]
         values = memory.apply(part("stack", f"layer_{index:02d}", "attention"), hidden[name], method="gates")
-        found[index] = Gates(memory.gated, np.asarray(values))
+        gates_of_layers[index] = Gates(memory.gated, np.asarray(values))
     of_output = None
     if last is not None:
         of_output = Gates(last.gated, np.asarray(last.apply(part("output_memory"), hidden[OUTPUT], method="gates")))
     joined = [
-        np.concatenate([np.asarray(getattr(one, name)) for one in segments], axis=1) for name in ("inputs", "mask")
+        np.concatenate([np.asarray(getattr(batch, name)) for batch in segments], axis=1) for name in ("inputs", "mask")
     ]
-    return GateMap(found, of_output, *joined)
+    return GateMap(gates_of_layers, of_output, *joined)
 
 
-def _at(tree: Any, path: Sequence[str]) -> Any:
-    """What stands under a path of names; {} where there is nothing."""
+def _get_path(tree: Any, path: Sequence[str]) -> Any:
+    """Returns the entry of a nested mapping under a path of names. {} if there is none."""
     for name in path:
         tree = tree.get(name, {})
     return tree

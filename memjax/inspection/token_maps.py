@@ -1,4 +1,7 @@
-"""Attention from and to memory tokens, as arrays (Burtsev et al. 2020, https://arxiv.org/abs/2006.11527)."""
+"""Records the attention from and to memory tokens, as arrays.
+
+Burtsev et al. 2020 show such maps (https://arxiv.org/abs/2006.11527).
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,14 +23,14 @@ __all__ = ["TokenMaps", "memory_token_maps"]
 
 @dataclasses.dataclass(frozen=True)
 class TokenMaps:
-    """Attention of every layer over memory tokens and the text behind them.
+    """Attention weights of every layer over memory tokens and the text that follows them.
 
     Attributes:
-      num_tokens: memory tokens: the first of the queries and of the keys.
-      weights: of a query on every key; between memory tokens and text stand the slots of a memory of earlier segments,
-        where there is one.
-      tokens: of the text.
-      mask: which of them are real.
+      num_tokens: Number of memory tokens. They are the first queries and the first keys.
+      weights: Attention weights `[layers, batch, heads, queries, keys]`. If the model has a memory of earlier segments,
+        its slots are keys between the memory tokens and the text.
+      tokens: Ids of the text `[batch, length]`.
+      mask: Whether each token of the text is real and not padding, `[batch, length]`.
     """
 
     num_tokens: int
@@ -37,28 +40,30 @@ class TokenMaps:
 
     @property
     def of_text(self) -> Float[np.ndarray, "layers batch heads rows rows"]:
-        """Queries and keys without the slots of earlier segments, so that a row may sum to less than 1."""
+        """Attention weights without the slots of earlier segments. A row may then sum to less than 1."""
         text = self.weights.shape[-1] - self.tokens.shape[1]
         return np.concatenate([self.weights[..., : self.num_tokens], self.weights[..., text:]], axis=-1)
 
     def shares(self) -> dict[str, Float[np.ndarray, " layers"]]:
-        """Mean attention on memory tokens, of memory tokens and of real tokens, in every layer."""
+        """Returns the mean attention on memory tokens in every layer, from memory tokens and from real tokens."""
         on_memory = self.weights[..., : self.num_tokens].sum(axis=-1).mean(axis=2)  # [layers, batch, queries]
-        own, text = on_memory[..., : self.num_tokens], on_memory[..., self.num_tokens :]
+        memory, text = on_memory[..., : self.num_tokens], on_memory[..., self.num_tokens :]
         rows = self.mask.any(axis=1)
-        return {"memory tokens": own[:, rows].mean(axis=(1, 2)), "tokens": text[:, self.mask].mean(axis=1)}
+        return {"memory tokens": memory[:, rows].mean(axis=(1, 2)), "tokens": text[:, self.mask].mean(axis=1)}
 
 
 def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> TokenMaps:
-    """The attention of a model with memory tokens over the last of consecutive segments: of a translation its source.
+    """Records the attention of a model with memory tokens over the last of consecutive segments.
+
+    A translation model reads the source of the last batch.
 
     Args:
-      model: a language or translation model.
-      variables: of the model.
-      segments: consecutive; of a translation model the last one alone counts.
+      model: Language or translation model.
+      variables: Variables of the model.
+      segments: Consecutive segments. A translation model uses only the last one.
 
     Raises:
-      Absent: a model without memory tokens, or a language model whose layers cannot be tracked.
+      Absent: The model has no memory tokens, or it is a language model whose layers cannot record their attention.
     """
     if not model.num_memory_tokens:
         raise Absent(f"memory tokens: given {type(model).__name__} without any, allowed: a model with 1 or more")

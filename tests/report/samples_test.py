@@ -31,7 +31,7 @@ def test_each_task_is_written_before_those_that_follow():
 def test_pseudo_samples_are_counted_and_shown(tmp_path, monkeypatch):
     config = smoke("lifelong_lamol", tmp_path)
     config.lifelong.tasks = tuple(TaskData(name=name, source=config.data.source) for name in "abc")
-    monkeypatch.setattr(samples, "_by_checkpoint", lambda run: None)
+    monkeypatch.setattr(samples, "_outputs_by_checkpoint", lambda run: None)
     parts = parts_of(samples.panels(crafted(tmp_path / "run", config, LINES)))
     assert [*parts] == ["pseudo_share", "pseudo_written", "pseudo_texts"]
     assert len(parts["pseudo_written"].rows) == 3 and len(parts["pseudo_texts"].rows) == 3 * samples.TEXTS
