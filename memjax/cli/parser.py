@@ -1,4 +1,4 @@
-"""Parts that all verbs share: options, the config of a file or of a run, and printing."""
+"""Functions that all commands share: reading of options and configs, opening of runs, and printing of results."""
 
 import argparse
 import json
@@ -18,23 +18,23 @@ DEFAULT_CONFIG = "memorizing_python"
 
 
 DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.folder")
-"""Fields that every verb on a run may change: places of its data."""
+"""Fields that every command on a run may change: paths of its data"""
 
 
 DATA_OPTIONS = ("--data.source", "--data.neighbors", "--data.states", "--lifelong.folder")
-"""Beginnings of the overrides that name the data of a run. It may then be other data than that of training."""
+"""Prefixes of the overrides that name the data to read, which may then be other data than that of training"""
 
 
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *DATA_FIELDS)
-"""Fields that `memjax eval` may change; of the attention and the task only those that change no parameter."""
+"""Prefixes of fields that `memjax eval` may change; of attention and task only fields that change no parameter"""
 
 
 GENERATION_FIELDS = ("evaluation.cache.", *DATA_FIELDS)
-"""Fields that `memjax generate` may change."""
+"""Prefixes of fields that `memjax generate` may change"""
 
 
 RUN = "a run directory; its config has the fields below"
-"""Help of `--run`."""
+"""Help of the option `--run`"""
 
 
 MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
@@ -51,11 +51,11 @@ MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
         ),
     ),
 )
-"""Pattern of a message of argparse -> the message of memjax, from the groups of the pattern."""
+"""Pairs of a pattern of argparse's messages and a function that makes memjax's message from its groups"""
 
 
 MAY_BE_EMPTY = ("--prompt", "--variant")
-"""Options whose text may be empty: an empty document is continued, and '' is the variant that fits."""
+"""Options whose text may be empty: an empty prompt is continued, and '' is the default variant"""
 
 
 def make_reader(hint: Any) -> Callable[[str], Any]:
@@ -82,7 +82,7 @@ def make_reader(hint: Any) -> Callable[[str], Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """The options of a verb, or of one of its actions; a mistake is a `UsageError`.
+    """A parser of the options of a command, which raises `UsageError` for mistakes.
 
     Args:
       verb: Name of the verb, with its action where it has some.
@@ -97,26 +97,29 @@ class Parser(argparse.ArgumentParser):
         if reads == "run":
             self.add_argument("--run", required=True, metavar="DIR", help=RUN)
         if reads == "config":
-            names = f"a config file or one of {', '.join(config_names())} (default: {DEFAULT_CONFIG})"
+            names = f"a config file, or one of {', '.join(config_names())} (default: {DEFAULT_CONFIG})"
             self.add_argument("--config", metavar="NAME", help=names)
             texts = (
-                "your own text: a file, a folder, a glob or JSON lines; its size chooses the config, or give --config"
+                "your own text as the data: a file, a folder, a glob or JSON lines; without --config its size chooses "
+                "the config"
             )
             self.add_argument("--text", dest="own_text", metavar="PATH", help=texts)
             tasks = (
-                "your own tasks, one after the other: files with class, title, text (.csv, .tsv, .json), for the model "
-                "and the method of the config"
+                "your own tasks, learned one after the other: files with class, title and text (.csv, .tsv, .json); "
+                "the config gives the model and the method"
             )
             self.add_argument("--tasks", dest="own_tasks", nargs="+", metavar="FILE", help=tasks)
-            self.add_argument("--variant", metavar="NAME", help="a variant that the config file defines")
-            encoding = "of your files that are not UTF-8, such as utf-16, latin-1 or cp1252"
+            variant = "name of a variant that the config file defines; `memjax configs` lists them"
+            self.add_argument("--variant", metavar="NAME", help=variant)
+            encoding = "encoding of your files that are not UTF-8, such as utf-16, latin-1 or cp1252"
             self.add_argument("--encoding", metavar="NAME", help=encoding)
-            skip = "leave out every one of your files and rows that cannot be read, not just up to 5 %% of the bytes"
+            skip = "leave out all of your files and rows that cannot be read, not just up to 5 %% of the bytes"
             self.add_argument("--skip", action="store_true", help=skip)
-            column = "name of the column, or the key, of the {} in files of --tasks and --add-task"
+            column = "name of the column or key that holds the {} in files of --tasks and --add-task"
             self.add_argument("--text-column", metavar="NAME", help=column.format("text"))
             self.add_argument("--label-column", metavar="NAME", help=column.format("class"))
-            self.add_argument("--strict", action="store_true", help="refuse files and rows that would be left out")
+            strict = "stop with an error at a file or row that cannot be read, instead of leaving out a few"
+            self.add_argument("--strict", action="store_true", help=strict)
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
@@ -127,7 +130,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(" ".join(message.split()))
 
     def split(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The options and what is none, which is named first where something that is needed is not given."""
+        """Parses the options of the parser, and returns them and the remaining arguments.
+
+        Raises:
+          UsageError: A required option is missing. An unknown option before it is named first.
+        """
         self._refuse_empty(arguments)
         wants_help = bool({"-h", "--help"} & set(arguments))
         needed = [] if wants_help else [action for action in self._actions if action.required]
@@ -147,7 +154,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{option or name}: not given, allowed: {allowed}")
 
     def _refuse_empty(self, arguments: list[str]) -> None:
-        """Refuses an option with an empty text, such as that of a variable of the shell that is not set."""
+        """Raises `UsageError` for an option with an empty text, such as that of an unset variable of the shell."""
         for before, argument in zip(["", *arguments], arguments, strict=False):
             name, _, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
             empty = not value and (argument.endswith("=") or not argument)
@@ -155,7 +162,10 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"{name}: given '', allowed: a text of at least one character; leave {name} out")
 
     def apart(self, arguments: list[str]) -> tuple[list[str], list[str]]:
-        """Separates the arguments of no option from the rest; an option that the parser does not know has one value."""
+        """Separates positional arguments from options with their values.
+
+        An option that the parser does not know is taken to have one value.
+        """
         alone, rest, values = list[str](), list[str](), 0
         for argument in arguments:
             if not argument.startswith("-") and not values:
@@ -168,12 +178,12 @@ class Parser(argparse.ArgumentParser):
         return alone, rest
 
     def refuse(self, name: str) -> NoReturn:
-        """Says that something is no option."""
+        """Raises `UsageError` for an unknown option, with a suggestion."""
         hint = suggestion(name.partition("=")[0], self._option_string_actions, "; see --help")
         raise UsageError(f"{name}: no such option of {self.prog}{hint}")
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
-        """The options, where nothing else may be given."""
+        """Parses arguments that must all be options of the parser."""
         options, rest = self.split(arguments)
         if rest and not rest[0].startswith("-"):
             raise UsageError(f"{rest[0]!r} stands alone, allowed: --option value (see --help)")
@@ -198,7 +208,8 @@ def with_config(
       parser: Options of the verb.
       arguments: Arguments of the command line after the verb.
       only: Prefixes of the fields that may be changed. Empty for all fields.
-      check: `check(options, config)` refuses other options that do not fit, before anything is printed.
+      check: Function `check(options, config)` that raises an error for other options that do not fit. It is called
+        before anything is printed.
 
     Returns:
       The options, of which `is_data_named` says whether the overrides name the data, and the validated config.
@@ -257,7 +268,7 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
 
 
 def describe_overrides(chosen: Config, config: Config) -> str:
-    """The fields that options have changed in a chosen config, for the end of the line about it; '' where none has.
+    """Describes the fields that options have changed in a chosen config, for the end of a line. '' for no change.
 
     Example:
       >>> import dataclasses
@@ -277,7 +288,7 @@ def describe_overrides(chosen: Config, config: Config) -> str:
 
 
 def reading_rules(options: argparse.Namespace) -> ReadingRules:
-    """Returns how the files of --text, --tasks and --add-task are read, by the options about them.
+    """Returns the rules for reading the files of --text, --tasks and --add-task, from the options about them.
 
     Raises:
       UsageError: An option of these without such files, columns of files without classes, both --skip and --strict, or
@@ -302,13 +313,13 @@ def reading_rules(options: argparse.Namespace) -> ReadingRules:
 
 
 def _exclusive_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options that choose a config, of which one may be given; --text and --tasks fill that of --config."""
+    """Returns the options that choose a config and exclude each other."""
     of_config = {"config": options.config, "variant": options.variant} if options.run else {}
     return {"run": options.run, **of_config, "text": options.own_text, "tasks": options.own_tasks}
 
 
 def open_run(run: str, config: Config | None, *, is_data_named: bool = False, step: int | None = None) -> Any:
-    """Opens a run, and says on standard error which checkpoint that is and which data it reads.
+    """Opens a run, and prints on standard error its checkpoint and the data that it reads.
 
     Args:
       run: The run directory.
@@ -341,19 +352,28 @@ def open_run(run: str, config: Config | None, *, is_data_named: bool = False, st
 
 
 def data_facts(loaded: Any) -> dict[str, Any]:
-    """Names the data that was read instead of that of training, for the results; {} where it is that of training."""
+    """Returns the name of the data that was read, for the results. {} where it is the data of training."""
     other = loaded.experiment.run_data.other
     return {"other_data": ", ".join(other)} if other else {}
 
 
 def tell(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:
-    """Prints facts as `--json` or in words, and returns the exit code: 1 where a number among them is not finite."""
+    """Prints a result as JSON (`--json`) or as text, and returns the exit code.
+
+    Args:
+      facts: JSON values of the result.
+      describe: Function that formats the result as text.
+      options: Options of the command.
+
+    Returns:
+      0, or 1 where a number of the result is not finite.
+    """
     print(json.dumps(facts) if options.json else describe(facts))
     return exit_code(facts)
 
 
 def exit_code(facts: Mapping[str, Any]) -> int:
-    """0, or 1 with a line on standard error for numbers that are not finite: no result is one of them.
+    """Returns 0, or 1 with a line on standard error where a number of a result is not finite.
 
     Example:
       >>> exit_code({"nats_per_token": 1.5, "targets": 12})

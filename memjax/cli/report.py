@@ -1,4 +1,4 @@
-"""`memjax report`."""
+"""The command `memjax report`, which writes a page about runs."""
 
 import sys
 from pathlib import Path
@@ -12,40 +12,40 @@ SPLITS = ("train", "validation", "test")
 
 
 def run(arguments: list[str]) -> int:
-    """Writes one page about one or several runs, with all figures and examples of their memories, data and tasks.
+    """Writes an HTML page about one or several runs: figures and examples of their memories, data and tasks.
 
-    The page needs no network and no other file. A run that is not finished, or has no checkpoint, is shown as far as it
-    is there. Of several runs, damaged ones are left out with a line that says so.
+    The page needs no network and no other file. Of an unfinished run it shows what exists so far. Of several runs,
+    damaged ones are left out, with a line for each.
     """
     parser = Parser("report", run.__doc__)
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="a run directory")
-    add("--out", default="", metavar="FILE", help="the page (default: report.html in the run, or here for several)")
-    add("--figures", default="", metavar="DIR", help="also every figure as SVG and PNG, into this folder")
+    add("--out", default="", metavar="FILE", help="file to write (default: report.html in the run, here for several)")
+    add("--figures", default="", metavar="DIR", help="folder into which all figures are also written as SVG and PNG")
     add(
         "--rows",
         type=make_reader(Count),
         default=2,
         metavar="N",
-        help="streams of text that are looked at side by side (default: 2)",
+        help="number of texts that are read side by side (default: 2)",
     )
     add(
         "--segments",
         type=make_reader(Count),
         default=8,
         metavar="N",
-        help="segments of them, one after the other (default: 8)",
+        help="number of successive segments that are read of each text (default: 8)",
     )
     add(
         "--tokens",
         type=make_reader(Number),
         default=16384,
         metavar="N",
-        help="that are scored, about; 0 = all (default: 16384)",
+        help="approximate number of tokens that are scored; 0 = all (default: 16384)",
     )
-    add("--split", default="validation", choices=SPLITS, help="of the data that is looked at (default: validation)")
-    add("--only", default="", metavar="NAMES", help="only these parts, such as curves,scores,gains")
-    add("--datastore", default="", metavar="DIR", help="a store of the run, whose neighbours are shown too (kNN-LM)")
+    add("--split", default="validation", choices=SPLITS, help="split of the data that is read (default: validation)")
+    add("--only", default="", metavar="NAMES", help="write only these parts, such as curves,scores,gains")
+    add("--datastore", default="", metavar="DIR", help="datastore of the run, to show its neighbours too (kNN-LM)")
     options = parser.read(arguments)
     if options.datastore and len(options.runs) > 1:
         raise UsageError("--datastore: given with several runs, allowed: with the run whose store it is")
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
 
 
 def check_installed() -> None:
-    """Refuses before anything is read where a picture or a page could not be made.
+    """Raises an error where a package that makes pictures or pages is missing, before anything is read.
 
     Raises:
       ModuleNotFoundError: Matplotlib or Jinja is not installed.
@@ -99,5 +99,5 @@ def check_installed() -> None:
 
 
 def _beside(runs: list) -> Path:
-    """Where the page goes that nobody named."""
+    """Returns the default path of the page."""
     return runs[0].directory / "report.html" if len(runs) == 1 else Path("report.html")

@@ -1,4 +1,4 @@
-"""`memjax sample`."""
+"""The command `memjax sample`, which generates images."""
 
 import re
 from pathlib import Path
@@ -11,17 +11,23 @@ from memjax.settings.ranges import Count, Number, Probability, Seed, Temperature
 
 
 def run(arguments: list[str]) -> int:
-    """Draws images with the newest checkpoint of a run on images, pixel by pixel, into a PNG file."""
+    """Generates images pixel by pixel with the newest checkpoint of a run, and writes them into a PNG file."""
     parser = Parser("sample", run.__doc__, reads="run", json="")
     add = parser.add_argument
-    add("--to", required=True, metavar="FILE", help="the PNG file")
-    add("--count", type=make_reader(Count), default=8, metavar="N", help="images (default: 8)")
-    add("--columns", type=make_reader(Count), default=8, metavar="N", help="images in a row of the file (default: 8)")
-    add("--size", default="", metavar="HEIGHTxWIDTH", help="pixels (default: those of the run's data)")
-    add("--temperature", type=make_reader(Temperature), default=1.0, help="0 = greedy (default: 1)")
-    add("--top-k", type=make_reader(Number), default=0, metavar="K", help="of the K most probable values; 0 = all")
-    add("--top-p", type=make_reader(Probability), default=1.0, metavar="P", help="of the most probable values up to P")
-    add("--seed", type=make_reader(Seed), default=0, help="equal seeds give equal images (default: 0)")
+    add("--to", required=True, metavar="FILE", help="PNG file to write")
+    add("--count", type=make_reader(Count), default=8, metavar="N", help="number of images (default: 8)")
+    columns = "number of images in a row of the file (default: 8)"
+    add("--columns", type=make_reader(Count), default=8, metavar="N", help=columns)
+    add("--size", default="", metavar="HEIGHTxWIDTH", help="size of an image in pixels (default: that of the data)")
+    temperature = "sampling temperature; 0 = greedy (default: 1)"
+    add("--temperature", type=make_reader(Temperature), default=1.0, help=temperature)
+    top_k = "draw from the K most probable pixel values; 0 = from all (default: 0)"
+    add("--top-k", type=make_reader(Number), default=0, metavar="K", help=top_k)
+    top_p = "draw from the most probable pixel values whose probabilities add up to P (default: 1)"
+    add("--top-p", type=make_reader(Probability), default=1.0, metavar="P", help=top_p)
+    add(
+        "--seed", type=make_reader(Seed), default=0, help="seed of sampling; equal seeds give equal images (default: 0)"
+    )
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
     size, path = read_size(options.size), Path(options.to).expanduser()
     if not path.absolute().parent.is_dir():
@@ -52,10 +58,10 @@ def run(arguments: list[str]) -> int:
 
 
 def read_size(text: str) -> tuple[int, int] | None:
-    """The height and width of `--size`; None where it is not given.
+    """Reads the height and width of `--size`. None where it is not given.
 
     Raises:
-      UsageError: something else than two numbers.
+      UsageError: The text is not of the form HEIGHTxWIDTH.
 
     Example:
       >>> read_size("28x20"), read_size("")
@@ -63,6 +69,6 @@ def read_size(text: str) -> tuple[int, int] | None:
     """
     if not text:
         return None
-    if not (found := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)):
+    if not (match := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)):
         raise UsageError(f"--size: given {text!r}, allowed: HEIGHTxWIDTH, as 28x28")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -1,4 +1,4 @@
-"""A datastore at inference (kNN-LM), as the verbs that take one ask for it."""
+"""Options and opening of a datastore at inference (kNN-LM), for the commands that can use one."""
 
 import argparse
 import dataclasses
@@ -14,36 +14,39 @@ BACKENDS = ("exact", "streamed", "scann", "faiss")
 
 
 def add_store(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """The options of a verb that mixes a store's neighbours in.
+    """Adds the options for a datastore whose neighbours are interpolated with the model.
 
     Args:
-      parser: Options of the verb, which get those of the store.
+      parser: Parser of the command.
       otherwise: Description of the weight and the temperature that are used where none is given.
     """
-    add, given = parser.add_argument, f"(default: {otherwise})"
-    add("--datastore", default="", metavar="DIR", help="mix in what followed similar contexts of this store (kNN-LM)")
-    add("--knn-neighbors", type=make_reader(Count), metavar="K", help="of each token (default: 32, or as tuned)")
-    add("--knn-weight", type=make_reader(Share), metavar="W", help=f"share of the neighbours, 0 to 1 {given}")
-    add("--knn-temperature", type=make_reader(Positive), metavar="T", help=f"of their distances, above 0 {given}")
-    searched = "what searches (default: an index that was built, or exact where the store is small)"
-    add("--knn-backend", default="", choices=BACKENDS, help=searched)
+    add, default = parser.add_argument, f"(default: {otherwise})"
+    store = "datastore of the run, whose tokens after similar contexts are interpolated with the model (kNN-LM)"
+    add("--datastore", default="", metavar="DIR", help=store)
+    neighbors = "number of neighbours for each token (default: 32, or as tuned)"
+    add("--knn-neighbors", type=make_reader(Count), metavar="K", help=neighbors)
+    weight = f"weight of the neighbours in the interpolation, 0 to 1 {default}"
+    add("--knn-weight", type=make_reader(Share), metavar="W", help=weight)
+    temperature = f"temperature of the softmax over the neighbours' distances, above 0 {default}"
+    add("--knn-temperature", type=make_reader(Positive), metavar="T", help=temperature)
+    backend = "kind of search (default: an index that was built, or exact for a small store)"
+    add("--knn-backend", default="", choices=BACKENDS, help=backend)
 
 
 def check_store_options(options: argparse.Namespace, *, scores: bool = False) -> None:
-    """Refuses options of a store where there is none, and what no store takes, before anything is read.
+    """Raises an error for options of a datastore that do not fit, before anything is read.
 
     Args:
       options: Options of the verb.
-      scores: Whether targets are scored. The model then needs a share, since no neighbour may have a target.
+      scores: Whether targets are scored. The weight of the neighbours must then be below 1, since a target may be
+        missing among the neighbours.
 
     Raises:
       ValueError: An option that does not fit the store, or is given without one.
     """
-    given = {
-        name: value for name, value in vars(options).items() if name.startswith("knn_") and value not in (None, "")
-    }
-    if given and not options.datastore:
-        raise UsageError(f"{_option(next(iter(given)))}: given without --datastore, allowed: with one")
+    names = [name for name, value in vars(options).items() if name.startswith("knn_") and value not in (None, "")]
+    if names and not options.datastore:
+        raise UsageError(f"{_option(names[0])}: given without --datastore, allowed: with one")
     if scores and options.knn_weight == 1:
         allowed = "0 to below 1: a target that no neighbour has would have no probability"
         raise UsageError(f"--knn-weight: given 1, allowed: {allowed}")
@@ -55,7 +58,14 @@ def check_store_options(options: argparse.Namespace, *, scores: bool = False) ->
 
 
 def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
-    """The run as the source of the store's keys, the store, and what searches it; refuses a store of another run."""
+    """Opens the datastore of `--datastore` for a run.
+
+    Returns:
+      The source of keys (the run), the store, and its index.
+
+    Raises:
+      ValueError: The store was made by another run.
+    """
     from memjax.datastore.store import Store
     from memjax.retrieval.building import check_store
     from memjax.retrieval.interpolation import open_searched
@@ -68,35 +78,39 @@ def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
 
 
 def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, Any]]:
-    """The result of an evaluation with the store, and what is said of the store."""
+    """Evaluates a run with a datastore, and returns the result and facts about the store."""
     from memjax.retrieval.interpolation import NEIGHBORS, evaluate_with_store
 
     source, store, index = open_store(options, run)
-    named = {"weights": options.knn_weight, "temperatures": options.knn_temperature}
-    given: dict[str, Any] = {name: (value,) for name, value in named.items() if value is not None}
+    fixed = {"weights": options.knn_weight, "temperatures": options.knn_temperature}
+    candidates: dict[str, Any] = {name: (value,) for name, value in fixed.items() if value is not None}
     count = options.knn_neighbors or min(NEIGHBORS, store.entries)
-    scored = evaluate_with_store(source, store, index=index, num_neighbors=count, **given)
+    scored = evaluate_with_store(source, store, index=index, num_neighbors=count, **candidates)
     means = ("nats_per_token", "bits_per_byte", "perplexity")
     alone = {name: value for name in means if (value := getattr(scored.alone, name)) is not None}
     return scored.result, {**_facts(store, scored.mixing), "without": alone}
 
 
 def recall_of(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """The run with the model and variables that search the store, what searches before each token, and what is said.
+    """Adds the datastore of the options to the model of a run, for generation.
+
+    Returns:
+      The run with the new model and variables, the function that searches the store before each token, and facts about
+      the store.
 
     Raises:
-      ValueError: neither a weight and a temperature, nor any that were tuned.
+      ValueError: A weight or temperature is missing, and none has been tuned.
     """
     from memjax.retrieval.interpolation import NEIGHBORS, Mixing, add_store, kept_mixing
 
-    given = options.knn_weight, options.knn_temperature
+    weight, temperature = options.knn_weight, options.knn_temperature
     source, store, index = open_store(options, run)
-    if None not in given:
-        mixing = Mixing(*given, options.knn_neighbors or min(NEIGHBORS, store.entries))
+    if weight is not None and temperature is not None:
+        mixing = Mixing(weight, temperature, options.knn_neighbors or min(NEIGHBORS, store.entries))
     else:
         mixing = kept_mixing(source, store, index, options.knn_neighbors or 0)
-        changed = zip(("weight", "temperature"), given, strict=True)
-        mixing = dataclasses.replace(mixing, **{name: value for name, value in changed if value is not None})
+        changes = {"weight": weight, "temperature": temperature}
+        mixing = dataclasses.replace(mixing, **{name: value for name, value in changes.items() if value is not None})
     model, variables, recall = add_store(source, store, mixing, index=index)
     experiment = dataclasses.replace(run.experiment, model=model)
     return dataclasses.replace(run, experiment=experiment, variables=variables), recall, _facts(store, mixing)
@@ -107,7 +121,7 @@ def _facts(store: Any, mixing: Any) -> dict[str, Any]:
 
 
 def describe_store(facts: Mapping[str, Any]) -> str:
-    """The store of a result in words."""
+    """Describes the datastore of a result in one line."""
     tuned = f", tuned on {facts['tuned_on']}" if facts["tuned_on"] else ""
     mixing = f"weight {facts['weight']:g}, temperature {facts['temperature']:g}{tuned}"
     return f"{facts['neighbors']} neighbours of {facts['entries']:,} entries in {facts['path']} ({mixing})"

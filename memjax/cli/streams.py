@@ -1,4 +1,4 @@
-"""What a run over several tasks has come to, as `memjax eval` says it."""
+"""Results of a run over several tasks, as `memjax eval` prints them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from memjax.overrides import UsageError
 
 
 def check_probe(config: Config) -> None:
-    """Refuses in one line, before anything is read, a run whose tasks have no classes.
+    """Raises an error where `--probe` does not fit a run, before anything is read.
 
     Raises:
-      UsageError: such a run, or one task of several.
+      UsageError: The run has a single task, its tasks have no classes, or one task of several is evaluated.
       ModuleNotFoundError: scikit-learn is not installed.
     """
     from memjax.lifelong.metrics import check_linear_probe
@@ -32,22 +32,29 @@ def check_probe(config: Config) -> None:
 
 
 def probe_stream(stream: Mapping[str, Any], loaded: Any) -> dict[str, Any]:
-    """The linear probes of the tasks of `stream_facts`, by the opened run: `accuracies`, in their order, and `average`.
+    """Trains a linear probe for each task on the features of an opened run.
+
+    Args:
+      stream: Results of the tasks (`stream_facts`).
+      loaded: The opened run.
+
+    Returns:
+      `accuracies` in the order of the tasks, and their `average`.
 
     Raises:
-      UsageError: no task is through.
+      UsageError: The run has not finished its first task.
     """
     from memjax.lifelong.probe import probe_tasks
 
     if not stream:
         raise UsageError("--probe: given a run before the end of its first task, allowed: after it")
-    found = probe_tasks(loaded.experiment, loaded.variables)
-    accuracies = [found[name] for name in stream["tasks"]]
+    by_task = probe_tasks(loaded.experiment, loaded.variables)
+    accuracies = [by_task[name] for name in stream["tasks"]]
     return {"accuracies": accuracies, "average": statistics.fmean(accuracies)}
 
 
 def describe_stream(facts: Mapping[str, Any]) -> str:
-    """The matrix, a line for each task that is through, and its summary.
+    """Describes the results of a run over tasks: a table of scores after each finished task, and summaries of it.
 
     Example:
       >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "scores": [[1.0, 0.0], [0.25, 0.75]]}
@@ -75,22 +82,22 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
     probed = f"linear probe on what the head reads: average {probe['average']:.4f}" if probe else ""
     for name, values in facts.get("after_each", {}).items():
         table.append([f"{name}, after each", *map(show, (values + [None] * len(tasks))[: len(tasks)])])
-    kept = ", ".join(f"{kind} {count:,}" for kind, count in facts.get("kept_bytes", {}).items() if count)
-    kept = f"kept beside the model: {kept} bytes" if kept else ""
-    return "\n".join([*align(table), *filter(None, [words, probed, kept, describe_cost(facts.get("cost", {}))])])
+    sizes = ", ".join(f"{kind} {count:,}" for kind, count in facts.get("kept_bytes", {}).items() if count)
+    stored = f"kept beside the model: {sizes} bytes" if sizes else ""
+    return "\n".join([*align(table), *filter(None, [words, probed, stored, describe_cost(facts.get("cost", {}))])])
 
 
 def describe_cost(cost: Mapping[str, Any]) -> str:
-    """The times of `stream_cost` in a line, '' where there are none.
+    """Describes the speed of training and evaluation (`stream_cost`) in one line. '' where it is not known.
 
     Example:
       >>> describe_cost({"seconds_per_test_example": 0.0005, "adapts": False})
       'evaluation 0.500 ms an example'
     """
-    names, told = ("examples_per_second", "seconds_per_test_example"), list[str]()
+    names, parts = ("examples_per_second", "seconds_per_test_example"), list[str]()
     if names[0] in cost:
-        told.append(f"training {cost[names[0]]:,.0f} examples/s")
+        parts.append(f"training {cost[names[0]]:,.0f} examples/s")
     if names[1] in cost:
         adapted = " with its adaptation" if cost["adapts"] else ""
-        told.append(f"evaluation {1000 * cost[names[1]]:,.3f} ms an example{adapted}")
-    return ", ".join(told)
+        parts.append(f"evaluation {1000 * cost[names[1]]:,.3f} ms an example{adapted}")
+    return ", ".join(parts)

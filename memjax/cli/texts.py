@@ -1,14 +1,14 @@
-"""Texts that a user gives to a verb, by word or in files."""
+"""Reading of texts that a user gives to a command, in options or in files."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 
 def read_file(path: str, option: str) -> str:
-    """A text file that an option names.
+    """Reads a text file that an option names.
 
     Raises:
-      ValueError: there is no such file, or it is not UTF-8.
+      ValueError: The file does not exist or is not UTF-8.
     """
     from memjax.data.sources import read_text
 
@@ -18,20 +18,20 @@ def read_file(path: str, option: str) -> str:
 
 
 def read_texts(texts: Sequence[str], files: Sequence[str], *, by_line: bool = False) -> list[str]:
-    """Texts, then those of files.
+    """Returns the texts of `--text`, followed by those in the files of `--file`.
 
     Args:
-      texts: of `--text`.
-      files: of `--file`.
-      by_line: every line of a file is a text.
+      texts: Values of `--text`.
+      files: Values of `--file`.
+      by_line: Whether every line of a file is a text. False for one text per file.
 
     Raises:
-      ValueError: none at all, or an empty one.
+      ValueError: There is no text, or an empty one.
     """
-    found = [*texts]
+    all_texts = [*texts]
     for file in files:
-        text = read_file(file, "file")
-        found += text.splitlines() if by_line else [text]
-    if not found or not all(text.strip() for text in found):
-        raise ValueError(f"text: given {'an empty one' if found else 'none'}, allowed: --text TEXT or --file FILE")
-    return found
+        content = read_file(file, "file")
+        all_texts += content.splitlines() if by_line else [content]
+    if not all_texts or not all(text.strip() for text in all_texts):
+        raise ValueError(f"text: given {'an empty one' if all_texts else 'none'}, allowed: --text TEXT or --file FILE")
+    return all_texts

@@ -1,4 +1,4 @@
-"""`memjax train`."""
+"""The command `memjax train`, which trains the model of a config or continues a run."""
 
 import argparse
 import sys
@@ -14,14 +14,17 @@ from memjax.settings.reading_rules import ReadingRules
 
 
 def run(arguments: list[str]) -> int:
-    """Trains the model of a config, or goes on where its run stopped; a run over tasks takes another one."""
+    """Trains the model of a config, or continues its run where it stopped. A run over tasks can get another task."""
     parser = Parser("train", run.__doc__, reads="config")
-    parser.add_argument("--run", metavar="DIR", help="go on with a run, with the config that it has")
-    another = "with --run: a task more at the end of its stream, a file as --tasks has them; the head needs room for it"
+    parser.add_argument("--run", metavar="DIR", help="continue this run with its own config")
+    another = (
+        "file with another task for the run of --run, learned after all others (as those of --tasks); the head needs "
+        "room for its classes"
+    )
     parser.add_argument("--add-task", metavar="FILE", help=another)
-    steps = "trace these steps of the log (from 2, both included) with jax.profiler, into the run's folder `profile`"
+    steps = "trace the steps from FIRST (at least 2) to LAST with jax.profiler, into the folder `profile` of the run"
     parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
-    memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
+    memories = "continue with empty memories, which also allows another data.rows; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     add_processes(parser)
     options, config = with_config(parser, arguments, check=_check)
@@ -51,7 +54,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _check(options: argparse.Namespace, config: Config) -> None:
-    """Refuses steps and folders that do not fit, before anything is printed, read or made."""
+    """Raises an error for steps to trace and folders that do not fit, before anything is printed, read or made."""
     from memjax.own_text import check_size
     from memjax.training.profiles import check_steps, read_steps
     from memjax.training.runs import run_path
@@ -65,7 +68,14 @@ def _check(options: argparse.Namespace, config: Config) -> None:
 
 
 def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> tuple[Config, str]:
-    """The configuration of a run where it lies now, with a task more where one is given, and a line about that."""
+    """Returns the configuration of a run at its present path, with the task of `--add-task`, and a line about the task.
+
+    Args:
+      config: Configuration of the run.
+      run: Directory of the run.
+      file: File of the task to add. None for no new task.
+      rules: Rules for reading the file.
+    """
     from memjax.own_tasks import is_task, with_file
     from memjax.training.runs import read_finished
 

@@ -1,4 +1,4 @@
-"""`memjax usage`."""
+"""The command `memjax usage`, which measures how a value table (product keys) is used."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,9 @@ from memjax.console import describe_facts
 
 
 def run(arguments: list[str]) -> int:
-    """Shows how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
+    """Measures how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
     parser = Parser("usage", run.__doc__, reads="run", json="")
-    every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
+    every = "measure all checkpoints of the run, and at which of them each slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
     facts = usage_facts(options.run, config, is_data_named=options.is_data_named, checkpoints=options.checkpoints)
@@ -50,7 +50,7 @@ def usage_facts(run: str, config: Config, *, is_data_named: bool = False, checkp
 
 
 def describe_usage(facts: Mapping[str, Any]) -> str:
-    """The numbers of every table, one a line."""
+    """Formats the measurements of every value table, one number in a line."""
     lines = [f"{facts['split']} split of {facts['run']}, step {facts['step']}"]
     for table, values in facts["tables"].items():
         flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
