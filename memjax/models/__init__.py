@@ -1,4 +1,4 @@
-"""Models that carry memories."""
+"""Models with memories: language models, text encoders, encoder-decoders and classifiers, as Linen modules."""
 
 from memjax.models.bilstm import *
 from memjax.models.encoder_decoder import *

@@ -1,8 +1,8 @@
-"""The encoder-decoder for translation.
+"""Encoder-decoder Transformers for translation.
 
-A target sentence is a document: its tokens are read as a language model reads them, segment by segment, and its source
-stands in the batch's extras, `source` and `source_mask`, with every segment of it. So the trainer, the streams and the
-evaluation of language models take this model too.
+A target sentence is a document, which the decoder reads as a language model, segment by segment. Its source is in the
+batch's extras, `source` and `source_mask`, with every segment of it. So training, data streams and evaluation of
+language models handle this model too.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,18 @@ from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_datacla
 __all__ = ["EncoderDecoder"]
 
 SOURCE = ("source", "source_mask")
-"""extras of a batch: int32 ids `[batch, source]` and bool `[batch, source]`"""
+"""Keys of a batch's extras for the source: int32 token ids `[batch, source]` and bool mask `[batch, source]`."""
 
 
 @tree_dataclass
 class DecoderState:
-    """State of the decoder between segments, or between tokens.
+    """The state of the decoder between segments, or between tokens.
 
     Attributes:
-      attention: of each layer's causal attention (between tokens a `DecodeState`).
-      cross: of each layer's attention to the source, between tokens; () between segments, which bring their source.
-      position: int32 `[batch]`, tokens of the target read so far.
+      attention: States of the layers' causal attentions. Between tokens these are `DecodeState`s.
+      cross: States of the layers' attentions to the source, between tokens. () between segments, which bring their
+        source.
+      position: int32 `[batch]`, number of tokens of the target read so far.
     """
 
     attention: tuple[Any, ...]
@@ -44,12 +45,12 @@ class DecoderState:
 
 
 class DecoderLayer(nn.Module):
-    """Causal attention, attention to the source, feed-forward.
+    """A decoder layer: causal attention, attention to the source, and a feed-forward part.
 
     Attributes:
-      attention: a layer-site memory.
-      cross: a cross-site memory.
-      feed_forward: a part without state.
+      attention: Memory of the layer site, the causal attention.
+      cross: Memory of the cross site, the attention to the source.
+      feed_forward: Feed-forward part without state.
     """
 
     attention: LayerMemory
@@ -59,35 +60,45 @@ class DecoderLayer(nn.Module):
     def __call__(
         self, x: Array, state: Any, source: Array, source_mask: Array, **named: Any
     ) -> tuple[Activations, Any, Aux]:
-        """One segment; `named` as the contract says."""
+        """Reads one segment.
+
+        Args:
+          x: `[batch, length, dim]`, residual stream.
+          state: State before the segment.
+          source: `[batch, rows, dim]`, encoded source.
+          source_mask: `[batch, rows]`, real rows of the source.
+          **named: `start_of_document`, `mask` and `deterministic`, as for every memory.
+        """
         x, new, aux = self.attention(x, state, **named)
         x = self.cross.attend_source(x, source, source_mask, named["deterministic"])
         x, _, more = self.feed_forward(x, EmptyState(), **named)
         return x, new, aux + more
 
     def decode(self, x: Array, state: Any, cross: Any, *, active: Array) -> tuple[Array, Any, Any]:
-        """One token of every active row."""
+        """Reads one token of every active row."""
         x, state = self.attention.decode(x, state, active=active)
         x, cross = self.cross.decode(x, cross, active=active)
         return self.feed_forward.decode(x, EmptyState(), active=active)[0], state, cross
 
 
 class EncoderDecoder(Model):
-    """A Transformer for translation (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762), any of whose parts may be
-    a linear attention or have memory tokens.
+    """A Transformer for translation (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+
+    Any of its parts may be a linear attention or have memory tokens.
 
     Attributes:
-      encoder: the encoder, with or without memory tokens; the decoder attends to its memory rows too.
-      decoder: the decoder's layers.
-      vocabulary: embeddings and softmax of both languages.
-      final_norm: norm after both stacks: 'layer', 'rms' or '' for none (post-norm layers end with one).
-      norm_epsilon: as in `make_norm`.
-      positions: 'sinusoids' or 'none'; memory tokens have none.
-      decoder_reads: what the decoder sees of the source: 'all', memory rows and tokens, or 'memory', those rows alone.
-      label_smoothing: of `nll`, the training loss; `token_nll` scores without.
-      dropout: rate on embeddings.
-      dtype: of the computation.
-      memory_dtype: of the activations that memories store.
+      encoder: Encoder with or without memory tokens. The decoder attends to the rows of the memory tokens too.
+      decoder: Layers of the decoder.
+      vocabulary: Embeddings and softmax of both languages.
+      final_norm: Norm after both stacks: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
+      positions: Positions added to the embeddings: 'sinusoids' or 'none'. Memory tokens have none.
+      decoder_reads: Part of the source that the decoder reads: 'all', the memory tokens and the tokens, or 'memory',
+        the memory tokens alone.
+      label_smoothing: Label smoothing of the training loss `nll`. `token_nll` scores without smoothing.
+      dropout: Dropout rate on embeddings.
+      dtype: Dtype of the computation.
+      memory_dtype: Dtype of the activations that memories store.
     """
 
     encoder: MemoryTokens
@@ -112,40 +123,40 @@ class EncoderDecoder(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> DecoderState:
-        """The state in which a target begins in every row; needs no parameters."""
+        """Returns the state with which every row starts a target. Needs no parameters."""
         dtype = dtype or self.memory_dtype
         attention = tuple(layer.attention.init_state(batch_size, dtype) for layer in self.decoder)
         return DecoderState(attention, (), jnp.zeros((batch_size,), jnp.int32))
 
     @property
     def num_memory_tokens(self) -> int:
-        """Learned rows in front of the source."""
+        """The number of learned memory tokens before the source."""
         return self.encoder.num_tokens
 
     @nn.nowrap
     def scores(self) -> SmoothedScores:
-        """The vocabulary's; targets of the training loss are smoothed."""
+        """Returns the scores of the vocabulary, with smoothed targets in the training loss."""
         return SmoothedScores(self.vocabulary, self.label_smoothing)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """A source as long as the segment."""
+        """Returns the shapes of a source as long as the segment."""
         shape = (batch_size, length)
         return {SOURCE[0]: jax.ShapeDtypeStruct(shape, jnp.int32), SOURCE[1]: jax.ShapeDtypeStruct(shape, bool)}
 
     @nn.nowrap
     def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
-        """Shapes of the state that `start_decoding` gives for a source as long as a segment."""
+        """Returns the shapes of the state from `start_decoding`, for a source as long as a segment."""
         source = self.example_extras(batch_size, length)
         start = lambda *arrays: self.apply(*arrays, length, method="start_decoding")
         return jax.eval_shape(start, variables, *source.values())
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """The source of a batch.
+        """Returns the source of a batch.
 
         Raises:
-          ValueError: the batch has none.
+          ValueError: The batch has none.
         """
         if missing := [name for name in SOURCE if name not in extras]:
             raise ValueError(f"extras: given {sorted(extras)}, {', '.join(missing)} missing: use sentence pairs")
@@ -164,27 +175,27 @@ class EncoderDecoder(Model):
         """Reads one segment of the targets.
 
         Args:
-          tokens: of the targets.
-          state: before the segment.
-          start_of_document: rows where a new target begins; also `mask` and `deterministic` as the contract says.
-          mask: real tokens.
-          deterministic: without dropout and sampling.
+          tokens: `[batch, length]`, token ids of the targets.
+          state: State before the segment.
+          start_of_document: `[batch]`, rows that start a new target.
+          mask: Real tokens. None = all.
+          deterministic: Whether to run without dropout and sampling.
           extras: `source` and `source_mask` of every row, from `choose_extras`.
 
         Returns:
-          The last hidden states, for `nll` and `log_probs`; the new state; sums, and the memory rows as
+          The last hidden states for `nll` and `log_probs`, the new state, and sums, with the memory tokens as
           `encoder/memory`.
         """
         if extras is None and self.is_initializing():
             extras = {"source": tokens, "source_mask": jnp.ones(tokens.shape, bool)}
-        given = self.choose_extras(extras or {})
-        source, source_mask, aux = self.encode(given["source"], given["source_mask"], deterministic)
+        source_extras = self.choose_extras(extras or {})
+        source, source_mask, aux = self.encode(source_extras["source"], source_extras["source_mask"], deterministic)
         position, real = jnp.where(start_of_document, 0, state.position), broadcast_mask(mask, *tokens.shape)
         x, states = self.drop(self._embed(tokens, position, real), deterministic=deterministic), []
         x = constrain(x, "batch", None, None)
-        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         for index, (layer, before) in enumerate(zip(self.decoder, state.attention, strict=True)):
-            x, after, more = layer(x, before, source, source_mask, **named)
+            x, after, more = layer(x, before, source, source_mask, **options)
             states.append(after)
             aux = aux + more.prefixed(f"layer_{index:02d}")
         hidden = self.decoder_norm(x) if self.final_norm else x
@@ -197,7 +208,7 @@ class EncoderDecoder(Model):
     def encode(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], deterministic: bool = True
     ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"], Aux]:
-        """What the decoder attends to: memory rows, then tokens; and which of them are real."""
+        """Encodes the source as rows of memory tokens, then tokens, and returns which rows are real."""
         start = jnp.zeros(source.shape[0], jnp.int32)
         x = self.drop(self._embed(source, start, source_mask), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
@@ -214,19 +225,22 @@ class EncoderDecoder(Model):
     def source_maps(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"]
     ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
-        """What memory rows and tokens of the source read in every layer (`MemoryTokens.attention_maps`)."""
+        """Returns the attention maps of memory tokens and tokens of the source in every layer of the encoder.
+
+        See `MemoryTokens.attention_maps`.
+        """
         x = self._embed(source, jnp.zeros(source.shape[0], jnp.int32), source_mask)
         return self.encoder.attention_maps(x, source_mask)
 
     def start_decoding(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], segment_length: int
     ) -> DecoderState:
-        """The state before the first token of a target; the source is read here and never again.
+        """Reads the source, and returns the state before the first token of a target. Decoding does not read it again.
 
         Args:
-          source: ids.
-          source_mask: real tokens.
-          segment_length: tokens of a segment of the target, as in training.
+          source: `[batch, source]`, token ids.
+          source_mask: Real tokens of the source.
+          segment_length: Number of tokens in a segment of the target, as in training.
         """
         batch = source.shape[0]
         rows, mask, _ = self.encode(source, source_mask)
@@ -240,7 +254,7 @@ class EncoderDecoder(Model):
     def decode(
         self, tokens: Int[Array, "batch 1"], state: DecoderState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecoderState]:
-        """Reads one token of every active row; inactive rows keep their state."""
+        """Reads one token of every active row. Inactive rows keep their state."""
         x, attention, cross = self._embed(tokens, state.position, active[:, None]), [], []
         for layer, before, source in zip(self.decoder, state.attention, state.cross, strict=True):
             x, after, source = layer.decode(x, before, source, active=active)
@@ -250,6 +264,7 @@ class EncoderDecoder(Model):
         return hidden, DecoderState(tuple(attention), tuple(cross), state.position + active.astype(jnp.int32))
 
     def _embed(self, tokens: Array, position: Array, mask: Array) -> Array:
+        """Embeds tokens, and adds their positions where the model has any."""
         x = self.vocabulary.embed(tokens)
         if self.positions == "none":
             return x

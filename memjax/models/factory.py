@@ -1,4 +1,4 @@
-"""From settings to modules: the one place that knows the class of a kind of attention, feed-forward part, output."""
+"""Building models from settings. Only this module knows which class implements each kind of attention or output."""
 
 import dataclasses
 from typing import Any, Literal, TypeVar
@@ -46,23 +46,25 @@ def make_language_model(
     table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> LanguageModel:
-    """Builds the model that a configuration describes.
+    """Builds the language model that a configuration describes.
 
     Args:
-      model: the configuration.
-      vocab_size: entries of the tokenizer.
-      segment_length: tokens of a segment, where a memory is made for one length (InfinityFormer).
-      features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
-      rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
-      memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
-      table_sharding: what it splits of a value table, 'rows' or 'columns'.
-      vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
-        published models.
+      model: Configuration of the model.
+      vocab_size: Number of entries of the tokenizer.
+      segment_length: Number of tokens in a segment, for memories that are made for one length (InfinityFormer). 0 =
+        unknown.
+      features: Inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
+      rematerialize: Kind of recomputation. 'per_layer' and 'segment_nested' recompute each layer in the backward pass,
+        others none here.
+      memory_sharding: Axis of a long memory that is split over the mesh axis `model`, 'heads' or 'slots'.
+      table_sharding: Axis of a value table that is split over the mesh axis `model`, 'rows' or 'columns'.
+      vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of, to divide over `model`. 1 = no
+        padding, as in published models.
     """
     if not isinstance(model.attention, settings.AttentionKind):
-        raise _unknown("attention", model.attention)
+        raise _unknown_kind("attention", model.attention)
     if not isinstance(model.output, settings.OutputKind):
-        raise _unknown("output", model.output)
+        raise _unknown_kind("output", model.output)
     if not model.carrier.is_causal:
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     if model.translates:
@@ -107,7 +109,16 @@ def make_stack(
     memory_sharding: str = "heads",
     table_sharding: Literal["rows", "columns"] = "rows",
 ) -> Stack:
-    """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
+    """Builds the layers that a configuration describes, for a decoder or a text encoder.
+
+    Args:
+      model: Configuration of the model.
+      segment_length: Number of tokens in a segment. See `make_language_model`.
+      features: Inner tensors to return, `layer_<index>/<tap>`.
+      rematerialize: Kind of recomputation. See `make_language_model`.
+      memory_sharding: Axis of a long memory that is split over the mesh axis `model`, 'heads' or 'slots'.
+      table_sharding: Axis of a value table that is split over the mesh axis `model`, 'rows' or 'columns'.
+    """
     settings.require(memory_sharding in ("heads", "slots"), "memory_sharding", memory_sharding, "'heads' or 'slots'")
     layers = tuple(
         Layer(
@@ -116,29 +127,32 @@ def make_stack(
         )
         for index in range(model.num_layers)
     )
-    return Stack(layers, **_of_all_layers(model, rematerialize), features=features, first=model.first_layer)
+    return Stack(layers, **_stack_options(model, rematerialize), features=features, first=model.first_layer)
 
 
-def _of_all_layers(model: settings.LayeredModel, rematerialize: str) -> dict[str, Any]:
-    """Fields of a stack of layers."""
+def _stack_options(model: settings.LayeredModel, rematerialize: str) -> dict[str, Any]:
+    """Returns the options that scan and rematerialise the layers of a stack."""
     return {"scan_layers": model.scans, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
 
 
 def make_mixtures(
     evaluation: settings.Evaluation, model: settings.LayeredModel | settings.Perceptron | settings.BiLSTM
 ) -> tuple[memory.OutputMemory, ...]:
-    """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
+    """Makes the output memories that an evaluation adds to a model, for its field `mixtures`. Empty for none."""
     cache = evaluation.cache
     if not cache.memory_length:
         return ()
-    return (_made(memory.ContinuousCache, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
+    return (_build(memory.ContinuousCache, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
 
 
-Made = TypeVar("Made", bound=nn.Module)
+BuiltModule = TypeVar("BuiltModule", bound=nn.Module)
 
 
-def _made(kind: type[Made], *parts: settings.Settings, **others: Any) -> Made:
-    """A module: fields that settings have too, of the first of the parts that has one, and others."""
+def _build(kind: type[BuiltModule], *parts: settings.Settings, **others: Any) -> BuiltModule:
+    """Builds a module from settings that have fields of the same names, and from other fields.
+
+    If several settings have a field, the first one counts.
+    """
     names = {field.name for field in dataclasses.fields(kind)}
     for part in parts:
         others = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name in names} | others
@@ -148,40 +162,40 @@ def _made(kind: type[Made], *parts: settings.Settings, **others: Any) -> Made:
 def make_attention(
     model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
 ) -> memory.LayerMemory:
-    """The attention part of one layer."""
-    common = _of_heads(model)
+    """Builds the attention part of one layer."""
+    common = _head_options(model)
     match model.attention:
         case settings.TransformerXL() as part:
             if model.memory_tokens and not model.translates:
                 num_tokens = model.memory_tokens.num_tokens
-                return _made(memory.MemoryTokenXLAttention, part, model, **common, num_tokens=num_tokens)
-            return _made(memory.TransformerXLAttention, part, model, **common)
+                return _build(memory.MemoryTokenXLAttention, part, model, **common, num_tokens=num_tokens)
+            return _build(memory.TransformerXLAttention, part, model, **common)
         case settings.Compressive() as part:
-            return _made(memory.CompressiveAttention, part, model, **common)
+            return _build(memory.CompressiveAttention, part, model, **common)
         case settings.Memorizing() as part:
             chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
             if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 common |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
-                return _made(memory.MemorizingAttention, part, model, **common)
+                return _build(memory.MemorizingAttention, part, model, **common)
             slot_axis = MODEL if memory_sharding == "slots" else ""
-            return _made(
+            return _build(
                 memory.MemorizingAttention, part, model, **common, write_policy=part.write, slot_axis=slot_axis
             )
         case settings.InfinityFormer() as part:
             return _make_infinity_former(model, part, index, segment_length)
         case settings.GPT2() as part:
             kind = memory.GPT2CompressiveAttention if part.compressed_memory_length else memory.GPT2Attention
-            return _made(kind, part, model, **common)
+            return _build(kind, part, model, **common)
         case settings.FullAttention() as part:
-            return _made(memory.MemorizingAttention, part, model, **common)
+            return _build(memory.MemorizingAttention, part, model, **common)
         case settings.Bidirectional():
-            return _made(memory.BidirectionalAttention, model, **common)
+            return _build(memory.BidirectionalAttention, model, **common)
         case settings.LinearTransformer() as part:
-            return _made(LINEAR[type(part)], part, model, **common)
+            return _build(LINEAR[type(part)], part, model, **common)
         case settings.LSTM():
             last = index == model.num_layers - 1  # whose output the model itself drops
             return memory.LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
-    raise _unknown("attention", model.attention)
+    raise _unknown_kind("attention", model.attention)
 
 
 LINEAR: dict[type[settings.LinearTransformer], type[memory.LinearTransformerAttention]] = {
@@ -192,13 +206,13 @@ LINEAR: dict[type[settings.LinearTransformer], type[memory.LinearTransformerAtte
 }
 
 
-def _of_heads(model: settings.ModelSettings) -> dict[str, Any]:
-    """Fields of an attention that its model's settings do not hold as they are."""
+def _head_options(model: settings.ModelSettings) -> dict[str, Any]:
+    """Returns the fields of an attention whose values are computed from the model's settings."""
     return {"head_dim": model.head_dim or model.dim // model.num_heads, "dtype": jnp.dtype(model.compute_dtype)}
 
 
-def _unknown(site: str, part: object) -> ValueError:
-    """For a part of a model that is none of the kinds of its site."""
+def _unknown_kind(site: str, part: object) -> ValueError:
+    """Returns the error for settings that are none of the kinds allowed at a site of the model."""
     allowed = f"one of memjax.config.{site.title()}Kind"
     return ValueError(f"model.{site}: given {type(part).__name__}, allowed: {allowed}")
 
@@ -206,21 +220,21 @@ def _unknown(site: str, part: object) -> ValueError:
 def _make_infinity_former(
     model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int
 ) -> memory.LayerMemory:
-    """The part of one layer: with the long-term memory, or its host alone."""
-    common, is_xl = _of_heads(model), part.host == "transformer_xl"
+    """Builds the attention part of one InfinityFormer layer, with or without the long-term memory."""
+    common, is_xl = _head_options(model), part.host == "transformer_xl"
     parts = (part, model) if is_xl else (model,)  # GPT-2 has none of the fields of a Transformer-XL host
     if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
-        return _made(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
+        return _build(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
     if not segment_length:
         raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
-    own = {"reset_after": part.reset_after or None, "init_stddev": part.init_stddev}
-    long_term = _made(memory.LongTermMemory, part, model, **common, **own, segment_length=segment_length)
+    long_term_options = {"reset_after": part.reset_after or None, "init_stddev": part.init_stddev}
+    long_term = _build(memory.LongTermMemory, part, model, **common, **long_term_options, segment_length=segment_length)
     kind = memory.InfinityFormerAttention if is_xl else memory.GPT2InfinityFormerAttention
-    return _made(kind, *parts, **common, long_term=long_term)
+    return _build(kind, *parts, **common, long_term=long_term)
 
 
-def _feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForward:
-    """The two matrices of a layer."""
+def _make_dense_feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForward:
+    """Builds a feed-forward part with the width, activation and dropout of the settings."""
     part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
     common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
     return FeedForward(model.dim, part.dim or 4 * model.dim, **common, **fields)
@@ -229,6 +243,7 @@ def _feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForward:
 def _make_feed_forward(
     model: settings.ModelSettings, index: int, table_sharding: Literal["rows", "columns"]
 ) -> memory.Stateless:
+    """Builds the feed-forward part of one layer, with a product-key memory where the settings ask for it."""
     attention, part = model.attention, model.feed_forward
     if not attention.has_feed_forward:
         return NoFeedForward()
@@ -240,18 +255,21 @@ def _make_feed_forward(
     ):
         fields["dense_scale"] = part.dense_scale
         if part.memory_scale:
-            own = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
-            fields |= {"memory_scale": part.memory_scale, "memory": _made(memory.ProductKeyMemory, part, **own)}
-    return _feed_forward(model, **fields)
+            memory_options = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
+            fields |= {
+                "memory_scale": part.memory_scale,
+                "memory": _build(memory.ProductKeyMemory, part, **memory_options),
+            }
+    return _make_dense_feed_forward(model, **fields)
 
 
 def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
-    """Whether a layer is among `layers`, of which negative ones count from the end; () = all are."""
+    """Returns whether a layer is among `layers`. Negative numbers count from the end. () = all layers."""
     return not layers or index in {layer % num_layers for layer in layers}
 
 
 def make_vocabulary(model: settings.LayeredModel, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
-    """Embeddings and softmax of a model."""
+    """Builds the embeddings and softmax of a model."""
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
@@ -263,78 +281,84 @@ def make_vocabulary(model: settings.LayeredModel, vocab_size: int, multiple: int
     }
     match model.output.softmax:
         case settings.Softmax() as part:
-            return _made(Vocabulary, part, **common)
+            return _build(Vocabulary, part, **common)
         case settings.AdaptiveSoftmax() as part:
-            return _made(AdaptiveVocabulary, part, **common)
-    raise _unknown("output", model.output)
+            return _build(AdaptiveVocabulary, part, **common)
+    raise _unknown_kind("output", model.output)
 
 
-NO_TOKENS = settings.MemoryTokens(num_tokens=0)
+NO_MEMORY_TOKENS = settings.MemoryTokens(num_tokens=0)
 
 
 def memory_fields(tokens: settings.MemoryTokens | None, beside: float) -> dict[str, Any]:
-    """Fields of a model with memory tokens before its segments or texts; `beside` as in `_stddev`."""
-    tokens = tokens or NO_TOKENS
-    return {"memory_tokens": tokens.num_tokens, "memory_stddev": _stddev(tokens, beside)}
+    """Returns the fields of a model with memory tokens before its segments or texts.
+
+    Args:
+      tokens: Settings of the memory tokens. None = no memory tokens.
+      beside: Standard deviation of the other inputs of the layers, the default for memory tokens.
+    """
+    tokens = tokens or NO_MEMORY_TOKENS
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": _memory_token_stddev(tokens, beside)}
 
 
-def _stddev(tokens: settings.MemoryTokens, beside: float) -> float:
-    """Of memory tokens: their own, or `beside`, that of what their layers read beside them."""
+def _memory_token_stddev(tokens: settings.MemoryTokens, beside: float) -> float:
+    """Returns the initial standard deviation of memory tokens: as set, or `beside`, that of the other inputs."""
     return beside if tokens.init_stddev is None else tokens.init_stddev
 
 
 def _input_stddev(model: settings.ModelSettings, vocabulary: Vocabulary | AdaptiveVocabulary) -> float:
-    """Standard deviation of embeddings before training, with the positions that are added to them."""
+    """Computes the standard deviation of embeddings before training, with the positions that are added to them."""
     sines = 0.5 if model.positions == "sinusoids" else 0.0
     return (vocabulary.input_stddev**2 + sines) ** 0.5
 
 
 def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> memory.OutputMemory | None:
+    """Builds the memory at the output site. None where the settings have none."""
     match model.output:
         case settings.Spalm() as part:
-            return _made(memory.Spalm, part, model, dtype=dtype)
+            return _build(memory.Spalm, part, model, dtype=dtype)
     return None
 
 
 def make_encoder_decoder(
     model: settings.EncoderDecoder, vocab_size: int, *, segment_length: int = 0, vocab_multiple: int = 1
 ) -> EncoderDecoder:
-    """Builds the model that a configuration describes.
+    """Builds the encoder-decoder that a configuration describes.
 
     Args:
-      model: the configuration.
-      vocab_size: entries of the tokenizer of both languages.
-      segment_length: as in `make_language_model`.
-      vocab_multiple: as in `make_language_model`.
+      model: Configuration of the model.
+      vocab_size: Number of entries of the tokenizer of both languages.
+      segment_length: Number of tokens in a segment. See `make_language_model`.
+      vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of. See `make_language_model`.
     """
     norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer", "norm_epsilon": model.norm_epsilon}
-    common, feed_forward = _of_heads(model), lambda: _feed_forward(model, **norms)
+    common, feed_forward = _head_options(model), lambda: _make_dense_feed_forward(model, **norms)
 
     def cross() -> memory.CrossMemory:
         part = model.cross_attention
         if isinstance(part, settings.LinearTransformer):
-            return memory.LinearCrossAttention(_made(LINEAR[type(part)], part, model, **common | norms))
-        return _made(memory.CrossAttention, model, **common, bias=part.bias)
+            return memory.LinearCrossAttention(_build(LINEAR[type(part)], part, model, **common | norms))
+        return _build(memory.CrossAttention, model, **common, bias=part.bias)
 
     def encoder_layer() -> memory.EncoderLayer:
         return memory.EncoderLayer(
-            _made(memory.CrossAttention, model, **common, bias=model.encoder_bias), feed_forward()
+            _build(memory.CrossAttention, model, **common, bias=model.encoder_bias), feed_forward()
         )
 
-    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_TOKENS
+    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_MEMORY_TOKENS
     vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
-    own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
+    num_memory_layers = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
     attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)
-    return _made(
+    return _build(
         EncoderDecoder,
         model,
-        encoder=_made(
+        encoder=_build(
             memory.MemoryTokens,
             tokens,
             layers=tuple(encoder_layer() for _ in range(depth)),
-            memory_layers=tuple(encoder_layer() for _ in range(own)),
+            memory_layers=tuple(encoder_layer() for _ in range(num_memory_layers)),
             dim=model.dim,
-            init_stddev=_stddev(tokens, _input_stddev(model, vocabulary)),
+            init_stddev=_memory_token_stddev(tokens, _input_stddev(model, vocabulary)),
             dtype=common["dtype"],
         ),
         decoder=tuple(DecoderLayer(attention(index), cross(), feed_forward()) for index in range(model.num_layers)),
@@ -356,19 +380,19 @@ def make_text_encoder(
     table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> TextEncoder:
-    """Builds the encoder that a configuration describes.
+    """Builds the text encoder that a configuration describes.
 
     Args:
-      model: the configuration; its attention is `Bidirectional`.
-      head: of its task (`memjax.tasks`); None = no head.
-      vocab_size: entries of the tokenizer.
-      features: inner tensors to return, `layer_<index>/<tap>` or `output`.
-      rematerialize: as in `make_language_model`, and so the other arguments.
-      table_sharding: as there.
-      vocab_multiple: as there.
+      model: Configuration of the model, whose attention is `Bidirectional`.
+      head: Head of the task (`memjax.tasks`). None = no head.
+      vocab_size: Number of entries of the tokenizer.
+      features: Inner tensors to return, `layer_<index>/<tap>` or `output`.
+      rematerialize: Kind of recomputation. See `make_language_model`.
+      table_sharding: Axis of a value table that is split over the mesh axis `model`, 'rows' or 'columns'.
+      vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of. See `make_language_model`.
 
     Raises:
-      ValueError: a configuration of a decoder.
+      ValueError: The configuration describes a decoder.
     """
     part = model.attention
     if not isinstance(part, settings.Bidirectional):
@@ -388,8 +412,8 @@ def make_text_encoder(
     gate = None
     if head is not None and part.gate:
         plain = dataclasses.replace(model, attention=dataclasses.replace(part, gate=0), dropout=0.0)
-        named: dict[str, Any] = {"rematerialize": rematerialize, "vocab_multiple": vocab_multiple}
-        gate = Gate(model.dim, part.gate, make_text_encoder(plain, None, vocab_size, **named), dtype=dtype)
+        options: dict[str, Any] = {"rematerialize": rematerialize, "vocab_multiple": vocab_multiple}
+        gate = Gate(model.dim, part.gate, make_text_encoder(plain, None, vocab_size, **options), dtype=dtype)
     return TextEncoder(
         stack=make_stack(model, features=inner, rematerialize=rematerialize, table_sharding=table_sharding),
         vocabulary=vocabulary,
@@ -416,35 +440,35 @@ def make_memformer(
     rematerialize: str = "none",
     vocab_multiple: int = 1,
 ) -> Memformer:
-    """Builds the model that a configuration describes, and the paper's ablations of it.
+    """Builds the Memformer that a configuration describes, or one of the paper's ablations.
 
     Args:
-      model: the configuration.
-      vocab_size: entries of the tokenizer.
-      segment_length: tokens of a segment.
-      rematerialize: as in `make_language_model`.
-      vocab_multiple: as in `make_language_model`.
+      model: Configuration of the model.
+      vocab_size: Number of entries of the tokenizer.
+      segment_length: Number of tokens in a segment.
+      rematerialize: Kind of recomputation. See `make_language_model`.
+      vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of. See `make_language_model`.
 
     Raises:
-      ValueError: heads that do not divide the width, or no decoder.
+      ValueError: The number of heads does not divide the width, or there is no decoder layer.
     """
     dim, num_heads = model.dim, model.num_heads
     settings.require(dim % num_heads == 0, "num_heads", num_heads, f"a divisor of dim = {dim}")
     settings.require(model.num_layers >= 1, "num_layers", model.num_layers, "at least 1")
-    dtype, stacked = jnp.dtype(model.compute_dtype), _of_all_layers(model, rematerialize)
+    dtype, stacked = jnp.dtype(model.compute_dtype), _stack_options(model, rematerialize)
     common: dict[str, Any] = {"dropout": model.dropout, "dtype": dtype}
-    heads = lambda number: _made(HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype)
-    feed_forward = lambda: _feed_forward(model, norm="pre", norm_kind="layer")
+    heads = lambda number: _build(HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype)
+    feed_forward = lambda: _make_dense_feed_forward(model, norm="pre", norm_kind="layer")
     encoder, memory_heads = None, 1 if model.single_head else num_heads
     if model.encoder_layers:
         reader = lambda: heads(memory_heads) if model.num_slots else None
         layer = lambda: MemformerLayer(heads(num_heads), feed_forward(), reader(), **common)
         layers = tuple(layer() for _ in range(model.encoder_layers))
-        own = {"layers": layers, "writer_heads": memory_heads, "dtype": dtype}
-        encoder = _made(memory.MemformerEncoder, model, **own, **stacked)
+        encoder_options = {"layers": layers, "writer_heads": memory_heads, "dtype": dtype}
+        encoder = _build(memory.MemformerEncoder, model, **encoder_options, **stacked)
     cross = lambda: heads(num_heads) if model.encoder_layers else None
     layer = lambda: MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common)
-    return _made(
+    return _build(
         Memformer,
         model,
         encoder=encoder,
@@ -459,17 +483,20 @@ def make_memformer(
 def make_model(
     config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
 ) -> Model:
-    """The Linen model that a configuration describes, or several as columns of one (`Columns`); as `make_column`."""
+    """Builds the Linen model that a configuration describes, or several as the columns of a progressive network.
+
+    See `make_column` for the arguments.
+    """
     number = config.num_columns
-    named: dict[str, Any] = {"vocab_multiple": vocab_multiple}
+    options: dict[str, Any] = {"vocab_multiple": vocab_multiple}
     if number == 1:
-        return make_column(config, vocab_size, head, **named)
+        return make_column(config, vocab_size, head, **options)
     model = config.model
     layers = len(model.widths) if model.reads == "vectors" else model.num_layers
-    named["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))
+    options["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))
     # Each with a head of its own: modules that are one have the same parameters.
-    own = lambda: head and head.clone()
-    columns = tuple(make_column(config, vocab_size, own(), **named) for _ in range(number))
+    copy_head = lambda: head and head.clone()
+    columns = tuple(make_column(config, vocab_size, copy_head(), **options) for _ in range(number))
     return Columns(columns, dtype=jnp.dtype(model.compute_dtype))
 
 
@@ -481,15 +508,18 @@ def make_column(
     vocab_multiple: int | None = None,
     features: tuple[str, ...] = (),
 ) -> Model:
-    """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
-    encoder, perceptron or BiLSTM with a head (`memjax.tasks.Task.model` knows the one of the task).
+    """Builds one Linen model that a configuration describes, without further columns.
+
+    This is a language model, a Memformer, an encoder-decoder, or a text encoder, perceptron or BiLSTM with a head.
+    `memjax.tasks.Task.model` calls this with the head of the task.
 
     Args:
-      config: the configuration.
-      vocab_size: entries of the tokenizer.
-      head: of a text encoder, a perceptron or a BiLSTM.
-      vocab_multiple: instead of that of the configuration; 1 = no padding.
-      features: inner tensors to return, of a perceptron, an encoder or a decoder.
+      config: Configuration of the run.
+      vocab_size: Number of entries of the tokenizer.
+      head: Head of a text encoder, a perceptron or a BiLSTM. None = a model whose answers are tokens.
+      vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of, instead of the one in the
+        configuration. 1 = no padding.
+      features: Inner tensors to return, of a perceptron, an encoder or a decoder.
     """
     common: Any = {
         "rematerialize": config.training.rematerialize,
@@ -505,13 +535,13 @@ def make_column(
         case settings.Perceptron() as model:
             dtype, width = jnp.dtype(model.compute_dtype), (config.data.segment_length, *model.widths)[-1]
             gate = Gate(width, model.gate, initializer=model.initializer, dtype=dtype) if model.gate else None
-            return _made(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
+            return _build(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.TokenBag() as model:
             options = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
-            return _made(TokenBag, model, head=head, features=features, **options)
+            return _build(TokenBag, model, head=head, features=features, **options)
         case settings.BiLSTM() as model:
             options = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
-            return _made(BiLSTM, model, head=head, **options)
+            return _build(BiLSTM, model, head=head, **options)
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:

@@ -1,4 +1,4 @@
-"""The decoder-only language model."""
+"""Decoder-only language models whose layers and output may carry memories."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,20 +23,20 @@ from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_datacla
 __all__ = ["LanguageModel", "LanguageModelState"]
 
 GIVEN = ("tokens", "features", "embed_output")
-"""What a model gives to a memory at the output site that asks for it (`inputs`): the tokens read, its features by name,
-and the function from ids to output weights. Everything else comes with the batch (`Batch.extras`)."""
+"""Inputs that a model can give to a memory at the output site (`inputs`): the tokens read, its features by name, and
+the function from ids to output weights. All other inputs come with the batch (`Batch.extras`)."""
 
 
 @tree_dataclass
 class LanguageModelState:
-    """State of a language model.
+    """The state of a language model between segments.
 
     Attributes:
-      stack: that of its layers.
-      output: that of a memory at the output site, or `EmptyState`.
-      mixtures: of each memory whose candidates are mixed in.
-      position: int32 `[batch]`, tokens of the document read so far, or `EmptyState` where nothing depends on it.
-      marker: int32 `[batch]`, 1 + the number of the last mark read, 0 = none yet; `EmptyState` without marks.
+      stack: State of the layers.
+      output: State of the memory at the output site. `EmptyState` without one.
+      mixtures: States of the memories whose candidates are mixed in.
+      position: int32 `[batch]`, number of tokens of the document read so far. `EmptyState` where nothing depends on it.
+      marker: int32 `[batch]`, 1 + the number of the last marker read, 0 before the first. `EmptyState` without markers.
     """
 
     stack: StackState
@@ -49,30 +49,33 @@ class LanguageModelState:
 class LanguageModel(Model):
     """A decoder-only language model whose layers may carry memories.
 
+    With `mixtures` the output is a `Prediction` instead of hidden states. Mixtures have no parameters, so they can be
+    added to any trained model: `model.clone(mixtures=(ContinuousCache(dim=model.dim, memory_length=2000),))`.
+
     With `mixtures` the output is a `Prediction` instead of hidden states; mixtures have no parameters, so that any
     trained model takes them: `model.clone(mixtures=(ContinuousCache(dim=model.dim, memory_length=2000),))`.
 
     Attributes:
-      stack: the layers.
-      vocabulary: embeddings and softmax.
-      output_memory: a memory at the output site (last hidden state in, hidden state out), or None.
-      mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
+      stack: Layers of the model.
+      vocabulary: Embeddings and softmax.
+      output_memory: Memory at the output site, which maps the last hidden state to a hidden state. None = no memory.
+      mixtures: Memories at the output site that propose tokens (`Recalled`). Their distributions are mixed in one after
         the other.
-      final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
-      weighted_norms: as in `make_norm`.
-      norm_epsilon: as in `make_norm`.
-      num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
-      positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
-      markers: ids that mark what follows them in the document, such as the speakers of a dialogue: every token gets a
-        learned embedding of the last of them, itself included, and another one before the first.
-      memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
-        of them (`MemoryTokenXLAttention`).
-      memory_stddev: of their initial values, best that of the embeddings.
-      dropout: rate on embeddings and on the last hidden state.
-      features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
+      final_norm: Norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      weighted_norms: Whether norms have a weight. See `make_norm`.
+      norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
+      num_positions: Number of learned positions of the tokens in their segment, added to the embeddings. 0 = none.
+      positions: Positions in the document that are added to the embeddings: 'sinusoids' or 'none'.
+      markers: Token ids that mark the tokens after them in the document, such as the speakers of a dialogue. Every
+        token gets a learned embedding of the last marker up to it, or another one before the first.
+      memory_tokens: Number of learned memory tokens before every segment, for layers that support them
+        (`MemoryTokenXLAttention`). They are returned as `memory` in `Aux.arrays`.
+      memory_stddev: Standard deviation of the memory tokens' initial values, best that of the embeddings.
+      dropout: Dropout rate on embeddings and on the last hidden state.
+      features: Inner tensors to return in `Aux.arrays`: `output` (before the final norm) or `output_normed`. Those of
         layers are named in the stack.
-      dtype: of the computation.
-      memory_dtype: of the activations that memories store, unless `init_state` is given another.
+      dtype: Dtype of the computation.
+      memory_dtype: Dtype of the activations that memories store, unless `init_state` gets another.
     """
 
     stack: Stack
@@ -96,12 +99,12 @@ class LanguageModel(Model):
 
     @property
     def num_memory_tokens(self) -> int:
-        """Learned rows before every segment."""
+        """The number of learned memory tokens before every segment."""
         return self.memory_tokens
 
     @property
     def stores_keys(self) -> bool:
-        """Inner tensors have a row a token, but with memory tokens."""
+        """Whether inner tensors have one row for each token, which they do without memory tokens."""
         return not self.memory_tokens
 
     def setup(self) -> None:
@@ -123,10 +126,10 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def output_norm(self) -> str:
-        """The final norm.
+        """Returns the path prefix of the final norm.
 
         Raises:
-          ValueError: there is none; the next layer too would read what the last norm of post-norm layers gives.
+          ValueError: There is none. In post-norm models, the result of the last norm is also a residual stream.
         """
         if not self.final_norm:
             raise ValueError("output_norm: given a model that ends without a norm, allowed: untied output weights")
@@ -134,7 +137,7 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
-        """The state in which a document starts in every row; needs no parameters."""
+        """Returns the state with which every row starts a document. Needs no parameters."""
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)
@@ -144,29 +147,29 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
-        """The decode state at the start of a segment, one `DecodeState` per memory."""
+        """Returns the decode state at the start of a segment, one `DecodeState` for each memory."""
         output = EmptyState()
         if self.output_memory:
             output = self.output_memory.init_decode_state(state.output, segment_length, batch_size)
         mixtures = tuple(
-            memory.init_decode_state(one, segment_length, batch_size)
-            for memory, one in zip(self.mixtures, state.mixtures, strict=True)
+            memory.init_decode_state(memory_state, segment_length, batch_size)
+            for memory, memory_state in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
         return LanguageModelState(stack, output, mixtures, state.position, state.marker)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
-        """Shapes of what a batch must have for the memories at the output site."""
+        """Returns the shapes of the extras that memories at the output site need in a batch."""
         shapes = [memory.example_extras(batch_size, length) for memory in self._output_memories()]
-        return {name: shape for one in shapes for name, shape in one.items()}
+        return {name: shape for memory_shapes in shapes for name, shape in memory_shapes.items()}
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of a batch's extras that the memories at the output site take.
+        """Returns those of a batch's extras that memories at the output site read.
 
         Raises:
-          ValueError: the batch lacks one.
+          ValueError: The batch lacks one that a memory needs.
         """
         chosen = {}
         for memory in self._output_memories():
@@ -194,32 +197,33 @@ class LanguageModel(Model):
         """Reads one segment.
 
         Args:
-          tokens: of the segment.
-          state: before it.
-          start_of_document: as the contract says, as `mask` and `deterministic`.
-          mask: real tokens.
-          deterministic: without dropout and sampling.
-          extras: what memories at the output site take of the batch, from `choose_extras`.
-          side: as in `Stack`; of a model without memory tokens.
+          tokens: `[batch, length]`, token ids of the segment.
+          state: State before the segment.
+          start_of_document: `[batch]`, rows that start a document. Their memories are reset first.
+          mask: Real tokens. None = all.
+          deterministic: Whether to run without dropout and sampling.
+          extras: Extras for memories at the output site, from `choose_extras`.
+          side: Function from a layer's index to the tensor added to its output, see `Stack`. Only without memory
+            tokens.
 
         Returns:
-          The last hidden states (or a `Prediction`), for `nll` and `log_probs`; the new state; sums and requested
+          The last hidden states (or a `Prediction`) for `nll` and `log_probs`, the new state, and sums and requested
           features.
         """
-        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         fresh = lambda count: jnp.where(start_of_document, 0, count)
         position, marker = jax.tree.map(fresh, (state.position, state.marker))
         real = broadcast_mask(mask, *tokens.shape)
         x, marker = self._mark(self._embed(tokens, position, real), jnp.where(real, tokens, -1), marker)
         x = self.drop(x, deterministic=deterministic)
         x = constrain(x, "batch", None, None)
-        x, stack, aux = self._run_stack(x, state.stack, **named, side=side)
+        x, stack, aux = self._run_stack(x, state.stack, **options, side=side)
         hidden, output = self._normed(x), EmptyState()
         aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
             hidden, output, more = self.output_memory(
-                hidden, state.output, **named, **_asked(self.output_memory, inputs)
+                hidden, state.output, **options, **_select_inputs(self.output_memory, inputs)
             )
             aux = aux + more.prefixed("output_memory")
         hidden = self.drop(hidden, deterministic=deterministic)
@@ -229,7 +233,7 @@ class LanguageModel(Model):
             self.vocabulary.log_probs(hidden[:, :1])
         recalled, mixtures = [], []
         for memory, before in zip(self.mixtures, state.mixtures, strict=True):
-            part, after, more = memory(hidden, before, **named, **_asked(memory, inputs))
+            part, after, more = memory(hidden, before, **options, **_select_inputs(memory, inputs))
             recalled.append(part)
             mixtures.append(after)
             aux = aux + more
@@ -246,7 +250,7 @@ class LanguageModel(Model):
         active: Rows,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
-        """Reads one token of every active row; inactive rows keep their state."""
+        """Reads one token of every active row. Inactive rows keep their state."""
         x = self._embed(tokens, state.position, decode_state=state.stack)
         x, marker = self._mark(x, jnp.where(active[:, None], tokens, -1), state.marker)
         if self.memory_tokens:
@@ -257,11 +261,11 @@ class LanguageModel(Model):
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
-            named = _asked(self.output_memory, inputs)
-            hidden, output = self.output_memory.decode(hidden, state.output, active=active, **named)
+            options = _select_inputs(self.output_memory, inputs)
+            hidden, output = self.output_memory.decode(hidden, state.output, active=active, **options)
         recalled, mixtures = [], []
         for memory, before in zip(self.mixtures, state.mixtures, strict=True):
-            part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))
+            part, after = memory.decode(hidden, before, active=active, **_select_inputs(memory, inputs))
             recalled.append(part)
             mixtures.append(after)
         position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
@@ -270,11 +274,16 @@ class LanguageModel(Model):
     def token_log_probs(
         self, output: Activations | Prediction, targets: Int[Array, "batch length"]
     ) -> Float[Array, "parts batch length"]:
-        """Log-probability of each target under the model alone, and under the candidates of each mixture alone."""
+        """Returns the log-probability of each target under the model, and under the candidates of each mixture.
+
+        Each is alone, without mixing.
+        """
         return VocabularyScores(self.vocabulary).token_log_probs(output, targets)
 
     def _embed(self, tokens: Array, position: Any, mask: Array | None = None, decode_state: Any = None) -> Array:
-        """Embeddings with the positions there are: in the document, and in the running segment.
+        """Embeds tokens, and adds their positions in the document and in the segment, where the model has any.
+
+        In decoding (`decode_state`) each row is at its own position in its segment.
 
         In decoding (`decode_state`) each row stands at a place of its own in its segment.
         """
@@ -296,38 +305,41 @@ class LanguageModel(Model):
         return x + jnp.take(self.positions_table, place, axis=0, mode="clip").astype(x.dtype)[:, None]
 
     def _mark(self, x: Array, tokens: Array, marker: Any) -> tuple[Array, Any]:
-        """Adds to every token the embedding of the last mark; also which mark that is at the end."""
+        """Adds the embedding of the last marker to every token, and returns the last marker at the end too."""
         if not self.markers:
             return x, marker
         marks = last_marks(tokens, marker, self.markers)
         return x + jnp.take(self.marker_table, marks, axis=0).astype(x.dtype), marks[:, -1]
 
     def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
-        """All layers over one segment, behind the memory tokens where there are any."""
-        own = self.memory_tokens
-        if not own:
+        """Runs all layers over one segment, after the memory tokens where there are any."""
+        num_memory = self.memory_tokens
+        if not num_memory:
             return self.stack(x, state, mask=mask, **named)
-        both, both_mask = prepend_memory(self.memory_rows, x, mask)
-        rows, state, aux = self.stack(both, state, mask=both_mask, **named)
+        x_with_memory, mask_with_memory = prepend_memory(self.memory_rows, x, mask)
+        rows, state, aux = self.stack(x_with_memory, state, mask=mask_with_memory, **named)
         counted = broadcast_mask(mask, *x.shape[:2]).any(axis=1)
-        return rows[:, own:], state, aux + memory_aux(rows[:, :own], counted)
+        return rows[:, num_memory:], state, aux + memory_aux(rows[:, :num_memory], counted)
 
     def _normed(self, x: Array) -> Array:
+        """Applies the final norm, if there is one."""
         return self.layer_norm(x) if self.final_norm else x
 
     def _own_features(self, x: Array, normed: Array) -> dict[str, Array]:
+        """Returns the requested inner tensors of the output."""
         tensors = {"output": x, "output_normed": normed}
         return {name: tensors[name] for name in self.features}
 
     @nn.nowrap
     def _output_memories(self) -> tuple[OutputMemory, ...]:
+        """Returns all memories at the output site."""
         return (() if self.output_memory is None else (self.output_memory,)) + self.mixtures
 
 
 def last_marks(
     tokens: Int[Array, "batch length"], before: Int[Array, " batch"], markers: Sequence[int]
 ) -> Int[Array, "batch length"]:
-    """1 + the number of the last mark up to each token, itself included; `before` where there is none.
+    """Returns 1 + the number of the last marker up to each token, or `before` where there is none yet.
 
     Example:
       >>> last_marks(jnp.array([[7, 3, 8, 3]]), jnp.array([2]), markers=(7, 8)).tolist()
@@ -342,10 +354,11 @@ def last_marks(
     return jnp.take_along_axis(known, jax.lax.cummax(places, axis=1), axis=1)
 
 
-def _asked(memory: OutputMemory, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a memory takes, of what there is."""
+def _select_inputs(memory: OutputMemory, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the available inputs that a memory reads."""
     return {name: inputs[name] for name in memory.inputs if name in inputs}
 
 
 def _predict(hidden: Array, recalled: list[Recalled]) -> Array | Prediction:
+    """Returns hidden states, as a `Prediction` where memories proposed candidates."""
     return Prediction(hidden, tuple(recalled)) if recalled else hidden

@@ -1,7 +1,7 @@
-"""Memformer as a language model: an encoder with a memory reads what was, a decoder predicts the segment after it.
+"""Memformer as a language model: an encoder with a memory reads the past, and a decoder predicts the next segment.
 
-Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
-The model has the methods of a `LanguageModel`: the trainer, evaluation and generation take it.
+Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891. The
+model has the methods of a `LanguageModel`, so training, evaluation and generation handle it too.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ __all__ = ["Memformer", "replay_parts"]
 
 @tree_dataclass
 class MemformerModelState:
-    """State between segments.
+    """The state of a Memformer between segments.
 
     Attributes:
-      memory: of the encoder, before `tokens` were encoded.
-      tokens: int32 `[batch, segment_length]`, the segment before; `EmptyState` without an encoder.
-      mask: bool `[batch, segment_length]`; False everywhere = a document starts.
+      memory: Memory of the encoder, before `tokens` were encoded.
+      tokens: int32 `[batch, segment_length]`, the previous segment. `EmptyState` without an encoder.
+      mask: bool `[batch, segment_length]`, real tokens of the previous segment. False everywhere = a document starts.
     """
 
     memory: Any
@@ -45,13 +45,15 @@ class MemformerModelState:
 
 @tree_dataclass
 class DecoderBuffers:
-    """What one decoder layer keeps while a segment is decoded.
+    """Keys and values that one decoder layer stores while a segment is decoded.
 
     Attributes:
-      keys: `[batch, segment_length, heads, head_dim]`, of the segment so far.
-      values: as `keys`.
-      source_keys: `[batch, encoded, heads, head_dim]`; `EmptyState` without an encoder.
-      source_values: as `source_keys`.
+      keys: `[batch, segment_length, heads, head_dim]`, keys of the segment so far.
+      values: `[batch, segment_length, heads, head_dim]`, values of the segment so far.
+      source_keys: `[batch, encoded, heads, head_dim]`, keys of the encoded previous segment. `EmptyState` without an
+        encoder.
+      source_values: `[batch, encoded, heads, head_dim]`, values of the encoded previous segment. `EmptyState` without
+        an encoder.
     """
 
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
@@ -62,15 +64,15 @@ class DecoderBuffers:
 
 @tree_dataclass
 class MemformerDecodeState:
-    """State between two tokens.
+    """The state of a Memformer between two decoded tokens.
 
     Attributes:
-      state: at the start of the running segment, a `MemformerModelState`; `EmptyState` without an encoder.
-      written: the memory that the running segment's encoding of the one before has left.
+      state: `MemformerModelState` at the start of the current segment. `EmptyState` without an encoder.
+      written: Memory after the previous segment was encoded for the current one.
       layers: `DecoderBuffers` of all layers, a `StackState` of one group.
-      source_mask: bool `[batch, encoded]`.
-      tokens: int32 `[batch, segment_length]`, of the running segment.
-      position: int32 `[batch]`, tokens of it already read.
+      source_mask: bool `[batch, encoded]`, real positions of the encoded previous segment.
+      tokens: int32 `[batch, segment_length]`, tokens of the current segment.
+      position: int32 `[batch]`, number of tokens of the current segment already read.
     """
 
     state: Any
@@ -82,15 +84,15 @@ class MemformerDecodeState:
 
 
 class MemformerDecoderLayer(nn.Module):
-    """Causal self-attention inside the segment, attention to what was encoded, feed-forward.
+    """A decoder layer: causal self-attention in the segment, attention to the encoded segment, feed-forward.
 
     Attributes:
-      attention: over the segment.
-      feed_forward: a part that owns its norm and residual.
-      cross: over what was encoded; None = there is no encoder.
-      dropout: rate after each attention.
-      norm_kind: 'layer' or 'rms'.
-      dtype: of the computation.
+      attention: Self-attention over the segment.
+      feed_forward: Feed-forward part that owns its norm and residual.
+      cross: Attention to the encoded previous segment. None = there is no encoder.
+      dropout: Dropout rate after each attention.
+      norm_kind: Kind of the norms, 'layer' or 'rms'.
+      dtype: Dtype of the computation.
     """
 
     attention: HeadAttention
@@ -115,7 +117,7 @@ class MemformerDecoderLayer(nn.Module):
         bias: Float[Array, "#batch heads length length"] | None,
         deterministic: bool,
     ) -> Activations:
-        """One segment."""
+        """Reads one segment."""
         y = self.attention_norm(x)
         keys, values = self.attention.keys_values(y)
         y = self.attention(y, keys, values, mask=visible, bias=bias, deterministic=deterministic)
@@ -136,10 +138,10 @@ class MemformerDecoderLayer(nn.Module):
         position: Array,
         active: Array,
     ) -> tuple[Float[Array, "batch 1 dim"], DecoderBuffers]:
-        """One token of every active row."""
+        """Reads one token of every active row."""
         y = self.attention_norm(x)
         new = zip((buffers.keys, buffers.values), self.attention.keys_values(y), strict=True)
-        keys, values = (ring_append(old, one.astype(old.dtype), position, active) for old, one in new)
+        keys, values = (ring_append(old, entry.astype(old.dtype), position, active) for old, entry in new)
         x = x + self.attention(y, keys, values, mask=visible, bias=bias)
         if self.cross is not None:
             x = self._read_source(x, buffers.source_keys, buffers.source_values, source_mask, True)
@@ -147,13 +149,26 @@ class MemformerDecoderLayer(nn.Module):
         return x, dataclasses.replace(buffers, keys=keys, values=values)
 
     def _read_source(self, x: Array, keys: Array, values: Array, mask: Array, deterministic: bool) -> Array:
+        """Adds attention to the encoded previous segment."""
         assert self.cross is not None
         y = self.cross(self.cross_norm(x), keys, values, mask=mask[:, None, None, :], deterministic=deterministic)
         return x + self.drop(y, deterministic=deterministic)
 
 
 class Memformer(Model):
-    """The whole model (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
+    """A Memformer language model (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
+
+    Segment t is predicted from the encoding of segment t - 1, which has read the memory of all segments before it. The
+    memory reaches the decoder in no other way. The first segment of a document is predicted from the encoding of a
+    learned begin token, so that every token is scored. Gradients cross segments through the slots. So train with
+    `training.segments_per_update` of 2 or more (the paper's time horizon), with `rematerialize="segment"`, or with
+    `replay_parts` and `memjax.functional.mrbp_value_and_grad`.
+
+    Differs from the paper or its code (which is not public): see `MemformerEncoder`. The decoder's positions are T5's
+    relative buckets too. The position in the segment is added to the embeddings of encoder and decoder
+    (`segment_positions`), since memory readers and cross-attention have no buckets, and large distances share one. The
+    encoding of the begin token, which has no content, is not written (`writes_begin`), so that the first text of a
+    document reads the learned memory.
 
     Segment t is predicted from the encoding of segment t - 1, which has read the memory of all before; the memory
     reaches the decoder in no other way. The first segment of a document is predicted from the encoding of a learned
@@ -167,19 +182,19 @@ class Memformer(Model):
     no content, is not written (`writes_begin`), so that the first text of a document reads the learned memory.
 
     Attributes:
-      encoder: with the memory; None = a decoder alone, without any memory.
-      decoder: equal layers, with `cross` where there is an encoder.
-      vocabulary: embeddings and softmax of both.
-      segment_length: tokens of a segment.
-      num_buckets: relative-position buckets of the decoder; 0 = no positions.
-      max_distance: tokens from which on all distances share the last bucket.
-      segment_positions: 'sinusoids' of the place in the segment are added to the embeddings, or 'none'.
-      writes_begin: the encoding of the begin token is written into the slots.
-      scan_layers: one scan over the decoder's layers; False unrolls.
-      rematerialize: recompute each decoder layer in the backward pass.
-      norm_kind: 'layer' or 'rms', of the last hidden state.
-      dropout: rate on embeddings and on the last hidden state.
-      dtype: of the computation.
+      encoder: Encoder with the memory. None = a decoder alone, without any memory.
+      decoder: Equal layers, with `cross` where there is an encoder.
+      vocabulary: Embeddings and softmax of encoder and decoder.
+      segment_length: Number of tokens in a segment.
+      num_buckets: Number of relative-position buckets of the decoder. 0 = no relative positions.
+      max_distance: Distance in tokens from which on all distances share the last bucket.
+      segment_positions: Positions in the segment that are added to the embeddings: 'sinusoids' or 'none'.
+      writes_begin: Whether the encoding of the begin token is written into the slots.
+      scan_layers: Whether to run the decoder's layers by one `nn.scan`. False unrolls them.
+      rematerialize: Whether to recompute each decoder layer in the backward pass.
+      norm_kind: Kind of the norm of the last hidden state, 'layer' or 'rms'.
+      dropout: Dropout rate on embeddings and on the last hidden state.
+      dtype: Dtype of the computation.
     """
 
     encoder: MemformerEncoder | None
@@ -216,7 +231,7 @@ class Memformer(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> MemformerModelState | EmptyState:
-        """The state in which a document starts in every row."""
+        """Returns the state with which every row starts a document."""
         if self.encoder is None:
             return EmptyState()
         memory = self.encoder.init_state(batch_size, dtype or jnp.float32)
@@ -225,7 +240,7 @@ class Memformer(Model):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> MemformerDecodeState:
-        """Decoding from the start of a segment."""
+        """Returns the decode state at the start of a segment."""
         fits = segment_length == self.segment_length
         require(fits, "segment_length", segment_length, f"{self.segment_length}")
         part, source = self.decoder[0].attention, self.segment_length
@@ -256,9 +271,12 @@ class Memformer(Model):
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Activations, Any, Aux]:
-        """Encodes the segment before, and reads this one: the last hidden states, for `nll` and `log_probs`."""
-        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        encoded, state, aux = self.encode(tokens, state, **named)
+        """Encodes the previous segment, and reads this one.
+
+        Returns the last hidden states for `nll` and `log_probs`, the new state, and sums.
+        """
+        options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        encoded, state, aux = self.encode(tokens, state, **options)
         return self.read(tokens, encoded, mask=mask, deterministic=deterministic), state, aux
 
     def encode(
@@ -270,7 +288,10 @@ class Memformer(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded | None, Any, Aux]:
-        """All that the next state depends on: what the segment before encodes to, and the state after this one."""
+        """Encodes the previous segment, and returns the state after this segment.
+
+        The decoder adds nothing to the state, so this is all that the next segment depends on.
+        """
         length, allowed = tokens.shape[1], f"segment_length = {self.segment_length}; mask the rest"
         require(length == self.segment_length, "tokens", length, allowed)
         if self.encoder is None:
@@ -289,7 +310,7 @@ class Memformer(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> Activations:
-        """The decoder over one segment."""
+        """Runs the decoder over one segment, given the encoding of the previous one."""
         x = self.drop(self._embed(tokens), deterministic=deterministic)
         x, length = constrain(x.astype(self.dtype), "batch", None, None), tokens.shape[1]
         settings = {
@@ -315,7 +336,10 @@ class Memformer(Model):
         active: Rows,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"], MemformerDecodeState]:
-        """Reads one token of every active row; encoder and writer run where a row begins a segment."""
+        """Reads one token of every active row.
+
+        In rows that start a segment, the encoder and the memory writer run first.
+        """
         if self.encoder is not None:
             entering = active & (state.position == 0)
             enter = lambda model, s, rows: model._enter_segment(s, rows)
@@ -348,7 +372,7 @@ class Memformer(Model):
     def _encode_before(
         self, state: MemformerModelState, start: Array, rows: Array, deterministic: bool
     ) -> tuple[Encoded, Any, Aux]:
-        """The encoding of the segment before, or of the begin token in rows that start a document; of `rows` only."""
+        """Encodes the previous segment of `rows`, or the begin token where a row starts a document."""
         assert self.encoder is not None
         fresh = start | ~state.mask.any(axis=1)
         first = jnp.arange(self.segment_length) == 0
@@ -357,13 +381,13 @@ class Memformer(Model):
         x = jnp.where(fresh[:, None, None], begin, x)
         mask = jnp.where(fresh[:, None], first[None], state.mask) & rows[:, None]
         writes = None if self.writes_begin else ~fresh
-        given = {"start_of_document": fresh, "mask": mask, "writes": writes, "deterministic": deterministic}
-        return self.encoder.encode(x, state.memory, **given)
+        options = {"start_of_document": fresh, "mask": mask, "writes": writes, "deterministic": deterministic}
+        return self.encoder.encode(x, state.memory, **options)
 
     def _enter_segment(self, state: MemformerDecodeState, entering: Array) -> MemformerDecodeState:
-        """Encodes the segment before in rows at the first token of a segment."""
-        nothing = jnp.zeros_like(entering)
-        encoded, written, _ = self._encode_before(state.state, nothing, entering, deterministic=True)
+        """Encodes the previous segment in rows at the first token of a segment."""
+        no_rows = jnp.zeros_like(entering)
+        encoded, written, _ = self._encode_before(state.state, no_rows, entering, deterministic=True)
 
         def body(layer: MemformerDecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
             assert layer.cross is not None
@@ -383,7 +407,7 @@ class Memformer(Model):
         return where_rows(entering, new, state)
 
     def _embed(self, tokens: Array, position: Array | None = None) -> Array:
-        """Embeddings of a whole segment, or of one token of every row at `position`, with their places in it."""
+        """Embeds a whole segment, or one token of every row at `position`, and adds positions in the segment."""
         x = self.vocabulary.embed(tokens)
         if self.segment_positions == "none":
             return x
@@ -391,6 +415,7 @@ class Memformer(Model):
         return x + sinusoids(places, x.shape[-1]).astype(x.dtype)
 
     def _bias(self, distances: Any) -> Array | None:
+        """Computes the relative-position bias of the decoder's self-attention. None without buckets."""
         if not self.num_buckets:
             return None
         bias = bucket_bias(self.position_bias, distances, max_distance=self.max_distance)
@@ -398,14 +423,17 @@ class Memformer(Model):
 
 
 def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Encoder and head of `memjax.functional.mrbp_value_and_grad` for this model.
+    """Makes the encoder and head functions that `memjax.functional.mrbp_value_and_grad` needs for this model.
+
+    A segment is a pair of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats. The aux
+    of the head is their `Sum`, so that gradients are divided by its weight at the end.
 
     Segments are pairs of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats; the aux
     of the head their `Sum`, so that gradients are divided by its weight at the end.
 
     Args:
-      model: the model.
-      deterministic: without dropout; the keys are then not used.
+      model: Model to train.
+      deterministic: Whether to run without dropout. The keys are then not used.
     """
 
     def noise(key: Any, part: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Transformer layers and the stack that threads memory through them.
+"""Transformer layers, and the stack that passes the states of their memories through them.
 
-A layer is an attention part (which may carry a memory) and a feed-forward part; each part gets the un-normalised
+A layer is an attention part (which may carry a memory) and a feed-forward part. Each part reads the un-normalised
 residual stream and owns its norm, dropout and residual connection. Neighbouring layers with equal fields form one
 scanned group, so that compile time does not grow with depth.
 """
@@ -22,33 +22,37 @@ from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 __all__ = ["FeedForward", "Layer", "NoFeedForward", "Side", "Stack", "join_layers", "split_layers"]
 
 Side = Callable[[int], Array]
-"""Layer -> what is added to its output from beside the stack."""
+"""A function from a layer's index to the tensor that is added to its output from outside the stack."""
 TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed_forward_input_normed", "output")
 """Inner tensors of a layer that `features` can name, `layer_<index>/<tap>`: the positions of kNN-LM's keys."""
 
 
 class FeedForward(Residual, Stateless):
-    """The feed-forward part: norm, two matrices, residual; with a memory in their place or beside them.
+    """The feed-forward part of a layer: norm, two matrices and residual. A memory may replace the matrices or be added.
+
+    It computes `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of that sum where
+    `norm` is 'post'. With scales (1, 0) it is an ordinary feed-forward part. With (0, 1) the memory replaces the
+    matrices (PKM). With (1, 1) both read the same input (ResM, Kim & Jung 2020, where the scales are alpha and beta).
 
     `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of the sum where it is 'post'. With
     the scales (1, 0) it is the ordinary part, with (0, 1) the memory replaces the matrices (PKM), with (1, 1) both read
     the same input (ResM, Kim & Jung 2020, where the scales are alpha and beta).
 
     Attributes:
-      dim: width of the residual stream.
-      hidden_dim: width of the hidden layer.
-      activation: one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' (the hidden layer is gated, a third
-        matrix).
-      norm: 'pre' or 'post'.
-      norm_kind: as in `make_norm`.
-      bias: biases in both layers.
-      dropout: rate after each layer.
-      hidden_dropout: False = after the second layer only.
-      init_stddev: of both matrices; None = variance scaling by fan-in.
-      dtype: of the computation.
-      memory: a memory in parameters, such as `ProductKeyMemory`, or None.
-      dense_scale: of the two matrices; 0 = there are none.
-      memory_scale: of the memory; 0 = there is none.
+      dim: Width of the residual stream.
+      hidden_dim: Width of the hidden layer.
+      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' (the hidden layer is
+        gated by a third matrix).
+      norm: Place of the norm, 'pre' or 'post'.
+      norm_kind: Kind of the norm. See `make_norm`.
+      bias: Whether both dense layers have biases.
+      dropout: Dropout rate after each dense layer.
+      hidden_dropout: Whether dropout also follows the first dense layer. False = the second only.
+      init_stddev: Standard deviation of both initial matrices. None = variance scaling by fan-in.
+      dtype: Dtype of the computation.
+      memory: Memory in parameters, such as `ProductKeyMemory`. None = no memory.
+      dense_scale: Factor of the two matrices. 0 = there are none.
+      memory_scale: Factor of the memory. 0 = there is none.
     """
 
     dim: int
@@ -73,18 +77,18 @@ class FeedForward(Residual, Stateless):
         self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """The residual stream after the part."""
+        """Returns the residual stream after the part, and what the memory reports."""
         normed, aux = self.normed(x), Aux()
         y = self._dense(normed, deterministic) if self.dense_scale else jnp.zeros_like(x)
         if self.dense_scale not in (0, 1):
             y = self.dense_scale * y
         if self.memory is not None and self.memory_scale:
-            recalled, _, aux = self.memory(normed, EmptyState(), mask=mask, deterministic=deterministic)
-            y = y + self.memory_scale * recalled
+            memory_output, _, aux = self.memory(normed, EmptyState(), mask=mask, deterministic=deterministic)
+            y = y + self.memory_scale * memory_output
         return self.added(x, y, deterministic), aux
 
     def _dense(self, x: Array, deterministic: bool) -> Array:
-        """The two matrices."""
+        """Applies the two matrices."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
         y = self.wide(x.reshape(-1, self.dim))
         if self.activation == "swiglu":
@@ -97,39 +101,39 @@ class FeedForward(Residual, Stateless):
 
     @nn.nowrap
     def replaced(self) -> tuple[str, ...]:
-        """The two matrices, where there is only the memory."""
+        """Returns the names of the two matrices if only the memory is there. Otherwise empty."""
         return () if self.dense_scale else ("wide", "narrow")
 
     @nn.nowrap
     def stands_alone(self) -> bool:
-        """As the memory in it."""
+        """Returns whether its memory keeps the layer out of scanned groups."""
         return self.memory is not None and self.memory.stands_alone()
 
 
 class NoFeedForward(Stateless):
-    """Stands in the place of the feed-forward part in layers that have none, such as those of an LSTM."""
+    """A placeholder for the feed-forward part of layers that have none, such as those of an LSTM."""
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """The input."""
+        """Returns the input."""
         return x, Aux()
 
     def normed(self, x: Activations) -> Activations:
-        """The input."""
+        """Returns the input."""
         return x
 
 
 def _dense(features: int, bias: bool, init: Any, inner: str, outer: str, dtype: Any) -> nn.Dense:
-    """A dense layer with named axes."""
+    """Makes a dense layer with logical axis names, for sharding."""
     bias_init = named(nn.initializers.zeros, outer)
     return nn.Dense(features, bias, kernel_init=named(init, inner, outer), bias_init=bias_init, dtype=dtype)
 
 
 class Layer(Memory):
-    """An attention part and a feed-forward part.
+    """A Transformer layer: an attention part, then a feed-forward part.
 
     Attributes:
-      attention: a layer-site memory (see `memjax.memory.contract`).
-      feed_forward: a part without or with a memory of its own, of the same signature.
+      attention: Memory of the layer site (see `memjax.memory.contract`).
+      feed_forward: Feed-forward part, with or without a memory of its own.
     """
 
     attention: LayerMemory
@@ -137,12 +141,12 @@ class Layer(Memory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LayerState:
-        """The state in which a document starts."""
+        """Returns the state with which every row starts a document."""
         return LayerState(*(part.init_state(batch_size, dtype) for part in self._parts()))
 
     @nn.nowrap
     def init_decode_state(self, state: LayerState, segment_length: int, batch_size: int) -> LayerState:
-        """The decode state at the start of a segment."""
+        """Returns the decode state at the start of a segment."""
         attention, feed_forward = self._parts()
         return LayerState(
             attention.init_decode_state(state.attention, segment_length, batch_size),
@@ -160,14 +164,24 @@ class Layer(Memory):
         shared: Any = None,
         taps: tuple[str, ...] = (),
     ) -> tuple[Activations, LayerState, Aux]:
-        """Both parts, one after the other; `taps` are returned in `Aux.arrays` under their names."""
-        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        """Reads one segment with the attention part and then the feed-forward part.
+
+        Args:
+          x: `[batch, length, dim]`, residual stream.
+          state: State before the segment.
+          start_of_document: Rows that start a document.
+          mask: Real tokens. None = all.
+          deterministic: Whether to run without dropout and sampling.
+          shared: Value that the layers of the stack share, such as positional parameters. None = nothing.
+          taps: Names of inner tensors to return in `Aux.arrays`, from `TAPS`.
+        """
+        options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         tapped = _tap("attention_input", self.attention, x, taps)
         with jax.named_scope("attention"):
-            x, attention, aux = self.attention(x, state.attention, **named, **_shared_argument(shared))
+            x, attention, aux = self.attention(x, state.attention, **options, **_shared_argument(shared))
         tapped |= _tap("feed_forward_input", self.feed_forward, x, taps)
         with jax.named_scope("feed_forward"):
-            x, feed_forward, more = self.feed_forward(x, state.feed_forward, **named)
+            x, feed_forward, more = self.feed_forward(x, state.feed_forward, **options)
         tapped["output"] = x
         aux = aux + more + Aux(arrays={name: tapped[name] for name in taps})
         return x, LayerState(attention, feed_forward), aux
@@ -175,7 +189,7 @@ class Layer(Memory):
     def decode(
         self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], LayerState]:
-        """One token of every active row, behind the model's memory tokens where it has any."""
+        """Reads one token of every active row, after the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active, shared=shared)[:2]
 
     def decode_features(
@@ -187,7 +201,7 @@ class Layer(Memory):
         shared: Any = None,
         taps: tuple[str, ...] = (),
     ) -> tuple[Float[Array, "batch rows dim"], LayerState, dict[str, Array]]:
-        """`decode`, and the inner tensors that `taps` names."""
+        """Reads one token of every active row as `decode`, and returns the inner tensors that `taps` names too."""
         tapped = _tap("attention_input", self.attention, x, taps)
         x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))
         tapped |= _tap("feed_forward_input", self.feed_forward, x, taps)
@@ -196,28 +210,33 @@ class Layer(Memory):
         return x, LayerState(attention, feed_forward), {name: tapped[name] for name in taps}
 
     def _parts(self) -> tuple[Any, Any]:
+        """Returns both parts of the layer."""
         return self.attention, self.feed_forward
 
 
 def _tap(name: str, part: Any, x: Array, taps: tuple[str, ...]) -> dict[str, Array]:
-    """What enters a part, also as its matrices see it where that is asked for."""
+    """Returns the input of a part by its name, and also its normed input if a tap asks for it."""
     normed = f"{name}_normed"
     return {name: x, **({normed: part.normed(x)} if normed in taps else {})}
 
 
 class Stack(Memory):
-    """Layers in order, equal neighbours as one scanned group.
+    """Layers in order, where equal neighbours form one scanned group.
+
+    The parameters of a group are under `layers_<index of its first layer>`. In a scanned group they have layers at axis
+    0. `split_layers` and `join_layers` address them by layer whatever the grouping.
 
     The parameters of a group stand under `layers_<index of its first layer>`; a scanned group's have layers at axis 0.
     `split_layers` and `join_layers` address them by layer whatever the grouping.
 
     Attributes:
-      layers: the layers, unbound.
-      scan_layers: one `nn.scan` over equal neighbours; False unrolls (faster on a CPU, slower to compile).
-      rematerialize: recompute each layer in the backward pass.
-      features: `layer_<index>/<tap>` of inner tensors to return in `Aux.arrays`, taps as in `TAPS`; negative indices
+      layers: Layers of the stack, unbound.
+      scan_layers: Whether to run equal neighbours by one `nn.scan`. False unrolls them (faster on a CPU, slower to
+        compile).
+      rematerialize: Whether to recompute each layer in the backward pass.
+      features: Inner tensors to return in `Aux.arrays`, `layer_<index>/<tap>` with a tap from `TAPS`. Negative indices
         count from the end. A layer with a tap leaves its group.
-      first: index of the first layer that runs; those below have no parameters, and `x` is what they would give.
+      first: Index of the first layer that runs. Layers below it have no parameters, and `x` is what they would compute.
     """
 
     layers: tuple[Layer, ...]
@@ -232,7 +251,7 @@ class Stack(Memory):
 
     @nn.nowrap
     def taps(self) -> dict[int, tuple[str, ...]]:
-        """Tapped layer -> names of its taps."""
+        """Returns the names of the taps of each layer that has any."""
         taps: dict[int, tuple[str, ...]] = {}
         for feature in self.features:
             layer, _, tap = feature.partition("/")
@@ -248,7 +267,7 @@ class Stack(Memory):
 
     @nn.nowrap
     def groups(self) -> tuple[tuple[int, int], ...]:
-        """(first layer, number of layers) of each group; a layer that stands alone has the number 0."""
+        """Returns the first layer and the number of layers of each group. The number is 0 for a single layer."""
         alone = [index for index, layer in enumerate(self.layers) if layer.feed_forward.stands_alone()]
         alone = tuple(index - self.first for index in (*self.taps(), *alone))
         groups = group_layers(self.layers[self.first :], scan_layers=self.scan_layers, alone=alone)
@@ -256,12 +275,12 @@ class Stack(Memory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> StackState:
-        """The state in which a document starts."""
+        """Returns the state with which every row starts a document."""
         return self._map_groups(lambda index: self.layers[index].init_state(batch_size, dtype))
 
     @nn.nowrap
     def init_decode_state(self, state: StackState, segment_length: int, batch_size: int) -> StackState:
-        """The decode state at the start of a segment, one `DecodeState` per memory."""
+        """Returns the decode state at the start of a segment, one `DecodeState` for each memory."""
         groups = []
         for (first, size), group in zip(self.groups(), state.groups, strict=True):
             layer = self.layers[first]
@@ -279,46 +298,52 @@ class Stack(Memory):
         deterministic: bool = True,
         side: Side | None = None,
     ) -> tuple[Activations, StackState, Aux]:
-        """All layers over one segment; the names of `Aux` begin with `layer_<index>/`.
+        """Reads one segment with all layers. The names in `Aux` start with `layer_<index>/`.
 
-        What `side(index)` gives is added to the output of each layer, which stands alone (a tap takes it out of its
-        group), behind the tap.
+        Args:
+          x: `[batch, length, dim]`, residual stream.
+          state: State before the segment.
+          start_of_document: Rows that start a document.
+          mask: Real tokens. None = all.
+          deterministic: Whether to run without dropout and sampling.
+          side: Function from a layer's index to the tensor that is added to its output, after its tap. Every layer must
+            have a tap then, which takes it out of its group. None = nothing is added.
         """
-        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         shared = None if self.shared is None else self.shared()
         taps, new_groups, total = self.taps(), [], Aux()
 
         for (first, size), group in zip(self.groups(), state.groups, strict=True):
 
             def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
-                y, new, aux = layer(y, layer_state, **named, shared=shared, taps=taps.get(first, ()))
+                y, new, aux = layer(y, layer_state, **options, shared=shared, taps=taps.get(first, ()))
                 return constrain(y, "batch", None, None), (new, aux)
 
             x, (new, aux) = self._run(body, first, size, x, group)
             x = x if side is None else x + side(first)
             new_groups.append(new)
             for offset in range(max(size, 1)):
-                one = jax.tree.map(lambda leaf, i=offset: leaf[i], aux) if size else aux
-                total = total + one.prefixed(f"layer_{first + offset:02d}")
+                layer_aux = jax.tree.map(lambda leaf, i=offset: leaf[i], aux) if size else aux
+                total = total + layer_aux.prefixed(f"layer_{first + offset:02d}")
         return x, StackState(tuple(new_groups), state.sizes), total
 
     def decode(
         self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState]:
-        """One token of every active row through all layers, behind the model's memory tokens where it has any."""
+        """Reads one token of every active row with all layers, after the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active)[:2]
 
     def decode_features(
         self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState, dict[str, Array]]:
-        """`decode`, and the inner tensors that `features` names."""
+        """Reads one token of every active row as `decode`, and returns the inner tensors that `features` names too."""
         shared = None if self.shared is None else self.shared()
         taps, groups, features = self.taps(), [], {}
         for (first, size), group in zip(self.groups(), state.groups, strict=True):
 
             def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
-                named = {"active": active, "shared": shared, "taps": taps.get(first, ())}
-                y, new, tapped = layer.decode_features(y, layer_state, **named)
+                options = {"active": active, "shared": shared, "taps": taps.get(first, ())}
+                y, new, tapped = layer.decode_features(y, layer_state, **options)
                 return y, (new, tapped)
 
             x, (new, tapped) = self._run(body, first, size, x, group)
@@ -327,6 +352,7 @@ class Stack(Memory):
         return x, StackState(tuple(groups), state.sizes), features
 
     def _run(self, body: Callable[..., Any], first: int, size: int, x: Array, group: Any) -> tuple[Array, Any]:
+        """Runs `body` over a single layer, or over a scanned group of layers."""
         if self.rematerialize:
             body = nn.remat(body, prevent_cse=not size)
         if not size:
@@ -342,13 +368,16 @@ class Stack(Memory):
 
     @nn.nowrap
     def _map_groups(self, init: Callable[[int], Any]) -> StackState:
+        """Makes the states of all groups from a function that makes the state of one layer."""
         groups = self.groups()
         states = []
         for first, size in groups:
-            one = init(first)
+            layer_state = init(first)
             # A broadcast view would let two leaves share a buffer, which donation forbids: write each out.
             states.append(
-                jax.tree.map(lambda leaf, n=size: jnp.tile(leaf[None], (n,) + (1,) * leaf.ndim), one) if size else one
+                jax.tree.map(lambda leaf, n=size: jnp.tile(leaf[None], (n,) + (1,) * leaf.ndim), layer_state)
+                if size
+                else layer_state
             )
         return StackState(tuple(states), tuple(size for _, size in groups))
 
@@ -356,7 +385,7 @@ class Stack(Memory):
 def group_layers(
     layers: Sequence[Any], *, scan_layers: bool, alone: tuple[int, ...] = ()
 ) -> tuple[tuple[int, int], ...]:
-    """Groups equal neighbours: (first layer, number of layers), number 0 for a layer that stands alone.
+    """Groups equal neighbours. Returns the first layer and the number of layers of each group, 0 for a single layer.
 
     Example:
       >>> group_layers("aaab", scan_layers=True)
@@ -373,7 +402,8 @@ def group_layers(
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two modules have equal fields, wherever they are bound (their own `==` compares parents too)."""
+    """Returns whether two modules have equal fields, wherever they are bound."""
+    # The modules' own `==` compares parents too.
     if not isinstance(a, nn.Module):
         return a == b
     names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]
@@ -381,14 +411,14 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def split_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Replaces the groups of a stack's variables by one entry `layer_<index>` per layer.
+    """Replaces the groups in a stack's variables by one entry `layer_<index>` for each layer.
 
     Args:
-      variables: a collection of a `Stack`, such as its params.
-      groups: `Stack.groups()`.
+      variables: Collection of variables of a `Stack`, such as its params.
+      groups: Groups of the stack, `Stack.groups()`.
 
     Returns:
-      The same values, addressed by layer: what checkpoints and imports use, since the grouping changes with the model.
+      The same values by layer. Checkpoints and imports use this form, since the grouping changes with the model.
     """
     split = {name: value for name, value in variables.items() if not name.startswith("layers_")}
     for first, size in groups:
@@ -396,13 +426,13 @@ def split_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str,
         if group is None:
             continue
         for offset in range(max(size, 1)):
-            one = jax.tree.map(lambda leaf, i=offset: leaf[i], group) if size else group
-            split[f"layer_{first + offset:02d}"] = one
+            layer_variables = jax.tree.map(lambda leaf, i=offset: leaf[i], group) if size else group
+            split[f"layer_{first + offset:02d}"] = layer_variables
     return split
 
 
 def join_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """The inverse of `split_layers`."""
+    """Joins the layers of a stack's variables into its groups. The inverse of `split_layers`."""
     joined = {name: value for name, value in variables.items() if not name.startswith("layer_")}
     for first, size in groups:
         if f"layer_{first:02d}" not in variables:
@@ -413,18 +443,19 @@ def join_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, 
 
 
 def split_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
-    """One collection of a language model with its layers addressed by index."""
+    """Replaces the groups of layers in one collection of a model by one entry for each layer."""
     if not groups or "stack" not in collection:
         return collection
     return {**collection, "stack": split_layers(collection["stack"], groups)}
 
 
 def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
-    """The inverse of `split_collection`."""
+    """Joins the layers of one collection of a model into groups. The inverse of `split_collection`."""
     if not groups or "stack" not in collection:
         return collection
     return {**collection, "stack": join_layers(collection["stack"], groups)}
 
 
 def _shared_argument(shared: Any) -> dict[str, Any]:
+    """Returns the keyword argument for the value that layers share, if there is one."""
     return {} if shared is None else {"shared": shared}
