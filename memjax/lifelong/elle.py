@@ -1,10 +1,11 @@
-"""ELLE: a model that grows before every task, recovers on a memory of earlier ones, and learns beside rows of it.
+"""ELLE: a model that grows before every task, recovers on rows of earlier tasks, and replays them beside each task.
 
-Qin et al. 2022, https://arxiv.org/abs/2203.06311. What a model becomes is `memjax.lifelong.expansion`'s; here stand the
-stages. A task has two: the warm-up, before which the model grows, with updates on the memory alone, and its own.
+Qin et al. 2022, https://arxiv.org/abs/2203.06311. `memjax.lifelong.expansion` computes the bigger model. This module
+makes the stages. A task has two: a warm-up, before which the model grows and which learns rows of the memory only, and
+the stage that reads the task.
 
-Differs from the paper: the expansion is exact (`ELLE.as_published` is the paper's), and unless `share` is set the
-memory is written as that of every method, and not with a share of each domain's text.
+Differs from the paper: the expansion is exact (`ELLE.as_published` makes settings for the paper's expansion). The
+memory is written by a policy as in other methods, and with a share of each domain's text only if `share` is set.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ from memjax.typing import Batch, Sum
 __all__ = ["WARM_UP", "elle", "make_growth"]
 
 GROWTH_LINE = "grown"
-"""kind of the lines of metrics about a growth: its seconds, and the nats of rows of the memory before and after it"""
+"""Kind of the metrics lines about a growth: its seconds, and the loss on rows of the memory before and after it."""
 SCORED = 256
-"""rows of the memory that are scored around a growth, at most"""
+"""Maximum number of rows of the memory that are scored before and after a growth."""
 WARM_UP = "warm_up"
-"""kind of update: of rows of the memory alone, after the model has grown"""
+"""Kind of the updates that learn rows of the memory only, after the model has grown."""
 
 
 class How(NamedTuple):
-    """The fields of `memjax.config.ELLE`, which says what they mean."""
+    """The settings of ELLE. `memjax.config.ELLE` describes the fields."""
 
     dims: tuple[int, ...]
     layers: tuple[int, ...]
@@ -83,7 +84,11 @@ class How(NamedTuple):
 
 
 class RepeatedUpdate:
-    """The same update so many times: a stream of updates that read nothing of the task."""
+    """An iterator over a number of updates of one kind that read no batch of the stream.
+
+    Attributes:
+      position: Number of updates that were made.
+    """
 
     def __init__(self, kind: str, steps: int, position: Any):
         self._kind, self._steps, self.position = kind, steps, position or 0
@@ -99,10 +104,10 @@ class RepeatedUpdate:
 
 
 def elle(**fields: Any) -> Method:
-    """The method; `fields` are those of `How`."""
+    """Makes the method ELLE. The keyword arguments are the fields of `How`."""
     how = How(**fields)
     memory, by_progress = make_memory_options(how.memory), how.replayed == "progress"
-    if how.share:  # nothing is written while a task is learned
+    if how.share:  # The memory is written after a task, not while it is learned.
         memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, written=0.0)
     if by_progress:
         memory = memory._replace(groups="task")
@@ -113,96 +118,114 @@ def elle(**fields: Any) -> Method:
     base, recovering = replaying(how.rows) if how.rows else chain_components(), replaying(how.warm_up_rows)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        made = base.learner(experiment, layout, objective)
+        learner_of_stream = base.learner(experiment, layout, objective)
         if not how.warm_up:
-            return made
+            return learner_of_stream
         recover = recovering.learner(experiment, layout, objective)
-        warmed = with_annealed_norms(recover.update) if how.annealed else recover.update
-        observe = lambda state, batch, kind: (warmed if kind == WARM_UP else made.update)(state, batch, kind)
-        return made._replace(update=observe, batch_shapes={**made.batch_shapes, WARM_UP: None})
+        recover_update = with_annealed_norms(recover.update) if how.annealed else recover.update
+        observe = lambda state, batch, kind: (recover_update if kind == WARM_UP else learner_of_stream.update)(
+            state, batch, kind
+        )
+        return learner_of_stream._replace(
+            update=observe, batch_shapes={**learner_of_stream.batch_shapes, WARM_UP: None}
+        )
 
-    def stages(task: TaskInfo, own: Stage) -> list[Stage]:
-        found = [own._replace(after=remember_examples(how, task)) if how.share else own]
+    def stages(task: TaskInfo, stage: Stage) -> list[Stage]:
+        stages_of_task = [stage._replace(after=remember_examples(how, task)) if how.share else stage]
         if task.index and (how.dims or how.layers or how.warm_up):
-            become = lambda state, context: grow_model_for_task(how, learner, task, state, context)
+            grow_before = lambda state, context: grow_model_for_task(how, learner, task, state, context)
             if how.warm_up:
-                opened = lambda state, position: RepeatedUpdate(WARM_UP, how.warm_up, position)
-                found.insert(0, Stage(f"{own.name}, warm-up", opened, how.warm_up, task=own.task))
-            found[0] = found[0]._replace(before=become)
-        return [one for stage in found for one in base.stages(task, stage)]
+                open_stream = lambda state, position: RepeatedUpdate(WARM_UP, how.warm_up, position)
+                stages_of_task.insert(0, Stage(f"{stage.name}, warm-up", open_stream, how.warm_up, task=stage.task))
+            stages_of_task[0] = stages_of_task[0]._replace(before=grow_before)
+        return [result for stage in stages_of_task for result in base.stages(task, stage)]
 
     def growth(config: Config, index: int, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(how, config, index, lineage, key)
         return step and step[0]
 
-    quiet = how._replace(noise="none")  # noise has the shapes of what it is added to
+    quiet = how._replace(noise="none")  # Noise changes no shapes, so tracing for shapes leaves it out.
 
     def shapes(small: Experiment, big: Experiment, fields: Mapping[str, Any]) -> Callable[[TrainState], TrainState]:
         return grow_state(quiet, learner(big, None, make_objective), small, big, fields)
 
     needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)
-    named = {"growth": growth, "grow": shapes, "takes_tasks": False}
-    return base._replace(learner=learner, stages=stages, needs=needs, **named)
+    growing = {"growth": growth, "grow": shapes, "takes_tasks": False}
+    return base._replace(learner=learner, stages=stages, needs=needs, **growing)
 
 
 def grow_model_for_task(
     how: How, learner: Any, task: TaskInfo, state: TrainState, context: PhaseContext
 ) -> PhaseResult:
-    """The state of the model that is to learn a task, and the lineage that it has then."""
+    """Grows the model before a task and returns the bigger model's state and growth history.
+
+    A model that does not grow before the task keeps its parameters, and gets a new optimiser unless moments are mapped.
+
+    Args:
+      how: Settings of ELLE.
+      learner: `learner(experiment, layout, objective)` makes the learner of an experiment.
+      task: The task that is about to be learned.
+      state: Train state before the growth.
+      context: Context of the phase before the task.
+    """
     small = task.experiment.with_growth(context.lineage)
     step = next_growth(how, small.config, task.index, context.lineage, context.key)
     if step is None and how.moments == "mapped":
         return PhaseResult(state, context.lineage)
     if step is None:
         return PhaseResult(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
-    begun, lineage = time.perf_counter(), (*context.lineage, step[0])
+    began, lineage = time.perf_counter(), (*context.lineage, step[0])
     big = task.experiment.with_growth(lineage)
     changed = grow_state(how, learner(big, context.layout, make_objective), small, big, step[0])(state)
     context.report(f"grown to {big.config.model.num_layers} layers of width {big.config.model.dim}")
-    measured = {"seconds": time.perf_counter() - begun}
+    measures = {"seconds": time.perf_counter() - began}
     if (rows := rows_of_memory(state)) is not None:
-        measured["nats_before"] = mean_nats(small.model, model_variables(state), rows)
-        measured["nats_after"] = mean_nats(big.model, model_variables(changed), rows)
-    context.measure(GROWTH_LINE, measured)
+        measures["nats_before"] = mean_nats(small.model, model_variables(state), rows)
+        measures["nats_after"] = mean_nats(big.model, model_variables(changed), rows)
+    context.measure(GROWTH_LINE, measures)
     return PhaseResult(changed, lineage)
 
 
 def grow_state(
     how: How, learner: Learner, small: Experiment, big: Experiment, fields: Mapping[str, Any]
 ) -> Callable[[TrainState], TrainState]:
-    """How a state becomes that of a bigger model.
+    """Makes a function that turns the train state of a model into that of a bigger one.
 
     Args:
-      how: the fields of the method.
-      learner: of the bigger model.
-      small: with the model as it is.
-      big: with the bigger one.
-      fields: what the lineage says of this growth.
+      how: Settings of ELLE.
+      learner: Learner of the bigger model.
+      small: Experiment of the smaller model.
+      big: Experiment of the bigger model.
+      fields: Entry of the growth history for this growth.
     """
     growth, seed = Growth.from_json(fields[GROWTH]), fields[GROWTH]["seed"]
     old, new, length = small.config.model, big.config.model, small.config.data.segment_length
     make = lambda model: init_variables(model, jax.random.key(0), length)
-    named = {"noise": how.noise, "stddev": how.noise_stddev, "seed": seed, "depth": how.depth}
+    options = {"noise": how.noise, "stddev": how.noise_stddev, "seed": seed, "depth": how.depth}
     factor = (old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0
 
     def change(state: TrainState) -> TrainState:
         before = model_variables(state)
-        fresh = learner.init(expand(before, small.model, big.model, growth, make=make, factor=factor, **named))
-        kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
-        changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
+        fresh = learner.init(expand(before, small.model, big.model, growth, make=make, factor=factor, **options))
+        method = {name: state.method.get(name, value) for name, value in fresh.method.items()}
+        changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=method)
         if how.moments == "fresh":
             return changed
-        moments = _moments(state, small.model, big.model, growth, make, fresh, factor)
+        moments = _map_moments(state, small.model, big.model, growth, make, fresh, factor)
         return dataclasses.replace(changed, opt_state=moments)
 
     return change
 
 
 def remember_examples(how: How, task: TaskInfo) -> Phase:
-    """The phase after a task that writes a share of its examples to the memory.
+    """Makes the phase after a task that writes a random share of its examples to the memory.
+
+    Args:
+      how: Settings of ELLE.
+      task: The task that was learned.
 
     Raises:
-      ValueError: the memory has no room for those of all tasks.
+      ValueError: the memory is too small for the shares of all tasks.
     """
     number = lambda part: math.ceil(how.share * len(part.examples))
     if (size := sum(map(number, task.parts))) > how.memory.capacity:
@@ -221,21 +244,25 @@ def remember_examples(how: How, task: TaskInfo) -> Phase:
 
 
 def with_annealed_norms(observe: Any) -> Any:
-    """An update after which weighted norms are nearer to ordinary ones, and with the last of a stage are such."""
+    """Wraps an update function so that weighted norms turn linearly into ordinary ones in the course of a stage.
 
-    def annealed(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
+    Args:
+      observe: `observe(state, batch, kind) -> (state, sums)`. See `Learner.observe`.
+    """
+
+    def update(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
         new, sums = observe(state, batch, kind)
         (before, total), (after, _) = state.method[SPAN], new.method[SPAN]
         share = (after - before) / jnp.maximum(total - before, 1)
-        nearer = lambda leaf: leaf + share.astype(leaf.dtype) * (1 / leaf.shape[-1] - leaf)
-        of_norms = lambda path, leaf: nearer(leaf) if path[-1].key == NORM_WEIGHTS else leaf
-        return dataclasses.replace(new, constants=jax.tree_util.tree_map_with_path(of_norms, new.constants)), sums
+        anneal = lambda leaf: leaf + share.astype(leaf.dtype) * (1 / leaf.shape[-1] - leaf)
+        anneal_norms = lambda path, leaf: anneal(leaf) if path[-1].key == NORM_WEIGHTS else leaf
+        return dataclasses.replace(new, constants=jax.tree_util.tree_map_with_path(anneal_norms, new.constants)), sums
 
-    return annealed
+    return update
 
 
 def rows_of_memory(state: TrainState) -> Batch | None:
-    """The first rows of the memory, at most `SCORED`; None = there are none."""
+    """Returns the first rows of the memory, at most `SCORED`. None if the memory is empty or there is none."""
     memory = state.method.get(EPISODES)
     if memory is None or not int(memory.count):
         return None
@@ -243,7 +270,7 @@ def rows_of_memory(state: TrainState) -> Batch | None:
 
 
 def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
-    """Nats a target of rows, in evaluation mode."""
+    """Computes the mean negative log-likelihood of the targets of rows in nats, in evaluation mode."""
 
     @jax.jit
     def score(variables: Any) -> Any:
@@ -256,17 +283,20 @@ def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
 def next_growth(
     how: How, config: Config, index: int, lineage: GrowthHistory, key: Any
 ) -> tuple[Mapping[str, Any], Growth] | None:
-    """What changes in the configuration before a task, with what is copied of what; None = nothing.
+    """Computes how the model grows before a task.
 
     Args:
-      how: the fields of the method.
-      config: of the model so far.
-      index: of the task, from 1.
-      lineage: so far.
-      key: of what is drawn.
+      how: Settings of ELLE.
+      config: Configuration of the model so far.
+      index: Number of the task, from 1 for the second task.
+      lineage: Growth history so far.
+      key: Random key of the choice of copies.
+
+    Returns:
+      The new entry of the growth history, and the growth. None if the model does not grow.
     """
     if not how.dims and not how.layers:
-        return None  # models of other sizes than a width and a number of layers stay too
+        return None  # So models that have no width and number of layers work as well.
     model = config.model
     dim = how.dims[index - 1] if how.dims else model.dim
     layers = how.layers[index - 1] if how.layers else model.num_layers
@@ -286,22 +316,26 @@ def make_growth(
     seed: Sequence[int] = (0,),
     left: Sequence[int] = (),
 ) -> tuple[dict[str, Any], Growth]:
-    """What makes a model as wide and as deep as given: an entry of a lineage, and what is copied of what.
+    """Plans the growth of a model to a given width and depth.
 
-    Heads keep their width: they, and feed-forward units, become more as the residual stream does. The entry goes to
-    `Experiment.with_growth`, which makes the bigger model, the rest to `memjax.lifelong.expansion.expand`.
+    Heads keep their width. The numbers of heads and of feed-forward units grow in proportion to the residual stream.
+    Give the entry of the growth history to `Experiment.with_growth`, which makes the bigger model, and the growth to
+    `memjax.lifelong.expansion.expand`.
 
     Args:
-      model: settings of the model as it is.
-      dim: width of the residual stream, a multiple of that of a head; at least what it is.
-      num_layers: from as many as there are to twice as many.
-      how: which entries new ones are copies of.
-      norms: as in `memjax.config.ELLE`.
-      seed: of what is drawn.
-      left: layers that no earlier growth has copied; () = all.
+      model: Settings of the model before the growth.
+      dim: New width of the residual stream, a multiple of the width of a head and at least the old width.
+      num_layers: New number of layers, from the old number to twice the old number.
+      how: Choice of the entries that new ones copy, "random" or "cyclic". See `memjax.lifelong.expansion.copies`.
+      norms: Norms of a wider model: "weighted" (exact) or "plain" (the paper). See `memjax.config.ELLE`.
+      seed: Seed of all random choices.
+      left: Numbers of the layers that no earlier growth has copied yet. Empty for all layers.
+
+    Returns:
+      The entry of the growth history, and the growth.
 
     Raises:
-      ValueError: a size that is smaller, or more copies of layers than layers.
+      ValueError: a size is smaller than before, or more layers are added than there are.
 
     Example:
       >>> from memjax.config import Model
@@ -313,11 +347,14 @@ def make_growth(
     old_mlp = model.feed_forward.dim or 4 * model.dim
     heads, mlp = max(old_heads, old_heads * dim // model.dim), old_mlp * dim // model.dim
     sources, left = copied_layers(model.num_layers, num_layers - model.num_layers, left, [*seed, 0])
-    each = lambda old, new, what: tuple(
-        copy_sources(old, new, how, [*seed, what, layer]) for layer in range(model.num_layers)
+    per_layer = lambda old, new, purpose: tuple(
+        copy_sources(old, new, how, [*seed, purpose, layer]) for layer in range(model.num_layers)
     )
     growth = Growth(
-        copy_sources(model.dim, dim, how, [*seed, 1]), each(old_heads, heads, 2), each(old_mlp, mlp, 3), sources
+        copy_sources(model.dim, dim, how, [*seed, 1]),
+        per_layer(old_heads, heads, 2),
+        per_layer(old_mlp, mlp, 3),
+        sources,
     )
     fields: dict[str, Any] = {
         "model.dim": dim,
@@ -332,13 +369,14 @@ def make_growth(
 
 
 def _seed(key: Any) -> list[int]:
+    """Converts a random key to a seed of NumPy's generators."""
     return [int(word) for word in np.asarray(jax.random.key_data(key)).reshape(-1)]
 
 
-def _moments(
+def _map_moments(
     state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: TrainState, factor: float
 ) -> Any:
-    """The moments of an optimiser as those of the bigger model."""
+    """Expands the state of an optimiser to that of the bigger model (`memjax.lifelong.expansion.expand_moments`)."""
     names = split_collection(parameter_names(lambda: make(model))["params"], model.groups())
     divided = scaled_norm_path(state.params, model, fresh.params)
     fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": divided, "factor": factor}

@@ -1,7 +1,7 @@
-"""What the frozen part of a text encoder makes of each text, computed once and read from a file.
+"""Computes the features of texts by a frozen text encoder once and stores them in files.
 
-A learner that trains only what lies above need not run the encoder: its inputs are rows of an array. The file knows
-what it was made of (weights, tokenizer, length and texts), and is refused for anything else.
+A learner that trains only the layers above need not run the encoder, because its inputs are rows of an array. A file
+stores a fingerprint of the weights, tokenizer, length and texts that it was made of, and is refused for any others.
 """
 
 import dataclasses
@@ -44,20 +44,20 @@ __all__ = [
 
 POOLINGS = ("first", "mean", "unit_mean")
 STEP = 16
-"""a batch is padded to a multiple of so many tokens: short texts cost less, and few widths are compiled"""
+"""Batches are padded to a multiple of this number of tokens: short texts cost less, and few widths are compiled."""
 ABOUT = "about.json"
 
 Text = str | tuple[str, ...]
-"""A text, or several that are read together."""
+"""A text, or several texts that are read together, such as a sentence pair."""
 
 
 class FrozenEncoder(NamedTuple):
     """A text encoder that is not trained.
 
     Attributes:
-      model: `memjax.models.text_encoder.TextEncoder`.
-      variables: its parameters.
-      tokenizer: of its texts.
+      model: The Linen model, a `memjax.models.text_encoder.TextEncoder`.
+      variables: Variables of the model.
+      tokenizer: Tokenizer that the model was trained with.
     """
 
     model: Any
@@ -66,21 +66,21 @@ class FrozenEncoder(NamedTuple):
 
 
 def open_encoder(run: str | Path) -> FrozenEncoder:
-    """The encoder of a run directory, such as `memjax import` makes of the weights of MiniLM.
+    """Loads the text encoder of a run directory, such as `memjax import` makes from the weights of MiniLM.
 
     Raises:
-      ValueError: no run, or one of another model.
+      ValueError: there is no run, or its model is not a text encoder.
     """
     _, arrays, extra = load_arrays(run)
     config, tokenizer = load_config(run), open_tokenizer(run, extra.get("tokenizer"))
-    made = make_experiment(config_after_growth(config, extra.get("lineage", ())), tokenizer=tokenizer)
-    if not isinstance(made.model, TextEncoder):
-        raise ValueError(f"run: given {run} of a {type(made.model).__name__}, allowed: a run of a text encoder")
-    check_tokenizer(made.fingerprint, extra.get("tokenizer"), run)
-    model = made.model.clone(head=None, pooler=False, vocabulary=made.model.vocabulary.clone(bias=False))
-    of_tasks = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)  # a run need not have them
+    experiment = make_experiment(config_after_growth(config, extra.get("lineage", ())), tokenizer=tokenizer)
+    if not isinstance(experiment.model, TextEncoder):
+        raise ValueError(f"run: given {run} of a {type(experiment.model).__name__}, allowed: a run of a text encoder")
+    check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
+    model = experiment.model.clone(head=None, pooler=False, vocabulary=experiment.model.vocabulary.clone(bias=False))
+    of_tasks = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)  # A run may lack them.
     arrays = {name: jnp.asarray(leaf) for name, leaf in arrays.items() if not name.startswith(of_tasks)}
-    return FrozenEncoder(model, join_arrays(arrays, model.groups()), made.tokenizer)
+    return FrozenEncoder(model, join_arrays(arrays, model.groups()), experiment.tokenizer)
 
 
 def encode_texts(
@@ -92,19 +92,23 @@ def encode_texts(
     length: int = 128,
     rows: int = 32,
 ) -> np.ndarray:
-    """One vector a text, float32 `[texts, dim]`; each text is read alone and loses its end where it is too long.
+    """Encodes every text as one vector. Texts are read independently of each other.
 
     Args:
-      encoder: what computes them.
-      texts: to be read.
-      pooling: of the hidden states: 'first' token, 'mean' over the tokens of the text (special ones included), or
-        'unit_mean', that of length 1, as sentence embeddings are (MiniLM).
-      layer: whose output it is, from 0, negative from the end; None = the last hidden states.
-      length: tokens of a text with its special tokens.
-      rows: texts in a batch.
+      encoder: Text encoder.
+      texts: Texts to encode.
+      pooling: Pooling of the hidden states of a text: the "first" token, the "mean" over all tokens, special ones
+        included, or "unit_mean", the mean scaled to length 1 as in sentence embeddings (MiniLM).
+      layer: Number of the layer whose output is pooled, from 0, or negative from the end. None for the final hidden
+        states.
+      length: Maximum number of tokens of a text with its special tokens. Longer texts are truncated.
+      rows: Number of texts in a batch.
+
+    Returns:
+      Vectors, float32 `[texts, dim]`.
 
     Raises:
-      ValueError: another pooling, a layer or a length that the encoder does not have, no texts.
+      ValueError: the pooling is unknown, the encoder lacks the layer or the length, or there are no texts.
     """
     model, layers = encoder.model, len(encoder.model.stack.layers)
     if pooling not in POOLINGS:
@@ -117,31 +121,39 @@ def encode_texts(
     reader = add_features(model, feature)
     variables = regroup(encoder.variables, model, reader)
 
-    joined = _joined(encoder.tokenizer, texts, length)
-    order, found = np.argsort([len(ids) for ids, _ in joined], kind="stable"), np.empty((0, 0), np.float32)
-    for start in range(0, len(joined), rows):
+    tokenized = _tokenize(encoder.tokenizer, texts, length)
+    order, vectors_of_texts = (
+        np.argsort([len(ids) for ids, _ in tokenized], kind="stable"),
+        np.empty((0, 0), np.float32),
+    )
+    for start in range(0, len(tokenized), rows):
         chosen = order[start : start + rows]
-        width = min(-(-len(joined[chosen[-1]][0]) // STEP) * STEP, length)
+        width = min(-(-len(tokenized[chosen[-1]][0]) // STEP) * STEP, length)
         tokens, types, mask = np.zeros((3, rows, width), np.int32)
         for row, number in enumerate(chosen):
-            ids, kinds = joined[number]
+            ids, kinds = tokenized[number]
             tokens[row, : len(ids)], types[row, : len(ids)], mask[row, : len(ids)] = ids, kinds, 1
         vectors = np.asarray(_encode(reader, variables, tokens, types, mask.astype(bool), feature, pooling))[
             : len(chosen)
         ]
-        found = found if len(found) else np.empty((len(joined), vectors.shape[1]), np.float32)
-        found[chosen] = vectors
-    return found
+        vectors_of_texts = (
+            vectors_of_texts if len(vectors_of_texts) else np.empty((len(tokenized), vectors.shape[1]), np.float32)
+        )
+        vectors_of_texts[chosen] = vectors
+    return vectors_of_texts
 
 
 def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows: int = 32) -> Callable[..., None]:
-    """Writes into an array `[tokens, dim]` what layer `first` reads of each token, one example after the other.
+    """Makes a function that computes the input of layer `first` at every token of a data set.
 
     Args:
-      encoder: what computes it, in evaluation mode.
-      examples: texts, with their `token_types`.
-      first: the layer, above 0.
-      rows: texts in a batch.
+      encoder: Text encoder, used in evaluation mode.
+      examples: Examples of texts, with their `token_types`.
+      first: Number of the layer, above 0.
+      rows: Number of texts in a batch.
+
+    Returns:
+      `fill(array)`, which writes the states into an array `[tokens, dim]`, one example after the other.
     """
     feature = f"layer_{first - 1:02d}/output"
     reader = add_features(encoder.model, feature)
@@ -156,8 +168,8 @@ def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows
             width = -(-int(sizes[chosen].max()) // STEP) * STEP
             tokens, types, mask = np.zeros((3, rows, width), np.int32)
             for row, index in enumerate(chosen):
-                found, size = examples.example(int(index)), sizes[index]
-                tokens[row, :size], types[row, :size] = found.inputs, found.annotations["token_types"]
+                example, size = examples.example(int(index)), sizes[index]
+                tokens[row, :size], types[row, :size] = example.inputs, example.annotations["token_types"]
                 mask[row, :size] = 1
             states = np.asarray(_encode(reader, variables, tokens, types, mask.astype(bool), feature, None))
             for row, index in enumerate(chosen):
@@ -167,10 +179,12 @@ def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows
 
 
 def cache_states(config: Config) -> None:
-    """Computes what `data.states` lacks, of every split that a run reads, with the encoder of `training.init_from`.
+    """Computes the encoder states that the folder `data.states` lacks, for all splits that a run reads.
+
+    The encoder is that of the run `training.init_from`.
 
     Raises:
-      ValueError: no such run, of another model or tokenizer, or a folder with states of another one.
+      ValueError: there is no such run, it has another model or tokenizer, or the folder has states of another encoder.
     """
     first, folder = config.model.first_layer, config.data.states
     whole = dataclasses.replace(config.model, first_layer=0)
@@ -183,25 +197,29 @@ def cache_states(config: Config) -> None:
         allowed = f"up to {len(encoder.model.stack.layers) - 1}, layers of {config.training.init_from}"
         raise ValueError(f"model.first_layer: given {first}, allowed: {allowed}")
     names = [task.name for task in config.lifelong.in_order] if config.lifelong else []
-    splits = dict.fromkeys(["train", *(one.split for one in (config.evaluation, *config.evaluations))])
+    evaluations = (config.evaluation, *config.evaluations)
+    splits = dict.fromkeys(["train", *(evaluation.split for evaluation in evaluations)])
     above = tuple(f"params/stack/layer_{index:02d}/" for index in range(first, len(encoder.model.stack.layers)))
-    named = name_arrays(encoder.variables, encoder.model.groups())
-    below = {name: leaf for name, leaf in named.items() if not name.startswith(above)}
-    made = encoder_fingerprint(encoder._replace(variables=below), first_layer=first)
-    for one in [experiment, *map(experiment.of_task, names)]:
+    arrays = name_arrays(encoder.variables, encoder.model.groups())
+    below = {name: leaf for name, leaf in arrays.items() if not name.startswith(above)}
+    fingerprint = encoder_fingerprint(encoder._replace(variables=below), first_layer=first)
+    for task in [experiment, *map(experiment.of_task, names)]:
         for split in splits:
-            examples = one.documents(split)
-            if not has_states(examples, folder, first, made):
+            examples = task.documents(split)
+            if not has_states(examples, folder, first, fingerprint):
                 fill = token_states(encoder, examples, first)
-                write_states(examples, folder, first, made, encoder.model.vocabulary.dim, fill)
+                write_states(examples, folder, first, fingerprint, encoder.model.vocabulary.dim, fill)
 
 
 def encoder_fingerprint(encoder: FrozenEncoder, **how: Any) -> str:
-    """What the vectors of texts depend on besides the texts: the weights, the tokenizer, and how they are encoded.
+    """Computes a fingerprint of the weights, the tokenizer and the options that encode texts.
 
     Args:
-      encoder: what computes them.
-      **how: `pooling`, `layer` and `length` of `encode_texts`.
+      encoder: Text encoder.
+      **how: Options that the vectors depend on, such as `pooling`, `layer` and `length` of `encode_texts`.
+
+    Returns:
+      A string that differs if any of them differs.
     """
     result = hashlib.sha256(json.dumps([encoder.tokenizer.fingerprint, how], sort_keys=True).encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(encoder.variables):
@@ -216,34 +234,37 @@ def cached_features(
     path: str | os.PathLike[str],
     fingerprint: str,
 ) -> np.ndarray:
-    """The vectors of texts, memory-mapped, float32 `[texts, dim]`; computed where the file is not there.
+    """Returns the vectors of texts from a file, or encodes the texts and writes the file if it does not exist.
 
-    What an interrupted call has left is written anew: a file counts once the line beside it (`NAME.json`) is there.
+    A file is complete once `NAME.json` is beside it. Files that an interrupted call has left are written again.
 
     Args:
-      texts: what is encoded.
-      encode: texts -> their vectors.
-      path: of the `.npy` file; its folder is made.
-      fingerprint: of what `encode` depends on (`encoder_fingerprint`).
+      texts: Texts to encode.
+      encode: Function of texts that returns one vector for each.
+      path: Path of the `.npy` file. Its folder is made.
+      fingerprint: Fingerprint of everything that `encode` depends on (`encoder_fingerprint`).
+
+    Returns:
+      Memory-mapped vectors, float32 `[texts, dim]`.
 
     Raises:
-      ValueError: the file is of other texts or another encoder, or `encode` gives something else than a vector a text.
+      ValueError: the file is of other texts or another encoder, or `encode` does not return one vector for each text.
 
     Example:
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     lengths = lambda texts: np.array([[len(text)] for text in texts], np.float32)
-      ...     found = cached_features(["a", "bcd"], lengths, path=f"{folder}/x.npy", fingerprint="lengths")
-      ...     found.tolist()
+      ...     vectors = cached_features(["a", "bcd"], lengths, path=f"{folder}/x.npy", fingerprint="lengths")
+      ...     vectors.tolist()
       [[1.0], [3.0]]
     """
     file, about = Path(path), Path(path).with_suffix(".json")
     joined = digest(part for text in texts for part in ([text] if isinstance(text, str) else [*text, ""]))
     wanted = f"{fingerprint}-{joined[:16]}"
     if file.is_file() and about.is_file():
-        there = json.loads(about.read_text("utf-8"))["fingerprint"]
-        if there != wanted:
-            raise ValueError(f"path: {file} holds the features {there}, allowed: {wanted}; give another path")
+        stored = json.loads(about.read_text("utf-8"))["fingerprint"]
+        if stored != wanted:
+            raise ValueError(f"path: {file} holds the features {stored}, allowed: {wanted}; give another path")
         return np.load(file, mmap_mode="r")
     vectors = np.asarray(encode(texts), np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
@@ -263,33 +284,36 @@ def cached_splits(
     fingerprint: str,
     about: str = "",
 ) -> dict[str, np.ndarray]:
-    """The vectors of a data set and its labels in a folder; see `cached_features`.
+    """Stores the vectors and labels of the splits of a data set in a folder. See `cached_features`.
 
-    SPLIT.npy         float32 [texts, dim]
-    SPLIT_labels.npy  int32 [texts]
-    about.json        the fingerprint, what it is, and the texts of each split; written last
+    SPLIT.npy         vectors, float32 [texts, dim]
+    SPLIT_labels.npy  labels, int32 [texts]
+    about.json        the fingerprint, the description, and the number of texts of each split; written last
 
     Args:
-      splits: name -> examples.
-      encode: texts -> their vectors.
-      path: of the folder.
-      fingerprint: of what `encode` depends on.
-      about: what it is, for people.
+      splits: Examples of every split, by its name.
+      encode: Function of texts that returns one vector for each.
+      path: Path of the folder.
+      fingerprint: Fingerprint of everything that `encode` depends on.
+      about: Description of the data set for readers of `about.json`.
+
+    Returns:
+      Memory-mapped vectors, float32 `[texts, dim]`, by the name of the split.
     """
-    folder, found = Path(path), dict[str, np.ndarray]()
+    folder, vectors = Path(path), dict[str, np.ndarray]()
     for name, examples in splits.items():
-        texts = [one.texts[0] if len(one.texts) == 1 else one.texts for one in examples]
-        found[name] = cached_features(texts, encode, path=folder / f"{name}.npy", fingerprint=fingerprint)
-        _save(folder / f"{name}_labels.npy", np.array([one.label for one in examples], np.int32))
+        texts = [example.texts[0] if len(example.texts) == 1 else example.texts for example in examples]
+        vectors[name] = cached_features(texts, encode, path=folder / f"{name}.npy", fingerprint=fingerprint)
+        _save(folder / f"{name}_labels.npy", np.array([example.label for example in examples], np.int32))
     sizes = {name: len(examples) for name, examples in splits.items()}
     _write_json(folder / ABOUT, {"fingerprint": fingerprint, "about": about, "texts": sizes})
-    return found
+    return vectors
 
 
-def _joined(tokenizer: Any, texts: Sequence[Text], length: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Ids and types of the tokens of each text, special ones included, at most `length`."""
+def _tokenize(tokenizer: Any, texts: Sequence[Text], length: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Tokenizes texts into ids and token types, with special tokens, at most `length` of them for each text."""
     parts = [(text,) if isinstance(text, str) else text for text in texts]
-    ids = iter(tokenizer.encode_many([one for part in parts for one in part]))
+    ids = iter(tokenizer.encode_many([text for part in parts for text in part]))
     return [join_texts(tokenizer, *truncate_texts([next(ids) for _ in part], length)) for part in parts]
 
 
@@ -297,16 +321,17 @@ def _joined(tokenizer: Any, texts: Sequence[Text], length: int) -> list[tuple[np
 def _encode(
     reader: TextEncoder, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str | None
 ) -> jax.Array:
-    """The vectors of a batch, or where nothing is pooled the states of its tokens; compiled once for all of a width."""
-    found: Any = reader.apply(variables, tokens, token_types=types, mask=mask, method="encode")
-    own = 0 if feature == "output" else reader.memory_tokens  # rows of a memory, which lead what layers give
+    """Encodes a batch as pooled vectors, or as the states of its tokens if `pooling` is None. Compiled once a width."""
+    encoded: Any = reader.apply(variables, tokens, token_types=types, mask=mask, method="encode")
+    # Outputs of layers begin with the tokens of a memory.
+    skipped = 0 if feature == "output" else reader.memory_tokens
     if pooling is None:
-        return found[1].arrays[feature][:, own:]
-    return _pool(found[1].arrays[feature][:, own:], mask, pooling)
+        return encoded[1].arrays[feature][:, skipped:]
+    return _pool(encoded[1].arrays[feature][:, skipped:], mask, pooling)
 
 
 def _pool(hidden: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
-    """Hidden states `[rows, length, dim]` -> float32 `[rows, dim]`."""
+    """Pools hidden states `[rows, length, dim]` to float32 `[rows, dim]`."""
     hidden = hidden.astype(jnp.float32)
     match pooling:
         case "first":
@@ -318,7 +343,7 @@ def _pool(hidden: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    """Writes a `.npy` file whole or not at all."""
+    """Writes a `.npy` file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as partial, partial.open("wb") as file:
         np.save(file, array)

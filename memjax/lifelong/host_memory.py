@@ -1,4 +1,4 @@
-"""Episodic memory in the main memory of the host, for more rows than the devices hold; see `memjax.lifelong.memory`."""
+"""Episodic memory on the host, for more rows than the devices can hold. See `memjax.lifelong.memory`."""
 
 import contextlib
 import dataclasses
@@ -38,32 +38,32 @@ from memjax.typing import Batch
 __all__ = ["HostMemory"]
 
 BLOCK = 65536
-"""keys that are on a device at once"""
+"""Number of keys that are on a device at once."""
 SMALLEST_BLOCK = 1024
-"""smaller ones are filled up, so that few programs are compiled"""
+"""Smallest number of keys in a search. Fewer keys are padded, so that few programs are compiled."""
 SPARE = 3
-"""times as many candidates as neighbours are asked for besides, where some of them have been replaced since"""
+"""Most additional candidates per neighbour that are asked for to make up for slots that were replaced since."""
 
 
 class HostMemory:
-    """Rows in NumPy arrays, with the functions of `memjax.lifelong.memory` as methods that change it.
+    """An episodic memory of NumPy arrays. Its methods are the functions of `memjax.lifelong.memory` and change it.
 
-    The same keys give the same decisions and draws as on a device. It has `arrays` and `restore`, so that it can be the
-    `host` of a `memjax.training.stages.Learner`. A policy is compiled once, so make it once.
+    The same random keys give the same writes and draws as on a device. `arrays` and `restore` make it usable as the
+    `host` of a `memjax.training.stages.Learner`. A policy is compiled when it is first used, so make it once.
 
-    Keys are searched exactly, in blocks that go to the default device one after the other, or with ScaNN: what was
-    there when its index was built is looked up in it, what was replaced since is left out, what was written since is
-    searched exactly, and once that is as much as the rest the next search builds the index anew. It is not saved; two
-    builds differ in what they find, so only exact search repeats itself after a restart.
+    Keys are searched exactly, in blocks that go to the default device one after the other, or with ScaNN. A ScaNN index
+    knows the keys of the time when it was built. Slots that were written since are left out of its results and
+    searched exactly. Once they are half of the rows, the next search builds a new index. The index is not saved, and
+    two builds find different neighbours, so only exact search is reproducible after a restart.
 
     Attributes:
-      rows: a `Batch` of NumPy arrays `[capacity, ...]`.
-      keys: `[capacity, key_dim]`, or None.
-      groups: int32 `[capacity]`.
-      scores: float32 `[capacity]`.
-      count: rows in use.
-      offered: rows that have been offered so far.
-      written: rows that have been given a slot so far.
+      rows: A `Batch` of NumPy arrays `[capacity, ...]`.
+      keys: Keys of the rows, `[capacity, key_dim]`. None for a memory without keys.
+      groups: Task or class of every row, int32 `[capacity]`. -1 if it is unknown.
+      scores: Score that the policy stores with every row, float32 `[capacity]`.
+      count: Number of rows in use.
+      offered: Number of rows that were offered so far.
+      written: Number of rows that were written so far.
     """
 
     def __init__(
@@ -76,18 +76,19 @@ class HostMemory:
         index: str = "exact",
         settings: ScannSettings | None = None,
     ):
-        """An empty memory.
+        """Makes an empty memory.
 
         Args:
-          row: as for `init_memory`.
-          capacity: rows.
-          key_dim: width of a key; 0 = rows have no keys.
-          key_dtype: in which keys are kept.
-          index: how keys are searched, "exact" or "scann".
-          settings: of ScaNN; with fewer rows than its `brute_force_entries` the search is exact.
+          row: Shapes and dtypes of one row without any batch axis. See `init_memory`.
+          capacity: Number of slots.
+          key_dim: Width of a key. 0 for a memory without keys.
+          key_dtype: Dtype of the stored keys.
+          index: Search of keys, "exact" or "scann".
+          settings: Settings of ScaNN. With fewer rows than `brute_force_entries` the search is exact. None for the
+            default settings.
 
         Raises:
-          ValueError: no capacity, or an unknown index.
+          ValueError: the capacity is below 1, or the index is unknown.
           ModuleNotFoundError: ScaNN is not installed.
         """
         if index not in ("exact", "scann"):
@@ -101,17 +102,17 @@ class HostMemory:
         self.count = self.offered = self.written = 0
         self._index, self._settings = index, settings or ScannSettings()
         self._built: dict[str, _IndexedSlots] = {}
-        # Of this memory, not of the process: a policy is another object in every run.
+        # Stored here and not in a global cache, because every run makes its own policy.
         self._deciders: dict[Policy, Any] = {}
 
     @property
     def capacity(self) -> int:
-        """Rows that it can hold."""
+        """Number of slots."""
         return len(self.groups)
 
     @property
     def entries(self) -> MemoryEntries:
-        """As policies see it."""
+        """The memory in the form that policies read, without its rows."""
         counters = (np.int32(value) for value in (self.count, self.offered, self.written))
         return MemoryEntries(self.keys, self.groups, self.scores, *counters)
 
@@ -126,8 +127,10 @@ class HostMemory:
         scores: Float[Any, " rows"] | None = None,
         weights: Float[Any, " rows"] | None = None,
     ) -> None:
-        """As `memjax.lifelong.memory.write`, with which it shares its arguments; keys of rows that are offered must be
-        finite.
+        """Offers rows to a policy, and writes those that the policy gives a slot. See `memjax.lifelong.memory.write`.
+
+        Raises:
+          ValueError: shapes or dtypes do not fit the memory, or a key of an offered row is not finite.
         """
         rows, keys, groups, scores, weights = jax.device_get((rows, keys, groups, scores, weights))
         offered = make_candidates(self, rows, keys, groups, scores, weights)
@@ -137,24 +140,24 @@ class HostMemory:
             if policy not in self._deciders:
                 self._deciders[policy] = jax.jit(functools.partial(assign_slots, policy=policy))
             new = jax.device_get(self._deciders[policy](self.entries, offered, _to_host(key)))
-        given = new.slots < self.capacity
-        slots = new.slots[given]
+        accepted = new.slots < self.capacity
+        slots = new.slots[accepted]
 
         def put(old: np.ndarray, value: Any) -> None:
-            old[slots] = np.asarray(value)[given]
+            old[slots] = np.asarray(value)[accepted]
 
         jax.tree.map(put, (self.rows, self.keys, self.groups, self.scores), (rows, keys, offered.groups, new.scores))
         self.count, self.offered, self.written = int(new.count), int(new.offered), int(new.written)
-        self._changed(slots)
+        self._mark_changed(slots)
 
     def sample(self, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, np.ndarray]:
-        """As `memjax.lifelong.memory.sample`."""
+        """Draws rows uniformly at random. See `memjax.lifelong.memory.sample`."""
         with _on_host():
             ids = np.asarray(_draw(self.count, self.capacity, _to_host(key), number, replace=replace))
         return self.take(ids), (ids >= 0).astype(np.float32)
 
     def take(self, ids: Int[Any, " *some"]) -> Batch:
-        """As `memjax.lifelong.memory.read_slots`."""
+        """Reads the rows of slots. See `memjax.lifelong.memory.read_slots`."""
         ids = np.asarray(ids)
         valid = (ids >= 0) & (ids < self.count)
         return mask_invalid(jax.tree.map(lambda leaf: leaf[np.where(valid, ids, 0)], self.rows), valid)
@@ -162,80 +165,84 @@ class HostMemory:
     def nearest(
         self, queries: Shaped[Any, "queries key_dim"], number: int, *, metric: Metric = "squared_l2"
     ) -> Nearest:
-        """As `memjax.lifelong.memory.nearest`, with int64 ids.
+        """Finds the rows whose keys are nearest to each query. See `memjax.lifelong.memory.nearest`. Ids are int64.
 
         Raises:
-          ValueError: a memory without keys, an unknown metric, or queries that are not finite or of another width.
+          ValueError: the memory has no keys, the metric is unknown, or queries are not finite or have another width.
         """
         if self.keys is None:
             raise ValueError("memory: given one without keys, allowed: HostMemory with key_dim of 1 or more")
         check_metric(metric)
         queries = check_queries(queries, self.keys.shape[1], number)
-        found = None
+        neighbors = None
         if self._index == "scann" and self.count >= max(1, self._settings.brute_force_entries):
-            found = self._indexed(queries, number, metric)
-        if found is None:
-            found = self._exact(queries, np.arange(self.count), number, metric)
-        return Nearest(found.ids, found.scores, found.valid)
+            neighbors = self._search_index(queries, number, metric)
+        if neighbors is None:
+            neighbors = self._search_exactly(queries, np.arange(self.count), number, metric)
+        return Nearest(neighbors.ids, neighbors.scores, neighbors.valid)
 
     def delete(self, chosen: Shaped[Any, " some"]) -> None:
-        """As `memjax.lifelong.memory.delete`."""
+        """Deletes rows. The last rows in use move to the free slots. See `memjax.lifelong.memory.delete`."""
         with _on_host():
             holes, sources, count = jax.device_get(_moves(self.count, self.capacity, jax.device_get(chosen)))
         sources, holes = sources[holes < self.capacity], holes[holes < self.capacity]
         for leaf in jax.tree.leaves((self.rows, self.keys, self.groups, self.scores)):
             leaf[holes] = leaf[sources]
         self.count = int(count)
-        self._changed(holes)
+        self._mark_changed(holes)
 
     def set_scores(self, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> None:
-        """As `memjax.lifelong.memory.set_scores`."""
+        """Replaces the scores of rows. See `memjax.lifelong.memory.set_scores`."""
         ids = np.asarray(ids)
         known = (ids >= 0) & (ids < self.capacity)
         self.scores[ids[known]] = np.asarray(scores)[known]
 
     def statistics(self, num_groups: int) -> dict[str, Any]:
-        """As `memjax.lifelong.memory.statistics`."""
+        """Computes statistics of the memory. See `memjax.lifelong.memory.statistics`."""
         with _on_host():
             counted = jax.device_get(_shares(self.entries, num_groups))
         return {**counted, "bytes": float(sum(array.nbytes for array in self.arrays().values()))}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that a checkpoint needs, by name; views, not copies."""
+        """Returns all arrays that a checkpoint needs by name. They are views, not copies."""
         tree = {name: getattr(self, name) for name in ("rows", "keys", "groups", "scores")}
         leaves = jax.tree_util.tree_leaves_with_path(tree)
-        named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-        return {**named, **{name: np.asarray(getattr(self, name), np.int32) for name in COUNTERS}}
+        arrays = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+        return {**arrays, **{name: np.asarray(getattr(self, name), np.int32) for name in COUNTERS}}
 
     def restore(self, arrays: Mapping[str, Any]) -> None:
-        """Takes over what `arrays` has given, into the arrays that it has.
+        """Restores the contents of a memory from the arrays that its `arrays` has returned.
+
+        Args:
+          arrays: Arrays by name.
 
         Raises:
-          ValueError: other names or shapes than those of this memory.
+          ValueError: names or shapes differ from those of this memory.
         """
-        own = self.arrays()
-        for name in {**own, **arrays}:
-            shapes = [list(np.shape(side[name])) if name in side else "none" for side in (arrays, own)]
+        stored = self.arrays()
+        for name in {**stored, **arrays}:
+            shapes = [list(np.shape(side[name])) if name in side else "none" for side in (arrays, stored)]
             if shapes[0] != shapes[1]:
                 raise ValueError(f"arrays: given {name} {shapes[0]}, allowed: {shapes[1]}, as this memory has it")
-        for name, array in own.items():
+        for name, array in stored.items():
             np.copyto(array, np.asarray(arrays[name]))
         for name in COUNTERS:
-            setattr(self, name, int(own[name]))
+            setattr(self, name, int(stored[name]))
         self._built.clear()
 
-    def _changed(self, slots: np.ndarray) -> None:
+    def _mark_changed(self, slots: np.ndarray) -> None:
+        """Marks slots as unknown to all indexes."""
         for built in self._built.values():
             built.fresh[slots] = True
 
-    def _exact(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
-        """Among some slots, on the default device."""
+    def _search_exactly(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
+        """Searches the keys of given slots exactly on the default device."""
         with jax.set_mesh(NO_MESH):
-            return self._exact_in_blocks(queries, ids, number, metric)
+            return self._search_in_blocks(queries, ids, number, metric)
 
-    def _exact_in_blocks(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
+    def _search_in_blocks(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
         none = np.zeros((len(queries), 0))
-        found = [Neighbors(none.astype(queries.dtype), none.astype(np.int64), none.astype(bool))]
+        neighbors = [Neighbors(none.astype(queries.dtype), none.astype(np.int64), none.astype(bool))]
         for first in range(0, len(ids), BLOCK):
             part = ids[first : first + BLOCK]
             size = min(BLOCK, max(SMALLEST_BLOCK, 1 << (len(part) - 1).bit_length()))
@@ -247,11 +254,11 @@ class HostMemory:
                 for batch, real in query_batches(queries, QUERY_BATCH)
             ]
             places, scores, valid = (np.concatenate(leaves) for leaves in zip(*near, strict=True))
-            found.append(Neighbors(scores, np.where(valid, part[places], -1), valid))
-        return merge_neighbors(found, number, metric)
+            neighbors.append(Neighbors(scores, np.where(valid, part[places], -1), valid))
+        return merge_neighbors(neighbors, number, metric)
 
-    def _indexed(self, queries: np.ndarray, number: int, metric: Metric) -> Neighbors | None:
-        """With ScaNN; None where too many of what it finds has been replaced since."""
+    def _search_index(self, queries: np.ndarray, number: int, metric: Metric) -> Neighbors | None:
+        """Searches with ScaNN. Returns None if it finds too few rows that were not replaced since."""
         built = self._built.get(metric)
         if built is None or 2 * np.count_nonzero(built.fresh[: self.count]) >= self.count:
             index = build_scann_in_memory(self.keys[: self.count], metric=metric, settings=self._settings)
@@ -261,9 +268,9 @@ class HostMemory:
         replaced = int(np.count_nonzero(stale[: built.index.entries]))
         old = built.index.search(queries, number + min(replaced, SPARE * number))
         valid = old.valid & ~stale[old.ids]
-        fresh = self._exact(queries, np.flatnonzero(built.fresh[: self.count]), number, metric)
-        found = merge_neighbors([old._replace(valid=valid), fresh], number, metric)
-        return found if found.valid[:, : min(number, self.count)].all() else None
+        fresh = self._search_exactly(queries, np.flatnonzero(built.fresh[: self.count]), number, metric)
+        neighbors = merge_neighbors([old._replace(valid=valid), fresh], number, metric)
+        return neighbors if neighbors.valid[:, : min(number, self.count)].all() else None
 
 
 COUNTERS = ("count", "offered", "written")
@@ -271,7 +278,7 @@ COUNTERS = ("count", "offered", "written")
 
 @dataclasses.dataclass
 class _IndexedSlots:
-    """An index, and the slots whose keys it does not know: `fresh`, bool `[capacity]`."""
+    """A ScaNN index, and the slots whose present keys it does not know: `fresh`, bool `[capacity]`."""
 
     index: ScannIndex
     fresh: np.ndarray
@@ -285,7 +292,7 @@ _search = jax.jit(search, static_argnames=("number", "metric"))
 
 @functools.cache
 def _host() -> Any:
-    """The device whose memory is that of the host; the default one where JAX was started without it."""
+    """Returns the CPU device, or the default device if JAX was started without a CPU backend."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
@@ -293,7 +300,7 @@ def _host() -> Any:
 
 
 NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
-"""what is worked out here lies on one device, also between updates of a state that is split over several"""
+"""An empty mesh, so that computations here use one device even if the train state is split over several."""
 
 
 @contextlib.contextmanager

@@ -1,14 +1,14 @@
-"""LAMOL: a language model that learns tasks as text, writes examples of earlier ones, and learns those again.
+"""LAMOL: a language model that learns tasks as text, generates examples of earlier tasks, and replays them.
 
 Sun, Ho and Lee, "LAMOL: LAnguage MOdeling for Lifelong Language Learning", ICLR 2020, https://arxiv.org/abs/1909.03329.
 
-A row is read twice in an update: for its answer, and, after a mark, as a text of which every token is asked for. Before
-a task the model writes examples after that mark. Those that have exactly one ANS are written into the episodic memory,
-from which rows are drawn beside the batches of the task: replay is that of every method.
+An update reads a row twice: once to learn its answer, and once after a mark to learn all of its tokens as a text.
+Before a task the model generates examples after this mark. Those with exactly one ANS (the mark in front of an answer)
+are written to the episodic memory. Rows of the memory are replayed beside the batches of the task.
 
-Differs from the paper: rows of the memory are drawn with replacement, so that each is read about as often as an example
-of the task and not exactly so; in a batch with rows of both, their share in both losses is that of the tokens of their
-answers.
+Differs from the paper: rows of the memory are drawn with replacement, so each is read only about as often as an example
+of the task. If rows of the stream and of the memory are learned together, their weights in both losses are the numbers
+of tokens of their answers.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ __all__ = [
 ]
 
 LANGUAGE = "language"
-"""the loss of whole texts, in `Aux.losses`"""
+"""Name of the loss of whole texts in `Aux.losses`."""
 GENERATED = "generated"
-"""kind of the lines of metrics about what was written before a task"""
+"""Kind of the metrics lines about examples that were generated before a task."""
 
 
 class How(NamedTuple):
-    """The fields of `memjax.config.LAMOL`, which says what they mean."""
+    """The settings of LAMOL. `memjax.config.LAMOL` describes the fields."""
 
     share: float
     samples: Literal["generated", "real"]
@@ -73,23 +73,23 @@ class How(NamedTuple):
 
 
 def lamol(**fields: Any) -> Method:
-    """The method; `fields` are those of `How`."""
+    """Makes the method LAMOL. The keyword arguments are the fields of `How`."""
     how = How(**fields)
     needs = Requirements(boundaries=True, tasks_in_training=how.tokens == "task")
-    kept: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if how.share:
-        # Nothing of the stream is kept: what is written comes before a task.
+        # No rows of the stream are stored: the memory is filled with generated examples before a task.
         memory = MemoryOptions(how.capacity, policies.random_policy(0.0), setting="lifelong.method.capacity")
-        kept = {"memory": memory, "replay": ReplayOptions(how.rows, "mixed", how.every)}
-    composed = lambda lay: chain_components(
-        Component("lamol", wrap_stream_loss=lay, wrap_replay_loss=lay, requirements=needs), **kept
+        options = {"memory": memory, "replay": ReplayOptions(how.rows, "mixed", how.every)}
+    composed = lambda wrap: chain_components(
+        Component("lamol", wrap_stream_loss=wrap, wrap_replay_loss=wrap, requirements=needs), **options
     )
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         task: Any = experiment.config.task
         marks = Marks.of(experiment.model.vocabulary.vocab_size, task.max_tasks)
-        lay = add_language_modeling_loss(how, marks) if how.language_weight else identity_wrapper
-        return composed(lay).learner(experiment, layout, objective)
+        wrap = add_language_modeling_loss(how, marks) if how.language_weight else identity_wrapper
+        return composed(wrap).learner(experiment, layout, objective)
 
     def before(task: TaskInfo) -> Phase:
         if not task.index or not how.share:
@@ -106,12 +106,15 @@ def lamol(**fields: Any) -> Method:
 
 
 def num_samples(share: float, examples: int, earlier: int) -> int:
-    """Examples that are written before a task: a share of its own, rounded up, equally many of each earlier task.
+    """Computes the number of examples to generate before a task, with equal numbers for all earlier tasks.
 
     Args:
-      share: of the examples of the task (gamma).
-      examples: of the task.
-      earlier: tasks before it.
+      share: Ratio of generated examples to examples of the task (gamma).
+      examples: Number of examples of the task.
+      earlier: Number of earlier tasks, at least 1.
+
+    Returns:
+      `ceil(share * examples)`, rounded down to a multiple of `earlier`.
 
     Example:
       >>> [num_samples(0.2, 6414, earlier) for earlier in (1, 2, 3, 4)], num_samples(0.0, 100, 1)
@@ -125,80 +128,85 @@ def num_samples(share: float, examples: int, earlier: int) -> int:
 
 
 def add_language_modeling_loss(how: How, marks: Marks) -> ObjectiveWrapper:
-    """Over the objective of answers that of the whole text."""
+    """Makes a wrapper that adds the loss of whole texts to the objective of answers.
 
-    def lay(objective: Objective, model: Any) -> Objective:
-        def first(batch: Batch) -> Any:
+    Args:
+      how: Settings of LAMOL.
+      marks: Token ids of the marks.
+    """
+
+    def wrap(objective: Objective, model: Any) -> Objective:
+        def mark(batch: Batch) -> Any:
             if how.tokens == "task":
                 return marks.first_task_id + batch.extras[TASK]
             return jnp.full(batch.inputs.shape[0], marks.generate_id)
 
         fields = {"answer_id": marks.answer_id, "answer_weight": how.answer_weight}
-        rows = lambda batch: language_rows(batch, first(batch), **fields)
+        rows = lambda batch: language_rows(batch, mark(batch), **fields)
         loss = with_language_modeling(objective.loss, model, rows)
         return objective._replace(loss=loss, coefficients={**objective.coefficients, LANGUAGE: how.language_weight})
 
-    return lay
+    return wrap
 
 
 def with_language_modeling(loss: SegmentLoss, model: Any, rows: Callable[[Batch], Batch]) -> SegmentLoss:
-    """A loss with that of the same rows as whole texts beside it, as the auxiliary loss `LANGUAGE`.
+    """Adds the loss of the same rows as whole texts to a loss, as the auxiliary loss `LANGUAGE`.
 
     Args:
-      loss: of one segment.
-      model: the Linen model.
-      rows: `rows(batch)`, the batch that is read a second time (`language_rows`).
+      loss: Loss of a segment.
+      model: The Linen model.
+      rows: `rows(batch)` returns the batch that is read a second time, as whole texts (`language_rows`).
     """
     read = model_loss(model)
 
-    def both(variables: Any, memory: Any, segment: Batch, key: Any) -> tuple[Any, Any, Any, Aux]:
+    def combined(variables: Any, memory: Any, segment: Batch, key: Any) -> tuple[Any, Any, Any, Aux]:
         memory, batch_stats, nll, aux = loss(variables, memory, segment, key)
         start = model.init_state(segment.inputs.shape[0])
-        _, _, found, _ = read(variables, start, rows(segment), key_for(key, "language", 0))
-        return memory, batch_stats, nll, aux + Aux({LANGUAGE: found})
+        _, _, language_nll, _ = read(variables, start, rows(segment), key_for(key, "language", 0))
+        return memory, batch_stats, nll, aux + Aux({LANGUAGE: language_nll})
 
-    return both
+    return combined
 
 
 def language_rows(batch: Batch, marks: Any, *, answer_id: int, answer_weight: float = 1.0) -> Batch:
-    """Rows of instructions as texts of which every token is asked for, and the end, after a mark.
+    """Turns rows of instructions into whole texts after a mark, in which every token and the end are targets.
 
     Args:
-      batch: rows that leave one place free; `[batch, length]`.
-      marks: int `[batch]`, what stands in front.
-      answer_id: ANS.
-      answer_weight: of ANS as a target; 1 in the paper, 5 in the published code.
+      batch: Rows of instructions `[batch, length]`, each with at least one free position at its end.
+      marks: Token id to put in front of each row, int `[batch]`.
+      answer_id: Token id of ANS.
+      answer_weight: Weight of ANS as a target: 1 in the paper, 5 in the published code.
 
     Example:
       >>> row = lambda *values: jnp.array([values])
       >>> mask = row(True, True, True, False)
       >>> batch = Batch(row(5, 9, 6, 0), row(0, 6, 1, 0), mask, row(0.0, 1.0, 1.0, 0.0), jnp.array([True]))
-      >>> found = language_rows(batch, jnp.array([7]), answer_id=9, answer_weight=5.0)
-      >>> found.inputs.tolist(), found.targets.tolist(), found.weights.tolist()
+      >>> texts = language_rows(batch, jnp.array([7]), answer_id=9, answer_weight=5.0)
+      >>> texts.inputs.tolist(), texts.targets.tolist(), texts.weights.tolist()
       ([[7, 5, 9, 6]], [[5, 9, 6, 1]], [[1.0, 5.0, 1.0, 1.0]])
     """
-    there = jnp.any(batch.weights > 0, axis=1, keepdims=True)
-    mask = batch.mask & there
+    has_targets = jnp.any(batch.weights > 0, axis=1, keepdims=True)
+    mask = batch.mask & has_targets
     size = jnp.sum(mask, axis=1, keepdims=True)
-    read = jnp.concatenate([there, mask[:, :-1]], axis=1)
+    read = jnp.concatenate([has_targets, mask[:, :-1]], axis=1)
     inputs = jnp.concatenate([marks[:, None].astype(batch.inputs.dtype), batch.inputs[:, :-1]], axis=1)
     ends = jnp.arange(batch.inputs.shape[1])[None] == size
-    end = jnp.take_along_axis(batch.targets, jnp.maximum(size - 1, 0), axis=1)  # the last that is asked for
+    end = jnp.take_along_axis(batch.targets, jnp.maximum(size - 1, 0), axis=1)  # The last target of the row.
     targets = jnp.where(ends, end, jnp.where(mask, batch.inputs, 0))
-    weights = (mask | (ends & there)).astype(batch.weights.dtype)
+    weights = (mask | (ends & has_targets)).astype(batch.weights.dtype)
     weights = jnp.where(targets == answer_id, answer_weight * weights, weights)
     return dataclasses.replace(batch, inputs=jnp.where(read, inputs, 0), mask=read, targets=targets, weights=weights)
 
 
-# What is written before a task
+# Generated examples
 
 
 class GeneratedSamples(NamedTuple):
-    """What a model has written of a task.
+    """Examples of a task that a model has generated.
 
     Attributes:
-      rows: prompt, which ends with ANS, and answer, of texts with exactly one ANS.
-      texts: all of them, in words.
+      rows: Token ids of the prompt, which ends with ANS, and of the answer, for all texts with exactly one ANS.
+      texts: All generated texts, decoded.
     """
 
     rows: list[tuple[list[int], list[int]]]
@@ -219,81 +227,96 @@ def write_samples(
     at_once: int = 32,
     stop: Callable[[], None] = lambda: None,
 ) -> GeneratedSamples:
-    """Texts that a model writes after a mark, of which those with exactly one ANS are rows.
+    """Generates examples of a task with a language model, by continuing a mark.
 
-    A text that has not ended when its row is full is kept as it is, as in the published code.
+    Texts with exactly one ANS become rows. A text that has not ended when its row is full is used as it is, as in the
+    published code.
 
     Args:
-      model: a language model.
-      variables: its variables.
-      tokenizer: with marks.
-      mark: GEN, or that of a task.
-      number: of texts.
-      length: of a row.
-      seed: of what is drawn.
-      top_k: only so many most probable tokens are drawn.
-      temperature: divides the scores.
-      at_once: written side by side; one shape for all.
-      stop: called before every block.
+      model: Language model.
+      variables: Variables of the model.
+      tokenizer: Tokenizer with marks.
+      mark: Token id to continue: GEN, or the mark of a task.
+      number: Number of texts to generate.
+      length: Maximum number of tokens of a text, with its mark.
+      seed: Seed of all random choices.
+      top_k: Number of most probable tokens that a token is drawn from.
+      temperature: Divisor of the logits.
+      at_once: Number of texts that are generated side by side. It is the same for all blocks of texts.
+      stop: `stop()` is called before every block, and may raise to end the generation.
     """
-    others = [one for one in tokenizer.reserved if one != tokenizer.answer_id]
+    others = [mark_id for mark_id in tokenizer.reserved if mark_id != tokenizer.answer_id]
     sampling = Sampling(top_k=top_k, temperature=temperature, forbidden=tuple(others))
-    found = GeneratedSamples([], [])
+    samples = GeneratedSamples([], [])
     for block, first in enumerate(range(0, number, at_once)):
         stop()
-        drawn = (seed + block) % 2**32
-        named: dict[str, Any] = {
+        options: dict[str, Any] = {
             "segment_length": length,
             "max_tokens": length - 1,
             "sampling": sampling,
-            "seed": drawn,
+            "seed": (seed + block) % 2**32,
         }
-        rows = generate(model, variables, [[mark]] * at_once, stop_tokens=[tokenizer.end_id], **named)
+        rows = generate(model, variables, [[mark]] * at_once, stop_tokens=[tokenizer.end_id], **options)
         for ids in rows[: number - first]:
             row = split_at_answer_mark(ids, tokenizer.answer_id)
-            found.texts.append(" ANS ".join(tokenizer.decode(part) for part in _parts(ids, tokenizer.answer_id)))
+            samples.texts.append(
+                " ANS ".join(tokenizer.decode(part) for part in _split_at_marks(ids, tokenizer.answer_id))
+            )
             if row is not None:
-                found.rows.append(row)
-    return found
+                samples.rows.append(row)
+    return samples
 
 
 def split_at_answer_mark(ids: Sequence[int], answer_id: int) -> tuple[list[int], list[int]] | None:
-    """What stands up to ANS, and behind it; None where there is not exactly one.
+    """Splits token ids into the prompt, which ends with ANS, and the answer. None unless there is exactly one ANS.
+
+    Args:
+      ids: Token ids of an example.
+      answer_id: Token id of ANS.
 
     Example:
       >>> split_at_mark([5, 9, 6], 9), split_at_mark([5, 6], 9), split_at_mark([9, 5, 9], 9), split_at_mark([9], 9)
       (([5, 9], [6]), None, None, ([9], []))
     """
-    parts = _parts(ids, answer_id)
+    parts = _split_at_marks(ids, answer_id)
     return ([*parts[0], answer_id], parts[1]) if len(parts) == 2 else None
 
 
-def _parts(ids: Sequence[int], answer_id: int) -> list[list[int]]:
+def _split_at_marks(ids: Sequence[int], answer_id: int) -> list[list[int]]:
+    """Splits token ids at every ANS, which is left out."""
     parts: list[list[int]] = [[]]
-    for one in ids:
-        if one == answer_id:
+    for token in ids:
+        if token == answer_id:
             parts.append([])
         else:
-            parts[-1].append(int(one))
+            parts[-1].append(int(token))
     return parts
 
 
 def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, context: PhaseContext) -> TrainState:
-    """The state with rows of earlier tasks in its memory, and no others."""
+    """Replaces the contents of the memory with examples of earlier tasks, generated or real.
+
+    Args:
+      how: Settings of LAMOL.
+      task: The task that is about to be learned.
+      size: Number of examples in all.
+      state: Train state.
+      context: Context of the phase before the task.
+    """
     experiment, each = task.experiment, size // task.index
-    begun, named = time.perf_counter(), {}
+    began, measures = time.perf_counter(), {}
     tokenizer, length = experiment.tokenizer, experiment.config.data.segment_length
     seed = int(jax.random.bits(key_for(context.key, "generate", 0)))
     parts: list[TaskSlice] = []
     first = sum(len(part.examples) for part in task.parts)
     for earlier in range(task.index):
         if how.samples == "real":
-            own = task.parts[earlier].examples
-            numbers = np.random.default_rng([seed, earlier]).integers(len(own), size=each)
-            parts.append(TaskSlice(ExampleSubset(own, numbers), earlier, first))
+            examples = task.parts[earlier].examples
+            numbers = np.random.default_rng([seed, earlier]).integers(len(examples), size=each)
+            parts.append(TaskSlice(ExampleSubset(examples, numbers), earlier, first))
         else:
             mark = tokenizer.generate_id if how.tokens == "shared" else tokenizer.first_task_id + earlier
-            found = write_samples(
+            samples = write_samples(
                 experiment.model,
                 model_variables(state),
                 tokenizer,
@@ -306,16 +329,16 @@ def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, contex
                 at_once=how.written_at_once,
                 stop=context.stop,
             )
-            kept, texts = len(found.rows), found.texts[:10]
-            named[f"kept_{earlier}"], named[f"texts_{earlier}"] = kept / max(each, 1), texts
-            context.report(f"task {earlier}: {kept} of {each} texts that were written have one answer mark")
+            num_rows, texts = len(samples.rows), samples.texts[:10]
+            measures[f"kept_{earlier}"], measures[f"texts_{earlier}"] = num_rows / max(each, 1), texts
+            context.report(f"task {earlier}: {num_rows} of {each} texts that were written have one answer mark")
             parts.append(
-                TaskSlice(WrittenExamples(found.rows, tokenizer, length=length, name="written"), earlier, first)
+                TaskSlice(WrittenExamples(samples.rows, tokenizer, length=length, name="written"), earlier, first)
             )
         first += each
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - began
     if how.samples == "generated":
-        context.measure(GENERATED, {"samples": size, "seconds": seconds, **named})
+        context.measure(GENERATED, {"samples": size, "seconds": seconds, **measures})
     parts = [part for part in parts if len(part.examples)]
     memory = state.method[EPISODES]
     memory = episodic.delete(memory, jnp.ones(memory.capacity, bool))

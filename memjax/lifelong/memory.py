@@ -1,17 +1,17 @@
-"""Episodic memory: rows of batches that a learner keeps, on the devices, with a fixed capacity.
+"""Episodic memory on the devices: a fixed number of slots for rows of earlier batches.
 
-`EpisodicMemory` is a tree of arrays, for `TrainState.method` and its checkpoints; all functions are pure and run inside
-`jax.jit`, with one program for every number of rows. Who is written is said by a policy of `memjax.lifelong.policies`.
-Give a memory that is written to away (`donate_argnums`), else each write copies it. A memory that outgrows the devices
-is `memjax.lifelong.host_memory.HostMemory`.
+`EpisodicMemory` is a tree of arrays that is stored in `TrainState.method` and its checkpoints. All functions are pure
+and run inside `jax.jit`, with one program for every number of rows. A policy of `memjax.lifelong.policies` decides
+which rows are written. Donate a memory that is written to (`donate_argnums`), or each write copies it.
+`memjax.lifelong.host_memory.HostMemory` is for more rows than the devices can hold.
 
     memory = init_memory(row, capacity=1000, key_dim=768)
     memory = write(memory, rows, key, policies.reservoir(), keys=keys)
     rows, weights = sample(memory, key, 32)
     rows = take(memory, nearest(memory, queries, 32).ids)
 
-Rows are those of a `Batch` without its `segments` axis. One that is missing, where the memory has fewer than were asked
-for, is padding: its mask is False and its weights are 0, so that it teaches nothing.
+Rows are those of a `Batch` without its `segments` axis. If the memory has fewer rows than were asked for, the missing
+ones are padding: their mask is False and their weights are 0, so that nothing is learned from them.
 """
 
 import dataclasses
@@ -51,18 +51,18 @@ __all__ = [
 
 @tree_dataclass
 class EpisodicMemoryState:
-    """Rows with what is known of them; those in use are the first `count`, in no particular order.
+    """Stored rows with their keys, groups and scores. The first `count` slots are in use, in no particular order.
 
-    Three counters, since none follows from the others once a policy is thinning out or rows are deleted.
+    It has three counters, because none of them follows from the others once rows are refused or deleted.
 
     Attributes:
-      rows: a `Batch` whose leaves are `[capacity, ...]`.
-      groups: int32 `[capacity]`, the task or class of a row; -1 = not known.
-      scores: float32 `[capacity]`, what the policy keeps of a row.
-      count: int32 scalar, rows in use.
-      offered: int32 scalar, rows that have been offered so far; it stops at 2^31 - 1.
-      written: int32 scalar, rows that have been given a slot so far, those included that were replaced since.
-      keys: `[capacity, key_dim]`, or None: rows are not looked up by keys.
+      rows: A `Batch` whose leaves are `[capacity, ...]`.
+      groups: Task or class of every row, int32 `[capacity]`. -1 if it is unknown.
+      scores: Score that the policy stores with every row, float32 `[capacity]`.
+      count: Number of rows in use, int32 scalar.
+      offered: Number of rows that were offered so far, int32 scalar. It stops at 2^31 - 1.
+      written: Number of rows that were written so far, int32 scalar. Rows that were replaced since count too.
+      keys: Keys of the rows, `[capacity, key_dim]`. None for a memory without keys.
     """
 
     rows: Leaf = dataclasses.field(metadata=axes_of("entries"))
@@ -75,22 +75,22 @@ class EpisodicMemoryState:
 
     @property
     def capacity(self) -> int:
-        """Rows that it can hold."""
+        """Number of slots."""
         return self.groups.shape[0]
 
     @property
     def entries(self) -> MemoryEntries:
-        """As policies see it."""
+        """The memory in the form that policies read, without its rows."""
         return MemoryEntries(self.keys, self.groups, self.scores, self.count, self.offered, self.written)
 
 
 class Nearest(NamedTuple):
-    """The nearest rows of each query, best first.
+    """The nearest rows of each query, the nearest first.
 
     Attributes:
-      ids: int `[queries, number]`, slots; -1 = there are not as many rows.
-      distances: `[queries, number]`, squared distances, or products; infinity or minus infinity where there is none.
-      valid: bool `[queries, number]`.
+      ids: Slots of the rows, int `[queries, number]`. -1 if the memory has fewer rows.
+      distances: Squared distances or inner products, `[queries, number]`. Infinite or minus infinite for missing rows.
+      valid: Whether there is a row, bool `[queries, number]`.
     """
 
     ids: Leaf
@@ -99,14 +99,14 @@ class Nearest(NamedTuple):
 
 
 class MemoryUpdate(NamedTuple):
-    """What a policy changes.
+    """The changes of one write: the slots of the offered rows, and the new counters.
 
     Attributes:
-      slots: int32 `[offered]`, no slot twice; the capacity = not written.
-      scores: float32 `[offered]`, of the rows.
-      count: rows in use afterwards.
-      offered: counter, afterwards.
-      written: counter, afterwards.
+      slots: Slot of every offered row, int32 `[offered]`. No slot occurs twice. The capacity means not written.
+      scores: Scores of the offered rows, float32 `[offered]`.
+      count: Number of rows in use after the write.
+      offered: Number of rows offered so far, after the write.
+      written: Number of rows written so far, after the write.
     """
 
     slots: Leaf
@@ -117,16 +117,16 @@ class MemoryUpdate(NamedTuple):
 
 
 def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemoryState:
-    """An empty memory.
+    """Makes an empty memory.
 
     Args:
-      row: shapes and dtypes of one row, without any batch axis: arrays or `jax.ShapeDtypeStruct`.
-      capacity: rows.
-      key_dim: width of a key; 0 = rows have no keys.
-      key_dtype: in which keys are kept.
+      row: Shapes and dtypes of one row without any batch axis, as arrays or `jax.ShapeDtypeStruct`.
+      capacity: Number of slots.
+      key_dim: Width of a key. 0 for a memory without keys.
+      key_dtype: Dtype of the stored keys.
 
     Raises:
-      ValueError: no capacity.
+      ValueError: the capacity is below 1 or the key width is negative.
 
     Example:
       >>> token, flag = jax.ShapeDtypeStruct((4,), jnp.int32), jax.ShapeDtypeStruct((), bool)
@@ -139,7 +139,7 @@ def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any =
         raise ValueError(f"capacity: given {capacity}, allowed: 1 or more rows")
     if key_dim < 0:
         raise ValueError(f"key_dim: given {key_dim}, allowed: 0 (no keys) or more")
-    zero = lambda: jnp.zeros((), jnp.int32)  # a buffer of its own for each, for donation
+    zero = lambda: jnp.zeros((), jnp.int32)  # A separate buffer for each counter, so that they can be donated.
     return EpisodicMemoryState(
         rows=jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row),
         groups=jnp.full(capacity, -1, jnp.int32),
@@ -162,25 +162,28 @@ def write(
     scores: Float[Any, " rows"] | None = None,
     weights: Float[Any, " rows"] | None = None,
 ) -> EpisodicMemoryState:
-    """Offers rows to a policy, and writes those that it gives a slot.
+    """Offers rows to a policy, and writes those that the policy gives a slot.
 
     Args:
-      memory: give it away (`donate_argnums`).
-      rows: `[rows, ...]`; a row whose own weights are all 0 is padding, which is neither offered nor counted.
-      key: all that is random.
-      policy: from `memjax.lifelong.policies`.
-      keys: of the rows; given if and only if the memory has keys.
-      groups: tasks or classes of the rows; None = -1, not known.
-      scores: what the learner says of the rows; None = 0.
-      weights: 0 = do not offer this row either; None = 1.
+      memory: Memory to write to. Donate it (`donate_argnums`).
+      rows: Rows to offer, `[rows, ...]`. Rows whose target weights are all 0 are padding, which is not offered.
+      key: Random key.
+      policy: Policy from `memjax.lifelong.policies`.
+      keys: Keys of the rows, given if and only if the memory has keys.
+      groups: Tasks or classes of the rows. None if they are unknown, which stores -1.
+      scores: Scores that the learner gives the rows. None for 0.
+      weights: Weights of the rows. Rows of weight 0 are not offered. None to offer all rows.
+
+    Returns:
+      The memory after the write.
 
     Raises:
-      ValueError: rows of other shapes or dtypes than those of the memory, or keys missing or too many.
+      ValueError: rows have other shapes or dtypes than those of the memory, or keys are missing or not expected.
     """
     keys = None if keys is None else lax.stop_gradient(jnp.asarray(keys))
     offered = make_candidates(memory, rows, keys, groups, scores, weights)
     new = assign_slots(memory.entries, offered, key, policy)
-    put = lambda old, given: old.at[new.slots].set(jnp.asarray(given, old.dtype), mode="drop")
+    put = lambda old, values: old.at[new.slots].set(jnp.asarray(values, old.dtype), mode="drop")
     return EpisodicMemoryState(
         rows=jax.tree.map(put, memory.rows, rows),
         groups=put(memory.groups, offered.groups),
@@ -193,24 +196,27 @@ def write(
 
 
 def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
-    """Rows drawn uniformly, and float32 `[number]` weights: 0 = there is no such row.
+    """Draws rows uniformly at random.
 
     Args:
-      memory: to draw from.
-      key: all that is random.
-      number: of rows.
-      replace: False = different rows; those that the memory lacks have weight 0.
+      memory: Memory to draw from.
+      key: Random key.
+      number: Number of rows to draw.
+      replace: Whether to draw with replacement. If not, rows that the memory lacks are padding.
+
+    Returns:
+      The rows, and their weights, float32 `[number]`: 1 for a row, 0 for padding.
     """
     ids = draw(memory.count, memory.capacity, key, number, replace=replace)
     return read_slots(memory, ids), (ids >= 0).astype(jnp.float32)
 
 
 def read_slots(memory: EpisodicMemoryState, ids: Int[Any, " *some"]) -> Batch:
-    """The rows of some slots, as the beginnings of documents; what is not in use is padding.
+    """Reads the rows of slots. Every row is marked as the start of a document.
 
     Args:
-      memory: to take from.
-      ids: of any shape, which takes the place of the axis of rows; -1 = none.
+      memory: Memory to read from.
+      ids: Slots, integers of any shape, which replaces the axis of rows. -1 and slots that are not in use give padding.
     """
     ids = jnp.asarray(ids)
     valid = (ids >= 0) & (ids < memory.count)
@@ -227,18 +233,18 @@ def nearest(
     axis: Axis | None = None,
     mesh: Mesh | None = None,
 ) -> Nearest:
-    """The rows whose keys are nearest to each query, exactly; no gradient flows from here.
+    """Finds the rows whose keys are nearest to each query, by exact search. No gradient flows through the result.
 
     Args:
-      memory: with keys.
-      queries: `[queries, key_dim]`.
-      number: of rows; may be more than there are.
+      memory: Memory with keys.
+      queries: Queries `[queries, key_dim]`.
+      number: Number of rows to find for each query. It may exceed the number of rows in use.
       metric: "squared_l2" or "inner_product".
-      axis: of a mesh over which the memory is split (`entries`), or several, else None.
-      mesh: with the axis; None = the one that is set.
+      axis: Mesh axis or axes that the rows (`entries`) are split over. None if they are not split.
+      mesh: Mesh with the axis. None for the mesh that is set.
 
     Raises:
-      ValueError: a memory without keys, an unknown metric, or queries of another width.
+      ValueError: the memory has no keys, the metric is unknown, or queries have another width than keys.
     """
     if memory.keys is None:
         raise ValueError("memory: given one without keys, allowed: init_memory with key_dim of 1 or more")
@@ -248,12 +254,14 @@ def nearest(
 
 
 def delete(memory: EpisodicMemoryState, chosen: Shaped[Any, " some"]) -> EpisodicMemoryState:
-    """Without some rows; the last ones take their slots. What was in a slot stays there until it is written again.
+    """Deletes rows. The last rows in use move to the free slots.
+
+    Old contents stay in the slots that are no longer in use until they are written again.
 
     Args:
-      memory: give it away.
-      chosen: ids int `[some]` (what is not in use is ignored), or bool `[capacity]`, which moves up to all rows at
-        once and needs the space for it.
+      memory: Memory to change. Donate it (`donate_argnums`).
+      chosen: Rows to delete: slots int `[some]`, of which those not in use are ignored, or a mask bool `[capacity]`. A
+        mask may move all rows at once and needs the space for that.
     """
     holes, sources, count = plan_compaction(memory.count, memory.capacity, chosen)
     put = lambda leaf: leaf.at[holes].set(leaf[sources], mode="drop")
@@ -262,21 +270,21 @@ def delete(memory: EpisodicMemoryState, chosen: Shaped[Any, " some"]) -> Episodi
 
 
 def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> EpisodicMemoryState:
-    """With new scores of some rows, such as those that were replayed and forgotten; ids below 0 are ignored."""
+    """Replaces the scores of rows, such as the forgetting events of replayed rows. Ids below 0 are ignored."""
     slots = jnp.where(jnp.asarray(ids) < 0, memory.capacity, ids)
     return dataclasses.replace(memory, scores=memory.scores.at[slots].set(scores, mode="drop"))
 
 
 def statistics(memory: EpisodicMemoryState, num_groups: int) -> dict[str, Any]:
-    """Figures of a memory.
+    """Computes statistics of a memory.
 
     Args:
-      memory: to look at.
-      num_groups: groups 0, 1, ... that are counted.
+      memory: Memory to describe.
+      num_groups: Number of groups. Groups 0 to `num_groups - 1` are counted.
 
     Returns:
-      `acceptance_rate`, rows written of those offered; `fill`, rows in use of the capacity; `share`,
-      float32 `[num_groups]`, of the rows in use; `bytes`, of all arrays.
+      `acceptance_rate`, the fraction of offered rows that were written. `fill`, the fraction of slots in use. `share`,
+      the fraction of the rows in use that each group has, float32 `[num_groups]`. `bytes`, the size of all arrays.
     """
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
     return {**group_shares(memory.entries, num_groups), "bytes": float(size)}
@@ -285,14 +293,17 @@ def statistics(memory: EpisodicMemoryState, num_groups: int) -> dict[str, Any]:
 def draw(
     count: int | Int[Array, ""], capacity: int, key: Any, number: int, *, replace: bool = True
 ) -> Int[Array, " number"]:
-    """Ids of slots in use, drawn uniformly; -1 where there is none.
+    """Draws slots in use uniformly at random.
 
     Args:
-      count: the first slots are in use.
-      capacity: slots.
-      key: all that is random.
-      number: of ids.
-      replace: False = different ids.
+      count: Number of slots in use, which are the first ones.
+      capacity: Number of slots.
+      key: Random key.
+      number: Number of slots to draw.
+      replace: Whether to draw with replacement. If not, all slots differ, and -1 fills up if too few are in use.
+
+    Returns:
+      Slots, int `[number]`. All are -1 if none is in use.
 
     Example:
       >>> print(jnp.sort(draw(2, 5, jax.random.key(0), 3, replace=False)))
@@ -304,16 +315,23 @@ def draw(
         ids = jax.random.randint(key, (number,), 0, jnp.maximum(count, 1))
         return jnp.where(count > 0, ids, -1)
     order = jnp.where(lax.iota(jnp.int32, capacity) < count, jax.random.uniform(key, (capacity,)), -1)
-    drawn, ids = lax.top_k(order, min(number, capacity))
-    return jnp.pad(jnp.where(drawn >= 0, ids, -1), (0, max(0, number - capacity)), constant_values=-1)
+    priorities, ids = lax.top_k(order, min(number, capacity))
+    return jnp.pad(jnp.where(priorities >= 0, ids, -1), (0, max(0, number - capacity)), constant_values=-1)
 
 
 def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, policy: Policy) -> MemoryUpdate:
-    """What a policy changes: of the rows that it gives one slot the last is written."""
+    """Applies a policy to offered rows and returns the changes. If rows share a slot, the last of them is written.
+
+    Args:
+      entries: Contents of the memory.
+      offered: Rows that are offered.
+      key: Random key.
+      policy: Policy from `memjax.lifelong.policies`.
+    """
     capacity = entries.capacity
     decision = policy(entries, offered, key)
     accepted = decision.slots < capacity
-    # A scatter with a slot twice has no order. Sorted by slot, the last of equal ones stands before another.
+    # A scatter that writes a slot twice has no defined order. So of equal slots, sorted stably, the last is kept.
     order = jnp.argsort(decision.slots, stable=True)
     ordered = decision.slots[order]
     last = jnp.append(ordered[1:] != ordered[:-1], True)
@@ -330,18 +348,30 @@ def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, polic
 
 
 def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> CandidateRows:
-    """The rows as policies see them, after a check; `memory` and they are on devices or on the host."""
-    described = lambda tree, skip: {
+    """Checks rows that are offered to a memory, and brings them into the form that policies read.
+
+    Args:
+      memory: An `EpisodicMemory` or a `HostMemory`.
+      rows: Rows `[rows, ...]` on devices or on the host.
+      keys: Keys of the rows, or None. See `write`.
+      groups: Groups of the rows, or None. See `write`.
+      scores: Scores of the rows, or None. See `write`.
+      weights: Weights of the rows, or None. See `write`.
+
+    Raises:
+      ValueError: shapes or dtypes do not fit the memory.
+    """
+    describe = lambda tree, skip: {
         jax.tree_util.keystr(path, simple=True, separator="."): f"{jnp.result_type(leaf)} {list(leaf.shape[skip:])}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
     number = rows.weights.shape[0]
-    have, given = described(memory.rows, 1), described(rows, 1)
-    wrong = [name for name in {**have, **given} if have.get(name) != given.get(name)]
+    have, offered = describe(memory.rows, 1), describe(rows, 1)
+    wrong = [name for name in {**have, **offered} if have.get(name) != offered.get(name)]
     if wrong:
         name = wrong[0]
         raise ValueError(
-            f"rows.{name}: given {given.get(name, 'none')}, allowed: {have.get(name, 'none')} for each row"
+            f"rows.{name}: given {offered.get(name, 'none')}, allowed: {have.get(name, 'none')} for each row"
         )
     width = None if memory.keys is None else memory.keys.shape[1]
     if (None if keys is None else tuple(keys.shape)) != (None if width is None else (number, width)):
@@ -356,7 +386,7 @@ def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: An
 
 
 def mask_invalid(rows: Batch, valid: Any) -> Batch:
-    """Rows on devices or on the host, of which those that are not valid are padding."""
+    """Turns rows that are not valid into padding, on devices or on the host. `valid` is bool, one for each row."""
     like = lambda leaf: valid.reshape(valid.shape + (1,) * (leaf.ndim - valid.ndim))
     return dataclasses.replace(
         rows,
@@ -369,7 +399,17 @@ def mask_invalid(rows: Batch, valid: Any) -> Batch:
 def plan_compaction(
     count: Any, capacity: int, chosen: Any
 ) -> tuple[Int[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
-    """(slots that rows move to, where they are now, rows in use afterwards); the capacity = no move."""
+    """Plans the moves of rows that close the gaps of deleted rows.
+
+    Args:
+      count: Number of rows in use.
+      capacity: Number of slots.
+      chosen: Rows to delete, slots or a mask. See `delete`.
+
+    Returns:
+      Slots that rows move to (the capacity for no move), slots that they move from, and the number of rows in use
+      afterwards.
+    """
     chosen = jnp.asarray(chosen)
     gone, room = chosen, capacity
     if chosen.dtype != bool:
@@ -386,35 +426,35 @@ def plan_compaction(
 
 
 def group_shares(entries: MemoryEntries, num_groups: int) -> dict[str, Any]:
-    """The figures of `statistics` that are counted."""
+    """Computes the statistics `acceptance_rate`, `fill` and `share`. See `statistics`."""
     used = lax.iota(jnp.int32, entries.capacity) < entries.count
     groups = jnp.where(used & (entries.groups >= 0), entries.groups, num_groups)
-    found = jnp.zeros(num_groups, jnp.float32).at[groups].add(1, mode="drop")
+    counts = jnp.zeros(num_groups, jnp.float32).at[groups].add(1, mode="drop")
     return {
         "acceptance_rate": entries.written / jnp.maximum(entries.offered, 1),
         "fill": entries.count / entries.capacity,
-        "share": found / jnp.maximum(entries.count, 1),
+        "share": counts / jnp.maximum(entries.count, 1),
     }
 
 
 def search(
     queries: Any, keys: Any, count: Any, number: int, *, metric: Metric, axis: Any = None, mesh: Any = None
 ) -> Nearest:
-    """The nearest of the first `count` keys."""
+    """Finds the nearest of the first `count` keys for each query. See `nearest`."""
     centre, distances = None, metric == "squared_l2"
     if axis is None:
         if distances:
             total, some = middle(keys, count)
             centre = total / jnp.maximum(some, 1)
-        found = nearest_entries(queries, keys, number, metric=metric, count=count, centre=centre)
+        neighbors = nearest_entries(queries, keys, number, metric=metric, count=count, centre=centre)
     else:
-        over: Any = mesh or jax.sharding.get_abstract_mesh()
-        shards = num_devices(over, axis)
+        mesh_of_axis: Any = mesh or jax.sharding.get_abstract_mesh()
+        shards = num_devices(mesh_of_axis, axis)
         rows = keys.shape[0] // shards
         counts = jnp.clip(count - rows * jnp.arange(shards), 0, rows).astype(jnp.int32)
         if distances:
             centre = centre_sharded(keys, counts, axis=axis, mesh=mesh)
-        found = nearest_entries_sharded(
+        neighbors = nearest_entries_sharded(
             queries, keys, number, axis=axis, counts=counts, metric=metric, centre=centre, mesh=mesh
         )
-    return Nearest(found.ids, found.scores, found.valid)
+    return Nearest(neighbors.ids, neighbors.scores, neighbors.valid)
