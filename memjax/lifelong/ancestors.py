@@ -61,7 +61,7 @@ def subtract_uniform_attention(
 
     Example:
       >>> seen = np.array([[[True, False], [True, True]]])
-      >>> print(beyond_even(np.array([[[[[1.0, 0.0], [0.75, 0.25]]]]]), seen)[0, 0, 0])
+      >>> print(subtract_uniform_attention(np.array([[[[[1.0, 0.0], [0.75, 0.25]]]]]), seen)[0, 0, 0])
       [[ 0.    0.  ]
        [ 0.25 -0.25]]
     """

@@ -252,7 +252,7 @@ def make_update(experiment: Experiment, objective: MakeObjective, *rules: Compon
     Args:
       experiment: Experiment with the model and its configuration.
       objective: `objective(config, model)` makes the objective that the components wrap.
-      *rules: Components, in the order of `compose`.
+      *rules: Components, in the order of `chain_components`.
 
     Returns:
       `observe(state, batch, kind) -> (state, sums)`. See `Learner.update`.
@@ -262,7 +262,7 @@ def make_update(experiment: Experiment, objective: MakeObjective, *rules: Compon
 
 
 class _ComposedLearner:
-    """The learner of a method that `compose` has made: its update function, its memory, and its first state."""
+    """The learner of a method of components: its update function, its memory, and its first state."""
 
     def __init__(
         self,

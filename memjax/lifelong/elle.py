@@ -247,7 +247,7 @@ def with_annealed_norms(observe: Any) -> Any:
     """Wraps an update function so that weighted norms turn linearly into ordinary ones in the course of a stage.
 
     Args:
-      observe: `observe(state, batch, kind) -> (state, sums)`. See `Learner.observe`.
+      observe: `update(state, batch, kind) -> (state, sums)`. See `Learner.update`.
     """
 
     def update(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
@@ -326,7 +326,7 @@ def make_growth(
       model: Settings of the model before the growth.
       dim: New width of the residual stream, a multiple of the width of a head and at least the old width.
       num_layers: New number of layers, from the old number to twice the old number.
-      how: Choice of the entries that new ones copy, "random" or "cyclic". See `memjax.lifelong.expansion.copies`.
+      how: Choice of the entries that new ones copy, "random" or "cyclic". See `memjax.lifelong.expansion.copy_sources`.
       norms: Norms of a wider model: "weighted" (exact) or "plain" (the paper). See `memjax.config.ELLE`.
       seed: Seed of all random choices.
       left: Numbers of the layers that no earlier growth has copied yet. Empty for all layers.
@@ -339,7 +339,7 @@ def make_growth(
 
     Example:
       >>> from memjax.config import Model
-      >>> fields, growth = growth_to(Model(dim=8, num_layers=1, num_heads=2), 12, 2, how="cyclic")
+      >>> fields, growth = make_growth(Model(dim=8, num_layers=1, num_heads=2), 12, 2, how="cyclic")
       >>> fields["model.num_heads"], fields["model.feed_forward.dim"], growth.heads[0].tolist(), growth.layers
       (3, 48, [0, 1, 0], (0, 0))
     """

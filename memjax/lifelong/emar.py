@@ -318,7 +318,7 @@ def draw_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name
     """At most so many examples of each class, drawn by a name; 0 = all.
 
     Example:
-      >>> drawn_instances(np.array([7, 8, 9]), np.array([0, 0, 1]), 1, "prototypes/0").size
+      >>> draw_instances(np.array([7, 8, 9]), np.array([0, 0, 1]), 1, "prototypes/0").size
       2
     """
     if not instances:

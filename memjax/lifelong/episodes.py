@@ -111,7 +111,7 @@ class MemoryOptions(NamedTuple):
           epochs: Number of times that each example is read.
 
         Example:
-          >>> memory = Episodes(8, policies.write_all("drop"), written=1.0, drops=True)
+          >>> memory = MemoryOptions(8, policies.write_all_policy("drop"), written=1.0, drops=True)
           >>> for line in memory.notes("news", seen=0, total=12, epochs=2): print(line)
           lifelong.method.memory: an example is read 2 times and kept 2 times; 'random' with probability 0.5 keeps one
           lifelong.method.memory.capacity: full after 8 rows, of news; rows that come later are not kept

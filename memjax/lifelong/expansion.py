@@ -79,7 +79,7 @@ def copy_sources(old: int, new: int, how: Literal["random", "cyclic"] = "random"
       ValueError: `new` is smaller than `old`.
 
     Example:
-      >>> copies(2, 5, "cyclic").tolist()
+      >>> copy_sources(2, 5, "cyclic").tolist()
       [0, 1, 0, 1, 0]
     """
     if new < old:
@@ -98,7 +98,7 @@ def copy_counts(sources: Sources) -> np.ndarray:
       Integers `[new width]`.
 
     Example:
-      >>> counts(np.array([0, 1, 2, 0, 0])).tolist()
+      >>> copy_counts(np.array([0, 1, 2, 0, 0])).tolist()
       [3, 1, 1, 3, 3]
     """
     return np.bincount(sources)[sources]
@@ -107,7 +107,7 @@ def copy_counts(sources: Sources) -> np.ndarray:
 def compose_sources(first: Sources, second: Sources) -> Sources:
     """Combines the sources of two growths, one after the other, into those of a single growth.
 
-    Its copy counts follow from the result (`counts`); they are not products of the counts of both growths.
+    Its copy counts follow from the result (`copy_counts`); they are not products of the counts of both growths.
 
     Args:
       first: Sources of the first growth, integers `[middle width]`.
@@ -117,8 +117,8 @@ def compose_sources(first: Sources, second: Sources) -> Sources:
       Integers `[new width]`, each an index of the first width.
 
     Example:
-      >>> sources = compose(np.array([0, 1, 0]), np.array([0, 1, 2, 0]))
-      >>> sources.tolist(), counts(sources).tolist()
+      >>> sources = compose_sources(np.array([0, 1, 0]), np.array([0, 1, 2, 0]))
+      >>> sources.tolist(), copy_counts(sources).tolist()
       ([0, 1, 0, 0], [3, 1, 3, 3])
     """
     return np.asarray(first)[np.asarray(second)]
@@ -465,7 +465,7 @@ def norm_entry_weights(before: Any, sources: Sources) -> Array:
       Floats `[new width]`.
 
     Example:
-      >>> print(norm_weights(np.array([0.5, 0.5], np.float32), np.array([0, 1, 0])))
+      >>> print(norm_entry_weights(np.array([0.5, 0.5], np.float32), np.array([0, 1, 0])))
       [0.25 0.5  0.25]
     """
     before = jnp.asarray(before)

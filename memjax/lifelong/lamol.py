@@ -275,8 +275,8 @@ def split_at_answer_mark(ids: Sequence[int], answer_id: int) -> tuple[list[int],
       answer_id: Token id of ANS.
 
     Example:
-      >>> split_at_mark([5, 9, 6], 9), split_at_mark([5, 6], 9), split_at_mark([9, 5, 9], 9), split_at_mark([9], 9)
-      (([5, 9], [6]), None, None, ([9], []))
+      >>> [split_at_answer_mark(ids, 9) for ids in ([5, 9, 6], [5, 6], [9, 5, 9], [9])]
+      [([5, 9], [6]), None, None, ([9], [])]
     """
     parts = _split_at_marks(ids, answer_id)
     return ([*parts[0], answer_id], parts[1]) if len(parts) == 2 else None

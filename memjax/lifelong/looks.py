@@ -45,7 +45,7 @@ def task_end_checkpoints(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]
 
     Example:
       >>> line = {"kind": "evaluation", "phase": "after"}
-      >>> ends_of([{**line, "step": 4}, {**line, "step": 8, "stage": 1}], [4, 11, 14])
+      >>> task_end_checkpoints([{**line, "step": 4}, {**line, "step": 8, "stage": 1}], [4, 11, 14])
       {0: 4, 1: 11}
     """
     after = [line for line in lines if line["kind"] == "evaluation" and line.get("phase") == "after"]
@@ -61,7 +61,7 @@ def evenly_spaced(values: Sequence[Any], most: int) -> list[Any]:
     """The first and the last of many, and some between them, evenly.
 
     Example:
-      >>> some_of("abcdefg", 3), some_of("ab", 3)
+      >>> evenly_spaced("abcdefg", 3), evenly_spaced("ab", 3)
       (['a', 'd', 'g'], ['a', 'b'])
     """
     if len(values) <= most:
@@ -114,7 +114,8 @@ def ancestor_pairs(looks: Sequence[GenerationCheckpoint]) -> list[tuple[Generati
     """The last checkpoint of each generation with all of later generations.
 
     Example:
-      >>> pairs = pairs_of([Look(0, 4, 4), Look(0, 8, 8), Look(1, 8, 10), Look(1, 9, 11)])
+      >>> looks = [GenerationCheckpoint(*numbers) for numbers in ((0, 4, 4), (0, 8, 8), (1, 8, 10), (1, 9, 11))]
+      >>> pairs = ancestor_pairs(looks)
       >>> [(str(one), str(other)) for one, other in pairs]
       [('0_8', '1_8'), ('0_8', '1_9')]
     """

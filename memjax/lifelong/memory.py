@@ -1,8 +1,8 @@
 """Episodic memory on the devices: a fixed number of slots for rows of earlier batches.
 
-`EpisodicMemory` is a tree of arrays that is stored in `TrainState.method` and its checkpoints. All functions are pure
-and run inside `jax.jit`, with one program for every number of rows. A policy of `memjax.lifelong.policies` decides
-which rows are written. Donate a memory that is written to (`donate_argnums`), or each write copies it.
+`EpisodicMemoryState` is a tree of arrays that is stored in `TrainState.method` and its checkpoints. All functions are
+pure and run inside `jax.jit`, with one program for every number of rows. A policy of `memjax.lifelong.policies`
+decides which rows are written. Donate a memory that is written to (`donate_argnums`), or each write copies it.
 `memjax.lifelong.host_memory.HostMemory` is for more rows than the devices can hold.
 
     memory = init_memory(row, capacity=1000, key_dim=768)
@@ -351,7 +351,7 @@ def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: An
     """Checks rows that are offered to a memory, and brings them into the form that policies read.
 
     Args:
-      memory: An `EpisodicMemory` or a `HostMemory`.
+      memory: An `EpisodicMemoryState` or a `HostMemory`.
       rows: Rows `[rows, ...]` on devices or on the host.
       keys: Keys of the rows, or None. See `write`.
       groups: Groups of the rows, or None. See `write`.

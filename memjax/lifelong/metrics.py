@@ -1,8 +1,9 @@
-"""What is measured of a learner of several tasks, in NumPy.
+"""Metrics of lifelong learning, such as average accuracy, forgetting and transfer, in NumPy.
 
-Everything comes from one matrix: `scores[i, j]` is the score of task j after task i was learned (R), `before[j]` that
-of task j before any was (b). A matrix is `[tasks, tasks]`, in the order in which tasks were learned; higher is better,
-but for perplexities. NaN = not evaluated: means are of the other entries, and NaN where there are none.
+All are computed from one matrix: `scores[i, j]` is the score of task j after task i was learned (R). `before[j]` is the
+score of task j before any task was learned (b). Matrices are `[tasks, tasks]`, in the order in which tasks were
+learned. Higher is better except for perplexities. NaN means not evaluated: means are over the other entries, and NaN
+if there are none.
 
 Lopez-Paz and Ranzato 2017 (backward and forward transfer), https://arxiv.org/abs/1706.08840; Chaudhry et al. 2018
 (forgetting, intransigence), https://arxiv.org/abs/1801.10112; Qin et al. 2022 (ELLE: perplexities),
@@ -50,12 +51,12 @@ __all__ = [
 
 
 class Evaluations(NamedTuple):
-    """Evaluations of a run over tasks.
+    """The scores of all tasks after each task of a run.
 
     Attributes:
-      tasks: names, in the order in which they were learned.
-      scores: `[tasks, tasks]`.
-      before: `[tasks]`.
+      tasks: Names of the tasks, in the order in which they were learned.
+      scores: Score of each task (column) after each task was learned (row), `[tasks, tasks]`.
+      before: Score of each task before any was learned, `[tasks]`.
     """
 
     tasks: tuple[str, ...]
@@ -64,12 +65,13 @@ class Evaluations(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How much a score differs between runs.
+    """The mean of a score over runs, and its standard deviations over orders of tasks and over seeds.
 
     Attributes:
-      mean: over orders of the means over seeds.
-      orders: standard deviation of these means: of the order of tasks, and of what seeds leave of it.
-      seeds: standard deviation of runs of one order (root of the mean variance).
+      mean: Mean over orders of the means over seeds.
+      orders: Standard deviation of the means over seeds. It contains the effect of the order of tasks, and what the
+        means leave of the effect of seeds.
+      seeds: Standard deviation of runs with the same order (root of the mean variance).
     """
 
     mean: float
@@ -81,12 +83,12 @@ class Spread(NamedTuple):
 
 
 def average(scores: npt.ArrayLike) -> float:
-    """The mean over tasks in the end (ACC)."""
+    """Computes the mean score of all tasks at the end (ACC)."""
     return _mean(_matrix(scores)[-1])
 
 
 def area_under_curve(scores: npt.ArrayLike) -> float:
-    """The mean over time of the mean over the tasks learned so far.
+    """Computes the mean over time of the mean score of the tasks learned so far.
 
     Example:
       >>> area_under_curve([[0.75, 0.0], [0.25, 0.75]])
@@ -97,17 +99,17 @@ def area_under_curve(scores: npt.ArrayLike) -> float:
 
 
 def learning_accuracy(scores: npt.ArrayLike) -> float:
-    """The mean of each task's score when it has just been learned."""
+    """Computes the mean over tasks of the score of a task when it has just been learned."""
     return _mean(np.diag(_matrix(scores)))
 
 
 def last_task_accuracy(scores: npt.ArrayLike) -> float:
-    """The score of the last task in the end."""
+    """Returns the score of the last task at the end."""
     return float(_matrix(scores)[-1, -1])
 
 
 def accuracy_by_age(scores: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
-    """The mean score of what was learned 0, 1, 2, ... tasks ago.
+    """Computes the mean score of tasks that were learned 0, 1, 2, ... tasks ago.
 
     Example:
       >>> accuracy_by_age([[0.8, 0.0], [0.5, 0.6]])
@@ -118,16 +120,17 @@ def accuracy_by_age(scores: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
 
 
 def forgetting(scores: npt.ArrayLike, reference: str = "max_prev") -> Float[np.ndarray, " earlier"]:
-    """What each task but the last has lost in the end.
+    """Computes the loss of score of each task but the last, from a reference score to the end.
 
     Args:
-      scores: the matrix.
-      reference: lost from where. "max_prev": the best before the last task was learned, also before the task itself was
-        (Chaudhry et al.; below 0 where the last task has helped). "max_all": the best of all, the end as well (mammoth;
-        never below 0). "diag": when the task had just been learned (Avalanche); its mean is `-backward_transfer`.
+      scores: Scores of all tasks after each task, `[tasks, tasks]`.
+      reference: The score to compare with. "max_prev": the best score before the last task was learned, even before the
+        task itself was (Chaudhry et al.). The result is negative if the last task has helped. "max_all": the best score
+        of all, including the end (mammoth). The result is never negative. "diag": the score when the task had just been
+        learned (Avalanche). The mean of the result is then `-backward_transfer`.
 
     Raises:
-      ValueError: another reference.
+      ValueError: the reference is unknown.
 
     Example:
       >>> scores = [[0.5, 0.0, 0.0], [0.75, 1.0, 0.0], [0.25, 1.25, 1.0]]
@@ -148,29 +151,38 @@ def forgetting(scores: npt.ArrayLike, reference: str = "max_prev") -> Float[np.n
 
 
 def backward_transfer(scores: npt.ArrayLike) -> float:
-    """What the tasks but the last have gained since they were learned (BWT)."""
+    """Computes the mean gain of score of all tasks but the last since they were learned (BWT)."""
     return -_mean(forgetting(scores, "diag"))
 
 
 def forward_transfer(scores: npt.ArrayLike, before: npt.ArrayLike) -> float:
-    """What the tasks but the first have gained by the time before they are learned (FWT).
+    """Computes the mean gain of score of all tasks but the first just before they are learned (FWT).
+
+    Args:
+      scores: Scores of all tasks after each task, `[tasks, tasks]`.
+      before: Scores of all tasks before any was learned, `[tasks]`.
 
     Example:
       >>> forward_transfer([[0.9, 0.5, 0.3], [0.9, 0.9, 0.7], [0.9, 0.9, 0.9]], [0.5, 0.25, 0.2])
       0.375
     """
     scores = _matrix(scores)
-    return _mean(np.diag(scores, 1) - _of_tasks("before", before, scores)[1:])
+    return _mean(np.diag(scores, 1) - _check_per_task("before", before, scores)[1:])
 
 
 def intransigence(scores: npt.ArrayLike, joint: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
-    """What each task, just learned, lacks of the score of a model that has learned it together with those before."""
+    """Computes how far the score of each task, when just learned, stays below that of joint training.
+
+    Args:
+      scores: Scores of all tasks after each task, `[tasks, tasks]`.
+      joint: Score of each task by a model that has learned it together with all earlier tasks, `[tasks]`.
+    """
     scores = _matrix(scores)
-    return _of_tasks("joint", joint, scores) - np.diag(scores)
+    return _check_per_task("joint", joint, scores) - np.diag(scores)
 
 
 def average_perplexity(perplexities: npt.ArrayLike) -> float:
-    """The geometric mean of the perplexities of all tasks in the end (AP of ELLE).
+    """Computes the geometric mean of the perplexities of all tasks at the end (AP of ELLE).
 
     Example:
       >>> round(average_perplexity([[2.0, 9.0], [4.0, 16.0]]), 6)
@@ -180,12 +192,12 @@ def average_perplexity(perplexities: npt.ArrayLike) -> float:
 
 
 def increased_perplexity(perplexities: npt.ArrayLike) -> float:
-    """By how much the perplexities of the tasks but the last have grown since they were learned (AP+ of ELLE)."""
+    """Computes the mean increase of the perplexities of earlier tasks since they were learned (AP+ of ELLE)."""
     return backward_transfer(perplexities)
 
 
 def perplexity_summary(nats: npt.ArrayLike) -> dict[str, float]:
-    """Every scalar of a matrix of nats, of which lower is better: their mean in the end, AP and AP+ of ELLE.
+    """Computes all scalar metrics of losses in nats: their mean at the end, and the perplexities AP and AP+ of ELLE.
 
     Example:
       >>> print({name: round(value, 3) for name, value in perplexity_summary([[1.0, 9.0], [2.0, 1.0]]).items()})
@@ -200,17 +212,17 @@ def perplexity_summary(nats: npt.ArrayLike) -> dict[str, float]:
 
 
 def perplexities_after_each(nats: npt.ArrayLike) -> dict[str, list[float]]:
-    """AP and AP+ of ELLE after every task, of the tasks so far.
+    """Computes the perplexities AP and AP+ of ELLE of the tasks so far, after every task.
 
     Args:
-      nats: a row for each task that is through, a column for each task.
+      nats: Losses in nats: a row for each task that was learned, a column for each task.
 
     Returns:
-      `AP`; `AP+`, NaN after the first task, before which none was learned.
+      `AP` and `AP+`, each a list with one value for every row. `AP+` is NaN after the first task.
 
     Example:
-      >>> found = perplexities_after_each([[1.0, 9.0], [2.0, 1.0]])
-      >>> print({name: [round(value, 3) for value in values] for name, values in found.items()})
+      >>> perplexities = perplexities_after_each([[1.0, 9.0], [2.0, 1.0]])
+      >>> print({name: [round(value, 3) for value in values] for name, values in perplexities.items()})
       {'AP': [2.718, 4.482], 'AP+': [nan, 4.671]}
     """
     nats = np.asarray(nats, np.float64)
@@ -222,17 +234,17 @@ def perplexities_after_each(nats: npt.ArrayLike) -> dict[str, list[float]]:
 
 
 def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[str, float]:
-    """Every scalar of a matrix, by name; `forgetting` is the mean of its default.
+    """Computes all scalar metrics of a matrix of scores, by name. `forgetting` is the mean with its default reference.
 
     Args:
-      scores: the matrix.
-      before: None = without `forward_transfer`.
+      scores: Scores of all tasks after each task, `[tasks, tasks]`.
+      before: Scores of all tasks before any was learned, `[tasks]`. None to leave out `forward_transfer`.
 
     Example:
       >>> summary([[1.0, 0.5], [0.25, 0.75]])["forgetting"]
       0.75
     """
-    found = {
+    metrics = {
         "average": average(scores),
         "area_under_curve": area_under_curve(scores),
         "learning_accuracy": learning_accuracy(scores),
@@ -240,7 +252,7 @@ def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[
         "forgetting": _mean(forgetting(scores)),
         "backward_transfer": backward_transfer(scores),
     }
-    return found if before is None else found | {"forward_transfer": forward_transfer(scores, before)}
+    return metrics if before is None else metrics | {"forward_transfer": forward_transfer(scores, before)}
 
 
 # Runs
@@ -249,18 +261,19 @@ def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[
 def matrix_from_lines(
     lines: Iterable[Mapping[str, Any]], measure: str = "accuracy", tasks: Sequence[str] | None = None
 ) -> Evaluations:
-    """The matrix of a run from the lines of its `metrics.jsonl` (`memjax.training.read_metrics`).
+    """Makes the matrix of scores of a run from the lines of its `metrics.jsonl` (`memjax.training.read_metrics`).
 
-    Row i is the evaluations after the i-th stage that is followed by some, `before` those before stage 0. Of a run that
-    is not through, the other rows are NaN.
+    Row i has the evaluations after the i-th stage that is followed by evaluations. `before` has those before stage 0.
+    Rows of stages that a run has not reached yet are NaN.
 
     Args:
-      lines: other lines, and evaluations during updates or without a name, are skipped.
-      measure: which number of an evaluation, such as "nats_per_token"; None in a line (not finite) becomes NaN.
-      tasks: names of evaluations in the order in which their tasks are learned; None = the order of their lines.
+      lines: Lines of the metrics. Only evaluations with a name before the first stage or after a stage are read.
+      measure: Name of the score in an evaluation, such as "accuracy" or "nats_per_token". A value that is None because
+        it was not finite becomes NaN.
+      tasks: Names of the evaluations, in the order in which their tasks are learned. None for the order of their lines.
 
     Raises:
-      ValueError: no evaluation of these tasks after a stage, none with this measure, or more stages than tasks.
+      ValueError: no evaluation of these tasks follows a stage, none has this score, or stages outnumber tasks.
 
     Example:
       >>> line = {"kind": "evaluation", "phase": "after"}
@@ -269,7 +282,7 @@ def matrix_from_lines(
       >>> matrix_from_lines(lines).scores.tolist()
       [[0.9, 0.1], [0.5, 0.5]]
     """
-    # A line that says no stage is of stage 0, one that says no phase is of its updates.
+    # A line without a stage is of stage 0. A line without a phase was written during the updates of its stage.
     of_stages = [
         line
         for line in lines
@@ -277,7 +290,7 @@ def matrix_from_lines(
         and line.get("name")
         and (line.get("phase") == "after" or (line.get("phase"), line.get("stage", 0)) == ("before", 0))
     ]
-    # At the end of a run evaluations that are of no task are made too: the first stage has those of tasks alone.
+    # Evaluations of no task are made at the end of a run. The first stage has only those of tasks.
     stages = sorted({line.get("stage", 0) for line in of_stages if line.get("phase") == "after"})
     first = dict.fromkeys(line["name"] for line in of_stages if line.get("stage", 0) in (0, *stages[:1]))
     names = tuple(first if tasks is None else tasks)
@@ -288,7 +301,7 @@ def matrix_from_lines(
     if not any(measure in line for line in chosen):
         numbers = sorted(name for name, value in chosen[0].items() if isinstance(value, float))
         raise ValueError(f"measure: given {measure!r}, allowed: {', '.join(numbers)}")
-    # A task may have stages that no evaluation follows.
+    # A task may have stages without evaluations after them.
     stages = sorted({line.get("stage", 0) for line in chosen if line.get("phase") == "after"})
     if len(stages) > len(names):
         raise ValueError(f"lines: given {len(stages)} stages, allowed: as many as tasks, {len(names)}")
@@ -301,13 +314,13 @@ def matrix_from_lines(
 
 
 def score_deviations(scores: npt.ArrayLike) -> Spread:
-    """The deviations of a score over orders of tasks and over seeds, apart.
+    """Computes the standard deviations of a score over orders of tasks and over seeds.
 
     Args:
-      scores: `[orders, seeds]`; NaN = not run.
+      scores: Scores of runs, `[orders, seeds]`. NaN for runs that are missing.
 
     Example:
-      >>> spread([[1.0, 3.0], [5.0, 7.0]])
+      >>> score_deviations([[1.0, 3.0], [5.0, 7.0]])
       Spread(mean=4.0, orders=2.8284271247461903, seeds=1.4142135623730951)
     """
     scores = np.asarray(scores, np.float64)
@@ -318,30 +331,31 @@ def score_deviations(scores: npt.ArrayLike) -> Spread:
 
 
 def bytes_by_kind(**trees: Any) -> dict[str, int]:
-    """The bytes of what a method keeps, by kind, and their `total`.
+    """Computes the sizes in bytes of trees of arrays, and their `total`.
 
     Args:
-      **trees: kind, such as `memory`, `keys`, `anchors`, `teachers`, -> a tree of arrays or shapes; None = nothing.
+      **trees: Trees of arrays or shapes, by a name such as `memory`, `keys`, `anchors` or `teachers`. None for an empty
+        tree.
 
     Example:
       >>> bytes_by_kind(memory={"tokens": np.zeros((8, 4), np.int32)}, keys=np.zeros((8, 2), np.float32), teachers=None)
       {'memory': 128, 'keys': 64, 'teachers': 0, 'total': 192}
     """
     count = lambda tree: sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-    found = {kind: count(tree) for kind, tree in trees.items()}
-    return found | {"total": sum(found.values())}
+    sizes = {kind: count(tree) for kind, tree in trees.items()}
+    return sizes | {"total": sum(sizes.values())}
 
 
 def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of what a method keeps beside the model, by kind, of the arrays of a checkpoint.
+    """Computes the bytes that a method stores beside the model, by kind, from the arrays of a checkpoint.
 
     Args:
-      saved: name -> array or shape, as checkpoints name them.
+      saved: Arrays or shapes by their names in a checkpoint.
 
     Returns:
-      `memory`: rows of an episodic memory, on devices or the host. `keys`: theirs, and the network that they come from.
-      `teachers`: models that teach. `anchors`: earlier parameters and importances. `columns`, where there are any:
-      those before the newest, and the matrices out of them. And their `total`.
+      `memory`: rows of an episodic memory, on devices or the host. `keys`: keys of these rows and the network that
+      computes them. `teachers`: teacher models. `anchors`: earlier parameters and importances. `columns`, only for
+      progressive networks: all columns but the newest, and the matrices out of them. `total`: the sum of all.
 
     Example:
       >>> importance, key = np.zeros((4, 2), np.float32), np.zeros((8, 3), np.float32)
@@ -349,14 +363,14 @@ def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
       {'memory': 0, 'keys': 96, 'teachers': 0, 'anchors': 32, 'total': 128}
     """
     kinds: dict[str, dict[str, Any]] = {kind: {} for kind in ("memory", "keys", "teachers", "anchors")}
-    numbers = [int(found[1]) for name in saved if (found := re.match(r"params/columns_(\d+)/", name))]
+    numbers = [int(match[1]) for name in saved if (match := re.match(r"params/columns_(\d+)/", name))]
     newest = f"params/columns_{max(numbers)}/" if numbers else ""
     if newest:
         earlier = [name for name in saved if name.startswith("params/") and not name.startswith(newest)]
         kinds["columns"] = {name: saved[name] for name in earlier}
     for name, leaf in saved.items():
         place, *path = name.split("/")
-        if place not in ("method", "host") or not leaf.shape:  # counters are none of them
+        if place not in ("method", "host") or not leaf.shape:  # Counters do not count.
             continue
         if path[-1] == "keys" or "key_network" in path:
             kind = "keys"
@@ -369,43 +383,45 @@ def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
 
 
 class ClassDistances(NamedTuple):
-    """How far apart features lie.
+    """Mean Euclidean distances between the features of examples.
 
     Attributes:
-      within: the mean Euclidean distance of two examples of one class, of every class `[classes]`; NaN of one example.
-      between: of two examples of two classes `[classes, classes]`; NaN on the diagonal.
+      within: Mean distance between two examples of each class, `[classes]`. NaN for a class with one example.
+      between: Mean distance between examples of two classes, `[classes, classes]`. NaN on the diagonal.
     """
 
     within: np.ndarray
     between: np.ndarray
 
     def means(self) -> dict[str, float]:
-        """The mean of the classes, and that of their pairs; where the first is far below, classes stand apart."""
+        """Returns the means over classes and over pairs. Classes are well separated if the first is much lower."""
         return {"within": float(np.nanmean(self.within)), "between": float(np.nanmean(self.between))}
 
 
 def class_distances(features: npt.ArrayLike, labels: npt.ArrayLike) -> ClassDistances:
-    """How far apart features of one class lie, and those of two.
+    """Computes the mean distances between features of the same class and of two different classes.
 
     Args:
-      features: `[examples, dim]`.
-      labels: `[examples]`, integers, of at least two classes, one of which has two examples.
+      features: Features of examples, `[examples, dim]`.
+      labels: Classes of the examples, integers `[examples]`. At least two classes, one of them with two examples.
 
     Raises:
-      ValueError: labels of one class, or no class with two examples.
+      ValueError: there is only one class, or no class has two examples.
 
     Example:
-      >>> found = class_distances([[0.0], [2.0], [9.0]], [0, 0, 1])
-      >>> found.within.tolist(), found.means()
+      >>> distances = class_distances([[0.0], [2.0], [9.0]], [0, 0, 1])
+      >>> distances.within.tolist(), distances.means()
       ([2.0, nan], {'within': 2.0, 'between': 8.0})
     """
     points, labels = np.asarray(features, np.float64), np.asarray(labels)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2 or counts.max() < 2:
-        given = f"those of {len(classes)} classes, at most {counts.max()} examples each"
-        raise ValueError(f"labels: given {given}, allowed: 2 or more classes, one of them with 2 or more examples")
-    some = [points[labels == one] for one in classes]
-    sums = np.array([[cdist(one, other).sum() for other in some] for one in some])
+        classes_given = f"those of {len(classes)} classes, at most {counts.max()} examples each"
+        raise ValueError(
+            f"labels: given {classes_given}, allowed: 2 or more classes, one of them with 2 or more examples"
+        )
+    groups = [points[labels == label] for label in classes]
+    sums = np.array([[cdist(group, other).sum() for other in groups] for group in groups])
     pairs = np.outer(counts, counts).astype(np.float64)
     with np.errstate(invalid="ignore"):
         within = np.diag(sums) / (counts * (counts - 1.0))
@@ -421,21 +437,22 @@ def linear_probe(
     *,
     strength: float = 1.0,
 ) -> float:
-    """The accuracy of a linear classifier that is trained anew on frozen features: what they still tell of a task.
+    """Trains a linear classifier on frozen features and returns its test accuracy.
 
-    A model may have forgotten a task in its head alone; then this stays as it was. Logistic regression by scikit-learn,
-    on features with mean 0 and deviation 1; the same every time.
+    It measures what features still tell about a task. If a model has forgotten a task in its head only, this accuracy
+    does not fall. The classifier is scikit-learn's logistic regression on features scaled to mean 0 and deviation 1. It
+    is deterministic.
 
     Args:
-      features: `[examples, dim]`, of a task's training data.
-      labels: `[examples]`, integers, of at least two classes.
-      test_features: `[tests, dim]`.
-      test_labels: `[tests]`.
-      strength: of the square penalty, above 0 (1 / C).
+      features: Features of the training data of a task, `[examples, dim]`.
+      labels: Labels of the training data, integers `[examples]` of at least two classes.
+      test_features: Features of the test data, `[tests, dim]`.
+      test_labels: Labels of the test data, `[tests]`.
+      strength: Weight of the squared penalty, above 0 (1 / C).
 
     Raises:
       ModuleNotFoundError: scikit-learn is not installed.
-      ValueError: labels of one class.
+      ValueError: the labels are of one class.
     """
     check_linear_probe()
     from sklearn.linear_model import LogisticRegression
@@ -449,19 +466,21 @@ def linear_probe(
 
 
 def check_linear_probe() -> None:
-    """Raises `ModuleNotFoundError` where scikit-learn is not installed."""
+    """Raises `ModuleNotFoundError` if scikit-learn is not installed."""
     if importlib.util.find_spec("sklearn") is None:
         raise ModuleNotFoundError("scikit-learn is not installed (linear_probe); memjax[eval] has it", name="sklearn")
 
 
 def _matrix(scores: npt.ArrayLike) -> np.ndarray:
+    """Converts scores to an array and checks that it is square."""
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or not scores.size:
         raise ValueError(f"scores: given shape {scores.shape}, allowed: [tasks, tasks]")
     return scores
 
 
-def _of_tasks(name: str, values: npt.ArrayLike, scores: np.ndarray) -> np.ndarray:
+def _check_per_task(name: str, values: npt.ArrayLike, scores: np.ndarray) -> np.ndarray:
+    """Converts values to an array and checks that there is one for each task."""
     values = np.asarray(values, np.float64)
     if values.shape != scores.shape[:1]:
         raise ValueError(f"{name}: given shape {values.shape}, allowed: [tasks], {len(scores)} of them")
@@ -469,13 +488,13 @@ def _of_tasks(name: str, values: npt.ArrayLike, scores: np.ndarray) -> np.ndarra
 
 
 def _mean(values: Any) -> float:
-    """Of what is not NaN; NaN of nothing."""
+    """Computes the mean of all values that are not NaN, or NaN if there are none."""
     values = np.asarray(values, np.float64)
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else math.nan
 
 
 def _deviation(values: np.ndarray) -> float:
-    """The standard deviation of what is not NaN, of which there must be two; else NaN."""
+    """Computes the standard deviation of all values that are not NaN, or NaN if there are fewer than two."""
     known = values[~np.isnan(values)]
     return float(known.std(ddof=1)) if known.size > 1 else math.nan

@@ -102,7 +102,7 @@ def task_shares(counts: Int[np.ndarray, "rows tasks"]) -> Float[np.ndarray, "row
     """The share of each task, of every row; NaN of a row without neighbours.
 
     Example:
-      >>> share_of_tasks(np.array([[3, 1], [0, 0]])).tolist()
+      >>> task_shares(np.array([[3, 1], [0, 0]])).tolist()
       [[0.75, 0.25], [nan, nan]]
     """
     total = counts.sum(axis=-1, keepdims=True)

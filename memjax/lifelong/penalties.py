@@ -108,7 +108,7 @@ def consolidate(
       ValueError: `share` without `decay`.
 
     Example:
-      >>> kept = Consolidated(jnp.array([1.0]), jnp.array([0.0]), jnp.array(0.0))
+      >>> kept = ImportanceState(jnp.array([1.0]), jnp.array([0.0]), jnp.array(0.0))
       >>> both = consolidate(kept, jnp.array([3.0]), jnp.array([4.0]))
       >>> float(quadratic_penalty(jnp.array([2.0]), both)), (1 * 2**2 + 3 * 2**2) / 2
       (8.0, 8.0)

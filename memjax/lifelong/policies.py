@@ -1,12 +1,13 @@
-"""Who enters an episodic memory and whose place it takes: write policies as functions of arrays.
+"""Write policies of an episodic memory: they decide which rows are stored, and which stored rows they replace.
 
-A policy sees what the memory holds and the rows that are offered, and gives each of those a slot, or none:
+A policy is a function of the contents of the memory and of the rows that are offered. It assigns each offered row a
+slot or none:
 
     decision = policy(entries, offered, key)
 
-It draws from `key` alone and keeps nothing, so the same arguments give the same decision. The rows in use are the first
-`count`; a policy takes free slots in their order, before it replaces anything. Where it gives a slot twice, the later
-row stays. `memjax.lifelong.memory` calls it, on devices and on the host.
+All randomness comes from `key` and a policy has no state, so the same arguments give the same decision. The first
+`count` slots are in use. A policy takes free slots in their order before it replaces rows. If it assigns a slot twice,
+the later row is written. `memjax.lifelong.memory` calls policies, on devices and on the host.
 """
 
 from collections.abc import Callable
@@ -38,24 +39,24 @@ __all__ = [
 ]
 
 Full = Literal["ring", "drop"]
-"""What happens to an accepted row where no slot is free: it replaces the one written longest ago, or is dropped."""
+"""Treatment of rows when no slot is free: they replace the row written longest ago ("ring"), or are dropped."""
 
 BLOCK = 8192
-"""stored keys that are compared at once"""
+"""Number of stored keys that are compared at once."""
 DRAWS = 1024
-"""different draws among equals"""
+"""Number of different random values that break ties."""
 
 
 class MemoryEntries(NamedTuple):
-    """What a memory holds.
+    """The contents of a memory in the form that policies read, without its rows.
 
     Attributes:
-      keys: `[capacity, key_dim]`, or None where rows have no keys.
-      groups: int32 `[capacity]`, the task or class of a row; -1 = not known.
-      scores: float32 `[capacity]`, what a policy has kept of a row.
-      count: int32 scalar, rows in use: the first ones.
-      offered: int32 scalar, rows that have been offered so far, at most 2^31 - 1.
-      written: int32 scalar, rows that have been given a slot so far.
+      keys: Keys of the rows, `[capacity, key_dim]`. None for a memory without keys.
+      groups: Task or class of every row, int32 `[capacity]`. -1 if it is unknown.
+      scores: Score that the policy has stored with every row, float32 `[capacity]`.
+      count: Number of rows in use, which are the first ones, int32 scalar.
+      offered: Number of rows that were offered so far, at most 2^31 - 1, int32 scalar.
+      written: Number of rows that were written so far, int32 scalar.
     """
 
     keys: Leaf
@@ -67,18 +68,18 @@ class MemoryEntries(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Slots."""
+        """Number of slots."""
         return self.groups.shape[0]
 
 
 class CandidateRows(NamedTuple):
-    """Rows that are offered, in their order.
+    """Rows that are offered to a memory, in their order, in the form that policies read.
 
     Attributes:
-      keys: `[offered, key_dim]`, or None.
-      groups: int32 `[offered]`.
-      scores: float32 `[offered]`, what the learner says of a row: its uncertainty, its forgetting events.
-      present: bool `[offered]`, False = padding, which is no row at all.
+      keys: Keys of the rows, `[offered, key_dim]`. None for a memory without keys.
+      groups: Task or class of every row, int32 `[offered]`. -1 if it is unknown.
+      scores: Score that the learner gives every row, such as its uncertainty, float32 `[offered]`.
+      present: Whether there is a row, bool `[offered]`. False for padding.
     """
 
     keys: Leaf
@@ -88,11 +89,11 @@ class CandidateRows(NamedTuple):
 
 
 class WriteDecision(NamedTuple):
-    """Where rows go.
+    """The slots that a policy assigns to offered rows.
 
     Attributes:
-      slots: int32 `[offered]`, below the capacity; the capacity = not written.
-      scores: float32 `[offered]`, kept of the row if it is written.
+      slots: Slot of every row, int32 `[offered]`. The capacity means that the row is not written.
+      scores: Score to store with every row that is written, float32 `[offered]`.
     """
 
     slots: Leaf
@@ -100,30 +101,31 @@ class WriteDecision(NamedTuple):
 
 
 Policy = Callable[[MemoryEntries, CandidateRows, Any], WriteDecision]
-"""`policy(entries, offered, key)`"""
+"""A function `policy(entries, offered, key)` that returns a `WriteDecision`."""
 
 
 def write_all_policy(full: Full = "ring") -> Policy:
-    """Every row is written.
+    """Makes the policy that writes every row.
 
     Args:
-      full: what happens without a free slot; after deletions a ring replaces its slots in turn, whatever their age.
+      full: Treatment of rows when no slot is free, "ring" or "drop". After deletions a ring replaces slots in turn,
+        whatever the age of their rows.
 
     Example:
-      >>> empty = Entries(None, jnp.zeros(2, int), jnp.zeros(2), jnp.int32(0), jnp.int32(0), jnp.int32(0))
-      >>> rows = Offered(None, jnp.zeros(3, int), jnp.zeros(3), jnp.array([True, False, True]))
-      >>> print(write_all()(empty, rows, None).slots)
+      >>> empty = MemoryEntries(None, jnp.zeros(2, int), jnp.zeros(2), jnp.int32(0), jnp.int32(0), jnp.int32(0))
+      >>> rows = CandidateRows(None, jnp.zeros(3, int), jnp.zeros(3), jnp.array([True, False, True]))
+      >>> print(write_all_policy()(empty, rows, None).slots)
       [0 2 1]
     """
     return random_policy(1.0, full)
 
 
 def random_policy(probability: float, full: Full = "ring") -> Policy:
-    """Each row is written with the same probability, independently of the others.
+    """Makes the policy that writes each row with a fixed probability, independently of the others.
 
     Args:
-      probability: 0 to 1.
-      full: as for `write_all`.
+      probability: Probability of writing a row, 0 to 1.
+      full: Treatment of rows when no slot is free, "ring" or "drop".
     """
     _check_share("probability", probability)
     check_full(full)
@@ -138,42 +140,42 @@ def random_policy(probability: float, full: Full = "ring") -> Policy:
 
 
 def reservoir_policy() -> Policy:
-    """Every row offered so far is in the memory with the same probability (Vitter 1985, algorithm R).
+    """Makes the reservoir policy: every row offered so far is stored with equal probability (Vitter 1985, algorithm R).
 
-    https://doi.org/10.1145/3147.3165. The i-th row (from 0) finds a free slot, or draws a place from 0 to i and
-    replaces what is there if the place is a slot. The law holds for a memory that no other policy has written to and
-    from which nothing was deleted.
+    https://doi.org/10.1145/3147.3165. The i-th row (from 0) takes a free slot. If there is none, it draws a number from
+    0 to i and replaces the row of that slot if there is such a slot. Probabilities are equal only in a memory that no
+    other policy has written to and from which nothing was deleted.
     """
 
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         rank = _rank(offered.present)
-        drawn = jax.random.randint(key, rank.shape, 0, entries.offered + rank + 1)
-        slots = jnp.where(entries.count + rank < entries.capacity, entries.count + rank, drawn)
-        kept = offered.present & (slots < entries.capacity)
-        return WriteDecision(jnp.where(kept, slots, entries.capacity), offered.scores)
+        candidates = jax.random.randint(key, rank.shape, 0, entries.offered + rank + 1)
+        slots = jnp.where(entries.count + rank < entries.capacity, entries.count + rank, candidates)
+        accepted = offered.present & (slots < entries.capacity)
+        return WriteDecision(jnp.where(accepted, slots, entries.capacity), offered.scores)
 
     return decide
 
 
 def priority_policy() -> Policy:
-    """A reservoir by priorities: each row draws one from 0 to 1, and the highest stay; they are the scores.
+    """Makes a reservoir policy by priorities: each row draws a priority from 0 to 1, and the highest are stored.
 
-    The law is that of `reservoir_policy`. A memory that was written to by priorities alone may be offered rows in
-    parts of any size.
+    Every row offered so far is stored with equal probability, as by `reservoir_policy`. The priorities are stored as
+    scores. Rows may be offered in batches of any sizes if no other policy writes to the memory.
     """
 
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
-        drawn = jax.random.uniform(key, offered.present.shape)
-        return WriteDecision(_keep_highest(entries, drawn, offered.present), drawn)
+        priorities = jax.random.uniform(key, offered.present.shape)
+        return WriteDecision(_keep_highest(entries, priorities, offered.present), priorities)
 
     return decide
 
 
 def uncertainty_policy() -> Policy:
-    """The rows with the highest scores stay, for example 1 - max softmax (Wang et al. 2020).
+    """Makes the policy that stores the rows with the highest scores, such as 1 - max softmax (Wang et al. 2020).
 
-    https://arxiv.org/abs/2010.02500. A row that is offered replaces only one with a lower score, and none where its
-    own is no number.
+    https://arxiv.org/abs/2010.02500. An offered row replaces only a row with a lower score. A row whose score is NaN is
+    not written.
     """
     return lambda entries, offered, key: WriteDecision(
         _keep_highest(entries, offered.scores, offered.present), offered.scores
@@ -181,33 +183,38 @@ def uncertainty_policy() -> Policy:
 
 
 def forgetting_policy() -> Policy:
-    """The rows that were forgotten most often stay (Toneva et al. 2019), https://arxiv.org/abs/1812.05159.
+    """Makes the policy that stores the rows that were forgotten most often (Toneva et al. 2019).
 
-    A forgetting event is a row that was answered rightly and then wrongly, so a row must have been seen twice: within
-    one pass only replayed rows have any. The score that is kept is the number of events plus a draw from 0 to 1, so
-    that chance decides among equals; `seen_again` adds events, `memjax.lifelong.memory.set_scores` keeps them.
+    https://arxiv.org/abs/1812.05159. In a forgetting event a row is answered correctly and later wrongly, so it must
+    have been read twice. Within one pass over the data only replayed rows are. The stored score is the number of
+    events plus a random value from 0 to 1 that breaks ties. `add_forgetting_events` adds events to scores, and
+    `memjax.lifelong.memory.set_scores` stores them.
     """
 
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
-        drawn = jax.random.randint(key, offered.present.shape, 0, DRAWS) / DRAWS
-        scores = offered.scores + drawn
+        tie_breaks = jax.random.randint(key, offered.present.shape, 0, DRAWS) / DRAWS
+        scores = offered.scores + tie_breaks
         return WriteDecision(_keep_highest(entries, scores, offered.present), scores)
 
     return decide
 
 
 def add_forgetting_events(scores: Float[Array, " some"], right: Bool[Array, " some"]) -> Float[Array, " some"]:
-    """Updates the scores of `forgetting_policy` after stored rows were answered again, adding forgetting events.
+    """Adds a forgetting event to the scores of rows that were answered correctly the last time and are wrong now.
 
-    How a row was answered last stands behind the draw in its score, where it decides between equal draws alone.
+    For the scores of `forgetting_policy`. A score also stores the last answer, in a part too small to change the order
+    of rows with different random values.
 
     Args:
-      scores: kept of the rows, up to 4,096 events.
-      right: whether each is answered rightly now.
+      scores: Stored scores of the rows, up to 4,096 events.
+      right: Whether each row is answered correctly now.
+
+    Returns:
+      The new scores.
 
     Example:
-      >>> once = seen_again(jnp.array([0.5, 0.5]), jnp.array([True, False]))
-      >>> print(jnp.floor(once), jnp.floor(seen_again(once, jnp.array([False, False]))))
+      >>> once = add_forgetting_events(jnp.array([0.5, 0.5]), jnp.array([True, False]))
+      >>> print(jnp.floor(once), jnp.floor(add_forgetting_events(once, jnp.array([False, False]))))
       [0. 0.] [1. 0.]
     """
     ticks = jnp.round(scores * (2 * DRAWS)).astype(jnp.int32)
@@ -217,26 +224,26 @@ def add_forgetting_events(scores: Float[Array, " some"], right: Bool[Array, " so
 
 
 def balanced_policy() -> Policy:
-    """As many rows of each group as of any other, and of each a uniform sample (the scores are priorities).
+    """Makes the policy that stores equally many rows of each group, a uniform sample of each.
 
-    With G groups each keeps `capacity // G` rows, some of them one more; a group that has not been offered as many
-    leaves its places to the others. How many groups there are need not be known: of all rows offered so far those stay
-    whose rank within their group is lowest, which no later row can change for the better.
+    Scores are random priorities. With G groups each stores `capacity // G` rows, some of them one more. A group that
+    was offered fewer rows leaves its slots to the others. The number of groups need not be known: the rows with the
+    lowest rank within their group are stored, and later rows can only raise the rank of a row.
     """
 
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         capacity = entries.capacity
-        drawn = jax.random.uniform(key, offered.present.shape)
+        priorities = jax.random.uniform(key, offered.present.shape)
         real = jnp.concatenate([lax.iota(jnp.int32, capacity) < entries.count, offered.present])
-        worse = -jnp.concatenate([entries.scores, drawn])
+        worse = -jnp.concatenate([entries.scores, priorities])
         rank = _rank_within(jnp.concatenate([entries.groups, offered.groups]), worse, real)
         number = lax.iota(jnp.int32, rank.shape[0])
         best = lax.sort((rank, worse, number), num_keys=2)[2][:capacity]
-        kept = jnp.zeros(rank.shape, bool).at[best].set(True) & real
-        room = min(capacity, drawn.shape[0])
-        free = jnp.nonzero(~kept[:capacity], size=room, fill_value=capacity)[0]
-        slots = jnp.take(free, _rank(kept[capacity:]), mode="clip")
-        return WriteDecision(jnp.where(kept[capacity:], slots, capacity).astype(jnp.int32), drawn)
+        stored = jnp.zeros(rank.shape, bool).at[best].set(True) & real
+        room = min(capacity, priorities.shape[0])
+        free = jnp.nonzero(~stored[:capacity], size=room, fill_value=capacity)[0]
+        slots = jnp.take(free, _rank(stored[capacity:]), mode="clip")
+        return WriteDecision(jnp.where(stored[capacity:], slots, capacity).astype(jnp.int32), priorities)
 
     return decide
 
@@ -244,19 +251,20 @@ def balanced_policy() -> Policy:
 def diversity_policy(
     rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = False, full: Full = "ring"
 ) -> Policy:
-    """A share of each batch, drawn by the distance to the nearest stored key: `log p = sign d^2 / beta + const`.
+    """Makes the policy that draws rows by their distance to the nearest stored key: `log p = sign d^2 / beta + const`.
 
     Wang et al. 2020, https://arxiv.org/abs/2010.02500. Their formula has the other sign (-1) than their text, which
-    wants rows unlike those in the memory (1); and it has no normaliser: here n rows that were offered have written
-    `floor(rate n)`, whatever the batches. To an empty memory all rows are equally far. Rows of one batch are not
-    compared with each other.
+    asks for rows unlike those in the memory (1). Their formula also has no normaliser. Here exactly `floor(rate n)` of
+    n offered rows are written, whatever the batches. With an empty memory all rows are equally likely. Rows of one
+    batch are not compared with each other.
 
     Args:
-      rate: 0 to 1, rows written of those offered; up to six decimals.
-      beta: the larger, the nearer to uniform, in squared units of the keys, or of their median distance.
-      relative: `beta` is times the median squared distance between the first 256 stored keys, where there are two.
-      sign: 1 = rows unlike the stored ones, -1 = rows like them.
-      full: as for `write_all`.
+      rate: Fraction of the offered rows to write, 0 to 1, with up to six decimals.
+      beta: Temperature, in squared units of the keys. A larger value makes the choice more uniform.
+      relative: Whether `beta` is multiplied by the median squared distance between the first 256 stored keys, if there
+        are at least two.
+      sign: 1 to prefer rows unlike the stored ones, -1 to prefer rows like them.
+      full: Treatment of rows when no slot is free, "ring" or "drop".
     """
     _check_share("rate", rate)
     check_full(full)
@@ -268,11 +276,11 @@ def diversity_policy(
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         if entries.keys is None or offered.keys is None:
             raise ValueError("policy: diverse compares keys, given a memory without; allowed: key_dim of 1 or more")
-        wanted = _wanted(rate, entries, offered)
-        logits = sign * _compared(entries, offered, beta, relative, wanted)
-        drawn = jnp.where(offered.present, logits + jax.random.gumbel(key, logits.shape, logits.dtype), -jnp.inf)
-        order = jnp.argsort(drawn, descending=True, stable=True)
-        chosen = jnp.zeros(drawn.shape, bool).at[order].set(lax.iota(jnp.int32, drawn.shape[0]) < wanted)
+        wanted = _num_to_write(rate, entries, offered)
+        logits = sign * _scaled_distances(entries, offered, beta, relative, wanted)
+        draws = jnp.where(offered.present, logits + jax.random.gumbel(key, logits.shape, logits.dtype), -jnp.inf)
+        order = jnp.argsort(draws, descending=True, stable=True)
+        chosen = jnp.zeros(draws.shape, bool).at[order].set(lax.iota(jnp.int32, draws.shape[0]) < wanted)
         return WriteDecision(_append(entries, chosen & offered.present, full), offered.scores)
 
     return decide
@@ -281,19 +289,20 @@ def diversity_policy(
 def spread_of_odds(
     rate: float, beta: float, *, relative: bool = False
 ) -> Callable[[MemoryEntries, CandidateRows], Sum]:
-    """Measures how strongly `diversity_policy` prefers distant rows: log odds of the 90th over the 10th percentile.
+    """Makes a metric of how strongly `diversity_policy` prefers some rows of a batch to others.
 
-    Near 0 the choice is uniform, whatever the rule says. Of batches of which none is written, nothing.
+    The metric is the difference of the log odds of the rows at the 90th and the 10th percentile of distance. Near 0 the
+    policy is uniform in effect. Batches of which no row is written do not count.
 
     Args:
-      rate: as for `diversity_policy`.
-      beta: likewise.
-      relative: likewise.
+      rate: Fraction of the offered rows to write. See `diversity_policy`.
+      beta: Temperature. See `diversity_policy`.
+      relative: Whether `beta` is relative to the distances between stored keys. See `diversity_policy`.
     """
 
     def spread(entries: MemoryEntries, offered: CandidateRows) -> Sum:
-        wanted = _wanted(rate, entries, offered)
-        logits = jnp.where(offered.present, _compared(entries, offered, beta, relative, wanted), jnp.nan)
+        wanted = _num_to_write(rate, entries, offered)
+        logits = jnp.where(offered.present, _scaled_distances(entries, offered, beta, relative, wanted), jnp.nan)
         low, high = jnp.nanpercentile(logits, jnp.array([10.0, 90.0]))
         counts = (wanted > 0) & (entries.count > 0)
         return Sum(jnp.where(counts, high - low, 0), counts.astype(jnp.float32))
@@ -301,27 +310,27 @@ def spread_of_odds(
     return spread
 
 
-def _wanted(rate: float, entries: MemoryEntries, offered: CandidateRows) -> Int[Array, ""]:
-    """Rows of those offered that are written, of all that were offered so far an exact share."""
-    # Below one row a batch, rounding by itself would write nothing, ever.
+def _num_to_write(rate: float, entries: MemoryEntries, offered: CandidateRows) -> Int[Array, ""]:
+    """Returns the number of rows of a batch to write, so that the fraction of all offered rows is exact."""
+    # With less than one row to write in each batch, rounding every batch by itself would never write a row.
     before, after = entries.offered, entries.offered + jnp.sum(offered.present, dtype=jnp.int32)
     return _floor_share(rate, after) - _floor_share(rate, before)
 
 
-def _compared(
+def _scaled_distances(
     entries: MemoryEntries, offered: CandidateRows, beta: float, relative: bool, wanted: Int[Array, ""]
 ) -> Float[Array, " offered"]:
-    """Squared distances to the nearest stored key in units of beta; 0 where none is wanted, and none compared."""
+    """Computes squared distances to the nearest stored key in units of beta. All are 0 if no row is to be written."""
 
-    def compared() -> Array:
+    def distances() -> Array:
         unit = _median_square(entries.keys, entries.count) if relative else 1.0
         return _nearest_squares(entries.keys, entries.count, offered.keys) / (beta * unit)
 
-    return lax.cond(wanted > 0, compared, lambda: jnp.zeros_like(jax.eval_shape(compared)))
+    return lax.cond(wanted > 0, distances, lambda: jnp.zeros_like(jax.eval_shape(distances)))
 
 
 def _append(entries: MemoryEntries, accepted: Bool[Array, " offered"], full: Full) -> Int[Array, " offered"]:
-    """Free slots in their order, then those of a ring, or none."""
+    """Assigns accepted rows free slots in their order, then those of a ring, or none."""
     rank, capacity = _rank(accepted), entries.capacity
     behind = (entries.written + rank) % capacity if full == "ring" else capacity
     slots = jnp.where(entries.count + rank < capacity, entries.count + rank, behind)
@@ -331,9 +340,9 @@ def _append(entries: MemoryEntries, accepted: Bool[Array, " offered"], full: Ful
 def _keep_highest(
     entries: MemoryEntries, scores: Float[Array, " offered"], present: Bool[Array, " offered"]
 ) -> Int[Array, " offered"]:
-    """The best of the offered rows take the places of the worst stored ones, as long as they are better.
+    """Assigns the best offered rows the slots of the worst stored rows, as long as their scores are higher.
 
-    No more rows can be replaced than are offered, so that nothing as large as the memory is sorted.
+    At most as many rows are replaced as are offered, so that no array as large as the memory is sorted.
     """
     room = min(entries.capacity, scores.shape[0])
     used = lax.iota(jnp.int32, entries.capacity) < entries.count
@@ -346,7 +355,7 @@ def _keep_highest(
 def _rank_within(
     groups: Int[Array, " rows"], worse: Float[Array, " rows"], real: Bool[Array, " rows"]
 ) -> Int[Array, " rows"]:
-    """How many rows of its group are better than each; behind all others what is no row."""
+    """Counts for each row the rows of its group that are better. Padding gets a rank behind all rows."""
     number = lax.iota(jnp.int32, groups.shape[0])
     none, groups, _, order = lax.sort((~real, groups, worse, number), num_keys=3)
     begins = jnp.concatenate([jnp.ones(1, bool), (groups[1:] != groups[:-1]) | (none[1:] != none[:-1])])
@@ -357,15 +366,15 @@ def _rank_within(
 def _nearest_squares(
     keys: Float[Array, "capacity key_dim"], count: Int[Array, ""], queries: Float[Array, "offered key_dim"]
 ) -> Float[Array, " offered"]:
-    """The squared distance of each query to the nearest of the first `count` keys; 0 where there is none."""
+    """Computes the squared distance of each query to the nearest of the first `count` keys, or 0 if `count` is 0."""
     dtype = jnp.promote_types(jnp.promote_types(keys.dtype, queries.dtype), jnp.float32)
-    centre = jnp.mean(queries, axis=0, dtype=dtype)[None]  # what all have in common would cost digits
+    centre = jnp.mean(queries, axis=0, dtype=dtype)[None]  # Subtracting the mean saves precision.
     queries = queries.astype(dtype) - centre
     capacity = keys.shape[0]
     block = min(BLOCK, capacity)
 
     def step(i: Array, best: Array) -> Array:
-        first = jnp.minimum(i * block, capacity - block)  # the last block begins early: no copy of the keys is padded
+        first = jnp.minimum(i * block, capacity - block)  # The last block begins early, so keys need no padding.
         part = lax.dynamic_slice_in_dim(keys, first, block).astype(dtype) - centre
         products = jnp.matmul(part, queries.T, precision="highest")  # [block, offered]
         squares = jnp.sum(part**2, axis=1)[:, None] - 2 * products
@@ -377,7 +386,7 @@ def _nearest_squares(
 
 
 def _median_square(keys: Float[Array, "capacity key_dim"], count: Int[Array, ""]) -> Float[Array, ""]:
-    """The median squared distance between the first 256 keys; 1 where there are not two, or they are the same."""
+    """Computes the median squared distance of the first 256 keys. 1 if there are fewer than two, or all are equal."""
     first = min(256, keys.shape[0])
     some = keys[:first].astype(jnp.promote_types(keys.dtype, jnp.float32))
     used = lax.iota(jnp.int32, first) < count
@@ -386,11 +395,11 @@ def _median_square(keys: Float[Array, "capacity key_dim"], count: Int[Array, ""]
     between = squares + squares.T - 2 * jnp.matmul(some, some.T, precision="highest")
     pairs = used[:, None] & used[None] & ~jnp.eye(first, dtype=bool)
     median = jnp.nanmedian(jnp.where(pairs, jnp.maximum(between, 0), jnp.nan))
-    return jnp.where(median > 0, median, 1)  # no number is not above 0
+    return jnp.where(median > 0, median, 1)  # This is also false for NaN.
 
 
 def _floor_share(rate: float, number: Leaf) -> Leaf:
-    """`floor(rate number)`, exactly, in steps that fit into 32 bits."""
+    """Computes `floor(rate * number)` exactly, in steps that fit into 32 bits."""
     millionths = round(rate * 1_000_000)
     high, low = number // 1_000_000, number % 1_000_000
     tens, ones = low // 1000, low % 1000
@@ -398,7 +407,7 @@ def _floor_share(rate: float, number: Leaf) -> Leaf:
 
 
 def _rank(chosen: Bool[Array, " offered"]) -> Int[Array, " offered"]:
-    """How many of the rows before each are chosen."""
+    """Counts for each row the chosen rows before it."""
     return jnp.cumsum(chosen, dtype=jnp.int32) - chosen
 
 
@@ -408,6 +417,6 @@ def _check_share(name: str, value: float) -> None:
 
 
 def check_full(full: str) -> None:
-    """Refuses what is no way to treat a full memory."""
+    """Checks that `full` names a treatment of rows when no slot is free, and raises ValueError if not."""
     if full not in get_args(Full):
         raise ValueError(f"full: given {full!r}, allowed: {', '.join(get_args(Full))}")

@@ -20,7 +20,7 @@ from memjax.typing import Leaf, Sum, tree_dataclass
 __all__ = ["PROGRESS", "TaskProgress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
 
 PROGRESS = "progress"
-"""Name of the `Progress` of all tasks in `TrainState.method`."""
+"""Name of the `TaskProgress` of all tasks in `TrainState.method`."""
 SMOOTHING = 0.9
 """Weight of earlier losses in the moving average of the loss of a task."""
 LEAST = 1e-9
@@ -55,7 +55,7 @@ def odds_of_tasks(progress: TaskProgress, share_done: Any) -> Float[Array, " tas
       share_done: Fraction of the updates of the stage that were made, 0 to 1.
 
     Example:
-      >>> known = Progress(jnp.ones(3), jnp.array([0.5, -1.0, 0.0]), jnp.array([2, 2, 1]))
+      >>> known = TaskProgress(jnp.ones(3), jnp.array([0.5, -1.0, 0.0]), jnp.array([2, 2, 1]))
       >>> print(odds_of_tasks(known, 0.2), odds_of_tasks(known, 0.6))
       [0.5 0.5 0.5] [5.e-01 1.e-09 5.e-01]
     """

@@ -53,9 +53,9 @@ def agem(name: str = "memory") -> optax.GradientTransformationExtraArgs:
         update without `reference` passes as it is: the sparse form projects in some steps only.
 
     Example:
-      >>> from memjax.training.optimizers import make_reference
+      >>> from memjax.training.optimizers import make_reference_gradients
       >>> link, params = agem(), jnp.zeros(2)
-      >>> remembered = make_reference(lambda params: {"memory": params[1]}, params)
+      >>> remembered = make_reference_gradients(lambda params: {"memory": params[1]}, params)
       >>> link.update(jnp.array([1.0, -1.0]), link.init(params), params, reference=remembered)[0].tolist()
       [1.0, 0.0]
     """

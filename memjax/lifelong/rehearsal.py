@@ -100,7 +100,7 @@ def class_quotas(importance: Sequence[int], available: Sequence[int], size: int)
       size: examples in all.
 
     Example:
-      >>> quotas([1, 5, 3], [9, 9, 9], 7), quotas([1, 5, 3], [9, 1, 9], 7)
+      >>> class_quotas([1, 5, 3], [9, 9, 9], 7), class_quotas([1, 5, 3], [9, 1, 9], 7)
       ([2, 3, 2], [3, 1, 3])
     """
     order = sorted(range(len(importance)), key=lambda one: (-importance[one], one))

@@ -1,6 +1,6 @@
 """Counts the updates of a stage, for components whose effect changes while a task is learned.
 
-A component asks for the count with `memjax.lifelong.compose.Component.counts`.
+A component asks for the count with `memjax.lifelong.compose.Component.needs_stage_progress`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fraction_done(method: Mapping[str, Any]) -> Any:
       method: State of the method, with the count under `SPAN`.
 
     Example:
-      >>> print(share_done({SPAN: jnp.array([1, 4])}), share_done({SPAN: jnp.array([0, 0])}))
+      >>> print(fraction_done({SPAN: jnp.array([1, 4])}), fraction_done({SPAN: jnp.array([0, 0])}))
       0.25 0.0
     """
     done, total = method[SPAN]

@@ -59,7 +59,7 @@ class ExampleSubset(Examples):
     Example:
       >>> from memjax.data.vectors import LabelledVectors, Vectors
       >>> values = Vectors(np.zeros((4, 2)), np.arange(4, dtype=np.int32), np.arange(4), classes=(0, 1, 2, 3))
-      >>> chosen = Chosen(LabelledVectors(values, length=2, num_classes=4), np.array([3, 1, 3]))
+      >>> chosen = ExampleSubset(LabelledVectors(values, length=2, num_classes=4), np.array([3, 1, 3]))
       >>> len(chosen), [int(chosen.example(i).targets[0]) for i in range(3)]
       (3, [3, 1, 3])
     """
@@ -94,7 +94,7 @@ class JoinedExamples(Examples):
       >>> from memjax.data.vectors import LabelledVectors, Vectors
       >>> values = lambda size: Vectors(np.zeros((size, 2)), np.zeros(size, np.int32), np.arange(size), classes=(0,))
       >>> vectors = lambda size: LabelledVectors(values(size), length=2, num_classes=2)
-      >>> tasks = JoinedExamples([Part(vectors(3), 0, 0), Part(vectors(2), 1, 3)], tells_task=True)
+      >>> tasks = JoinedExamples([TaskSlice(vectors(3), 0, 0), TaskSlice(vectors(2), 1, 3)], tells_task=True)
       >>> [int(tasks.example(i).context[name]) for i in (0, 4) for name in ("example", "task")]
       [0, 0, 4, 1]
     """
@@ -220,7 +220,7 @@ class StreamPlan(NamedTuple):
       schedule: Schedule of the other updates.
 
     Example:
-      >>> plan = Plan(examples=7, rows=3, epochs=1, seen=0, schedule=Schedule(every=3))
+      >>> plan = StreamPlan(examples=7, rows=3, epochs=1, seen=0, schedule=ReplaySchedule(every=3))
       >>> plan.batches, plan.updates, [plan.count(i) for i in range(plan.batches)], [plan.is_due(i) for i in range(3)]
       (3, 5, [3, 3, 1], [True, True, False])
     """
