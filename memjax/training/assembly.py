@@ -1,4 +1,4 @@
-"""The parts of an update that a configuration describes: objective, optimisers and step, put together in one place."""
+"""Builds the functions of a training update from a configuration: objective, optimizers and train step."""
 
 import dataclasses
 import functools
@@ -21,15 +21,17 @@ __all__ = ["UpdateFunctions", "make_update_functions"]
 
 
 class UpdateFunctions(NamedTuple):
-    """What an update consists of.
+    """The objective, the optimizers and the train step that a configuration describes.
 
     Attributes:
-      objective: what is made small.
-      optimizer: of the dense parameters.
-      table_optimizer: of value tables.
-      step: `step(state, batch) -> (state, sums)`, not jitted.
-      segments: arguments of `compute_gradients`, for a learner that composes the step itself.
-      finish: `finish(state) -> state` at the end of a stage (see `Learner`), None without windows.
+      objective: Loss that training minimizes.
+      optimizer: Optimizer of the dense parameters.
+      table_optimizer: Optimizer of the value tables.
+      step: Train step `step(state, batch) -> (state, sums)`, not jitted.
+      segments: Keyword arguments of `compute_gradients` that control how segments are processed. A learner that calls
+        `compute_gradients` itself passes them on.
+      finish: `finish(state) -> state`, called once at the end of a stage. It applies the gradients of an incomplete
+        accumulation window. None when every step applies its gradients.
     """
 
     objective: Objective
@@ -40,7 +42,7 @@ class UpdateFunctions(NamedTuple):
     finish: Callable[[TrainState], TrainState] | None = None
 
     def init(self, variables: Any, memory: Any, batch: Batch, key: Any, *, method: Any = None) -> TrainState:
-        """The state before the first step (see `init_train_state`)."""
+        """Makes the train state before the first step. See `init_train_state`."""
         return init_train_state(
             self.objective,
             self.optimizer,
@@ -54,7 +56,7 @@ class UpdateFunctions(NamedTuple):
 
 
 def make_objective(config: Config, model: Any) -> Objective:
-    """The negative log likelihood of the model, with the auxiliary losses that the configuration weighs."""
+    """Makes the default objective: the negative log-likelihood plus the weighted auxiliary losses of the model."""
     carrier = config.model.carrier
     return Objective(model_loss(model), carrier.coefficients(), OVER_LAYERS[carrier.over_layers])
 
@@ -67,29 +69,33 @@ def make_update_functions(
     links: Sequence[optax.GradientTransformation] = (),
     after_update: AfterUpdate | None = None,
 ) -> UpdateFunctions:
-    """Objective, optimisers and step: for the loop, for plans and for the bench alike.
+    """Builds objective, optimizers and train step from a configuration.
 
     Args:
-      config: the configuration.
-      model: the Linen model that it describes.
-      objective: `objective(config, model)`, another one.
-      links: as in `optimizers.make_optimizer`.
-      after_update: as in `apply_gradients`.
+      config: Configuration of the run.
+      model: Linen model that the configuration describes.
+      objective: Function `objective(config, model)` that makes the objective.
+      links: Gradient transformations to apply before clipping. See `optimizers.make_optimizer`.
+      after_update: Function that computes the next `TrainState.method`. See `apply_gradients`.
+
+    Raises:
+      ValueError: `links` together with `training.apply_every` above 1.
     """
-    training, made = config.training, objective(config, model)
+    # The training loop, memory plans and benchmarks all build their step here, so that they run the same program.
+    training, loss = config.training, objective(config, model)
     if links and training.apply_every > 1:  # the last window of a task may be short, and has no reference of its own
         allowed = "1 with a method that projects gradients"
         raise ValueError(f"training.apply_every: given {training.apply_every}, allowed: {allowed}")
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
     names = ("accumulate", "rematerialize", "segments_per_checkpoint", "segments_without_gradient")
     segments = {name: getattr(training, name) for name in names}
-    step = make_train_step(made, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
+    step = make_train_step(loss, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
     finish = functools.partial(finish_window, optimizer=optimizer) if training.apply_every > 1 else None
-    return UpdateFunctions(made, optimizer, tables, step, segments, finish)
+    return UpdateFunctions(loss, optimizer, tables, step, segments, finish)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
-    """The learning rate over optimiser steps."""
+    """Makes the learning-rate schedule, a function of the number of optimizer steps done."""
     steps = -(-training.steps // training.apply_every)  # the last window may be shorter
     return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 
@@ -97,12 +103,13 @@ def make_schedule(training: configs.Training) -> optimizers.Schedule:
 def make_optimizer(
     config: Config, model: Any, links: Sequence[optax.GradientTransformation]
 ) -> optax.GradientTransformation:
-    """The optimiser of the dense parameters.
+    """Makes the optimizer of the dense parameters, with clipping, accumulation and frozen parameters.
 
     Args:
-      config: the configuration.
-      model: its groups of layers have these at axis 0 (see `optimizers.make_matrix_mask`).
-      links: as in `optimizers.make_optimizer`.
+      config: Configuration of the run.
+      model: Model to train. It names the groups of layers whose parameters are stacked along axis 0 and the layers
+        that stay frozen.
+      links: Gradient transformations to apply before clipping. See `optimizers.make_optimizer`.
     """
     training = config.training
     chain = optimizers.make_transformation(training.optimizer, make_schedule(training), model.scanned_groups())
@@ -115,7 +122,7 @@ def make_optimizer(
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:
-    """The update rule of value tables, with counters of their slots."""
+    """Makes the optimizer of value tables, which also counts how often each slot is used."""
     rule = dataclasses.asdict(config.training.tables)
     schedule = optimizers.make_schedule(rule.pop("learning_rate"), steps=1, decay="constant")
     adam = table_adam(schedule, **rule, split=config.sharding.tables)
@@ -123,7 +130,7 @@ def make_table_optimizer(config: Config) -> TableOptimizer:
 
 
 def check_frozen(names: Sequence[str], state: TrainState) -> None:
-    """Raises `ValueError` for a name of `training.frozen` that no parameter has."""
+    """Raises `ValueError` if a name in `training.frozen` matches no parameter."""
     paths = [*flatten(state.params), *flatten(state.tables.values)]
     for name in names:
         if not any(optimizers.is_named(path, [name]) for path in paths):

@@ -1,4 +1,4 @@
-"""Where the arrays of a run live, and how they look in a checkpoint."""
+"""A learner with compiled updates: places its arrays on devices and converts its state to and from checkpoints."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,23 +17,29 @@ from memjax.typing import Batch, Sum
 
 
 class CompiledLearner:
-    """Where the arrays of a learner live: on one device, or as a layout says; and its updates, compiled.
+    """A learner with its update functions compiled and its arrays placed on one device or on those of a mesh.
 
     Attributes:
-      shapes: of the train state; its totals are the sums of all kinds of update.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+      learner: Learner whose updates are compiled.
+      groups: Groups of consecutive layers of the model whose parameters are stacked.
+      shapes: Train state with shapes and dtypes in place of arrays. Its totals hold the sums of all kinds of update.
+      state: Shardings of the train state. None on a single device.
+      batches: Shardings of a batch for each kind of update. None on a single device.
+      variables: Shardings of the variables of the model. None on a single device.
     """
 
     def __init__(self, layout: Layout | None, learner: Learner):
         self.layout, self.learner, self.groups = layout, learner, learner.model.groups()
         # Inlined, so that an update is traced once: for the names of its sums, and as part of the program.
         observe = lambda kind: jax.jit(lambda state, batch: learner.update(state, batch, kind), inline=True)
-        self._observe = {kind: observe(kind) for kind in learner.batch_shapes}
+        self._inlined = {kind: observe(kind) for kind in learner.batch_shapes}
         state: Any = jax.eval_shape(lambda: learner.init(learner.make_variables()))
         state, self._sums = dataclasses.replace(state, totals={}), {}
         for kind, batch in learner.batch_shapes.items():
-            self._sums |= _name_sums(jax.eval_shape(self._observe[kind], state, batch)[1], kind)
+            self._sums |= _name_sums(jax.eval_shape(self._inlined[kind], state, batch)[1], kind)
         self.shapes: Any = jax.eval_shape(self._with_totals, state)
-        self._split: Any = jax.eval_shape(lambda state: split_state(state, self.groups), self.shapes)
+        self._checkpoint_shapes: Any = jax.eval_shape(lambda state: split_state(state, self.groups), self.shapes)
         self.state: Any = None
         self.variables, self.batches = None, dict.fromkeys(learner.batch_shapes)
         if layout is not None:
@@ -41,22 +47,25 @@ class CompiledLearner:
             self.state = layout.train_state(self.shapes, names)
             self.batches = {kind: layout.batch(example) for kind, example in learner.batch_shapes.items()}
             self.variables = layout.of(names, jax.eval_shape(learner.make_variables))
-            self._split = jax.tree.map(
+            self._checkpoint_shapes = jax.tree.map(
                 lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-                self._split,
-                layout.of(split_state(train_state_names(self.shapes, names), self.groups), self._split),
+                self._checkpoint_shapes,
+                layout.of(split_state(train_state_names(self.shapes, names), self.groups), self._checkpoint_shapes),
             )
         self._finish: Any = None
         self._compiled = {kind: self.compile(kind) for kind in learner.batch_shapes}
 
     def _with_totals(self, state: TrainState) -> TrainState:
-        """The state with all totals at zero."""
+        """Returns the state with all totals set to zero."""
         return dataclasses.replace(state, totals={name: Sum.zero() for name in self._sums})
 
     def make_update(self, kind: str) -> Callable[..., Any]:
-        """One update of a kind: `update(state, batch) -> (state, sums)`, not compiled."""
+        """Makes the function `update(state, batch) -> (state, sums)` of one kind of update, not compiled.
+
+        The function adds the sums of the update to the totals of the state.
+        """
         # Not through `self`: programs in a cycle wait for the garbage collector, which does not know their size.
-        observe = self._observe[kind]
+        observe = self._inlined[kind]
 
         def train_step(state: TrainState, batch: Any) -> Any:
             new, sums = observe(dataclasses.replace(state, totals={}), batch)
@@ -67,24 +76,28 @@ class CompiledLearner:
         return train_step
 
     def compile(self, kind: str) -> Callable[..., Any]:
-        """One update of a kind, which donates the state."""
+        """Compiles the function of one kind of update. It donates the state."""
         out = None if self.layout is None else (self.state, self.layout.replicated)
         places = (self.state, self.batches[kind])
         return jax.jit(self.make_update(kind), donate_argnums=0, in_shardings=places, out_shardings=out)
 
     def update_inlined(self, state: TrainState, update: tuple[str, Any]) -> Any:
-        """One update `(kind, batch)`, compiled once for each kind, with what the host does around it."""
+        """Runs one update `(kind, batch)` with its compiled function and updates the arrays on the host.
+
+        Returns:
+          `(state, sums)`: The state after the update, and a `Sum` of each loss, metric and count by name.
+        """
         (kind, batch), host = update, self.learner.host_arrays
         state, sums = self._compiled[kind](host.before(state, kind), batch)
         return host.after(state, kind, batch), sums
 
     def release(self) -> None:
-        """Frees the programs of the updates, also where an exception that is kept still holds this object."""
+        """Frees the compiled update functions, even if a stored exception still refers to this object."""
         finish = () if self._finish is None else (self._finish,)
-        free_programs((*self._observe.values(), *self._compiled.values(), *finish))
+        free_programs((*self._inlined.values(), *self._compiled.values(), *finish))
 
     def finish(self, state: TrainState) -> TrainState:
-        """The state after the last update of a stage (see `Learner.finish`)."""
+        """Finishes a stage: returns the state after `Learner.finish`, which runs after the last update of a stage."""
         if self.learner.finish is None:
             return state
         if self._finish is None:
@@ -92,21 +105,27 @@ class CompiledLearner:
         return self._finish(state)
 
     def new_variables(self) -> Mapping[str, Any]:
-        """Fresh variables."""
-        # JAX keeps a program as long as its function, and the learner's lives as long as an exception that is kept.
+        """Makes newly initialized variables of the model."""
+        # JAX keeps a program as long as its function. A stored exception keeps the function of the learner alive.
         return jax.jit(lambda: self.learner.make_variables(), out_shardings=self.variables)()
 
     def init(self, values: Mapping[str, Any]) -> TrainState:
-        """The state before the first step, of these variables."""
+        """Makes the train state before the first step from variables of the model."""
         values = values if self.layout is None else put(values, self.variables)
         return jax.jit(lambda values: self._with_totals(self.learner.init(values)), out_shardings=self.state)(values)
 
     def checkpoint_shapes(self) -> dict[str, Any]:
-        """What a checkpoint holds, the shapes of `split`; with shardings where there is a layout."""
-        return {**vars(self._split), "host": dict(self.learner.host_arrays.arrays())}
+        """Returns the shapes of the arrays of a checkpoint, as `to_checkpoint` makes them.
+
+        They carry shardings if there is a layout. The arrays of the host are the arrays themselves.
+        """
+        return {**vars(self._checkpoint_shapes), "host": dict(self.learner.host_arrays.arrays())}
 
     def to_checkpoint(self, state: TrainState) -> dict[str, Any]:
-        """What a checkpoint holds: layers apart, and the arrays of the host beside them."""
+        """Converts a train state to the tree that a checkpoint saves.
+
+        Stacked layers are split into single layers, and the arrays of the host are added under `host`.
+        """
         run: Any = jax.jit
         if self.layout is None:  # Slicing on the device would compile a program per shape.
             names, run = ("params", "tables", "batch_stats", "constants"), lambda function: function
@@ -114,7 +133,10 @@ class CompiledLearner:
         return {**vars(split_state(state, self.groups, run=run)), "host": dict(self.learner.host_arrays.arrays())}
 
     def from_checkpoint(self, saved: Mapping[str, Any]) -> TrainState:
-        """The inverse of `split`, also for the arrays of the host; where it has no memories they are empty."""
+        """Converts the tree of a checkpoint to a train state and restores the arrays of the host.
+
+        It is the inverse of `to_checkpoint`. If the checkpoint has no memory, the memory of every row is new.
+        """
         self.learner.host_arrays.restore(saved["host"])
         state = TrainState(**{name: part for name, part in saved.items() if name != "host"})
         if state.memory is None:
@@ -129,15 +151,16 @@ class CompiledLearner:
         return jax.jit(join, donate_argnums=0, out_shardings=self.state)(state)
 
     def adopt_state(self, state: TrainState, *, grown: bool) -> TrainState:
-        """A state that a phase has made, where it belongs, with a buffer of its own for every leaf.
+        """Places the state that a phase of a stage returned on the devices, with a separate buffer for every leaf.
 
         Args:
-          state: the state.
-          grown: it is of a new lineage: its totals begin anew.
+          state: Train state that the phase returned.
+          grown: Whether the phase enlarged the model. The totals then restart at zero.
 
         Raises:
-          ValueError: it is not of this learner's shapes.
+          ValueError: The shapes or dtypes of the state differ from those of this learner.
         """
+        # The next update donates the state, so that no two leaves may share a buffer.
         state = self._with_totals(state) if grown else state
         shapes = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
         if shapes(state) != shapes(self.shapes):
@@ -147,20 +170,23 @@ class CompiledLearner:
             )
         seen: set[int] = set()
 
-        def own(leaf: Any) -> Any:
+        def copy_if_shared(leaf: Any) -> Any:
             twice, _ = id(leaf) in seen, seen.add(id(leaf))
             return jnp.copy(leaf) if twice else jnp.asarray(leaf)
 
-        state = jax.tree.map(own, state)
+        state = jax.tree.map(copy_if_shared, state)
         return state if self.layout is None else put(state, self.state)
 
     def put_update(self, update: tuple[str, Batch | None]) -> tuple[str, Any]:
-        """The rows of this process as part of the batch of all."""
+        """Puts the batch of an update `(kind, batch)` on the devices.
+
+        `batch` has the rows of this process. The result has the rows of all processes. None stays None.
+        """
         kind, batch = update
         return update if self.layout is None or batch is None else (kind, put_rows(batch, self.batches[kind]))
 
 
 def _name_sums(sums: Mapping[str, Sum], kind: str) -> dict[str, Sum]:
-    """The sums of an update under names that tell its kind; all kinds count `skipped` together."""
-    named = lambda name: name if kind == STREAM or name == "skipped" else f"{kind}/{name}"
-    return {named(name): value for name, value in sums.items()}
+    """Prefixes the names of sums with the kind of update, except for training batches and for `skipped`."""
+    rename = lambda name: name if kind == STREAM or name == "skipped" else f"{kind}/{name}"
+    return {rename(name): value for name, value in sums.items()}

@@ -1,4 +1,4 @@
-"""One update: the train state, the gradients of an objective, and what they change.
+"""One training step: the train state, the gradients of an objective, and the update of parameters and memory.
 
 `make_train_step` composes the two halves, `compute_gradients` and `apply_gradients`. A learner with gradients of its
 own calls them itself. The order is always: loss, gradients, links (see `memjax.training.optimizers.make_optimizer`),
@@ -38,21 +38,22 @@ __all__ = [
 
 @tree_dataclass
 class TrainState:
-    """Everything that training changes, and what it needs to go on.
+    """All arrays that training changes or needs to continue.
 
     Attributes:
-      step: int32 scalar, updates that were finite in all they read and wrote.
-      params: the Linen collection `params`, float32.
-      tables: row-sparse value tables with their moments; they never have a dense gradient.
-      opt_state: of the optax optimiser, float32.
-      batch_stats: running statistics; only training writes them.
-      constants: random features and the like; no update writes them, a learner may (classes that were seen).
-      memory: the memory of every row, `[batch, ...]`.
-      key: of dropout and sampling; each step folds in its number.
-      totals: name -> `Sum` since they were last pulled: `nll`, `tokens` (read), `gradient_norm`, `skipped`, `bytes`
-        where the batches carry them, and the losses and metrics of the model.
-      restart: bool `[batch]`, rows whose document began in a step that was skipped: they start anew in the next.
-      method: what a learner keeps (anchors, importances, a teacher, episodes): any tree of arrays.
+      step: Number of steps that were applied, int32 scalar. Steps with a non-finite value are skipped and not counted.
+      params: Linen collection `params`, float32.
+      tables: Value tables with row-sparse updates, and their Adam moments. They never have a dense gradient.
+      opt_state: State of the optax optimizer, float32.
+      batch_stats: Running statistics. Only training steps write them.
+      constants: Arrays that no training step writes, such as random features. A learner may write them, for example to
+        mark the classes that it has seen.
+      memory: Memory of every row, arrays `[batch, ...]`.
+      key: Random key of dropout and sampling. Each step folds in its number.
+      totals: `Sum` by name since the totals were last read: `nll`, `tokens` (tokens read), `gradient_norm`, `skipped`,
+        `bytes` if the batches carry them, and the losses and metrics of the model.
+      restart: Rows whose document began in a skipped step, bool `[batch]`. Their memory is reset in the next step.
+      method: State of the learning method (anchors, importances, a teacher, an episodic memory), any tree of arrays.
     """
 
     step: Leaf
@@ -69,12 +70,12 @@ class TrainState:
 
 
 def init_variables(model: Any, key: Array, segment_length: int) -> dict[str, Any]:
-    """The variables of a language model: collections params, and tables, batch_stats and constants where it has them.
+    """Initializes the variables of a model: `params`, and `tables`, `batch_stats` and `constants` if it has them.
 
     Args:
-      model: a Linen language model.
-      key: of the initial values.
-      segment_length: tokens; values do not depend on it unless the model does.
+      model: Linen model to initialize.
+      key: Random key of the initial values.
+      segment_length: Tokens per segment. The values depend on it only if the parameters of the model do.
     """
     keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(("params", *RANDOM_STREAMS))}
     tokens = jnp.zeros((1, segment_length), jnp.int32)
@@ -92,20 +93,20 @@ def init_train_state(
     table_optimizer: TableOptimizer | None = None,
     method: Any = None,
 ) -> TrainState:
-    """The state before the first step.
+    """Makes the train state before the first step.
 
     Args:
-      objective: the same as in `make_train_step`.
-      optimizer: of the dense parameters.
-      variables: from `init_variables`, or loaded.
-      memory: `model.init_state(rows)`.
-      batch: an example (or its shapes), `[segments, batch, length]`: it decides which sums there are.
-      key: of dropout and sampling.
-      table_optimizer: of the collection `tables`; needed where the model has one.
-      method: what a learner keeps; None = nothing.
+      objective: Objective that the train step minimizes. It decides the names of the totals.
+      optimizer: Optimizer of the dense parameters.
+      variables: Variables of the model, from `init_variables` or loaded.
+      memory: Memory of the rows, from `model.init_state(rows)`.
+      batch: Example batch or its shapes, `[segments, batch, length]`. It decides the names of the totals.
+      key: Random key of dropout and sampling.
+      table_optimizer: Optimizer of the collection `tables`. Required if the model has value tables.
+      method: State of the learning method, any tree of arrays. None for no state.
 
     Raises:
-      ValueError: tables without an optimiser.
+      ValueError: The model has value tables and `table_optimizer` is None.
     """
     values = variables.get("tables", {})
     if values and table_optimizer is None:
@@ -127,33 +128,36 @@ def init_train_state(
     def sums(state: TrainState, batch: Batch) -> dict[str, Sum]:
         segment = _first(batch)
         _, _, nll, aux = objective.loss(_loss_variables(state), state.memory, segment, state.key)
-        all_of = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(segment)}
-        return _sums(all_of, jnp.zeros(()), jnp.ones((), bool))
+        values = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(segment)}
+        return _step_sums(values, jnp.zeros(()), jnp.ones((), bool))
 
     return dataclasses.replace(state, totals={name: Sum.zero() for name in jax.eval_shape(sums, state, batch)})
 
 
 def model_variables(state: TrainState) -> dict[str, Any]:
-    """The variables to apply the model with: params, and the other collections where they are not empty."""
+    """Returns the variables to apply the model with: `params` and all other collections that are not empty."""
     others = {"tables": state.tables.values, "batch_stats": state.batch_stats, "constants": state.constants}
     return {"params": state.params, **{name: value for name, value in others.items() if value}}
 
 
 def _loss_variables(state: TrainState) -> dict[str, Any]:
-    """The variables of a loss: those of the model, and what a learner keeps."""
+    """Returns the variables that a loss receives: those of the model and, under `method`, the state of the method."""
     method = {"method": state.method} if jax.tree.leaves(state.method) else {}
     return {**model_variables(state), **method}
 
 
 def finish_window(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
-    """Applies the gradients of a window of `apply_every` steps that is not full, as the mean of those that are in it.
+    """Applies the mean gradient of an incomplete accumulation window at the end of a stage.
+
+    A window has `apply_every` steps, whose gradients are averaged and applied together.
 
     Args:
-      state: the state after the last step of a stage.
-      optimizer: the optimiser of the dense parameters, from `optimizers.make_optimizer` with `apply_every` above 1.
+      state: Train state after the last step of a stage.
+      optimizer: Optimizer of the dense parameters, from `optimizers.make_optimizer` with `apply_every` above 1.
 
     Returns:
-      The state with an empty window; what is not finite changes nothing else.
+      The train state with an empty window. Parameters and optimizer state keep their values if any of the new ones is
+      not finite.
     """
     nothing = jax.tree.map(jnp.zeros_like, state.params)
     update: Any = optimizer.update
@@ -165,7 +169,10 @@ def finish_window(state: TrainState, optimizer: optax.GradientTransformation) ->
 
 
 AfterUpdate = Callable[[Any, Any, Any, Any], Any]
-"""`after_update(method, params before, params after, gradients) -> method`, for what is gathered along the way"""
+"""Function `after_update(method, old_params, new_params, gradients) -> method`.
+
+It computes the next `TrainState.method` after each update, for example to accumulate importances along the way.
+"""
 
 
 def make_train_step(
@@ -177,32 +184,33 @@ def make_train_step(
     jit: bool = True,
     **segments: Any,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
-    """The update `step(state, batch) -> (state, metrics)`, jitted and donating the state.
+    """Makes the train step `step(state, batch) -> (state, metrics)`, jitted and donating the state.
 
-    Where the objective, the gradient norm or what the update would write is not finite, every field of the state keeps
-    its value; only `totals["skipped"]` grows, and rows that began a document are noted in `restart`. A row whose memory
-    is not finite puts every step off until its document ends; one that never ends, never trains
-    (`Training.max_skipped`).
+    A step is skipped if the objective, the gradient norm or any new value is not finite. Every field of the state then
+    keeps its value, except that `totals["skipped"]` grows and `restart` marks the rows that began a document. A row
+    whose memory is not finite makes the model skip every step until its document ends. If the document never ends,
+    training never continues, and `Training.max_skipped` ends the run.
 
     Args:
-      objective: what is made small.
-      optimizer: of the dense parameters; tables are outside its decay and its norm.
-      table_optimizer: as in `init_train_state`.
-      after_update: as in `apply_gradients`.
-      jit: False returns the plain function.
-      **segments: `accumulate`, `rematerialize`, `segments_per_checkpoint`, `segments_without_gradient` of
+      objective: Objective to minimize.
+      optimizer: Optimizer of the dense parameters. Value tables are not part of its weight decay and gradient norm.
+      table_optimizer: Optimizer of the collection `tables`. Required if the model has value tables.
+      after_update: Function that computes the next `TrainState.method`. None leaves it unchanged. See
+        `apply_gradients`.
+      jit: Whether to jit the step. False returns the plain function.
+      **segments: Arguments `accumulate`, `rematerialize`, `segments_per_checkpoint` and `segments_without_gradient` of
         `compute_gradients`.
 
     Raises:
-      ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient, no segment left that
-        has a gradient.
+      ValueError: When the step is traced: `accumulate` does not divide the number of rows, a loss has no coefficient,
+        or no segment is left that has a gradient.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
-        state, found = compute_gradients(objective, state, batch, **segments)
+        state, gradients = compute_gradients(objective, state, batch, **segments)
         return apply_gradients(
             state,
-            found,
+            gradients,
             optimizer,
             table_optimizer=table_optimizer,
             after_update=after_update,
@@ -213,19 +221,23 @@ def make_train_step(
 
 @tree_dataclass
 class Gradients:
-    """What the forward and backward pass of a step give.
+    """Results of the forward and backward pass of a step.
+
+    A batch that came with a separate memory leaves the memory of the train state alone: see `compute_gradients`.
 
     Attributes:
-      objective: scalar.
-      params: the gradient of the parameters, which `apply_gradients` takes; any other tree of their shapes will do.
-      sinks: gradients of the looked-up rows of tables, `[groups, segments, ...]`.
-      memory: the memory after the batch; None where the batch had a memory of its own.
-      saved: what takes the memory back.
-      batch_stats: after the batch.
-      arrays: `Aux.arrays` with `[groups, segments]` in front.
-      sums: name -> `Sum` of losses, metrics and counts.
-      starts: bool `[batch]`, rows that began a document; None where the batch had a memory of its own.
-      single: one segment in one group, whose memory is taken back by what was saved of it.
+      objective: Value of the objective, scalar.
+      params: Gradient of the parameters. It may be replaced by any tree of the same shapes before `apply_gradients`.
+      sinks: Gradients of the looked-up rows of value tables, arrays `[groups, segments, ...]`.
+      memory: Memory of the rows after the batch. None if the batch came with a separate memory.
+      saved: Memory from before the batch, to restore if the step is skipped. If `single`, the entries that
+        `restore_state` needs. None if the batch came with a separate memory.
+      batch_stats: Running statistics after the batch.
+      arrays: `Aux.arrays` of the model, with leading axes `[groups, segments]`.
+      sums: `Sum` of each loss, metric and count by name.
+      starts: Rows that began a document, bool `[batch]`. None if the batch came with a separate memory.
+      single: Whether the batch is one segment in one row group. The memory is then restored by `restore_state`, else
+        the whole memory is selected.
     """
 
     objective: Any
@@ -251,34 +263,39 @@ def compute_gradients(
     segments_per_checkpoint: int = 0,
     segments_without_gradient: int = 0,
 ) -> tuple[TrainState, Gradients]:
-    """The first half of an update: the objective and its gradients.
+    """Computes the objective of a batch and its gradients, the first half of a training step.
 
     Args:
-      objective: what is made small.
-      state: as it is.
-      batch: `[segments, batch, ...]`, the next one of the rows that the state remembers.
-      memory: of the batch's rows, where they are others than those of the state (`model.init_state(rows)`): the memory
-        of the state and what it notes of its rows are then neither read nor written.
-      accumulate: row groups computed one after the other; the result is that of all rows at once.
-      rematerialize: as in `loss_over_segments`.
-      segments_per_checkpoint: as in `loss_over_segments`.
-      segments_without_gradient: first segments of every update that only write the memory, at the price of a forward
-        pass: none of their losses counts, and no gradient reaches the parameters through what they wrote.
+      objective: Objective to minimize.
+      state: Train state before the step.
+      batch: Next batch of the rows whose memory the state holds, arrays `[segments, batch, ...]`.
+      memory: Memory of the rows of the batch, such as `model.init_state(rows)`, for a batch with other rows than those
+        of the state. `TrainState.memory` and `TrainState.restart` are then neither read nor written. None reads the
+        memory of the state.
+      accumulate: Number of row groups that are computed one after the other to save device memory. The result is that
+        of all rows at once. It must divide the number of rows.
+      rematerialize: Activations to recompute in the backward pass. See `loss_over_segments`.
+      segments_per_checkpoint: Segments between two checkpoints of the backward pass. See `loss_over_segments`.
+      segments_without_gradient: Number of first segments of the batch that only write the memory. They cost a forward
+        pass, their losses do not count, and no gradient flows through the entries that they wrote.
 
     Returns:
-      The state to hand to `apply_gradients` (equal to the one given), and what was found.
+      The train state, unchanged, to pass to `apply_gradients`, and the gradients.
+
+    Raises:
+      ValueError: `accumulate` does not divide the number of rows, or no segment is left that has a gradient.
     """
-    without, own = segments_without_gradient, memory is not None
+    without, has_separate_memory = segments_without_gradient, memory is not None
     starts = batch.start_of_document
     batch = dataclasses.replace(
         batch,
-        start_of_document=starts if own else starts.at[0].set(starts[0] | state.restart),
+        start_of_document=starts if has_separate_memory else starts.at[0].set(starts[0] | state.restart),
         weights=batch.weights.at[:without].set(0) if without else batch.weights,
     )
     # After one segment a long memory need only take back what that segment has written.
-    single = batch.inputs.shape[0] == 1 and accumulate == 1 and not own
-    memory = memory if own else state.memory
-    saved = None if own else memory
+    single = batch.inputs.shape[0] == 1 and accumulate == 1 and not has_separate_memory
+    memory = memory if has_separate_memory else state.memory
+    saved = None if has_separate_memory else memory
     if single:
         memory, saved = save_state(memory, batch.start_of_document[0], batch.inputs.shape[2])
     segments, rows = batch.inputs.shape[:2]
@@ -297,77 +314,82 @@ def compute_gradients(
     memories = _split_rows(memory, accumulate, state_axes(memory))
     batches = _split_rows(batch, accumulate, jax.tree.map(lambda leaf: 1, batch))
     trained = (state.params, _sinks(objective.loss, state, memories, batches, keys[without:]))
-    value, gradients, written, batch_stats, nll, aux = (_accumulated if accumulate > 1 else _at_once)(
-        group, trained, memories, batches
-    )
-    found = Gradients(
+    value, gradients, written, batch_stats, nll, aux = (
+        _gradients_by_row_groups if accumulate > 1 else _gradients_of_all_rows
+    )(group, trained, memories, batches)
+    result = Gradients(
         objective=value,
         params=gradients[0],
         sinks=gradients[1],
-        memory=None if own else _join_rows(written, memory),
+        memory=None if has_separate_memory else _join_rows(written, memory),
         saved=saved,
         batch_stats=batch_stats,
         arrays=aux.arrays,
         sums={"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(batch)},
-        starts=None if own else jnp.any(batch.start_of_document, axis=0),
+        starts=None if has_separate_memory else jnp.any(batch.start_of_document, axis=0),
         single=single,
     )
-    return state, found
+    return state, result
 
 
 def apply_gradients(
     state: TrainState,
-    found: Gradients,
+    gradients: Gradients,
     optimizer: optax.GradientTransformation,
     *,
     table_optimizer: TableOptimizer | None = None,
     reference: ReferenceGradients | None = None,
     after_update: AfterUpdate | None = None,
 ) -> tuple[TrainState, dict[str, Sum]]:
-    """The second half of an update: what the gradients change, and the sums of the step.
+    """Applies the gradients of a batch to the train state, the second half of a training step.
 
     Args:
-      state: from `compute_gradients`.
-      found: from `compute_gradients`; `found.params` may have been replaced.
-      optimizer: of the dense parameters, with its links.
-      table_optimizer: of the collection `tables`.
-      reference: for the links of the optimiser; other parts of it do not see it.
-      after_update: what `TrainState.method` becomes.
+      state: Train state that `compute_gradients` returned.
+      gradients: Gradients that `compute_gradients` returned. `Gradients.params` may have been replaced.
+      optimizer: Optimizer of the dense parameters, from `optimizers.make_optimizer`.
+      table_optimizer: Optimizer of the collection `tables`. None for a model without value tables.
+      reference: Gradients of other examples, for gradient transformations that compare with them. None if there is no
+        such transformation.
+      after_update: Function that computes the next `TrainState.method`. None leaves it unchanged.
+
+    Returns:
+      `(state, sums)`: The train state after the step, and a `Sum` of each loss, metric and count by name. If any
+      gradient or new value is not finite, the step is skipped, as `make_train_step` describes.
     """
-    norm = optax.tree.norm(found.params)
+    norm = optax.tree.norm(gradients.params)
     referring = {} if reference is None else {"reference": reference}
     updates, opt_state = optax.with_extra_args_support(optimizer).update(
-        found.params, state.opt_state, state.params, **referring
+        gradients.params, state.opt_state, state.params, **referring
     )
     params, method = optax.apply_updates(state.params, updates), state.method
     if after_update is not None:
-        method = after_update(method, state.params, params, found.params)
-    ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
-    for leaf in jax.tree.leaves(found.sinks):
+        method = after_update(method, state.params, params, gradients.params)
+    ok = jnp.isfinite(gradients.objective) & jnp.isfinite(norm)
+    for leaf in jax.tree.leaves(gradients.sinks):
         ok &= jnp.all(jnp.isfinite(leaf))
-    # A rule can make what is not finite of a finite gradient: of moments that are not, of 0 / 0, of a rate of 1e30.
+    # An optimizer can turn a finite gradient into a non-finite update: by non-finite moments, 0 / 0 or a rate of 1e30.
     ok &= _stays_finite(
-        (params, opt_state, found.batch_stats, method),
+        (params, opt_state, gradients.batch_stats, method),
         (state.params, state.opt_state, state.batch_stats, state.method),
     )
     tables = state.tables
     if table_optimizer is not None and tables.values:
-        touched = touched_rows(tables.values, found.sinks, found.arrays)
+        touched = touched_rows(tables.values, gradients.sinks, gradients.arrays)
         tables = Tables(*table_optimizer.update(tables.values, tables.moments, touched, step=state.step, ok=ok))
     select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
-    sums = _sums(found.sums, norm, ok)
+    sums = _step_sums(gradients.sums, norm, ok)
     params, later = _ok_after(ok, select(params, state.params))
     memory, restart = state.memory, state.restart
-    if found.memory is not None:
-        restore = restore_state if found.single else select_state
-        memory, restart = restore(ok, found.memory, found.saved), jnp.where(ok, False, found.starts)
+    if gradients.memory is not None:
+        restore = restore_state if gradients.single else select_state
+        memory, restart = restore(ok, gradients.memory, gradients.saved), jnp.where(ok, False, gradients.starts)
     new = dataclasses.replace(
         state,
         step=select(state.step + 1, state.step),
         params=params,
         tables=tables,
         opt_state=select_state(later, opt_state, state.opt_state),
-        batch_stats=select(found.batch_stats, state.batch_stats),
+        batch_stats=select(gradients.batch_stats, state.batch_stats),
         memory=memory,
         totals={name: total + sums[name] if name in sums else total for name, total in state.totals.items()},
         restart=restart,
@@ -377,7 +399,10 @@ def apply_gradients(
 
 
 def _stays_finite(new: Any, old: Any) -> Array:
-    """Whether no entry that was finite in the old arrays is another in the new ones; ids and counts do not matter."""
+    """Returns whether every entry that was finite in the old arrays is finite in the new ones, a bool scalar.
+
+    Integer arrays are not checked.
+    """
     ok = jnp.ones((), bool)
     for after, before in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
         if after is not before and jnp.issubdtype(after.dtype, jnp.floating):
@@ -386,11 +411,9 @@ def _stays_finite(new: Any, old: Any) -> Array:
 
 
 def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:
-    """The parameters and `ok`, in such a way that XLA computes `ok` after all of the parameters.
-
-    New parameters are computed from the old moments once more, and not from the new ones. Unless the moments are
-    provably overwritten later, XLA copies all of them first: a tenth of a step on a CPU.
-    """
+    """Returns the parameters and `ok`, such that XLA computes `ok` after all parameters."""
+    # New parameters are computed from the old moments once more, and not from the new ones. Unless the moments are
+    # provably overwritten later, XLA copies all of them first: a tenth of a step on a CPU.
     if not jax.sharding.get_abstract_mesh().empty:  # one entry of a split array would have to travel
         return params, ok
     params = jax.lax.optimization_barrier(params)
@@ -401,7 +424,16 @@ def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """The objective of one row group as a function of (params, sinks)."""
+    """Computes the objective of one row group as a function of `(params, sinks)`, to be differentiated.
+
+    Attributes:
+      objective: Objective to minimize.
+      state: Train state before the step.
+      keys: Random keys of the segments, `[segments]`.
+      accumulate: Number of row groups.
+      without_gradient: Number of first segments without gradient.
+      over_segments: `loss_over_segments` with its options bound.
+    """
 
     objective: Objective
     state: TrainState
@@ -413,7 +445,7 @@ class _Group:
     def forward(
         self, trained: Any, memory: Any, batch_stats: Any, group: Batch, index: Any
     ) -> tuple[Any, Any, Sum, Aux]:
-        """(memory, batch_stats, nll, aux) after all segments of row group `index`."""
+        """Runs all segments of row group `index` and returns `(memory, batch_stats, nll, aux)`."""
         params, sinks = trained
 
         def step(params: Any, carry: tuple[Any, Any], segment: Any) -> Any:
@@ -434,14 +466,23 @@ class _Group:
         return *carry, nll, aux
 
     def __call__(self, trained: Any, divisors: Any, *arguments: Any) -> tuple[Array, Any]:
-        """The group's share of the objective, divided by its own sums where `divisors` is None."""
+        """Returns the share of the group in the objective, and `(memory, batch_stats, nll, aux)`.
+
+        `divisors` are the sums over all groups that losses are divided by. None takes the sums of this group.
+        """
         memory, batch_stats, nll, aux = self.forward(trained, *arguments)
         divisors = self.objective.divisors(nll, aux) if divisors is None else divisors
         return self.objective.value(nll, aux, divisors), (memory, batch_stats, nll, aux)
 
 
-def _at_once(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
-    """(objective, gradients, memories, batch_stats, nll, aux) of all rows; they have one group in front."""
+def _gradients_of_all_rows(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
+    """Computes the gradients of all rows at once.
+
+    `memories` and `batches` have one row group at axis 0.
+
+    Returns:
+      `(objective, gradients, memories, batch_stats, nll, aux)`.
+    """
     (value, (memory, batch_stats, nll, aux)), gradients = jax.value_and_grad(group, has_aux=True)(
         trained, None, _first(memories), group.state.batch_stats, _first(batches), 0
     )
@@ -449,23 +490,26 @@ def _at_once(group: _Group, trained: Any, memories: Any, batches: Batch) -> tupl
     return value, (gradients[0], _lead(gradients[1])), _lead(memory), batch_stats, nll, aux
 
 
-def _accumulated(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
-    """The same by a scan over row groups; `memories` and `batches` have the groups at axis 0."""
+def _gradients_by_row_groups(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
+    """Computes the gradients by a scan over row groups, with the result of `_gradients_of_all_rows`.
+
+    `memories` and `batches` have the row groups at axis 0.
+    """
     state = group.state
     groups = (memories, batches, jnp.arange(group.accumulate))
 
-    # The divisors first, from a forward pass of which the compiler keeps nothing else.
-    def count(_: None, one: Any) -> tuple[None, Any]:
-        memory, batch, index = one
+    # The divisors come first, from a forward pass of which the compiler keeps nothing else.
+    def count(_: None, indexed_group: Any) -> tuple[None, Any]:
+        memory, batch, index = indexed_group
         _, _, nll, aux = group.forward(trained, memory, state.batch_stats, batch, index)
         return None, group.objective.divisors(nll, aux)
 
     counted = jax.lax.scan(count, None, groups)[1]
     divisors = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), counted)
 
-    def body(carry: Any, one: Any) -> Any:
+    def body(carry: Any, indexed_group: Any) -> Any:
         gradients, batch_stats = carry
-        memory, batch, index = one
+        memory, batch, index = indexed_group
         (total, (memory, batch_stats, nll, aux)), (more, sinks) = jax.value_and_grad(group, has_aux=True)(
             trained, divisors, memory, batch_stats, batch, index
         )
@@ -478,28 +522,32 @@ def _accumulated(group: _Group, trained: Any, memories: Any, batches: Batch) -> 
 
 
 def _named_losses(objective: Objective, aux: Aux) -> dict[str, Sum]:
+    """Returns the weighted losses of a segment under the names of their totals."""
     return {f"losses/{name}": value for name, value in objective.losses(aux).items()}
 
 
 def _counts(batch: Batch) -> dict[str, Sum]:
-    """What a batch says of itself: tokens read and, where it knows, bytes of its targets."""
-    one, counts = jnp.ones((), jnp.float32), {}
+    """Counts the tokens of a batch and, if the batch carries them, the bytes of its scored targets."""
+    weight, counts = jnp.ones((), jnp.float32), {}
     if "target_bytes" in batch.extras:
         scored = jnp.sum(batch.extras["target_bytes"] * (batch.weights > 0))
-        counts["bytes"] = Sum(scored.astype(jnp.float32), one)
-    return {**counts, "tokens": Sum(jnp.sum(batch.mask), one)}
+        counts["bytes"] = Sum(scored.astype(jnp.float32), weight)
+    return {**counts, "tokens": Sum(jnp.sum(batch.mask), weight)}
 
 
-def _sums(found: dict[str, Sum], norm: Array, ok: Bool[Array, ""]) -> dict[str, Sum]:
-    """What a step adds to the totals: nothing but `skipped` where it was not finite."""
-    one = jnp.ones((), jnp.float32)
-    sums = {**found, "gradient_norm": Sum(norm, one)}
+def _step_sums(sums: dict[str, Sum], norm: Array, ok: Bool[Array, ""]) -> dict[str, Sum]:
+    """Returns the sums that a step adds to the totals. A step that was not finite adds 0 to all except `skipped`."""
+    weight = jnp.ones((), jnp.float32)
+    sums = {**sums, "gradient_norm": Sum(norm, weight)}
     sums = jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0).astype(jnp.float32), sums)
-    return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), one)}
+    return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), weight)}
 
 
 def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, keys: Array) -> Any:
-    """Zeros for the gradients of the looked-up rows of one row group; {} for a model without tables."""
+    """Makes zeros that collect the gradients of the looked-up table rows of one row group.
+
+    A model without value tables gets an empty dictionary.
+    """
     if not state.tables.values:
         return {}
     aux = jax.eval_shape(
@@ -509,11 +557,12 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
 
 
 def _split_rows(tree: Any, groups: int, axes: Any) -> Any:
-    """Every leaf as `[groups, ...]`; group g has rows g, g + groups, ... so that rows on several devices stay there.
+    """Splits the rows of every leaf into groups, at a new axis 0.
 
-    `axes` says where a leaf has its rows.
+    Group g has the rows g, g + groups, and so on. `axes` is a tree with the axis of the rows of each leaf.
     """
 
+    # Every group has rows of every device, so that rows on several devices stay where they are.
     def split(leaf: Array, axis: int) -> Array:
         shape = (*leaf.shape[:axis], leaf.shape[axis] // groups, groups, *leaf.shape[axis + 1 :])
         return jnp.moveaxis(jnp.reshape(leaf, shape), axis + 1, 0)
@@ -522,7 +571,7 @@ def _split_rows(tree: Any, groups: int, axes: Any) -> Any:
 
 
 def _join_rows(memories: Any, like: Any) -> Any:
-    """The inverse of `_split_rows`."""
+    """Joins the rows of all groups, the inverse of `_split_rows`. `like` is the tree before the split."""
 
     def join(leaf: Array, axis: int, old: Any) -> Array:
         return jnp.moveaxis(leaf, 0, axis + 1).reshape(old.shape)
@@ -531,8 +580,10 @@ def _join_rows(memories: Any, like: Any) -> Any:
 
 
 def _first(tree: Any) -> Any:
+    """Returns the first entry along axis 0 of every leaf."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _lead(tree: Any) -> Any:
+    """Adds an axis of size 1 in front of every leaf."""
     return jax.tree.map(lambda leaf: leaf[None], tree)
