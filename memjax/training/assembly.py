@@ -1,4 +1,4 @@
-"""Builds the functions of a training update from a configuration: objective, optimizers and train step."""
+"""Builds the functions of a training update from a configuration: objective, optimisers and train step."""
 
 import dataclasses
 import functools
@@ -21,12 +21,12 @@ __all__ = ["UpdateFunctions", "make_update_functions"]
 
 
 class UpdateFunctions(NamedTuple):
-    """The objective, the optimizers and the train step that a configuration describes.
+    """The objective, the optimisers and the train step that a configuration describes.
 
     Attributes:
       objective: Loss that training minimizes.
-      optimizer: Optimizer of the dense parameters.
-      table_optimizer: Optimizer of the value tables.
+      optimizer: Optimiser of the dense parameters.
+      table_optimizer: Optimiser of the value tables.
       step: Train step `step(state, batch) -> (state, sums)`, not jitted.
       segments: Keyword arguments of `compute_gradients` that control how segments are processed. A learner that calls
         `compute_gradients` itself passes them on.
@@ -69,7 +69,7 @@ def make_update_functions(
     links: Sequence[optax.GradientTransformation] = (),
     after_update: AfterUpdate | None = None,
 ) -> UpdateFunctions:
-    """Builds objective, optimizers and train step from a configuration.
+    """Builds objective, optimisers and train step from a configuration.
 
     Args:
       config: Configuration of the run.
@@ -95,7 +95,7 @@ def make_update_functions(
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
-    """Makes the learning-rate schedule, a function of the number of optimizer steps done."""
+    """Makes the learning-rate schedule, a function of the number of optimiser steps done."""
     steps = -(-training.steps // training.apply_every)  # the last window may be shorter
     return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 
@@ -103,7 +103,7 @@ def make_schedule(training: configs.Training) -> optimizers.Schedule:
 def make_optimizer(
     config: Config, model: Any, links: Sequence[optax.GradientTransformation]
 ) -> optax.GradientTransformation:
-    """Makes the optimizer of the dense parameters, with clipping, accumulation and frozen parameters.
+    """Makes the optimiser of the dense parameters, with clipping, accumulation and frozen parameters.
 
     Args:
       config: Configuration of the run.
@@ -122,7 +122,7 @@ def make_optimizer(
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:
-    """Makes the optimizer of value tables, which also counts how often each slot is used."""
+    """Makes the optimiser of value tables, which also counts how often each slot is used."""
     rule = dataclasses.asdict(config.training.tables)
     schedule = optimizers.make_schedule(rule.pop("learning_rate"), steps=1, decay="constant")
     adam = table_adam(schedule, **rule, split=config.sharding.tables)

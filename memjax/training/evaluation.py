@@ -1,4 +1,4 @@
-"""Scores of a split: every token once, with a memory that is evaluation's own."""
+"""Evaluation: scores every token of a split once, with a memory that is separate from that of training."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ from memjax.typing import Batch, tree_dataclass
 __all__ = ["DocumentScores", "EvaluationResult", "Evaluator", "Score", "evaluate"]
 
 READING = ("protocol", "rows", "segment_length", "stride", "score_first")
-"""What a result says of its reading."""
+"""Fields of the reading plan that an evaluation result records."""
 
 
 class PerRowAdaptation(NamedTuple):
-    """How every row is scored with parameters of its own; for models without a state.
+    """Test-time adaptation: functions that score every row with parameters that were adapted to this row.
 
-    Rows are a `Batch` whose weights are 1 where a row has tokens.
+    It is for models without a state. `rows` is a `Batch` without a segment axis. Its weights are 1 for all targets of a
+    row that has tokens, and 0 for empty rows.
 
     Attributes:
-      retrieve_support: `find(variables, rows) -> support`, what the rows are adapted to.
-      score_adapted: `score_adapted(variables, rows, support, predict)` returns `predict(params, row)` of all rows.
-      runs_outside_jit: `find` is called outside of compiled programs.
-      examples: `examples(support)`, int `[rows, number]`, the numbers of the examples in it, -1 = none.
-      weights: `weights(support)`, float `[rows, number]`, how much each of them counts.
+      retrieve_support: Function `retrieve_support(variables, rows) -> support`, which finds the examples that each row
+        is adapted to.
+      score_adapted: Function `score_adapted(variables, rows, support, predict)`, which adapts the parameters to each row
+        and returns the results of `predict(params, row)`, stacked over the rows.
+      runs_outside_jit: Whether `retrieve_support` must be called outside of compiled programs.
+      examples: Function `examples(support)`, which returns the ids of the support examples, int `[rows, number]`, -1
+        for none.
+      weights: Function `weights(support)`, which returns the weights of the support examples, float `[rows, number]`.
     """
 
     retrieve_support: Callable[[Mapping[str, Any], Batch], Any]
@@ -49,20 +53,21 @@ class PerRowAdaptation(NamedTuple):
 
 
 class EvaluationInterrupted(Exception):  # noqa: N818 (a request, not an error)
-    """An evaluation was asked to stop."""
+    """An evaluation ended early because its `stop` function returned True."""
 
 
 @tree_dataclass
 class BatchScore:
-    """What was worked out for one batch.
+    """Scores of the targets of one batch, and the tensors of the model that were requested.
 
     Attributes:
-      nats: `[batch, length]`, of each target.
-      correct: bool `[batch, length]`, or None where it was not counted.
-      parts: `[1 + mixtures, batch, length]`, log-probability of each target under the model alone and under the
-        candidates of each memory laid over it, or None where it was not asked for.
-      features: name -> `[batch, length, dim]`, the inner tensors that were asked for.
-      output: what the model gave (the scores of a task's head), or None where it was not asked for.
+      nats: Negative log-likelihood of each target, `[batch, length]`.
+      correct: Whether each target is the most probable choice of the model, bool `[batch, length]`. None if accuracy
+        was not requested.
+      parts: Log-probability of each target under the model alone and under the candidates of each output memory that is
+        mixed with it, `[1 + mixtures, batch, length]`. None if it was not requested.
+      features: Requested inner tensors of the model by name, `[batch, length, dim]`.
+      output: Output of the model, such as the scores of a task's head. None if it was not requested.
     """
 
     nats: Any
@@ -72,7 +77,12 @@ class BatchScore:
     output: Any = None
 
     def score(self, where: np.ndarray, extras: Mapping[str, Any]) -> Score:
-        """The sums over some of the targets, in float64; `extras` are those of the batch."""
+        """Sums the scores of some targets in float64.
+
+        Args:
+          where: Targets to include, bool `[batch, length]`.
+          extras: `Batch.extras` of the batch, for the bytes of the targets.
+        """
         return Score(
             nats=float(np.sum(self.nats, where=where, dtype=np.float64)),
             targets=int(np.sum(where)),
@@ -82,18 +92,18 @@ class BatchScore:
 
 
 Observe = Callable[[Batch, BatchScore], None]
-"""Called with every batch and what was worked out for it, on the host, in the order of the batches."""
+"""Function `observe(batch, scores)`, called on the host with every batch and its scores, in order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """Sums over scored targets; scores of hosts or parts add.
+    """Sums over the scored targets. The scores of several hosts or parts of a split can be added.
 
     Attributes:
-      nats: negative log likelihood of the targets.
-      targets: how many were scored.
-      bytes: UTF-8 bytes of their text; 0 = not known.
-      correct: how many the model would have chosen itself; None = not counted.
+      nats: Negative log-likelihood of the targets.
+      targets: Number of scored targets.
+      bytes: UTF-8 bytes of the text of the targets. 0 if not known.
+      correct: Number of targets that are the most probable choice of the model. None if not counted.
     """
 
     nats: float = 0.0
@@ -102,7 +112,7 @@ class Score:
     correct: int | None = None
 
     def plus(self, other: Score) -> Score:
-        """The score of both together."""
+        """Returns the sum of this score and another one."""
         correct = None if self.correct is None or other.correct is None else self.correct + other.correct
         return Score(
             nats=self.nats + other.nats,
@@ -132,7 +142,7 @@ class Score:
         return self.correct / self.targets if self.correct is not None and self.targets else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Sums and means as JSON values."""
+        """Returns the sums and means as JSON values by name, without those that are None."""
         means = ("nats_per_token", "bits_per_token", "bits_per_byte", "perplexity", "accuracy")
         values = {"nats": self.nats, "targets": self.targets, "bytes": self.bytes, "correct": self.correct}
         values |= {name: getattr(self, name) for name in means}
@@ -141,24 +151,25 @@ class Score:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationResult(Score):
-    """The score of a split, and how it was measured.
+    """The score of a split, and a record of how it was measured.
 
     Attributes:
-      protocol: `separate`, `contiguous`, or `sliding_window`.
-      rows: streams side by side; part of the protocol where it is `contiguous`.
-      segment_length: tokens of a segment or window.
-      stride: tokens scored per window; 0 where the protocol has none.
-      score_first: the first token of each document was scored, from a begin token.
-      complete: the whole split was scored.
-      words: of the text, where the corpus is counted in words and every token was scored; 0 = not known.
-      subsets: name -> score of the targets in that subset.
-      metrics: name -> mean of what the model reports.
-      measures: name -> number, by the measure of the task, where it has one.
-      notes: on measures, a line each.
-      tokens_per_second: tokens read (for `sliding_window` tokens scored), without the first batch, which compiles; 0
-        for a single batch.
-      examples_per_second: likewise, where examples are read: with all that is done for them, an adaptation too.
-      memory_bytes: of the memory state of one row.
+      protocol: Protocol of the evaluation: `separate`, `contiguous`, or `sliding_window`.
+      rows: Number of rows that are read side by side. With `contiguous` the score depends on it.
+      segment_length: Tokens per segment or window.
+      stride: Tokens scored per window. 0 for protocols without windows.
+      score_first: Whether the first token of each document was scored, from a begin token.
+      complete: Whether the whole split was scored.
+      words: Words of the text, if the corpus is measured per word and every token was scored. 0 if not known.
+      subsets: Score of the targets in each subset, by name.
+      metrics: Mean of each metric that the model reports, by name.
+      measures: Numbers of the task's own measure by name. Empty if the task has none.
+      notes: Lines on how the measures were computed.
+      tokens_per_second: Tokens read per second, or tokens scored with `sliding_window`. The first batch, which
+        compiles, is not included. 0 if there was a single batch.
+      examples_per_second: Examples scored per second, including test-time adaptation, without the first batch. 0 if no
+        examples were read or there was a single batch.
+      memory_bytes: Bytes of the memory state of one row.
     """
 
     protocol: str
@@ -178,47 +189,51 @@ class EvaluationResult(Score):
 
     @property
     def word_perplexity(self) -> float | None:
-        """Perplexity of a word, whatever tokens it was read as; comparable with that of a vocabulary of words."""
+        """Perplexity per word, comparable between tokenizers. None if the number of words is not known."""
         return perplexity(self.nats / self.words) if self.words else None
 
     def merge(self, other: EvaluationResult) -> EvaluationResult:
-        """The result of two hosts that have scored different rows of one split.
+        """Merges the results of two hosts that have scored different rows of one split.
 
-        Rates add, metrics and measures are this host's.
+        Sums and rates are added. Metrics and measures are those of this host.
         """
-        both = self.plus(other)
+        total = self.plus(other)
         return dataclasses.replace(
             self,
-            **vars(both),
+            **vars(total),
             subsets={name: score.plus(other.subsets[name]) for name, score in self.subsets.items()},
             tokens_per_second=self.tokens_per_second + other.tokens_per_second,
             examples_per_second=self.examples_per_second + other.examples_per_second,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; subsets under `subsets`, measures beside the sums, rates if they were measured."""
+        """Returns the result as JSON values by name.
+
+        Measures stand beside the sums, subsets under `subsets`. Rates are included if they were measured.
+        """
         rates = {"tokens_per_second": self.tokens_per_second, "examples_per_second": self.examples_per_second}
-        apart = {"words", "subsets", "metrics", "measures", "notes", *rates}
-        names = vars(self).keys() - vars(Score()).keys() - apart
+        added_below = {"words", "subsets", "metrics", "measures", "notes", *rates}
+        names = vars(self).keys() - vars(Score()).keys() - added_below
         values = {name: getattr(self, name) for name in sorted(names)}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
         values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
         words = {"words": self.words, "word_perplexity": self.word_perplexity} if self.words else {}
-        measured = {name: rate for name, rate in rates.items() if rate}
-        return {**super().as_dict(), **words, **self.measures, **values, **measured}
+        measured_rates = {name: rate for name, rate in rates.items() if rate}
+        return {**super().as_dict(), **words, **self.measures, **values, **measured_rates}
 
 
 class DocumentScores:
-    """Sums of each document that an evaluation reads; `observe` is an argument of a call of `Evaluator`.
+    """Collects the scores of each document of an evaluation. Pass its `observe` to a call of an `Evaluator`.
 
-    A document is whatever begins with a fresh memory: a document (`separate`), a row of the whole split (`contiguous`),
-    a window (`sliding_window`) or an example. Two evaluations of one reading have the same documents in the same order.
+    A document is anything that begins with a new memory: a document (`separate`), a row of the whole split
+    (`contiguous`), a window (`sliding_window`) or an example. Two evaluations with the same reading plan have the same
+    documents in the same order.
 
     Example:
       >>> batch = Batch(np.zeros((1, 2)), np.zeros((1, 2)), np.ones((1, 2), bool), np.ones((1, 2)), np.array([True]))
       >>> scores = DocumentScores()
       >>> for nats in ([[1.0, 2.0]], [[3.0, 3.0]]):
-      ...     scores.observe(batch, Scored(np.array(nats)))
+      ...     scores.observe(batch, BatchScore(np.array(nats)))
       >>> scores.nats.tolist(), scores.targets.tolist()
       ([3.0, 6.0], [2.0, 2.0])
     """
@@ -228,7 +243,7 @@ class DocumentScores:
         self._numbers: dict[int, int] = {}
 
     def observe(self, batch: Batch, scored: BatchScore) -> None:
-        """Adds the targets of a batch to their documents."""
+        """Adds the scores of a batch to the documents that its targets belong to."""
         read = np.flatnonzero(np.any(np.asarray(batch.mask), axis=1))
         where = np.asarray(batch.weights) > 0
         for row in read.tolist():
@@ -239,15 +254,16 @@ class DocumentScores:
 
     @property
     def nats(self) -> np.ndarray:
-        """`[documents]`, negative log likelihood of the targets of each; documents without any are left out."""
+        """Negative log-likelihood of each document, `[documents]`, without documents that have no scored target."""
         return self._columns()[0]
 
     @property
     def targets(self) -> np.ndarray:
-        """`[documents]`, number of scored targets of each."""
+        """Number of scored targets of each document, `[documents]`, without documents that have none."""
         return self._columns()[1]
 
     def _columns(self) -> np.ndarray:
+        """Returns nats and number of targets of each document that has targets, `[2, documents]`."""
         columns = np.array([self._sums[place] for place in sorted(self._sums)]).reshape(-1, 2).T
         return columns[:, columns[1] > 0]
 
@@ -255,15 +271,19 @@ class DocumentScores:
 def evaluate(
     model: Any, variables: Mapping[str, Any], documents: Split, reading: Reading, **arguments: Any
 ) -> EvaluationResult:
-    """Scores `documents` once; see `Evaluator` for the arguments, and use it to score more than once."""
+    """Scores the documents of a split once.
+
+    The arguments are those of `Evaluator`, which scores a split more than once without compiling again.
+    """
     return Evaluator(model, documents, reading, **arguments)(variables)
 
 
 class Evaluator:
-    """Scores one set of documents as often as wanted, compiled once.
+    """Scores the documents of a split for any number of variables. It is compiled once.
 
-    Every call begins with a fresh state and threads it through the whole set. Sums are kept in float64 on the host, so
-    totals do not depend on rows or hosts where documents are independent (`separate`, `sliding_window`).
+    Every call begins with a new memory and passes it through the whole split. Sums are computed in float64 on the host,
+    so that with independent documents (`separate`, `sliding_window`) totals do not depend on the number of rows or
+    hosts.
     """
 
     def __init__(
@@ -289,26 +309,30 @@ class Evaluator:
         """Prepares an evaluation.
 
         Args:
-          model: a `memjax.models.contract.Model`.
-          documents: the split.
-          reading: how it is read.
-          max_segments: stop after so many segments of every row; 0 = the whole split.
-          subsets: targets that are scored apart too: names of boolean annotations of the documents, or name ->
-            function of `Batch.extras`; None = all boolean annotations.
-          accuracy: also count the targets that the model finds most probable (builds all logits).
-          parts: show observers the log-probabilities under the model alone and under each memory laid over it.
-          features: inner tensors of the model (`memjax.models.add_features`) to show observers.
-          make_measure: of the answers of a whole split; asked anew for every call.
-          host_rows: `(start, stop)`, the rows of this host; all of them if None.
-          layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
-          fit: from the variables that it is called with to those of `model` (`memjax.training.variables.fitting`).
-          change: of the memory that a segment finds (`memjax.training.interventions`).
-          num_words: counts the words of the text of the documents; None = they are not counted in words.
-          adapt_rows: every row is scored with parameters of its own (`make_score`).
-          answer: what the model with some variables writes, measured, for tasks whose score that is.
+          model: Model to evaluate, a `memjax.models.contract.Model`.
+          documents: Split to score.
+          reading: Reading plan, which cuts the split into rows and segments.
+          max_segments: Number of segments of every row to read. 0 for the whole split.
+          subsets: Subsets of the targets to score separately as well. Names of boolean annotations of the documents, or
+            functions of `Batch.extras` by name. None for all boolean annotations.
+          accuracy: Whether to count the targets that the model finds most probable. This computes all logits.
+          parts: Whether `BatchScore.parts` is computed: the log-probabilities under the model alone and under each
+            output memory that is mixed with it.
+          features: Names of inner tensors of the model for `BatchScore.features` (see `memjax.models.add_features`).
+          make_measure: Function that makes the task's own measure of a whole split, called once per evaluation. None
+            for a task without one.
+          host_rows: Rows of this host, `(start, stop)`. None for all rows.
+          layout: Shardings of the memory and the batches over several devices. Every process then reads all rows and
+            has all totals. None on a single device.
+          fit: Function that converts the variables of a call to those of `model`. See
+            `memjax.training.variables.fitting`.
+          change: Function that changes the memory before each segment. See `memjax.training.interventions`.
+          num_words: Function that counts the words of the documents. None if the corpus is not measured per word.
+          adapt_rows: Test-time adaptation of the parameters to each row. None scores all rows with the same parameters.
+          answer: Function `answer(variables)` that generates and measures answers, for tasks that are scored by them.
 
         Raises:
-          ValueError: arguments that do not fit each other, the documents or the mesh.
+          ValueError: The arguments do not fit each other, the documents or the mesh.
         """
         self.model, self.documents, self.reading = model, documents, reading
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
@@ -334,28 +358,31 @@ class Evaluator:
         )
 
     def share(self, other: Evaluator) -> None:
-        """Takes the compiled score of another evaluator of the same model, options and rows."""
+        """Shares the compiled score of another evaluator if it has the same model, options, rows and layout."""
         if other.model == self.model and other._kind == self._kind:
             self._score = other._score
 
     def release(self) -> None:
-        """Frees the compiled score, also where an exception that is kept still holds this object."""
+        """Frees the compiled score, even if a stored exception still refers to this object."""
         free_programs([self._score])
 
     def _start(self, num_rows: int) -> Any:
-        """A fresh memory where it belongs."""
+        """Makes a new memory, placed on the devices of the layout."""
         if self._held is None:
             return self.model.init_state(num_rows)
         return jax.jit(lambda: self.model.init_state(num_rows), out_shardings=self._held)()
 
     def _place(self, batch: Batch) -> tuple[Any, ...]:
-        """What is scored of a batch, where it belongs."""
+        """Returns the arrays of a batch that the compiled score takes, placed on the devices of the layout."""
         extras = self.model.choose_extras(batch.extras)
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
 
     def _support(self, variables: Mapping[str, Any], batch: Batch) -> tuple[Any, ...]:
-        """What the rows of a batch are adapted to, where it is not found in the compiled score."""
+        """Retrieves the support of the rows of a batch, as one further argument of the compiled score.
+
+        Returns an empty tuple without adaptation, or if the compiled score retrieves the support.
+        """
         if self._find is None:
             return ()
         extras = self.model.choose_extras(batch.extras)
@@ -369,12 +396,15 @@ class Evaluator:
         stop: Callable[[], bool] = lambda: False,
         observe: Observe = lambda batch, scored: None,
     ) -> EvaluationResult:
-        """Scores the documents with these variables (collections as the model has them).
+        """Scores the documents with the given variables.
 
         Args:
-          variables: params, and the other collections of the model.
-          stop: asked before every segment; True ends the evaluation with `EvaluationInterrupted`.
-          observe: is shown every batch with what was worked out for it.
+          variables: Variables of the model: `params` and its other collections.
+          stop: Function that is called before every segment. True ends the evaluation with `EvaluationInterrupted`.
+          observe: Function that is called with every batch and its scores.
+
+        Raises:
+          EvaluationInterrupted: `stop` returned True.
         """
         variables, split = self.fit(variables), self.documents
         num_rows = self.host_rows[1] - self.host_rows[0]
@@ -445,11 +475,12 @@ class Evaluator:
         )
 
     def _subsets_of(self, batch: Batch) -> dict[str, Subset]:
+        """Returns the functions that select the subsets, by name. Unknown annotations raise `ValueError`."""
         if isinstance(self.subsets, Mapping):
             return dict(self.subsets)
         names = self.subsets
         if names is None:
-            shape = batch.mask.shape  # what is not of the targets, such as a source, is no subset of them
+            shape = batch.mask.shape  # an annotation of something else, such as a source text, selects no targets
             names = sorted(n for n, array in batch.extras.items() if array.dtype == bool and array.shape == shape)
         unknown = [name for name in names if name not in batch.extras]
         if unknown:
@@ -469,29 +500,31 @@ def make_score(
     change: Callable[[Any], Any] | None = None,
     adapt_rows: PerRowAdaptation | None = None,
 ) -> Callable[..., Any]:
-    """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, BatchScore, metrics)`.
+    """Makes the function that scores one segment of all rows.
 
-    `extras` is what the model takes of the batch's extras; `metrics` are name -> `Sum`. Where rows are adapted to what
-    is found outside, that is a last argument.
+    The function is
+    `score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, BatchScore, metrics)`.
+    `extras` are the extras of the batch that the model takes, and `metrics` has a `Sum` by name. If the support of an
+    adaptation is retrieved outside of compiled programs, it is a last argument.
 
     Args:
-      model: a language model.
-      accuracy: with `BatchScore.correct`.
-      parts: with `BatchScore.parts`.
-      features: with these inner tensors.
-      output: with `BatchScore.output`.
-      change: of the memory before the segment reads it.
-      adapt_rows: every row is scored with parameters of its own.
+      model: Model to evaluate.
+      accuracy: Whether to compute `BatchScore.correct`.
+      parts: Whether to compute `BatchScore.parts`.
+      features: Names of inner tensors of the model for `BatchScore.features`.
+      output: Whether to return the output of the model as `BatchScore.output`.
+      change: Function that changes the memory before the segment reads it. None leaves it unchanged.
+      adapt_rows: Test-time adaptation of the parameters to each row. None scores all rows with the same parameters.
 
     Raises:
-      ValueError: rows of their own for a model with a state.
+      ValueError: `adapt_rows` for a model with a state.
     """
 
     def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
-        named = {"start_of_document": start, "mask": mask, "deterministic": True}
-        named |= {"extras": extras} if extras else {}
+        options = {"start_of_document": start, "mask": mask, "deterministic": True}
+        options |= {"extras": extras} if extras else {}
         memory = change(memory) if change else memory
-        hidden, memory, aux = model.apply(variables, inputs, memory, **named)
+        hidden, memory, aux = model.apply(variables, inputs, memory, **options)
         correct = None
         if accuracy:
             log_probs = model.apply(variables, hidden, method="log_probs")
@@ -499,65 +532,71 @@ def make_score(
             correct = jnp.argmax(log_probs, axis=-1) == targets
         else:
             nats = model.apply(variables, hidden, targets, method="token_nll")
-        each = model.apply(variables, hidden, targets, method="token_log_probs") if parts else None
+        log_prob_parts = model.apply(variables, hidden, targets, method="token_log_probs") if parts else None
         named_features = {name: aux.arrays[name] for name in features}
-        return memory, BatchScore(nats, correct, each, named_features, hidden if output else None), aux.metrics
+        return (
+            memory,
+            BatchScore(nats, correct, log_prob_parts, named_features, hidden if output else None),
+            aux.metrics,
+        )
 
     if adapt_rows is None:
         return score
     if jax.tree.leaves(jax.eval_shape(lambda: model.init_state(1))):
         raise ValueError(f"adaptation: given {type(model).__name__}, allowed: a model without a state of its rows")
 
-    def adapted(
-        variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any, *found: Any
+    def score_with_adaptation(
+        variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any, *supports: Any
     ) -> Any:
-        own = model_collections(variables)
+        collections = model_collections(variables)
 
         def predict(params: Any, row: Batch) -> Any:
-            one = jax.tree.map(lambda leaf: leaf[None], row)
-            read = (one.inputs, one.targets, one.mask, one.start_of_document, one.extras)
-            _, scored, metrics = score({**own, "params": params}, memory, *read)
+            batch = jax.tree.map(lambda leaf: leaf[None], row)
+            arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, batch.extras)
+            _, scored, metrics = score({**collections, "params": params}, memory, *arrays)
             return jax.tree.map(lambda leaf: leaf[0], scored), metrics
 
         rows = _rows_of(inputs, targets, mask, start, extras)
-        support = found[0] if adapt_rows.runs_outside_jit else adapt_rows.retrieve_support(variables, rows)
+        support = supports[0] if adapt_rows.runs_outside_jit else adapt_rows.retrieve_support(variables, rows)
         scored, metrics = adapt_rows.score_adapted(variables, rows, support, predict)
         return memory, scored, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
 
-    return adapted
+    return score_with_adaptation
 
 
 def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
-    """What a model says to a user, each row with parameters of its own (see `memjax.tasks.contract.read_examples`).
+    """Makes a function that applies a model to a batch after adapting its parameters to each row.
+
+    It answers the questions of users. See `memjax.tasks.contract.read_examples`.
 
     Args:
-      model: without a state.
-      adapt_rows: how.
+      model: Model without a state.
+      adapt_rows: Test-time adaptation of the parameters to each row.
     """
 
-    def say(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
-        own = model_collections(variables)
+    def answer(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
+        collections = model_collections(variables)
 
         def predict(params: Any, row: Batch) -> Any:
-            adapted, one = {**own, "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
-            named = {"start_of_document": one.start_of_document, "mask": one.mask, "extras": one.extras}
-            output = model.apply(adapted, one.inputs, model.init_state(1), **named)[0]
+            adapted, batch = {**collections, "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
+            options = {"start_of_document": batch.start_of_document, "mask": batch.mask, "extras": batch.extras}
+            output = model.apply(adapted, batch.inputs, model.init_state(1), **options)[0]
             return output[0], model.apply(adapted, output, method="log_probs")[0]
 
         return *adapt_rows.score_adapted(variables, rows, support, predict), adapt_rows.examples(support)
 
     find = adapt_rows.retrieve_support if adapt_rows.runs_outside_jit else jax.jit(adapt_rows.retrieve_support)
-    said = jax.jit(say)
+    compiled_answer = jax.jit(answer)
 
     def read(variables: Mapping[str, Any], batch: Batch) -> Read:
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, model.choose_extras(batch.extras))
         rows = _rows_of(*arrays)
-        return Read(batch, *jax.device_get(said(variables, rows, find(variables, rows))))
+        return Read(batch, *jax.device_get(compiled_answer(variables, rows, find(variables, rows))))
 
     return read
 
 
 def _rows_of(inputs: Any, targets: Any, mask: Any, start: Any, extras: Any) -> Batch:
-    """What is scored of a batch, as rows that are adapted."""
+    """Makes the batch that `PerRowAdaptation` takes. Its weights are 1 for rows with tokens and 0 for empty rows."""
     weights = jnp.broadcast_to(jnp.any(mask, axis=1, keepdims=True), targets.shape).astype(jnp.float32)
     return Batch(inputs, targets, mask, weights, start, extras or {})

@@ -1,4 +1,7 @@
-"""What an update makes small: the loss of one segment, losses laid over it, and the one division at the end."""
+"""Training objectives: the loss of one segment, penalties and distillation added to it, and their weighted sum.
+
+All sums over rows and segments are divided once, at the end.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +18,14 @@ __all__ = ["Objective", "model_loss", "with_distillation", "with_penalty"]
 
 RANDOM_STREAMS = ("dropout", "memory", "features")
 COLLECTIONS = ("params", "tables", "batch_stats", "constants", "sinks")
-"""what a model is applied with; `method` stands beside them in the variables of a loss"""
+"""Linen collections that a model is applied with. The variables of a loss also contain `method`."""
 
 Reduction = Callable[[Sequence[Sum]], Sum]
-"""the auxiliary losses of one name, one for each layer that has it, as one"""
+"""Function that combines the auxiliary losses of one name, one for each layer that has it, into one."""
 
 
 def mean_over_layers(losses: Sequence[Sum]) -> Sum:
-    """Totals and weights added: the mean over the layers and positions of all.
+    """Combines the losses of several layers into their mean over all positions of all layers.
 
     Example:
       >>> float(mean_over_layers([Sum(4.0, 2.0), Sum(2.0, 2.0)]).mean())
@@ -35,28 +38,31 @@ def mean_over_layers(losses: Sequence[Sum]) -> Sum:
 
 
 def sum_over_layers(losses: Sequence[Sum]) -> Sum:
-    """The mean over positions of each layer, added up.
+    """Combines the losses of several layers into the sum of their means over positions.
 
     Example:
       >>> float(sum_over_layers([Sum(4.0, 2.0), Sum(2.0, 2.0)]).mean())
       3.0
     """
-    both = mean_over_layers(losses)
-    return Sum(both.total, both.weight / len(losses))
+    mean = mean_over_layers(losses)
+    return Sum(mean.total, mean.weight / len(losses))
 
 
 OVER_LAYERS: dict[str, Reduction] = {"sum": sum_over_layers, "mean": mean_over_layers}
-"""reductions by the names that settings give them"""
+"""Reductions over layers by their names in the settings."""
 
 
 class Objective(NamedTuple):
-    """The sum of the negative log likelihoods of all rows and segments, divided once by the number of scored targets,
-    plus each auxiliary loss, so divided too, times its coefficient.
+    """A training objective: the mean negative log-likelihood of the targets plus weighted auxiliary losses.
+
+    The mean is over the scored targets of all rows and segments of a batch. Each auxiliary loss is divided by its total
+    weight in the batch and multiplied by its coefficient.
 
     Attributes:
-      loss: of one segment.
-      coefficients: name -> coefficient of each of `Aux.losses`, without `layer_<index>/`; 0 logs it only.
-      reduction: of a loss that several layers have.
+      loss: Loss of one segment.
+      coefficients: Coefficient of each auxiliary loss by name. The names are those in `Aux.losses` without
+        `layer_<index>/`. 0 logs a loss without training on it.
+      reduction: Function that combines the auxiliary losses of one name from several layers into one.
     """
 
     loss: SegmentLoss
@@ -64,17 +70,19 @@ class Objective(NamedTuple):
     reduction: Reduction = sum_over_layers
 
     def losses(self, aux: Aux) -> dict[str, Sum]:
-        """The auxiliary losses by name, those of all layers (`layer_<index>/name`) as one."""
+        """Returns the auxiliary losses by name, after combining those of all layers (`layer_<index>/name`)."""
         layers: dict[str, list[Sum]] = {}
         for name, value in aux.losses.items():
             layers.setdefault(re.sub(r"^layer_\d+/", "", name), []).append(value)
         return {name: self.reduction(values) for name, values in layers.items()}
 
     def divisors(self, nll: Sum, aux: Aux) -> dict[str, Array]:
-        """What the sums were summed over, without gradient; they add over row groups.
+        """Returns the weights that each sum of losses is divided by, without gradient.
+
+        The weights of several row groups add.
 
         Raises:
-          ValueError: a loss without coefficient, or a coefficient without loss.
+          ValueError: A loss has no coefficient, or a coefficient has no loss.
         """
         losses = self.losses(aux)
         if set(losses) != set(self.coefficients):
@@ -86,7 +94,13 @@ class Objective(NamedTuple):
         return jax.lax.stop_gradient(weights)
 
     def value(self, nll: Sum, aux: Aux, divisors: Mapping[str, Array]) -> Array:
-        """The share of these sums in the objective; nothing is divided by 0 where nothing was summed."""
+        """Returns the contribution of these sums to the objective, a scalar. A divisor of 0 counts as 1.
+
+        Args:
+          nll: Sum of the negative log-likelihoods.
+          aux: Auxiliary losses.
+          divisors: Weights that the sums are divided by, from `divisors`, added over row groups.
+        """
         divisors = {name: jnp.where(weight > 0, weight, 1) for name, weight in divisors.items()}
         value = nll.total / divisors["nll"]
         for name, loss in self.losses(aux).items():
@@ -96,19 +110,19 @@ class Objective(NamedTuple):
 
 
 def model_loss(model: Any, *, deterministic: bool = False, output: bool = False) -> SegmentLoss:
-    """The negative log likelihood of a model, in training mode.
+    """Makes the segment loss of a model, the negative log-likelihood of its targets.
 
     Args:
-      model: a Linen model.
-      deterministic: in evaluation mode.
-      output: leave what the model gave in `Aux.arrays["output"]`, for a loss that is laid over this one.
+      model: Linen model.
+      deterministic: Whether to apply the model in evaluation mode, without dropout. By default it is in training mode.
+      output: Whether to return the output of the model as `Aux.arrays["output"]`, for a loss that wraps this one.
     """
 
     def loss(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
         variables = model_collections(variables)
         rngs = {name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)}
-        named = {"deterministic": deterministic, "rngs": rngs, "mutable": ["batch_stats"]}
-        (hidden, memory, aux), written = read_segment(model, variables, memory, segment, **named)
+        options = {"deterministic": deterministic, "rngs": rngs, "mutable": ["batch_stats"]}
+        (hidden, memory, aux), written = read_segment(model, variables, memory, segment, **options)
         nll = model.apply(variables, hidden, segment.targets, segment.weights, method="nll")
         aux = aux + Aux(arrays={"output": hidden}) if output else aux
         return memory, written.get("batch_stats", {}), nll, aux
@@ -116,26 +130,27 @@ def model_loss(model: Any, *, deterministic: bool = False, output: bool = False)
     return loss
 
 
-def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **named: Any) -> Any:
-    """What the model makes of a segment; `named` are further arguments of `model.apply`."""
+def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **options: Any) -> Any:
+    """Applies a model to one segment. `options` are further keyword arguments of `model.apply`."""
     extras = model.choose_extras(segment.extras)
-    named |= {"start_of_document": segment.start_of_document, "mask": segment.mask}
-    named |= {"extras": extras} if extras else {}
-    return model.apply(variables, segment.inputs, memory, **named)
+    options |= {"start_of_document": segment.start_of_document, "mask": segment.mask}
+    options |= {"extras": extras} if extras else {}
+    return model.apply(variables, segment.inputs, memory, **options)
 
 
 def model_collections(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a loss that a model is applied with: all but `method`, which Linen would take for its own."""
+    """Returns the variables of a loss without `method`: the collections that a model is applied with."""
+    # Linen would take `method` for a collection of the model.
     return {name: value for name, value in variables.items() if name in COLLECTIONS}
 
 
 def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Array]) -> SegmentLoss:
-    """A loss with a penalty on the parameters beside it; penalties may be laid over one another.
+    """Adds a penalty on the parameters to a segment loss. Several penalties can be added one after the other.
 
     Args:
-      loss: of one segment.
-      name: of the penalty in `Aux.losses`; `Objective.coefficients` has its strength.
-      penalty: `penalty(params, method) -> scalar`; `method` is `TrainState.method`.
+      loss: Loss of one segment.
+      name: Name of the penalty in `Aux.losses`. `Objective.coefficients` holds its strength under this name.
+      penalty: Function `penalty(params, method) -> scalar`, where `method` is `TrainState.method`.
 
     Example:
       >>> plain = lambda variables, memory, segment, key: (memory, {}, Sum(0.0, 1.0), Aux())
@@ -146,39 +161,44 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
       4.0
     """
 
-    def penalised(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
+    def loss_with_penalty(
+        variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
+    ) -> tuple[Any, Any, Sum, Aux]:
         memory, batch_stats, nll, aux = loss(variables, memory, segment, key)
         value = penalty(variables["params"], variables.get("method", {}))
         return memory, batch_stats, nll, aux + Aux({name: Sum(value, jnp.ones_like(value))})
 
-    return penalised
+    return loss_with_penalty
 
 
 def with_distillation(
     loss: SegmentLoss, name: str, model: Any, teacher: Callable[[Any], Mapping[str, Any]], *, temperature: float = 1.0
 ) -> SegmentLoss:
-    """A loss with the divergence of a teacher's distribution from the model's beside it, at every scored target.
+    """Adds a distillation loss to a segment loss: the divergence of the model from a teacher at every scored target.
 
     It is `temperature ** 2 * KL(teacher || model)` of distributions that `temperature` has flattened (Hinton et al.
-    2015, https://arxiv.org/abs/1503.02531). The teacher reads the memory that the model reads.
+    2015, https://arxiv.org/abs/1503.02531). The teacher reads the same memory as the model.
 
     Args:
-      loss: `model_loss(model, output=True)`, or what is laid over it.
-      name: of the divergence in `Aux.losses`.
-      model: the Linen model, of the teacher too.
-      teacher: `teacher(method) -> variables`, where `method` is `TrainState.method`; no gradient reaches them.
-      temperature: divides the scores of both.
+      loss: Loss of one segment, `model_loss(model, output=True)` or a loss that wraps it.
+      name: Name of the distillation loss in `Aux.losses`. `Objective.coefficients` holds its strength under this name.
+      model: Linen model. The teacher has the same architecture.
+      teacher: Function `teacher(method) -> variables`, where `method` is `TrainState.method`. It returns the variables
+        of the teacher that differ from those of the model, or all. No gradient reaches them.
+      temperature: Temperature that the logits of the model and the teacher are divided by.
     """
 
-    def distilled(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
+    def loss_with_distillation(
+        variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
+    ) -> tuple[Any, Any, Sum, Aux]:
         after, batch_stats, nll, aux = loss(variables, memory, segment, key)
         arrays = dict(aux.arrays)
-        student, own = arrays.pop("output"), model_collections(variables)
-        frozen = jax.lax.stop_gradient({**own, **teacher(variables.get("method", {}))})
+        student_output, student = arrays.pop("output"), model_collections(variables)
+        frozen = jax.lax.stop_gradient({**student, **teacher(variables.get("method", {}))})
         output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
-        ours = model.apply(own, student, method="log_probs")
-        theirs = model.apply(frozen, output, method="log_probs")
-        found = divergence_sum(theirs, ours, segment.weights, temperature=temperature)
-        return after, batch_stats, nll, Aux(aux.losses, aux.metrics, arrays) + Aux({name: found})
+        student_log_probs = model.apply(student, student_output, method="log_probs")
+        teacher_log_probs = model.apply(frozen, output, method="log_probs")
+        divergence = divergence_sum(teacher_log_probs, student_log_probs, segment.weights, temperature=temperature)
+        return after, batch_stats, nll, Aux(aux.losses, aux.metrics, arrays) + Aux({name: divergence})
 
-    return distilled
+    return loss_with_distillation

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules of the papers, as optax chains."""
+"""Optimisers and learning-rate schedules of the papers, built as chains of optax transformations."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,22 +14,25 @@ from memjax import config as configs
 __all__ = ["ReferenceGradients", "adafactor", "adam", "make_optimizer", "make_schedule", "make_matrix_mask"]
 
 Schedule = Callable[[Any], Any]
+"""Learning rate as a function `schedule(step)` of the number of optimiser steps already done."""
 
 
 class ReferenceGradients(NamedTuple):
-    """Gradients of other losses, for links that project a gradient: worked out when a link asks.
+    """Gradients of reference losses, for gradient transformations that project a gradient, such as GEM's.
 
-    Functions instead of arrays, so that as many gradients as there are losses need be held at once only where a link
-    asks for all. They speak of trees of the structure of the updates that the link gets: of the trained parameters
-    alone.
+    They are functions and are computed when a transformation calls them. All trees have the structure of the updates
+    that the transformation receives: they contain the trained parameters only.
 
     Attributes:
-      gradient: `gradient(name)`, that of one loss.
-      dots: `dots(direction) -> [losses]`, the inner product of each gradient with a direction, in one forward pass.
-      weighted_gradient: `weighted_gradient(weights)`, the gradients times `[losses]` weights, added, in one backward
-        pass.
-      gradients: `gradients()`, all of them, with an axis of losses in front of each leaf.
+      gradient: Function `gradient(name)`, which computes the gradient of one reference loss.
+      dots: Function `dots(direction) -> [losses]`, which computes the inner product of each gradient with a direction
+        in one forward pass.
+      weighted_gradient: Function `weighted_gradient(weights)`, which computes the sum of the gradients times `weights`,
+        `[losses]`, in one backward pass.
+      gradients: Function `gradients()`, which computes all gradients, with a leading axis of losses in each leaf.
     """
+
+    # Functions and not arrays: all gradients need be held at once only if a transformation asks for all of them.
 
     gradient: Callable[[str], Any]
     dots: Callable[[Any], Array]
@@ -40,16 +43,17 @@ class ReferenceGradients(NamedTuple):
 def make_reference_gradients(
     losses: Callable[[Any], Mapping[str, Array]], params: Any, gradients: Callable[[], Any] | None = None
 ) -> ReferenceGradients:
-    """The reference to some losses at these parameters.
+    """Makes the reference gradients of some losses at the given parameters.
 
     Args:
-      losses: `losses(params) -> {name: scalar}`.
-      params: the parameters.
-      gradients: of the reference, where there is a cheaper way than through all losses for each.
+      losses: Function `losses(params) -> {name: scalar}`, which computes the reference losses.
+      params: Parameters to differentiate at, a tree of arrays.
+      gradients: Function `gradients()`, which computes all gradients, with a leading axis of losses in each leaf. None
+        differentiates `losses`, which costs one backward pass through all losses for each of them.
 
     Example:
       >>> losses = lambda params: {"a": 3 * params["x"], "b": params["x"] ** 2}
-      >>> reference = make_reference(losses, {"x": jnp.array(2.0)})
+      >>> reference = make_reference_gradients(losses, {"x": jnp.array(2.0)})
       >>> float(reference.gradient("b")["x"]), reference.dots({"x": jnp.array(10.0)}).tolist()
       (4.0, [30.0, 40.0])
       >>> float(reference.weighted_gradient(jnp.array([1.0, 0.5]))["x"])
@@ -67,15 +71,21 @@ def make_reference_gradients(
 def make_schedule(
     learning_rate: float, *, steps: int, warmup_steps: int = 0, decay: str = "cosine", final_fraction: float = 0.0
 ) -> Schedule:
-    """The learning rate over optimiser steps: linear from 0 during the warm-up, then `decay`.
+    """Makes a learning-rate schedule: a linear warm-up from 0 to the peak, then a decay.
 
     Args:
-      learning_rate: the peak.
-      steps: optimiser steps of the whole run, where cosine and linear decay end.
-      warmup_steps: steps of the warm-up; 0 = none.
-      decay: "constant", "cosine", "linear", or "rsqrt", which is `learning_rate * sqrt(warmup_steps / step)`, the
-        factor of T5 and the Memorizing Transformer.
-      final_fraction: of the peak, where cosine and linear decay end.
+      learning_rate: Peak learning rate.
+      steps: Optimiser steps of the whole run. Cosine and linear decay end there.
+      warmup_steps: Optimiser steps of the warm-up. 0 for no warm-up.
+      decay: Shape of the decay: "constant", "cosine", "linear", or "rsqrt". "rsqrt" is
+        `learning_rate * sqrt(warmup_steps / step)`, the factor of T5 and the Memorizing Transformer.
+      final_fraction: Final learning rate of cosine and linear decay, as a fraction of the peak, from 0 to 1.
+
+    Returns:
+      Function from the number of optimiser steps done to the learning rate, a float32 scalar.
+
+    Raises:
+      ValueError: Unknown `decay`.
 
     Example:
       >>> schedule = make_schedule(1.0, steps=100, warmup_steps=4, decay="rsqrt")
@@ -111,15 +121,16 @@ def adam(
     weight_decay: float = 0.0,
     decay_mask: Callable[[Any], Any] | None = None,
 ) -> optax.GradientTransformation:
-    """Adam; with `weight_decay` AdamW (Loshchilov & Hutter 2019).
+    """Makes the Adam optimiser. With `weight_decay` it is AdamW (Loshchilov & Hutter 2019).
 
     Args:
-      schedule: learning rate of a step.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
-      weight_decay: decoupled decay, multiplied by the learning rate.
-      decay_mask: params -> bool per leaf, which are decayed; `make_matrix_mask()` if None.
+      schedule: Learning rate as a function of the step.
+      b1: Decay rate of the first moment.
+      b2: Decay rate of the second moment.
+      eps: Constant that is added to the square root of the second moment.
+      weight_decay: Strength of the decoupled weight decay, which is multiplied by the learning rate. 0 for no decay.
+      decay_mask: Function from the parameters to a tree with one bool per leaf, True for leaves that are decayed. None
+        decays matrices only (`make_matrix_mask`).
     """
     decay = (
         optax.add_decayed_weights(weight_decay, mask=decay_mask or make_matrix_mask())
@@ -132,16 +143,19 @@ def adam(
 def adafactor(
     schedule: Schedule, *, decay_rate: float = 0.8, momentum: float = 0.0, multiply_by_parameter_scale: bool = True
 ) -> optax.GradientTransformation:
-    """Adafactor (Shazeer & Stern 2018) as T5X and the Memorizing Transformer use it: updates clipped to RMS 1 per leaf.
+    """Makes the Adafactor optimiser (Shazeer & Stern 2018) as T5X and the Memorizing Transformer use it.
 
-    The two largest axes of a leaf are factored where both are at least 128. Scales and clipping are per leaf, so the
-    layers of a scanned group share them (T5X does the same).
+    The update of each leaf is clipped to a root mean square of 1. The second moment is factored over the two largest
+    axes of a leaf if both have at least 128 entries. Scales and clipping are per leaf, so that the layers of a scanned
+    group share them, as in T5X.
 
     Args:
-      schedule: learning rate of a step, relative to the parameters' scale where `multiply_by_parameter_scale`.
-      decay_rate: the second moment decays by `1 - step ** -decay_rate`.
-      momentum: decay of the first moment; 0 = none.
-      multiply_by_parameter_scale: steps relative to the RMS of each leaf, at least 1e-3.
+      schedule: Learning rate as a function of the step. With `multiply_by_parameter_scale` it is relative to the scale
+        of the parameters.
+      decay_rate: Exponent of the decay of the second moment, whose decay rate is `1 - step ** -decay_rate`.
+      momentum: Decay rate of the first moment. 0 for no first moment.
+      multiply_by_parameter_scale: Whether to multiply the update of each leaf by the root mean square of the leaf, at
+        least 1e-3.
     """
     return optax.adafactor(
         schedule,
@@ -154,10 +168,15 @@ def adafactor(
 def make_transformation(
     rule: configs.Adam | configs.Adafactor | configs.SGD, schedule: Schedule, scanned: Sequence[str] = ()
 ) -> optax.GradientTransformation:
-    """The update rule that a configuration describes; `scanned` as in `make_matrix_mask`.
+    """Makes the optimiser that a configuration describes: Adam, Adafactor or SGD.
+
+    Args:
+      rule: Settings of the optimiser.
+      schedule: Learning rate as a function of the step.
+      scanned: Names of the parameter groups whose leaves have layers at axis 0. See `make_matrix_mask`.
 
     Raises:
-      ValueError: another kind of rule.
+      ValueError: Settings of an unknown optimiser.
     """
     match rule:
         case configs.Adam():
@@ -176,17 +195,17 @@ def make_optimizer(
     apply_every: int = 1,
     links: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
-    """An update rule behind links and gradient clipping, applied to the mean gradient of every `apply_every` steps.
+    """Adds gradient transformations, clipping and gradient accumulation to an optimiser.
 
-    With `apply_every` above 1, `update(..., finish=True)` ends a window early: the rule is applied to the mean of
-    the gradients in it, and the given gradient does not count. An empty window changes nothing.
+    With `apply_every` above 1, `update(..., finish=True)` ends an accumulation window early. It applies the mean of the
+    gradients in the window and ignores the gradient that it is called with. An empty window changes nothing.
 
     Args:
-      rule: `adam(...)`, `adafactor(...)` or any other of optax.
-      clip_norm: largest global norm of the gradient that reaches the rule; 0 = no clipping.
-      apply_every: steps whose gradients are averaged before one update.
-      links: what a learner does to the gradient before it is clipped: transformations of optax whose `update` may take
-        `reference`, a `ReferenceGradients`.
+      rule: Optimiser to wrap: `adam(...)`, `adafactor(...)` or any transformation of optax.
+      clip_norm: Largest global norm of the gradient. Larger gradients are scaled down. 0 for no clipping.
+      apply_every: Number of steps whose gradients are averaged before one update.
+      links: Gradient transformations of optax to apply in order before clipping. Their `update` may take the keyword
+        argument `reference`, a `ReferenceGradients`.
     """
     optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), rule) if clip_norm else rule
     optimizer = optax.chain(*links, optimizer) if links else optimizer
@@ -197,7 +216,7 @@ def make_optimizer(
     def update(updates: Any, state: Any, params: Any = None, *, finish: bool = False, **others: Any) -> tuple[Any, Any]:
         if not finish:
             return steps.update(updates, state, params, **others)
-        some, rule = state.mini_step > 0, optax.with_extra_args_support(optimizer)
+        is_started, rule = state.mini_step > 0, optax.with_extra_args_support(optimizer)
         updates, inner = rule.update(state.acc_grads, state.inner_opt_state, params, **others)
         empty = jax.tree.map(jnp.zeros_like, state.acc_grads)
         new = state._replace(
@@ -206,18 +225,20 @@ def make_optimizer(
             inner_opt_state=inner,
             acc_grads=empty,
         )
-        select = lambda a, b: jax.tree.map(lambda x, y: jnp.where(some, x, y), a, b)
+        select = lambda a, b: jax.tree.map(lambda x, y: jnp.where(is_started, x, y), a, b)
         return select(updates, empty), select(new, state)
 
-    return optax.GradientTransformationExtraArgs(steps.init, update)  # its own method would lose the reference
+    return optax.GradientTransformationExtraArgs(
+        steps.init, update
+    )  # the method of `MultiSteps` would lose the reference
 
 
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
-    """Multiplies the updates of some parameters: after a rule, a learning rate of their own.
+    """Multiplies the updates of some parameters by a factor, which gives them a separate learning rate.
 
     Args:
-      names: of parameters or modules; what stands below one of them counts.
-      factor: their learning rate over that of the others.
+      names: Names of parameters or modules. All parameters below a named module are included.
+      factor: Ratio of their learning rate to that of the other parameters.
 
     Example:
       >>> rule = scale_updates(["memory"], 5.0)
@@ -233,15 +254,15 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
 def freeze_parameters(
     rule: optax.GradientTransformation, names: Collection[str], beginnings: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
-    """A rule for all parameters but those whose path contains one of `names`, or begins with one of `beginnings`.
+    """Restricts an optimiser to the parameters that are not frozen.
 
-    These stay as they are, bit for bit: no decay, no moments, no part in the norm that is clipped, nor in what a link
-    of the rule sees of updates and `ReferenceGradients`.
+    Frozen parameters keep their values bit for bit. They have no weight decay and no moments, do not count in the
+    gradient norm, and are hidden from the gradient transformations in `rule`, also in `ReferenceGradients`.
 
     Args:
-      rule: of the other parameters.
-      names: parts of paths, such as `feed_forward/memory/`.
-      beginnings: of paths.
+      rule: Optimiser of the parameters that are not frozen.
+      names: Parts of paths, such as `feed_forward/memory/`. A parameter is frozen if its path contains one of them.
+      beginnings: Beginnings of paths. A parameter is frozen if its path begins with one of them.
     """
 
     def labels(params: Any) -> Any:
@@ -261,11 +282,11 @@ def freeze_parameters(
 
 
 def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> ReferenceGradients:
-    """A reference that speaks of trees as `optax.multi_transform` hands them to the rule of the trained parameters."""
+    """Restricts reference gradients to the trained parameters, in trees as `optax.multi_transform` passes them on."""
     trained = jax.tree.map(lambda label: label == "trained", labels)
-    cut = lambda tree: jax.tree.map(lambda kept, leaf: leaf if kept else optax.MaskedNode(), trained, tree)
+    cut = lambda tree: jax.tree.map(lambda is_trained, leaf: leaf if is_trained else optax.MaskedNode(), trained, tree)
     whole = lambda tree: jax.tree.map(
-        lambda kept, leaf, like: leaf if kept else jnp.zeros_like(like), trained, tree, updates
+        lambda is_trained, leaf, like: leaf if is_trained else jnp.zeros_like(like), trained, tree, updates
     )
     return ReferenceGradients(
         gradient=lambda name: cut(reference.gradient(name)),
@@ -276,7 +297,7 @@ def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> R
 
 
 def is_named(path: str, names: Collection[str]) -> bool:
-    """Whether a path contains one of `names`.
+    """Returns whether the path of a parameter contains one of `names`.
 
     Example:
       >>> is_named("stack/layers_3/feed_forward/memory/keys", ["feed_forward/memory/"])
@@ -286,13 +307,17 @@ def is_named(path: str, names: Collection[str]) -> bool:
 
 
 def make_matrix_mask(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
-    """A decay mask: True for matrices, False for vectors and scalars.
+    """Makes a mask for weight decay that is True for matrices and False for vectors and scalars.
 
     Args:
-      scanned: names of the groups whose leaves have layers at axis 0 (`layers_2`): that axis does not count.
+      scanned: Names of the parameter groups whose leaves have layers at axis 0, such as `layers_2`. This axis does not
+        count as a dimension.
+
+    Returns:
+      Function from the parameters to a tree with one bool per leaf.
 
     Example:
-      >>> matrices(["layers_0"])({"layers_0": {"bias": jnp.zeros((4, 8))}, "embedding": jnp.zeros((16, 8))})
+      >>> make_matrix_mask(["layers_0"])({"layers_0": {"bias": jnp.zeros((4, 8))}, "embedding": jnp.zeros((16, 8))})
       {'embedding': True, 'layers_0': {'bias': False}}
     """
     is_matrix = lambda path, leaf: leaf.ndim - any(getattr(key, "key", None) in scanned for key in path) >= 2

@@ -1,8 +1,8 @@
-"""Several processes as one run: connecting them, agreeing, and noticing when one is missing.
+"""Runs one training on several processes: connects them, exchanges values, and detects lost processes.
 
-On a pod every host runs the same command. JAX connects the hosts; what a run needs besides is here: waits that end and
-name who did not come, mistakes that end all processes and not only one, and signals that all of them obey after the
-same step. With one process everything here is free and changes nothing.
+On a pod every host runs the same command, and JAX connects the hosts. This module adds barriers with a timeout that
+name the missing processes, errors that end all processes together, and signals that all processes obey after the same
+step. With a single process these functions return at once.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 TIMEOUT = 300.0
-"""seconds"""
+"""Default time to wait for other processes, in seconds."""
 
 
-class ProcessTimeout(RuntimeError):  # noqa: N818 (who, not what)
-    """A process did not come in time."""
+class ProcessTimeout(RuntimeError):  # noqa: N818 (as `TimeoutError`)
+    """Another process of the run did not reach a barrier in time."""
 
 
-class RemoteError(ValueError):  # noqa: N818 (where, not what)
-    """Another process has made a mistake, so that this one cannot go on."""
+class RemoteError(ValueError):
+    """Another process of the run raised an error, so that this process cannot continue."""
 
 
 def connect(
     coordinator: str = "", num_processes: int | None = None, process_id: int | None = None, *, timeout: float = TIMEOUT
 ) -> None:
-    """Makes this process part of a run of several; before anything has asked JAX for its devices.
+    """Connects this process with the other processes of the run.
+
+    It must be called before anything has asked JAX for its devices.
 
     Args:
-      coordinator: `host:port` of process 0; 'auto' = what TPU pods, Slurm, Open MPI or Kubernetes tell, one process
-        where nothing tells; '' = one process.
-      num_processes: of the run; with a coordinator.
-      process_id: of this process, from 0; with a coordinator.
-      timeout: seconds to wait for the others, here and when the run ends. When they do not come, the process ends
-        with one line and code 1: nothing in Python can interrupt the wait.
+      coordinator: Address of process 0, `host:port`. 'auto' reads it from a TPU pod, Slurm, Open MPI or Kubernetes and
+        means a single process if none of them is found. '' for a single process.
+      num_processes: Number of processes of the run. Required with an address, otherwise None.
+      process_id: Number of this process, from 0. Required with an address, otherwise None.
+      timeout: Seconds to wait for the other processes, here and at the end of the run. If they are not connected by
+        then, this process prints one line and exits with code 1.
 
     Raises:
-      ValueError: arguments that do not fit each other.
+      ValueError: `coordinator`, `num_processes` and `process_id` do not fit each other.
     """
     explicit = coordinator not in ("", "auto")
     if explicit != (num_processes is not None) or explicit != (process_id is not None):
@@ -67,7 +69,8 @@ def connect(
     seconds = max(int(timeout), 1)
     whom = "the other processes" if not process_id else f"process 0 at {coordinator}, or another one,"
     line = f"processes: {whom} did not come within {seconds} s; start all of them with the same coordinator"
-    # JAX would end the process too, later and with a stack trace: it takes long for time-outs of its own.
+    # Nothing in Python can interrupt the wait, hence the exit. JAX would end the process too, but later and with a
+    # stack trace: it takes long for its own timeouts.
     alarm = threading.Timer(seconds, _end, (line,))
     alarm.start()
     try:
@@ -76,7 +79,7 @@ def connect(
             num_processes,
             process_id,
             initialization_timeout=2 * seconds,
-            heartbeat_timeout_seconds=2 * seconds,  # `ProcessMonitor` speaks first, and in one line
+            heartbeat_timeout_seconds=2 * seconds,  # `ProcessMonitor` reports first, and in one line
             shutdown_timeout_seconds=seconds,
         )
     except ValueError:
@@ -87,24 +90,24 @@ def connect(
 
 
 def num_processes() -> int:
-    """Processes of the run."""
+    """Returns the number of processes of the run."""
     return jax.process_count()
 
 
 def is_first() -> bool:
-    """Whether this process speaks and writes for all of them."""
+    """Returns whether this is process 0, the only one that prints and writes shared files."""
     return jax.process_index() == 0
 
 
 def barrier(name: str, timeout: float = TIMEOUT) -> None:
-    """Returns when all processes have come.
+    """Waits until all processes have reached this barrier.
 
     Args:
-      name: of the place; every process comes to the same places in the same order.
-      timeout: seconds.
+      name: Name of the barrier. Every process must reach the same barriers in the same order.
+      timeout: Seconds to wait.
 
     Raises:
-      Missing: the line names who did not come.
+      ProcessTimeout: A process did not come in time. The message names the missing processes.
     """
     if num_processes() == 1:
         return
@@ -113,25 +116,27 @@ def barrier(name: str, timeout: float = TIMEOUT) -> None:
     try:
         ocp.multihost.get_barrier_sync_fn()(key=f"memjax/{name}", timeout_ms=int(timeout * 1000))
     except jax.errors.JaxRuntimeError as error:
-        raise ProcessTimeout(f"{name}: {_missing(str(error))} did not come within {timeout:g} s") from error
+        raise ProcessTimeout(
+            f"{name}: {_name_missing_processes(str(error))} did not come within {timeout:g} s"
+        ) from error
 
 
-def _missing(error: str) -> str:
-    """Who is named in an error of JAX's coordination service."""
-    found = re.search(r"(?:timed out task names|unhealthy[^\n]*):\s*\n([\d\s,/:a-z_]+)", error)
-    names = sorted({int(number) for number in re.findall(r"(?:task:)?(\d+)", found[1])}) if found else []
-    own = jax.process_index()
-    if not names and "UNAVAILABLE" in error and own != 0:
+def _name_missing_processes(error: str) -> str:
+    """Describes the missing processes by the numbers in an error message of JAX's coordination service."""
+    match = re.search(r"(?:timed out task names|unhealthy[^\n]*):\s*\n([\d\s,/:a-z_]+)", error)
+    names = sorted({int(number) for number in re.findall(r"(?:task:)?(\d+)", match[1])}) if match else []
+    this_process = jax.process_index()
+    if not names and "UNAVAILABLE" in error and this_process != 0:
         return "process 0 (the coordinator)"
     if not names and num_processes() == 2:  # the coordinator itself is not always told who was lost
-        names = [1 - own]
+        names = [1 - this_process]
     if not names:
         return "another process"
     return f"process{'es' if len(names) > 1 else ''} {', '.join(map(str, names))} of {num_processes()}"
 
 
 def gather_json(value: Any) -> list[Any]:
-    """The JSON values of all processes, in their order."""
+    """Exchanges a JSON value between all processes and returns the values in the order of the processes."""
     if num_processes() == 1:
         return [value]
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -144,16 +149,17 @@ def gather_json(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def run_together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """All processes leave its body, or all raise: one that goes on alone would wait for the others for ever.
+    """Runs the body of a `with` statement on all processes: either all finish it, or all raise an error.
 
     Args:
-      name: of the place, see `barrier`.
-      timeout: seconds to wait for the slowest process after this one is through.
+      name: Name of the barrier at the end of the body. See `barrier`.
+      timeout: Seconds to wait for the slowest process after this one has finished the body.
 
     Raises:
-      Elsewhere: the body raised in another process; the line is that one's.
-      Missing: a process did not come.
+      RemoteError: The body raised an error in another process. The message is that of the other process.
+      ProcessTimeout: A process did not finish the body in time.
     """
+    # A process that went on alone would wait for the others for ever.
     if num_processes() == 1:
         yield
         return
@@ -172,12 +178,12 @@ def run_together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
 
 
 def broadcast_from_first(value: Any) -> Any:
-    """The JSON value of process 0, on every process."""
+    """Returns the JSON value of process 0 on every process."""
     return gather_json(value)[0]
 
 
 def check_equal(what: str, value: Any) -> None:
-    """Raises `ValueError` unless a JSON value is that of process 0 on every process."""
+    """Raises `ValueError` unless all processes have the same JSON value. `what` names the value in the message."""
     values = gather_json(value)
     different = [process for process, other in enumerate(values) if other != values[0]]
     if different:
@@ -187,18 +193,20 @@ def check_equal(what: str, value: Any) -> None:
 
 
 class ProcessMonitor:
-    """Ends this process when another one of the run is gone.
+    """Context manager that ends this process when another process of the run is lost.
 
-    A collective waits for a lost process for ever, and nothing in Python can interrupt it. So a thread meets the
-    threads of the other processes now and then; when one does not come, it says who and exits with code 1. What is
-    lost are the steps since the last checkpoint. It does not notice a process that lives and makes no progress.
+    A thread meets the threads of the other processes at a barrier from time to time. If a process does not come, the
+    thread prints which one and exits with code 1. The steps since the last checkpoint are lost. A process that is alive
+    but makes no progress is not detected.
     """
 
+    # A thread, because a collective waits for a lost process for ever, and nothing in Python can interrupt it.
+
     def __init__(self, timeout: float = TIMEOUT):
-        """Watches from `with` on; one at a time.
+        """Prepares a monitor. Only one may be active at a time.
 
         Args:
-          timeout: seconds within which every process must come.
+          timeout: Seconds within which every process must reach the barrier.
         """
         self._timeout = timeout
         self._done = threading.Event()
@@ -209,11 +217,12 @@ class ProcessMonitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # Whoever leaves first must not look lost to those who are not through.
+        if kind is None:  # The first process to leave must not look lost to those that are still running.
             barrier("the end of the run", self._timeout)
         self._done.set()
 
     def _run(self) -> None:
+        """Meets the other processes four times per timeout until the monitor is closed."""
         while not self._done.wait(self._timeout / 4):
             try:
                 barrier("still here", self._timeout)
@@ -224,19 +233,25 @@ class ProcessMonitor:
 
 
 def _end(line: str) -> None:
+    """Prints a line to standard error and exits with code 1."""
     print(f"memjax: {line}", file=sys.stderr, flush=True)
     exit_immediately(1)
 
 
 def exit_immediately(code: int) -> None:
-    """Ends a process of several at once: an ordinary end waits for the others, who wait for this one."""
+    """Ends this process without waiting for the other processes of the run."""
+    # An ordinary exit waits for the other processes, which wait for this one.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def explain_failure(error: BaseException) -> str | None:
-    """The line about a computation that failed while other processes go on, or are gone; None for any other error."""
+    """Describes a failed JAX computation in one line if another process is lost or still running.
+
+    Returns None for other errors, for a single process, and if all processes come within a minute, as they do when the
+    computation failed on all of them.
+    """
     if num_processes() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         return None
     try:
@@ -248,24 +263,28 @@ def explain_failure(error: BaseException) -> str | None:
 
 
 class SharedRequest:
-    """A request that any process may get and all obey at the same moment.
+    """A request, such as a signal, that any process may receive and that all processes obey at the same step.
 
-    Every process calls it equally often. A call starts a sum over all processes and returns what came out of the sum
-    that was started two calls before, so that nobody waits for it.
+    Every process must call it equally often. A call starts a maximum over all processes and returns the result of the
+    maximum that was started two calls before, so that no process waits for it.
 
     Attributes:
-      value: what all have agreed on so far, 0 for nothing.
+      value: Request that all processes have agreed on so far. 0 for no request.
 
     Example:
-      >>> Agreed(lambda: 15)()
+      >>> SharedRequest(lambda: 15)()
       15
     """
 
     DELAY = 2
-    """calls"""
+    """Number of calls between the start of a maximum and the use of its result."""
 
     def __init__(self, request: Callable[[], int]):
-        """`request()` is this process's request, 0 for none."""
+        """Prepares a shared request.
+
+        Args:
+          request: Function that returns the request of this process, a positive int32. 0 for no request.
+        """
         self._request, self._alone = request, num_processes() == 1
         self._started: list[jax.Array] = []
         self.value = 0
@@ -275,12 +294,12 @@ class SharedRequest:
             self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def __call__(self) -> int:
-        """The request that all agree on, 0 for none."""
+        """Returns the request that all processes have agreed on, 0 for no request."""
         if self._alone:
             self.value = self._request()
             return self.value
-        own = np.full(1, self._request(), np.int32)
-        flags = jax.make_array_from_callback((len(jax.devices()),), self._split, lambda index: own)
+        request = np.full(1, self._request(), np.int32)
+        flags = jax.make_array_from_callback((len(jax.devices()),), self._split, lambda index: request)
         self._started.append(self._max(flags))
         if len(self._started) > self.DELAY:
             self.value = max(self.value, int(self._started.pop(0)))

@@ -44,7 +44,7 @@ class TrainState:
       step: Number of steps that were applied, int32 scalar. Steps with a non-finite value are skipped and not counted.
       params: Linen collection `params`, float32.
       tables: Value tables with row-sparse updates, and their Adam moments. They never have a dense gradient.
-      opt_state: State of the optax optimizer, float32.
+      opt_state: State of the optax optimiser, float32.
       batch_stats: Running statistics. Only training steps write them.
       constants: Arrays that no training step writes, such as random features. A learner may write them, for example to
         mark the classes that it has seen.
@@ -97,12 +97,12 @@ def init_train_state(
 
     Args:
       objective: Objective that the train step minimizes. It decides the names of the totals.
-      optimizer: Optimizer of the dense parameters.
+      optimizer: Optimiser of the dense parameters.
       variables: Variables of the model, from `init_variables` or loaded.
       memory: Memory of the rows, from `model.init_state(rows)`.
       batch: Example batch or its shapes, `[segments, batch, length]`. It decides the names of the totals.
       key: Random key of dropout and sampling.
-      table_optimizer: Optimizer of the collection `tables`. Required if the model has value tables.
+      table_optimizer: Optimiser of the collection `tables`. Required if the model has value tables.
       method: State of the learning method, any tree of arrays. None for no state.
 
     Raises:
@@ -153,10 +153,10 @@ def finish_window(state: TrainState, optimizer: optax.GradientTransformation) ->
 
     Args:
       state: Train state after the last step of a stage.
-      optimizer: Optimizer of the dense parameters, from `optimizers.make_optimizer` with `apply_every` above 1.
+      optimizer: Optimiser of the dense parameters, from `optimizers.make_optimizer` with `apply_every` above 1.
 
     Returns:
-      The train state with an empty window. Parameters and optimizer state keep their values if any of the new ones is
+      The train state with an empty window. Parameters and optimiser state keep their values if any of the new ones is
       not finite.
     """
     nothing = jax.tree.map(jnp.zeros_like, state.params)
@@ -193,8 +193,8 @@ def make_train_step(
 
     Args:
       objective: Objective to minimize.
-      optimizer: Optimizer of the dense parameters. Value tables are not part of its weight decay and gradient norm.
-      table_optimizer: Optimizer of the collection `tables`. Required if the model has value tables.
+      optimizer: Optimiser of the dense parameters. Value tables are not part of its weight decay and gradient norm.
+      table_optimizer: Optimiser of the collection `tables`. Required if the model has value tables.
       after_update: Function that computes the next `TrainState.method`. None leaves it unchanged. See
         `apply_gradients`.
       jit: Whether to jit the step. False returns the plain function.
@@ -346,8 +346,8 @@ def apply_gradients(
     Args:
       state: Train state that `compute_gradients` returned.
       gradients: Gradients that `compute_gradients` returned. `Gradients.params` may have been replaced.
-      optimizer: Optimizer of the dense parameters, from `optimizers.make_optimizer`.
-      table_optimizer: Optimizer of the collection `tables`. None for a model without value tables.
+      optimizer: Optimiser of the dense parameters, from `optimizers.make_optimizer`.
+      table_optimizer: Optimiser of the collection `tables`. None for a model without value tables.
       reference: Gradients of other examples, for gradient transformations that compare with them. None if there is no
         such transformation.
       after_update: Function that computes the next `TrainState.method`. None leaves it unchanged.
@@ -367,7 +367,7 @@ def apply_gradients(
     ok = jnp.isfinite(gradients.objective) & jnp.isfinite(norm)
     for leaf in jax.tree.leaves(gradients.sinks):
         ok &= jnp.all(jnp.isfinite(leaf))
-    # An optimizer can turn a finite gradient into a non-finite update: by non-finite moments, 0 / 0 or a rate of 1e30.
+    # An optimiser can turn a finite gradient into a non-finite update: by non-finite moments, 0 / 0 or a rate of 1e30.
     ok &= _stays_finite(
         (params, opt_state, gradients.batch_stats, method),
         (state.params, state.opt_state, state.batch_stats, state.method),
@@ -522,7 +522,7 @@ def _gradients_by_row_groups(group: _Group, trained: Any, memories: Any, batches
 
 
 def _named_losses(objective: Objective, aux: Aux) -> dict[str, Sum]:
-    """Returns the weighted losses of a segment under the names of their totals."""
+    """Returns the auxiliary losses, without coefficients, under the names of their totals."""
     return {f"losses/{name}": value for name, value in objective.losses(aux).items()}
 
 
