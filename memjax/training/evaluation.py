@@ -35,10 +35,10 @@ class PerRowAdaptation(NamedTuple):
     row that has tokens, and 0 for empty rows.
 
     Attributes:
-      retrieve_support: Function `retrieve_support(variables, rows) -> support`, which finds the examples that each row
-        is adapted to.
-      score_adapted: Function `score_adapted(variables, rows, support, predict)`, which adapts the parameters to each row
-        and returns the results of `predict(params, row)`, stacked over the rows.
+      retrieve_support: Function `retrieve_support(variables, rows) -> support`, which finds the examples that each
+        row is adapted to.
+      score_adapted: Function `score_adapted(variables, rows, support, predict)`, which adapts the parameters to each
+        row and returns the results of `predict(params, row)`, stacked over the rows.
       runs_outside_jit: Whether `retrieve_support` must be called outside of compiled programs.
       examples: Function `examples(support)`, which returns the ids of the support examples, int `[rows, number]`, -1
         for none.

@@ -1,4 +1,4 @@
-"""The parts of a run, built from a configuration."""
+"""Builds the model, data and evaluations of a run from its configuration."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ __all__ = ["Experiment", "make_experiment"]
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A configuration with the objects it describes.
+    """A configuration with the model, the data and the evaluations that it describes.
 
     Attributes:
-      config: the configuration.
-      model: a Linen language model, or a text encoder with the head of its task.
-      documents: split -> what is read of it.
-      begin_token: id read before the first token of a document.
-      tokenizer: of the documents, or None where they have none.
-      num_words: split -> words of its text, where perplexity is one of words (`memjax.data.opening.Datasets`).
-      adapt_rows: evaluations score every row with parameters of its own (`memjax.training.evaluation.make_score`).
-      run_data: The record of the run's data, to which every split that is opened is compared.
+      config: Configuration of the run.
+      model: Linen language model, or a text encoder with the head of its task.
+      documents: Function from the name of a split to its documents or examples.
+      begin_token: Token id that is read before the first token of a document.
+      tokenizer: Tokenizer of the documents. None if they have none.
+      num_words: Function from the name of a split to the number of words of its text. None if perplexity is not
+        measured per word. See `memjax.data.opening.Datasets`.
+      adapt_rows: Test-time adaptation of the parameters to each row in evaluations. None evaluates all rows with the
+        same parameters.
+      run_data: Record of the run's data. Every split that is opened is compared with it.
     """
 
     config: Config
@@ -63,12 +65,12 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the tokenizer: its ids, and the parameters that were trained with them, mean nothing under another one."""
+        """Fingerprint of the tokenizer. Parameters that were trained with one tokenizer do not fit another one."""
         return fingerprint_of(self.tokenizer)
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """The task that the run learns."""
         return task_of(self.config)
 
     def stream(
@@ -79,116 +81,126 @@ class Experiment:
         split: Split | None = None,
         **arguments: Any,
     ) -> RowStream:
-        """The training batches from a position on; of the rows `(start, stop)` only, where given.
+        """Opens the stream of training batches.
 
         Args:
-          position: of an earlier one.
-          host_rows: of this host.
-          split: instead of the training split.
-          **arguments: `epochs` and `shuffle`, as in `memjax.data.rows.RowStream`.
+          position: Position to start at, from `RowStream.position` of an earlier stream. None for the beginning.
+          host_rows: Rows of this host, `(start, stop)`. None for all rows.
+          split: Split to read. None for the training split.
+          **arguments: `epochs` and `shuffle`, passed to `memjax.data.rows.RowStream`.
         """
-        named = {"segments_per_update": self.config.training.segments_per_update, "seed": self.config.data.seed}
-        given: Split = self.documents("train") if split is None else split
+        options = {"segments_per_update": self.config.training.segments_per_update, "seed": self.config.data.seed}
+        split_to_read: Split = self.documents("train") if split is None else split
         return self._reading(self.config.data).stream(
-            given, host_rows=host_rows, position=position, **named, **arguments
+            split_to_read, host_rows=host_rows, position=position, **options, **arguments
         )
 
     def example(self, split: Split | None = None) -> Batch:
-        """A batch of the training stream, or of such a stream of another split: its shapes are those of all."""
-        read = self.stream() if split is None else self.stream(split=split, epochs=1)
-        return jax.tree.map(jnp.asarray, next(read))
+        """Returns the first batch of the training split, or of another split. All batches of a stream have its shapes."""
+        stream = self.stream() if split is None else self.stream(split=split, epochs=1)
+        return jax.tree.map(jnp.asarray, next(stream))
 
     def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
-        """How an evaluation reads its split."""
-        one = evaluation or self.config.evaluation
-        return self._reading(one, one.protocol, stride=one.stride, score_first=one.score_first)
+        """Makes the reading plan of an evaluation. None takes `config.evaluation`."""
+        settings = evaluation or self.config.evaluation
+        return self._reading(settings, settings.protocol, stride=settings.stride, score_first=settings.score_first)
 
     def _reading(self, part: configs.Data | configs.Evaluation, protocol: str = "", **fields: Any) -> Reading:
-        """Rows of a part of the configuration; what it leaves open is as in training."""
+        """Makes the reading plan of the data or of an evaluation. Its defaults are the settings of training."""
         length, protocol = part.segment_length or self.config.data.segment_length, protocol or self.task.protocol
-        named = {"segment_length": length, "protocol": protocol, "begin_token": self.begin_token}
-        return Reading(rows=part.rows, **named, **fields)
+        options = {"segment_length": length, "protocol": protocol, "begin_token": self.begin_token}
+        return Reading(rows=part.rows, **options, **fields)
 
     def notes(self) -> list[str]:
-        """Lines about its data that are allowed but rarely meant."""
+        """Returns lines about the data of the run that point out something allowed but unusual."""
         folder, output = self.config.data.neighbors, self.config.model.output
         line = unlike_neighbors(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
         stream = self.config.lifelong
         tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
-        left_out = tasks or {"": self.config.data.source}
+        sources = tasks or {"": self.config.data.source}
         with hold_sources(self.run_data.held):
-            lines = [f"{name}{note}" for name, source in left_out.items() for note in source_notes(source)]
-        # Stages say it of every task whose answers are written (`memjax.lifelong.contract`).
-        said = stream is not None and stream.epochs and self.task.writes_answers
-        return ([line] if line else []) + lines + ([] if said else self.task.notes(self.documents("train")))
+            lines = [f"{name}{note}" for name, source in sources.items() for note in source_notes(source)]
+        # For tasks whose answers are written, stages report the notes of each task (`memjax.lifelong.contract`).
+        reported_by_stages = stream is not None and stream.epochs and self.task.writes_answers
+        return (
+            ([line] if line else []) + lines + ([] if reported_by_stages else self.task.notes(self.documents("train")))
+        )
 
     def reopened(self, split: str, **fields: Any) -> Documents:
-        """A split of the same data with other settings of it, in the same tokens."""
+        """Opens a split again with other settings of the data, `fields`, but with the same tokenizer."""
         config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, **fields))
-        read = task_of(config).data(tokenizer=self.tokenizer).documents
-        return self.run_data.open(config, "", split, read, same_settings=False)
+        open_documents = task_of(config).data(tokenizer=self.tokenizer).documents
+        return self.run_data.open(config, "", split, open_documents, same_settings=False)
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
-        """The targets of the evaluation's split that are scored apart."""
+        """Returns functions that select the targets an evaluation scores separately, by the name of the subset."""
         return self.task.subsets(self.documents(evaluation.split), evaluation)
 
     def with_growth(self, lineage: Sequence[Mapping[str, Any]]) -> Experiment:
-        """The same with the model that it has become (see `memjax.training.runs.config_after_growth`)."""
+        """Returns this experiment for the model that results from applying `lineage`, its growth history.
+
+        See `memjax.training.runs.config_after_growth`.
+        """
         if not lineage:
             return self
         config = config_after_growth(self.config, lineage)
         return dataclasses.replace(self, config=config, model=task_of(config).model(self.model.vocabulary.vocab_size))
 
     def of_task(self, name: str, prompt: str = "") -> Experiment:
-        """The same with the documents of one of several tasks.
+        """Returns this experiment with the documents of one task of the stream.
 
         Args:
-          name: of the task.
-          prompt: as in `Evaluation`.
+          name: Name of the task.
+          prompt: Name of the task whose prompt the documents are read with, or 'none' for no prompt. '' for the prompt
+            of the task itself.
 
         Raises:
-          ValueError: there is no such task, or its documents have another vocabulary.
+          ValueError: There is no such task, or its documents have another vocabulary.
         """
         settings = self.config.lifelong
-        names = [one.name for one in (settings.tasks if settings else ())]
+        names = [task.name for task in (settings.tasks if settings else ())]
         if settings is None or name not in names:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {names}")
-        places = {one.name: place for place, one in enumerate(settings.in_order)}
+        places = {task.name: place for place, task in enumerate(settings.in_order)}
         config = with_task_source(self.config, settings.source_of(name))
         places |= {"none": -1}
         if prompt and prompt not in places:
             raise ValueError(f"evaluation.prompt: given {prompt!r}, allowed: '' or one of {[*places]}")
         config = dataclasses.replace(config, task=config.task.of_task(places[prompt or name]))
-        theirs, ours = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
-        if theirs.vocab_size != ours:
+        datasets, vocab_size = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
+        if datasets.vocab_size != vocab_size:
             raise ValueError(
-                f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
+                f"lifelong.tasks: {name} has {datasets.vocab_size} ids, allowed: {vocab_size}, those of data.source"
             )
-        of_own = {"same_settings": prompt in ("", name)}
-        documents = functools.cache(lambda split: self.run_data.open(config, name, split, theirs.documents, **of_own))
-        model = self.model.of_task([one.name for one in settings.in_order].index(name))
-        named = {"documents": documents, "num_words": theirs.num_words}
-        return dataclasses.replace(self, config=config, model=model, **named)
+        options = {"same_settings": prompt in ("", name)}
+        documents = functools.cache(
+            lambda split: self.run_data.open(config, name, split, datasets.documents, **options)
+        )
+        model = self.model.of_task([task.name for task in settings.in_order].index(name))
+        return dataclasses.replace(self, config=config, model=model, documents=documents, num_words=datasets.num_words)
 
     def told(self, evaluation: configs.Evaluation) -> configs.Evaluation:
-        """An evaluation with its task, where the model asks for one.
+        """Returns an evaluation with its task filled in if the model needs the task.
 
         Raises:
-          ValueError: it names none, and reads the data of none.
+          ValueError: The evaluation names no task, and its data does not belong to exactly one.
         """
         if not self.model.asks_task or evaluation.task:
             return evaluation
         return dataclasses.replace(evaluation, task=task_of_evaluation(self.config, evaluation))
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
-        """'' and every named evaluation; those of one model and shape share one compiled score."""
-        found: dict[str, Evaluator] = {}
+        """Makes the evaluators of the configuration by name. '' is that of `config.evaluation`.
+
+        Evaluators of the same model and shape share one compiled score.
+        """
+        evaluators: dict[str, Evaluator] = {}
         for evaluation in (self.config.evaluation, *self.config.evaluations):
-            made = self.evaluator(evaluation, layout=layout)
-            for other in found.values():
-                made.share(other)
-            found[evaluation.name] = made
-        return found
+            evaluator = self.evaluator(evaluation, layout=layout)
+            for other in evaluators.values():
+                evaluator.share(other)
+            evaluators[evaluation.name] = evaluator
+        return evaluators
 
     def evaluator(
         self,
@@ -198,22 +210,23 @@ class Experiment:
         documents: Documents | None = None,
         **shown: Any,
     ) -> Evaluator:
-        """The evaluation that the configuration describes, or another one.
+        """Makes the evaluator of an evaluation.
 
-        It takes the variables of `model` here, also where the model with the memory size of the evaluation has its
-        layers in other groups.
+        It takes the variables of `self.model` and converts them if the memory size of the evaluation groups the layers
+        of its model differently.
 
         Args:
-          evaluation: another one.
-          model: another one, with variables of its own.
-          documents: instead of those of the split, such as the same with annotations.
+          evaluation: Evaluation to make the evaluator of. None for `config.evaluation`.
+          model: Model to evaluate. The evaluator then takes the variables of this model. None for `self.model` with the
+            memory size and the cache of the evaluation.
+          documents: Documents to score, such as those of the split with annotations. None for those of the split.
           **shown: `layout`, `parts` and `features` of `Evaluator`.
         """
         evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
             other = self.of_task(evaluation.task, evaluation.prompt)
-            own = dataclasses.replace(evaluation, task="", prompt="")
-            return other.evaluator(own, model=model, documents=documents, **shown)
+            without_task = dataclasses.replace(evaluation, task="", prompt="")
+            return other.evaluator(without_task, model=model, documents=documents, **shown)
         fit = lambda variables: variables
         if model is None:
             model = make_evaluation_model(self, evaluation)
@@ -224,11 +237,11 @@ class Experiment:
         change = make_memory_intervention(
             evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows
         )
-        split, counted = documents or self.documents(evaluation.split), self.num_words
+        split, num_words = documents or self.documents(evaluation.split), self.num_words
         answer = None
         if self.task.writes_answers and evaluation.answers:
-            how = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
-            answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation, **how)
+            options = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
+            answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation, **options)
         return Evaluator(
             model,
             split,
@@ -239,8 +252,8 @@ class Experiment:
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
             fit=fit,
-            num_words=functools.partial(counted, evaluation.split) if counted and documents is None else None,
-            # Where answers are written, those are what is adapted; the nats are the model's own.
+            num_words=functools.partial(num_words, evaluation.split) if num_words and documents is None else None,
+            # A task whose answers are written adapts the model for the answers only, and not for the nats.
             adapt_rows=None if self.task.writes_answers else self.adapt_rows,
             answer=answer,
             **shown,
@@ -248,36 +261,38 @@ class Experiment:
 
     @property
     def datasets(self) -> Datasets:
-        """What is read, with its tokenizer."""
+        """The data of the run with its tokenizer, as a task takes it."""
         return Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
 
-    def predict(self, variables: Mapping[str, Any], asked: Sequence[Asked], **how: Any) -> list[dict[str, Any]]:
-        """What the model answers to a user, see `memjax.tasks.contract.Task.predict`; adapted as it is for evaluations.
+    def predict(self, variables: Mapping[str, Any], asked: Sequence[Asked], **options: Any) -> list[dict[str, Any]]:
+        """Answers questions of a user with the model, adapted to each question as in evaluations.
+
+        See `memjax.tasks.contract.Task.predict`.
 
         Args:
-          variables: of `model`.
-          asked: one or more.
-          **how: what the task takes.
+          variables: Variables of `model`.
+          asked: One or more questions.
+          **options: Options of the task's `predict`.
         """
         if self.config.data.source.names_relations:
             self.run_data.check_files(self.config)
         if self.adapt_rows is not None and self.task.writes_answers:
-            how["adapt_rows"] = self.adapt_rows
+            options["adapt_rows"] = self.adapt_rows
         elif self.adapt_rows is not None:
-            how["read"] = make_read(self.model, self.adapt_rows)
-        return self.task.predict(self.model, variables, asked, self.datasets, **how)
+            options["read"] = make_read(self.model, self.adapt_rows)
+        return self.task.predict(self.model, variables, asked, self.datasets, **options)
 
     def evaluate(
         self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None, **asked: Any
     ) -> EvaluationResult:
-        """Scores a split, then measures what the model answers to it by generating, as far as the task does.
+        """Scores a split, and measures generated answers to it if the task does.
 
-        Where the evaluation changes the memory between segments, nothing is generated.
+        No answers are generated if the evaluation changes the memory between segments.
 
         Args:
-          variables: of `model`.
-          evaluation: another one than the configuration describes.
-          **asked: `observe` and `stop` of `Evaluator`.
+          variables: Variables of `model`.
+          evaluation: Evaluation to run. None for `config.evaluation`.
+          **asked: `observe` and `stop` of a call of `Evaluator`.
         """
         evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
@@ -303,13 +318,14 @@ def make_experiment(
     """Builds the documents, tokenizer and model of a configuration.
 
     Args:
-      config: the configuration.
-      tokenizer: instead of the one that it describes, such as that of a run; documents are then read when asked for.
-      progress: told what is prepared.
-      run_data: The record of the data of a run that is opened, or trained.
+      config: Configuration of the run.
+      tokenizer: Tokenizer to use, such as that of a finished run. Documents are then read only when they are needed.
+        None makes the tokenizer that the configuration describes.
+      progress: Function that is called with the progress of the preparation of the data.
+      run_data: Record of the run's data, for a run that is opened or trained. None for no record.
 
     Raises:
-      ValueError: the configuration is not valid or cannot fit into memory, or its data cannot be read.
+      ValueError: The configuration is not valid or cannot fit into memory, or its data cannot be read.
     """
     validate(config)
     check_sizes(config, available_bytes())
@@ -327,39 +343,41 @@ def make_experiment(
         plain = data.documents(split)
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
-    opened = functools.cache(lambda split: run_data.open(located, "", split, documents))
+    open_split = functools.cache(lambda split: run_data.open(located, "", split, documents))
     words = data.num_words
-    return Experiment(config, model, opened, data.begin_token, data.tokenizer, words, run_data=run_data)
+    return Experiment(config, model, open_split, data.begin_token, data.tokenizer, words, run_data=run_data)
 
 
 def with_task_source(config: Config, source: Any) -> Config:
-    """The configuration with a source of its tasks, which lies in their folder."""
+    """Returns the configuration with `source` as its data source, located in the folder of the tasks of a stream."""
     located = config.lifelong.located(source) if config.lifelong else source
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=located))
 
 
 def task_of_evaluation(config: Config, evaluation: configs.Evaluation) -> str:
-    """The task whose documents an evaluation reads: that it names, or that of data.source.
+    """Returns the name of the task whose documents an evaluation reads.
+
+    It is the task that the evaluation names, otherwise the task whose source is `data.source`.
 
     Raises:
-      ValueError: it names none, and data.source is that of none or of several.
+      ValueError: The evaluation names no task, and `data.source` is the source of no task or of several.
     """
     stream = config.lifelong
     assert stream is not None
-    names, read = [task.name for task in stream.in_order], stream.located(config.data.source)
-    own = (
+    names, source = [task.name for task in stream.in_order], stream.located(config.data.source)
+    matching = (
         [evaluation.task]
         if evaluation.task
-        else [one for one in names if stream.located(stream.source_of(one)) == read]
+        else [name for name in names if stream.located(stream.source_of(name)) == source]
     )
-    if len(own) != 1:
-        kind, where = type(stream.method).__name__, f"data.source is that of {len(own)} tasks"
+    if len(matching) != 1:
+        kind, where = type(stream.method).__name__, f"data.source is that of {len(matching)} tasks"
         raise ValueError(f"evaluation.task: given '', allowed: one of {names}; {kind} must know the task, and {where}")
-    return own[0]
+    return matching[0]
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Model:
-    """The model with the memory size and the cache of an evaluation; see `evaluation_model`."""
+    """Makes the model of an experiment with the memory size and the cache of an evaluation. See `evaluation_model`."""
     if evaluation.memory_length is None and not evaluation.cache.memory_length:
         return experiment.model
     config = dataclasses.replace(experiment.config, evaluation=evaluation)
@@ -367,10 +385,10 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
 
 
 def evaluation_model(config: Config, vocab_size: int) -> Model:
-    """The model that a configuration describes, with the memory size and the cache of its evaluation.
+    """Makes the model that a configuration describes, with the memory size and the cache of its evaluation.
 
     Raises:
-      ValueError: a memory size for a model without memory, or a cache over one that takes none.
+      ValueError: A memory size for a model without memory, or a cache for a model that cannot mix with one.
     """
     length = config.evaluation.memory_length
     config = config.with_memory(length)

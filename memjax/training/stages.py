@@ -1,7 +1,8 @@
-"""What a run is made of: stages, what stands around the updates of a stage, and the learner that makes the updates.
+"""The structure of a run: stages, their phases, and the learner that makes the updates.
 
-Plain training is one stage with one kind of update. A stage has three phases: `before` and `after` run on the host, may
-be slow and may change shapes; between them stand its updates. Where a run stands is `{stage, phase, steps, stream}`.
+Plain training is one stage with one kind of update. A stage has three phases: `before`, its updates, and `after`.
+`before` and `after` run on the host, may be slow and may change the shapes of arrays. The position of a run in its
+stages is saved as `{stage, phase, steps, stream}`.
 """
 
 from __future__ import annotations
@@ -16,29 +17,31 @@ from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, Sum
 
 GrowthHistory = tuple[Mapping[str, Any], ...]
-"""How the model has grown: for each time, field of the configuration -> its value from then on (JSON values), and under
-`GROWTH` what became of what was there."""
+"""Growth steps of a model in order. Each maps fields of the configuration to their values after the step (JSON values).
+The key `GROWTH` says how the arrays from before the step were copied."""
 GROWTH = "growth"
-"""no field of the configuration: what is copied of what (`memjax.lifelong.expansion.Growth`)"""
+"""Key of a growth step that holds how arrays are copied (`memjax.lifelong.expansion.Growth`)."""
 
 PHASES = ("before", "steps", "after")
 STREAM = "stream"
-"""the kind of update that reads and writes the memory of the rows; every other kind has rows of its own"""
+"""Kind of update that reads and writes the memory of the rows. Other kinds have separate rows."""
 
 
 class Stream(Protocol):
-    """Updates to make: an iterator of `(kind, batch)` with a position, from which its stage opens it again."""
+    """An iterator over the updates of a stage, pairs `(kind, batch)`, that can be reopened at a position."""
 
     @property
     def position(self) -> Any:
-        """Where the next update begins, a JSON value."""
+        """Position of the next update, a JSON value that `Stage.open_stream` takes."""
         ...
 
-    def __next__(self) -> tuple[str, Batch | None]: ...
+    def __next__(self) -> tuple[str, Batch | None]:
+        """Returns the kind and the batch of the next update."""
+        ...
 
 
 class SingleKindStream:
-    """A stream of batches as a stream of updates of one kind."""
+    """A stream of updates of a single kind, made from an iterator of batches."""
 
     def __init__(self, stream: Any, kind: str = STREAM):
         self._stream, self._kind = stream, kind
@@ -55,14 +58,17 @@ class SingleKindStream:
 
 
 class HostArrays(NamedTuple):
-    """Arrays of a learner that live on the host, saved in the commit of the train state.
+    """Functions that manage the arrays of a learner in host memory, such as an episodic memory.
+
+    They are saved in the same checkpoint as the train state.
 
     Attributes:
-      arrays: `arrays() -> {name: NumPy array}`.
-      restore: `restore(arrays)`, of what a checkpoint has.
-      before: `before(state, kind) -> state`, with what an update reads of them; outside of the compiled update.
-      after: `after(state, kind, batch) -> state`, when they have taken over what the update has left in it; waits for
-        the update.
+      arrays: Function `arrays() -> {name: NumPy array}`, which returns the arrays to save.
+      restore: Function `restore(arrays)`, which loads the arrays of a checkpoint.
+      before: Function `before(state, kind) -> state`, called before each update. It copies the entries that the update
+        reads from the host into the train state.
+      after: Function `after(state, kind, batch) -> state`, called after each update. It waits for the update and copies
+        its results from the train state to the host.
     """
 
     arrays: Callable[[], Mapping[str, Any]] = dict
@@ -72,13 +78,13 @@ class HostArrays(NamedTuple):
 
 
 class Requirements(NamedTuple):
-    """What a method must be told, beside the batches.
+    """Information that a learning method needs in addition to the batches.
 
     Attributes:
-      boundaries: where a task ends.
-      tasks_in_training: which task a batch is of.
-      tasks_in_evaluation: which task is evaluated.
-      examples: finite labelled examples, which are counted, kept, or read in another order.
+      boundaries: Whether the method needs to know when a task ends.
+      tasks_in_training: Whether the method needs the task of each training batch.
+      tasks_in_evaluation: Whether the method needs the task that is evaluated.
+      examples: Whether the method needs a finite set of labelled examples, which it counts, stores or reorders.
     """
 
     boundaries: bool = False
@@ -88,16 +94,16 @@ class Requirements(NamedTuple):
 
 
 def unadapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
-    """The variables of the state as they are: no adaptation."""
+    """Returns the variables of the train state without any adaptation. `support` and `key` are ignored."""
     return model_variables(state)
 
 
 class PlannedProgram(NamedTuple):
-    """A piece of what a learner does, for a plan, which compiles it by itself.
+    """A program of a learner that a memory plan compiles separately, such as a neighbour search.
 
     Attributes:
-      run: `run(state, rows)`, of rows `[rows, ...]`.
-      writes: it gives a state, which takes the place of the one given.
+      run: Function `run(state, rows)`, where `rows` is a batch `[rows, ...]`.
+      writes: Whether `run` returns a new train state, for which the old one is donated.
     """
 
     run: Callable[[TrainState, Batch], Any]
@@ -105,15 +111,15 @@ class PlannedProgram(NamedTuple):
 
 
 class PlanInfo(NamedTuple):
-    """What a plan must know of a learner beside its updates.
+    """Information about a learner for a memory plan, in addition to its updates.
 
     Attributes:
-      parts: name -> a piece of them.
-      kept: the name in `TrainState.method` of the rows that it keeps; '' = it keeps none.
-      capacity: the setting that says how many.
-      width: the setting that says how many rows are scored side by side on a device, each with parameters of its own;
-        '' = none.
-      copied: `copied(params)`, what of them each of those rows has a copy of.
+      parts: Programs to compile separately, by name.
+      kept: Name in `TrainState.method` of the stored rows. '' if the learner stores none.
+      capacity: Name of the setting with the number of stored rows.
+      width: Name of the setting with the number of rows that a device adapts and scores side by side, each with a copy
+        of parameters. '' without test-time adaptation.
+      copied: Function `copied(params)`, which selects the parameters that are copied for each of these rows.
     """
 
     parts: Mapping[str, PlannedProgram] = {}
@@ -124,23 +130,28 @@ class PlanInfo(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """How a model learns, as an optax transformation is (init, update). It is made anew when the lineage changes.
+    """A model, its optimiser and its learning method as functions `init` and `update`, like an optax transformation.
+
+    A new learner is made when the model grows.
 
     Attributes:
-      model: the Linen model.
-      make_variables: `variables()`, fresh ones; traced, not run, for names and shapes of arrays.
-      init: `init(variables) -> TrainState`, traced.
-      update: `observe(state, batch, kind) -> (state, sums)`, one update, traced once for each kind. The loop adds the
-        sums to the totals of the state, which it sees empty; those of a kind `k` other than `stream` as `k/name`.
-      batch_shapes: kind of update -> an example of its batches.
-      evaluators: name -> how a split is scored; '' is `Config.evaluation`.
-      adapt_variables: `adapt(state, support, key) -> variables` that are evaluated.
-      adapt_rows: every row is scored with parameters of its own, made of these variables; None = all with them.
-      requirements: what the method must be told.
-      host_arrays: arrays on the host.
-      plan_info: for a plan.
-      finish: `finish(state) -> state` after the last update of a stage, which applies a window of
-        `training.apply_every` steps that is not full; None = every update is applied at once.
+      model: Linen model.
+      make_variables: Function `make_variables()`, which initializes the variables of the model. It is also traced to
+        get the names and shapes of arrays.
+      init: Function `init(variables) -> TrainState`. It is traced.
+      update: Function `update(state, batch, kind) -> (state, sums)`, which makes one update. It is traced once per kind.
+        The state that it receives has empty totals. The loop adds the sums to the totals, under `kind/name` for kinds
+        other than `stream`.
+      batch_shapes: Example batch of each kind of update, or its shapes.
+      evaluators: Evaluators of the splits by name. '' is that of `Config.evaluation`.
+      adapt_variables: Function `adapt_variables(state, support, key) -> variables`, which returns the variables to
+        evaluate.
+      adapt_rows: Test-time adaptation of these variables to each row. None evaluates all rows with the same variables.
+      requirements: Information that the method needs in addition to the batches.
+      host_arrays: Functions that manage the arrays of the learner in host memory.
+      plan_info: Information about the learner for a memory plan.
+      finish: Function `finish(state) -> state`, called after the last update of a stage. It applies the gradients of an
+        incomplete window of `training.apply_every` steps. None if every update is applied at once.
     """
 
     model: Any
@@ -157,16 +168,16 @@ class Learner(NamedTuple):
     finish: Callable[[TrainState], TrainState] | None = None
 
     def evaluation_variables(self, state: TrainState, seed: int) -> Mapping[str, Any]:
-        """The variables that a split is scored with, and answered: of every evaluation, in the loop and after it."""
+        """Returns the variables that all evaluations and answers use, during training and after it."""
         return self.adapt_variables(state, None, jax.random.fold_in(jax.random.key(seed), 3))
 
 
 class PhaseResult(NamedTuple):
-    """What a phase leaves behind.
+    """The result of a phase of a stage.
 
     Attributes:
-      state: the train state, of the learner that `lineage` makes.
-      lineage: how the model has grown.
+      state: Train state after the phase, with the shapes of the learner for `lineage`.
+      lineage: Growth history of the model after the phase.
     """
 
     state: TrainState
@@ -174,16 +185,17 @@ class PhaseResult(NamedTuple):
 
 
 class PhaseContext(NamedTuple):
-    """What a phase may use.
+    """The data and functions that a phase of a stage may use.
 
     Attributes:
-      key: of the run, the stage and the phase; the same where a phase is repeated.
-      data: `data()`, the updates of the stage from their beginning, on their devices.
-      lineage: how the model has grown so far.
-      stop: called now and then; ends the phase where a signal wants the run to end.
-      report: tells one line.
-      layout: of arrays on several devices, or None.
-      measure: `measure(kind, values)`, a line of the metrics of the run.
+      key: Random key of this phase of this stage. A repeated phase gets the same key.
+      data: Function `data()`, which returns an iterator over the updates of the stage from the first one, on their
+        devices.
+      lineage: Growth history of the model before the phase.
+      stop: Function `stop()`, to be called from time to time. It ends the phase if a signal has asked the run to end.
+      report: Function `report(line)`, which shows a line to the user.
+      layout: Shardings of all arrays over several devices. None on a single device.
+      measure: Function `measure(kind, values)`, which writes a line to the metrics of the run.
     """
 
     key: Any
@@ -196,12 +208,12 @@ class PhaseContext(NamedTuple):
 
 
 def do_nothing(state: TrainState, context: PhaseContext) -> PhaseResult:
-    """A phase that does nothing."""
+    """Returns the train state and the growth history unchanged: a phase that does nothing."""
     return PhaseResult(state, context.lineage)
 
 
 def phase_key(seed: int, stage: int, phase: str) -> Any:
-    """The key of a phase of a stage, by the number of the stage, in a run of this seed."""
+    """Makes the random key of a phase from the seed of the run and the number of the stage."""
     key = jax.random.key(seed)
     for number in (2, stage, PHASES.index(phase)):
         key = jax.random.fold_in(key, number)
@@ -209,18 +221,20 @@ def phase_key(seed: int, stage: int, phase: str) -> Any:
 
 
 class Stage(NamedTuple):
-    """One part of a run.
+    """A part of a run with its own data and number of updates.
 
     Attributes:
-      name: for people.
-      open_stream: `open(state, position) -> Stream`, from its beginning where the position is None.
-      steps: updates, or `steps(state)`, asked once after `before` and kept in the position.
-      before: what happens before the updates.
-      after: what happens after them.
-      task: whose data it is, where tasks have names.
-      evaluate_after: names of the evaluations that follow the stage.
-      evaluate_before: names of those that stand before it.
-      notes: lines about its data that are allowed but rarely meant.
+      name: Name of the stage, for messages.
+      open_stream: Function `open_stream(state, position) -> Stream`, which opens the updates of the stage. None as
+        position opens them at the beginning.
+      steps: Number of updates, or a function `steps(state)` that computes it. It is called once after `before`, and the
+        result is saved in the position of the run.
+      before: Phase before the updates, `before(state, context) -> PhaseResult`.
+      after: Phase after the updates, `after(state, context) -> PhaseResult`.
+      task: Name of the task whose data the stage reads. '' if tasks have no names.
+      evaluate_after: Names of the evaluations after the stage.
+      evaluate_before: Names of the evaluations before the stage.
+      notes: Lines about the data of the stage that point out something allowed but unusual.
     """
 
     name: str
@@ -235,20 +249,20 @@ class Stage(NamedTuple):
 
 
 def count_steps(stages: Sequence[Stage]) -> int:
-    """The updates of all stages; 0 = one of them tells its own only when it begins."""
+    """Returns the number of updates of all stages, or 0 if a stage computes its own only when it begins."""
     known = [stage.steps for stage in stages if isinstance(stage.steps, int)]
     return sum(known) if len(known) == len(stages) else 0
 
 
 class Position(NamedTuple):
-    """Where a run stands.
+    """The position of a run in its stages.
 
     Attributes:
-      step: updates done.
-      stage: which stage; their number once all are through.
-      phase: one of `PHASES`.
-      steps: updates of every stage that has been through `before`.
-      stream: where the stream of the stage stands; None at its beginning.
+      step: Number of updates done.
+      stage: Number of the current stage, from 0. The number of stages once all are finished.
+      phase: Current phase, one of `PHASES`.
+      steps: Number of updates of each stage whose phase `before` is finished.
+      stream: Position in the stream of the stage, a JSON value. None at its beginning.
     """
 
     step: int = 0
@@ -259,26 +273,26 @@ class Position(NamedTuple):
 
     @property
     def checkpoint_number(self) -> int:
-        """Of a checkpoint: the updates before it, and one for each change of phase, so that numbers only grow."""
+        """Number of a checkpoint at this position: the updates done plus one per change of phase, so that it only grows."""
         return self.step + len(PHASES) * self.stage + PHASES.index(self.phase) - 1
 
     @property
     def end(self) -> int:
-        """The last update of the stage."""
+        """Number of the last update of the current stage."""
         return sum(self.steps[: self.stage + 1])
 
     def to_dict(self) -> dict[str, Any]:
-        """As a checkpoint holds it, beside its number."""
+        """Returns the fields that a checkpoint saves. The step follows from the number of the checkpoint."""
         return {name: getattr(self, name) for name in ("stage", "phase", "steps", "stream")}
 
     @classmethod
     def read(cls, number: int, value: Mapping[str, Any], steps: int) -> Position:
-        """The inverse of `to_dict`; runs of earlier versions have the position of their stream alone.
+        """Reads the position that a checkpoint saved, the inverse of `to_dict`.
 
         Args:
-          number: of the checkpoint.
-          value: what it holds.
-          steps: of the one stage of an earlier version.
+          number: Number of the checkpoint.
+          value: Saved fields. Runs of earlier versions have saved the position of their stream alone.
+          steps: Number of updates of the single stage, for runs of earlier versions.
         """
         if "stage" not in value:
             return cls(number, 0, "steps", (steps,), value)
