@@ -1,12 +1,12 @@
-"""Checkpoints: one commit of named arrays with their checksums. Only this file and `processes` import orbax.
+"""Saves and restores checkpoints: named arrays with checksums, written atomically.
 
-A checkpoint is independent of Python classes: a flat mapping from names such as `params/stack/layer_03/...` or
-`opt_state/0/mu/...` to arrays, with a JSON manifest of shapes, dtypes and checksums. Orbax makes the commit atomic; it
-does not notice flipped bits, casts dtypes silently and returns False where it did not save, so all three are checked
-here.
+A checkpoint is independent of Python classes. It is a flat mapping from names such as `params/stack/layer_03/...` or
+`opt_state/0/mu/...` to arrays, with a JSON manifest of shapes, dtypes and checksums. Every process of a run writes its
+parts of the arrays. Any number of processes and devices can read them, because names, shapes and checksums do not
+depend on where an array is placed.
 
-Every process of a run writes its own parts of an array, and any other number of processes or devices may read it:
-names, shapes and checksums do not depend on where an array lives.
+Orbax makes the commit atomic. It does not notice flipped bits, casts dtypes silently, and returns False if it did not
+save. This module checks all three. Only this module and `processes` import orbax.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ __all__ = ["Checkpoints"]
 
 FORMAT = 2
 SHOWN = 4
-"""names listed of each kind of difference"""
+"""Number of array names that a message lists for each kind of difference."""
 
 
 class RestoredCheckpoint(NamedTuple):
-    """A checkpoint that has passed its checks.
+    """A checkpoint that was read and has passed its checks.
 
     Attributes:
-      step: of the run.
-      tree: arrays in the expected structure (keys as `jax.random` keys), on devices where that says how they are
-        sharded, else NumPy on the host.
-      extra: the JSON value that was saved beside them.
+      step: Step of the checkpoint.
+      tree: Arrays in the expected structure, with `jax.random` keys restored. Arrays with an expected sharding are on
+        their devices, all others are NumPy arrays on the host.
+      extra: JSON value that was saved with the arrays.
     """
 
     step: int
@@ -49,7 +49,7 @@ class RestoredCheckpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run, newest `keep` of them.
+    """Saves, restores and deletes the checkpoints of one run. The newest ones are kept.
 
     Example:
       >>> import tempfile
@@ -60,9 +60,9 @@ class Checkpoints:
       >>> checkpoints.close()
 
     Attributes:
-      directory: where they are.
-      damaged: steps whose checkpoint could not be read.
-      kept: a step whose checkpoint stays besides the newest ones; None = there is none.
+      directory: Directory of the checkpoints.
+      damaged: Steps whose checkpoint could not be read.
+      kept: Step whose checkpoint is kept in addition to the newest ones. None for no such step.
     """
 
     def __init__(
@@ -76,10 +76,11 @@ class Checkpoints:
         """Opens a directory of checkpoints.
 
         Args:
-          directory: made on the first save.
-          keep: newest checkpoints that stay.
-          read_only: do not make the directory, nor clear what an interrupted save has left.
-          on_warning: gets one line for each checkpoint that is damaged.
+          directory: Directory of the checkpoints. It is created by the first save.
+          keep: Number of newest checkpoints to keep. Older ones are deleted after each save.
+          read_only: Whether to leave the directory alone: it is not created, and files of an interrupted save are not
+            removed.
+          on_warning: Function that is called with one line for each damaged checkpoint.
         """
         self.directory = Path(directory).resolve()
         self._keep, self._read_only, self._on_warning = keep, read_only, on_warning
@@ -88,7 +89,7 @@ class Checkpoints:
         self._opened: Any = None
 
     def steps(self) -> list[int]:
-        """Steps with a complete checkpoint, ascending; whether they are intact shows when they are read."""
+        """Lists the steps with a complete checkpoint in ascending order. Damage shows only when one is read."""
         if self._opened is None and not self.directory.is_dir():
             return []
         return sorted(self._manager().all_steps())
@@ -97,14 +98,14 @@ class Checkpoints:
         """Writes one checkpoint and returns when it is complete.
 
         Args:
-          step: greater than that of every checkpoint before.
-          tree: arrays in any tree; its leaves are saved under `flatten`'s names. Of an array that is split over
-            processes each writes its own part.
-          extra: a JSON value, saved in the same commit.
+          step: Step of the checkpoint, greater than the steps of all earlier checkpoints.
+          tree: Tree of arrays. Its leaves are saved under the names that `flatten` gives them. Each process writes its
+            part of an array that is split over processes.
+          extra: JSON value to save in the same commit.
 
         Raises:
-          ValueError: an array of size zero.
-          RuntimeError: the library declined to save.
+          ValueError: An array has size zero.
+          RuntimeError: Orbax did not save the checkpoint.
         """
         import orbax.checkpoint as ocp
 
@@ -118,8 +119,8 @@ class Checkpoints:
         for damaged in sorted(self.damaged):
             manager.delete(damaged)
         self.damaged.clear()
-        described = describe_arrays(arrays)
-        manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": described}
+        descriptions = describe_arrays(arrays)
+        manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": descriptions}
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
         if not manager.save(step, args=items, force=True):
@@ -131,18 +132,21 @@ class Checkpoints:
     def restore(
         self, expected: Any, without: tuple[str, ...] = (), *, anew: tuple[str, ...] = (), step: int | None = None
     ) -> RestoredCheckpoint | None:
-        """The newest intact checkpoint, or None where there is no checkpoint at all.
+        """Restores the newest intact checkpoint. Returns None if there is no checkpoint at all.
 
         Args:
-          expected: a tree of `jax.ShapeDtypeStruct`: what the checkpoint must hold, no less and no more. Where one
-            has a sharding, its array is read to those devices, each process its own part. Or `(step, extra) -> tree`,
-            asked for each candidate, newest first: an older one may be that of a smaller model.
-          without: begins of names that the checkpoint may hold besides; they are not read.
-          anew: begins of names that the checkpoint may lack, and which are then zero, or hold besides.
-          step: that of another checkpoint than the newest.
+          expected: Tree of `jax.ShapeDtypeStruct` with exactly the arrays that the checkpoint must have. An array with
+            a sharding is read to the devices of the sharding, by each process its part. Alternatively a function
+            `expected(step, extra) -> tree`. It is called for each candidate, newest first, since an older checkpoint
+            may belong to a smaller model.
+          without: Beginnings of the names of arrays that the checkpoint may have in addition. They are not read.
+          anew: Beginnings of the names of arrays that may differ from the expected ones. Arrays that the checkpoint
+            lacks are zero, and additional ones are not read.
+          step: Step of the checkpoint to restore. None for the newest intact one.
 
         Raises:
-          ValueError: the checkpoint is that of another architecture (the line lists the difference), or none is intact.
+          ValueError: The checkpoint belongs to another architecture (the message lists the difference), was made under
+            another random number generator, or no checkpoint is intact.
         """
         tree: Any = expected
         lacking: dict[str, np.ndarray] = {}
@@ -151,8 +155,8 @@ class Checkpoints:
             nonlocal tree
             tree = expected(step, manifest["extra"]) if callable(expected) else expected
             shapes = flatten(tree)
-            left_out = lambda name: name.startswith(without) or (name.startswith(anew) and name not in shapes)
-            arrays = {name: array for name, array in manifest["arrays"].items() if not left_out(name)}
+            is_ignored = lambda name: name.startswith(without) or (name.startswith(anew) and name not in shapes)
+            arrays = {name: array for name, array in manifest["arrays"].items() if not is_ignored(name)}
             absent = [name for name in shapes if name.startswith(anew) and name not in arrays]
             lacking.clear()
             lacking.update((name, np.zeros(shapes[name].shape, shapes[name].dtype)) for name in absent)
@@ -169,43 +173,51 @@ class Checkpoints:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
             return list(arrays), {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()}
 
-        found = self._newest(select, only=step)
-        if found is None:
+        newest = self._newest(select, only=step)
+        if newest is None:
             return None
-        step, arrays, manifest = found
+        step, arrays, manifest = newest
         return RestoredCheckpoint(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
     def shapes(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Name -> shape of every array of a checkpoint, which are not read."""
-        described = self._read_manifest(step)["arrays"]
-        return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in described.items()}
+        """Returns the shapes of all arrays of a checkpoint by name, without reading the arrays."""
+        arrays = self._read_manifest(step)["arrays"]
+        return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in arrays.items()}
 
     def extra(self, step: int) -> Any:
-        """What was saved beside the arrays of a checkpoint, which are not read."""
+        """Returns the JSON value that was saved with a checkpoint, without reading the arrays."""
         return self._read_manifest(step)["extra"]
 
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
     ) -> tuple[int, dict[str, np.ndarray], Any]:
-        """(step, name -> array, extra) of the arrays under `prefix` in the newest intact checkpoint, or that of `step`.
+        """Loads arrays of a checkpoint by name, without an expected structure.
+
+        Args:
+          prefix: Beginning of the names of the arrays to load, or several.
+          step: Step of the checkpoint to load. None for the newest intact one.
+
+        Returns:
+          `(step, arrays, extra)`: The step of the checkpoint, its arrays by name, and the JSON value saved with them.
 
         Raises:
-          ValueError: there is no intact checkpoint.
+          ValueError: There is no intact checkpoint, or none of this step.
         """
         if step is not None and step not in self.steps():
             raise ValueError(f"step: given {step}, allowed: steps with a checkpoint, {self.steps()}")
-        under = lambda manifest, _: ([name for name in manifest["arrays"] if name.startswith(prefix)], {})
-        found = self._newest(under, only=step)
-        if found is None:
+        select = lambda manifest, _: ([name for name in manifest["arrays"] if name.startswith(prefix)], {})
+        newest = self._newest(select, only=step)
+        if newest is None:
             raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
-        return found[0], found[1], found[2]["extra"]
+        return newest[0], newest[1], newest[2]["extra"]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Which of them stay (the library asks, after each save)."""
+        """Returns for each checkpoint whether to keep it. Orbax calls this after each save."""
         newest = len(checkpoints) - self._keep
-        return [place >= newest or found.step == self.kept for place, found in enumerate(checkpoints)]
+        return [place >= newest or checkpoint.step == self.kept for place, checkpoint in enumerate(checkpoints)]
 
     def close(self) -> None:
+        """Closes the checkpoint manager of Orbax, if one was opened."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -213,6 +225,16 @@ class Checkpoints:
     def _newest(
         self, select: Callable[[Mapping[str, Any], int], tuple[list[str], Mapping[str, Any]]], only: int | None = None
     ) -> tuple[int, dict[str, Any], Any] | None:
+        """Reads the newest intact checkpoint, or the one of step `only`.
+
+        Args:
+          select: Function `select(manifest, step) -> (names, shardings)` that chooses the arrays to read. It raises
+            `ValueError` if the checkpoint does not fit.
+          only: Step of the only checkpoint to try. None tries all, newest first.
+
+        Returns:
+          `(step, arrays, manifest)`, or None if there is no checkpoint.
+        """
         steps = self.steps() if only is None else [only]
         for step in reversed(steps):
             try:
@@ -225,14 +247,13 @@ class Checkpoints:
                 names, shardings = select(manifest, step)
                 arguments = (step, names, manifest["arrays"], shardings)
                 arrays = _attempt("its arrays cannot be read", self._read_arrays, *arguments)
-                described = describe_arrays(arrays)
-                wrong = [name for name in names if described[name] != manifest["arrays"][name]]
+                descriptions = describe_arrays(arrays)
+                wrong = [name for name in names if descriptions[name] != manifest["arrays"][name]]
                 if not wrong:
                     return step, {name: arrays[name] for name in names}, manifest
                 raise _DamagedCheckpoint(f"{preview_names(wrong)} differ from what was saved")
-            except (
-                _DamagedCheckpoint
-            ) as reason:  # Whatever damage makes the library raise, the next older one may be intact.
+            except _DamagedCheckpoint as reason:
+                # Whatever the damage is, the next older checkpoint may be intact.
                 self.damaged.add(step)
                 self._on_warning(f"checkpoint {step} is damaged, {reason}: going back to an older one")
         if steps:
@@ -240,6 +261,7 @@ class Checkpoints:
         return None
 
     def _read_manifest(self, step: int) -> dict[str, Any]:
+        """Reads the manifest of a checkpoint and checks its checksum."""
         import orbax.checkpoint as ocp
 
         manifest = self._manager().restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
@@ -248,24 +270,26 @@ class Checkpoints:
         return manifest
 
     def _read_arrays(
-        self, step: int, names: Sequence[str], described: Mapping[str, Any], shardings: Mapping[str, Any]
+        self, step: int, names: Sequence[str], descriptions: Mapping[str, Any], shardings: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """Reads arrays of a checkpoint by name. `descriptions` has the dtype, shape and checksum of each array."""
         import orbax.checkpoint as ocp
 
-        # Shapes and dtypes come from the manifest, which `restore` has compared: the library would cast without a word.
+        # Shapes and dtypes come from the manifest, which `restore` has compared: Orbax would cast silently.
         def place(name: str) -> Any:
             if shardings.get(name) is None:
                 return ocp.RestoreArgs(restore_type=np.ndarray)
             return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=shardings[name])
 
-        item = {name: jax.ShapeDtypeStruct(described[name][1], jnp.dtype(described[name][0])) for name in names}
+        item = {name: jax.ShapeDtypeStruct(descriptions[name][1], jnp.dtype(descriptions[name][0])) for name in names}
         restore = ocp.args.PyTreeRestore(
             item=item, restore_args={name: place(name) for name in names}, partial_restore=True
         )
-        with _stragglers_ignored():
+        with _silence_later_reads():
             return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
 
     def _manager(self) -> Any:
+        """Returns the checkpoint manager of Orbax, opened on first use."""
         if self._opened is None:
             import orbax.checkpoint as ocp
 
@@ -288,39 +312,47 @@ class Checkpoints:
 
 
 def flatten(tree: Any) -> dict[str, Any]:
-    """Name -> leaf, names as `params/layer_00/kernel`; `jax.random` keys become their uint32 data.
+    """Flattens a tree to a dictionary of leaves by path, such as `params/layer_00/kernel`.
+
+    `jax.random` keys become their uint32 data.
 
     Example:
       >>> flatten({"params": {"bias": 1}, "counts": (2, 3)})
       {'counts/0': 2, 'counts/1': 3, 'params/bias': 1}
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    named = {_name(path): leaf for path, leaf in leaves}
-    if len(named) != len(leaves):
+    leaves_by_name = {_name(path): leaf for path, leaf in leaves}
+    if len(leaves_by_name) != len(leaves):
         raise ValueError("checkpoint: two leaves have the same name; keep '/' out of the names of modules")
-    return {name: _key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
+    return {name: _key_data(leaf) if _is_key(leaf) else leaf for name, leaf in leaves_by_name.items()}
 
 
 def key_kinds(tree: Any) -> dict[str, str]:
-    """Name -> generator of every `jax.random` key of a tree."""
+    """Returns the random number generator of every `jax.random` key of a tree, by the name of the leaf."""
     return {name: str(jax.random.key_impl(leaf)) for name, leaf in _keys(tree)}
 
 
 def _keys(tree: Any) -> list[tuple[str, Any]]:
-    """(name, leaf) of every `jax.random` key of a tree, or its shape."""
+    """Lists `(name, leaf)` of every `jax.random` key in a tree of arrays or shapes."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
 
 
 def _generator(leaf: Any) -> str:
-    """The random number generator of a key, or of the shape of one."""
+    """Returns the name of the random number generator of a key or of the shape of a key."""
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")
     dtypes = {jax.eval_shape(functools.partial(jax.random.key, impl=kind), 0).dtype: kind for kind in kinds}
     return dtypes.get(leaf.dtype, str(leaf.dtype))
 
 
 def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Any:
-    """The inverse of `flatten`, in the structure of `expected`; `keys` are the `key_kinds` of the flattened tree."""
+    """Rebuilds a tree from a dictionary of leaves, the inverse of `flatten`.
+
+    Args:
+      expected: Tree with the structure of the result.
+      arrays: Leaves by name.
+      keys: Random number generators of the `jax.random` keys by name, from `key_kinds` of the flattened tree.
+    """
 
     def pick(path: tuple[Any, ...], leaf: Any) -> Any:
         name = _name(path)
@@ -330,11 +362,11 @@ def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] 
 
 
 def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """One line on what differs between the expected arrays and a manifest's, '' where nothing does.
+    """Describes in one line how the arrays of a checkpoint differ from the expected ones. '' if they do not differ.
 
     Args:
-      expected: name -> anything with shape and dtype.
-      found: name -> (dtype, shape, checksum).
+      expected: Expected arrays by name, anything with shape and dtype.
+      found: Arrays of the checkpoint by name, as `(dtype, shape, checksum)`. The checksum may be missing.
     """
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
@@ -349,12 +381,10 @@ def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 @contextlib.contextmanager
-def _stragglers_ignored() -> Iterator[None]:
-    """Keeps quiet about reads that end after another one has failed.
-
-    Arrays are read side by side; when one cannot be read the library closes its event loop, and each of the others then
-    prints a traceback of its own from a thread where nobody can catch it.
-    """
+def _silence_later_reads() -> Iterator[None]:
+    """Context manager that suppresses the tracebacks of reads that end after another read has failed."""
+    # Arrays are read concurrently. If one cannot be read, Orbax closes its event loop, and each of the other reads then
+    # prints a traceback from a thread where nobody can catch it.
     previous = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -372,21 +402,27 @@ def _stragglers_ignored() -> Iterator[None]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
+    """Returns the name of a leaf from its path in the tree."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def preview_names(names: Iterable[str]) -> str:
+    """Joins the first few names with commas and says how many more there are."""
     names = list(names)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
-class _DamagedCheckpoint(Exception):  # noqa: N818 (what is found, not a mistake)
-    """A checkpoint is not what was saved."""
+class _DamagedCheckpoint(Exception):  # noqa: N818 (a state, not a mistake)
+    """A checkpoint cannot be read or differs from what was saved."""
 
 
 def _attempt(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
-    """What is read; raises `_DamagedCheckpoint` where that has failed in any process."""
+    """Calls `read(*arguments)` and returns its result.
+
+    Raises:
+      _DamagedCheckpoint: The call failed in any process of the run. `what` begins the message.
+    """
     value, failed = None, None
     try:
         value = read(*arguments)
@@ -399,15 +435,17 @@ def _attempt(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _local(leaf: Any) -> Any:
-    """On the host, unless other processes hold parts of it: the library writes those without moving them."""
+    """Copies an array to the host, unless the run has several processes, whose arrays Orbax writes from the devices."""
     return leaf if jax.process_count() > 1 and isinstance(leaf, jax.Array) else np.asarray(jax.device_get(leaf))
 
 
 def _is_key(leaf: Any) -> bool:
+    """Returns whether a leaf is a `jax.random` key or its shape."""
     return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
 
 
 def _key_data(leaf: Any) -> Any:
+    """Returns the uint32 data of a key, or its shape for the shape of a key."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.random.key_data(leaf)
     data = jax.eval_shape(jax.random.key_data, leaf)
@@ -415,7 +453,7 @@ def _key_data(leaf: Any) -> Any:
 
 
 def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Name -> (dtype, shape, checksum) of arrays on the host or on devices, as a manifest holds them.
+    """Describes arrays on the host or on devices as a manifest does: `[dtype, shape, checksum]` by name.
 
     Example:
       >>> describe_arrays({"bias": np.zeros(2, np.float32)}) == describe_arrays({"bias": jnp.zeros(2)})
@@ -431,7 +469,8 @@ def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _words(array: Any) -> Any:
-    # Where JAX has no 64 bits, it would halve the values; their bits are all that counts.
+    """Views 64-bit NumPy arrays as uint32, with a last axis of size 2. Other arrays are returned unchanged."""
+    # JAX without 64 bits would convert the values. The checksum needs only their bits.
     if isinstance(array, np.ndarray) and array.dtype.itemsize == 8:
         return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint32)
     return array
@@ -439,15 +478,17 @@ def _words(array: Any) -> Any:
 
 @jax.jit
 def _checksums(arrays: Sequence[jax.Array]) -> jax.Array:
-    # One program: several sums over processes under way at once may each wait for threads that the others hold.
+    """Computes the checksums of several arrays in one program, uint32 `[arrays, 2]`."""
+    # One program: if several sums over processes run at once, each may wait for threads that the others hold.
     return jnp.stack([_checksum(array) for array in arrays])
 
 
 def _checksum(array: jax.Array) -> jax.Array:
-    """64 bits, uint32 `[2]`, that depend on every bit of an array and on its place, but not on where the array lives.
+    """Computes a checksum of 64 bits, uint32 `[2]`, from every bit of an array and its index.
 
-    Sums of hashes of (value, place) that are one-to-one in the value: another value in one place always changes them.
+    It does not depend on the devices of the array.
     """
+    # Sums of hashes of (value, index) that are one-to-one in the value: another value at one index always changes them.
     if array.dtype == bool:
         array = array.astype(jnp.uint8)
     bits = lax.bitcast_convert_type(array, jnp.dtype(f"uint{8 * min(array.dtype.itemsize, 4)}")).astype(jnp.uint32)
@@ -459,12 +500,13 @@ def _checksum(array: jax.Array) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """A one-to-one hash of uint32, the finaliser of MurmurHash3 (Appleby 2011)."""
+    """Hashes uint32 values one-to-one with the finaliser of MurmurHash3 (Appleby 2011)."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return x ^ (x >> np.uint32(16))
 
 
 def _checksum_of_json(value: Any) -> str:
+    """Computes the checksum of a JSON dictionary without its entry `checksum`."""
     text = json.dumps({k: v for k, v in value.items() if k != "checksum"}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -96,7 +96,7 @@ class Experiment:
         )
 
     def example(self, split: Split | None = None) -> Batch:
-        """Returns the first batch of the training split, or of another split. All batches of a stream have its shapes."""
+        """Returns the first batch of the training split or of another split. All batches have the same shapes."""
         stream = self.stream() if split is None else self.stream(split=split, epochs=1)
         return jax.tree.map(jnp.asarray, next(stream))
 

@@ -1,6 +1,6 @@
-"""What an evaluation does to the memory between segments, to show whether a model uses it.
+"""Interventions of an evaluation: clear or shuffle the memory between segments to show whether a model uses it.
 
-A model that does not need its memory scores the same with the memory of another row; one that does, does not.
+A model that does not use its memory scores the same with the memory of another row. A model that uses it scores worse.
 """
 
 from collections.abc import Callable
@@ -16,21 +16,25 @@ from memjax.settings.relations import require
 __all__ = ["make_memory_intervention", "memory_leaves"]
 
 PLACES = (".position", ".marker")
-"""of a model's state: where in the document a row is, which is no memory"""
+"""Leaves of a model's state that hold the position of a row in its document and are not memory."""
 
 
 def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: int = 2) -> Callable[[Any], Any] | None:
-    """What a segment finds of the memory instead of what the segments before have left; None = just that.
+    """Makes a function that replaces the memory before every segment of an evaluation.
 
     Args:
-      kind: 'kept'; 'cleared': what a document starts with, in every segment; 'shuffled': that of the row before.
-      model: whose state it is.
-      part: change only leaves whose path in the state contains this text, such as 'compressed'; '' = all but where
-        in the document a row is.
-      rows: streams side by side.
+      kind: Replacement of the memory. 'kept': no replacement. 'cleared': the memory at the start of a document.
+        'shuffled': the memory of the row before.
+      model: Model whose state is changed.
+      part: Part of the path of the leaves to change, such as 'compressed'. '' for the whole memory. The position of a
+        row in its document is never changed.
+      rows: Number of rows that are read side by side.
+
+    Returns:
+      Function from the state to the changed state. None for 'kept'.
 
     Raises:
-      ValueError: a state without memory, or without such a part; a single row to shuffle.
+      ValueError: The state of the model has no memory or no such part, or there is only a single row to shuffle.
 
     Example:
       >>> from memjax import config
@@ -38,7 +42,8 @@ def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: i
       >>> settings = config.Model(dim=8, num_layers=1, num_heads=2, attention=config.TransformerXL(memory_length=4))
       >>> model = make_language_model(settings, 5)
       >>> state = jax.tree.map(jnp.ones_like, model.init_state(2))
-      >>> print(jax.tree.map(jnp.sum, intervention("cleared", model)(state)).stack.groups[0].attention.hidden)
+      >>> clear = make_memory_intervention("cleared", model)
+      >>> print(jax.tree.map(jnp.sum, clear(state)).stack.groups[0].attention.hidden)
       0.0
     """
     if kind == "kept":
@@ -54,15 +59,17 @@ def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: i
         count = num_rows(state)
         assert count is not None
         other = model.init_state(count) if kind == "cleared" else take_rows(state, jnp.roll(jnp.arange(count), 1))
-        pairs = zip(_named(state), jax.tree.leaves(other), strict=True)
-        found = [new.astype(old.dtype) if name in changed else old for (name, old), new in pairs]
-        return jax.tree.unflatten(jax.tree.structure(state), found)
+        pairs = zip(_leaves_with_paths(state), jax.tree.leaves(other), strict=True)
+        leaves = [new.astype(old.dtype) if name in changed else old for (name, old), new in pairs]
+        return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
     return change
 
 
 def memory_leaves(model: Model, rows: int = 2) -> list[str]:
-    """Paths of the leaves of a model's state that are memory; [] of a model whose segments know nothing of another.
+    """Lists the paths of the leaves of a model's state that are memory.
+
+    The list is empty for a model that passes no state between segments.
 
     Example:
       >>> from memjax import config
@@ -72,9 +79,10 @@ def memory_leaves(model: Model, rows: int = 2) -> list[str]:
       >>> [name.rpartition(".")[2] for name in memory_leaves(make_language_model(settings, 5))]
       ['hidden', 'valid']
     """
-    paths = [path for path, _ in _named(jax.eval_shape(lambda: model.init_state(rows)))]
+    paths = [path for path, _ in _leaves_with_paths(jax.eval_shape(lambda: model.init_state(rows)))]
     return [name for name in paths if name not in PLACES]
 
 
-def _named(state: Any) -> list[tuple[str, Any]]:
+def _leaves_with_paths(state: Any) -> list[tuple[str, Any]]:
+    """Lists `(path, leaf)` of all leaves of a state."""
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree.leaves_with_path(state)]

@@ -1,4 +1,4 @@
-"""What a run leaves behind: directory, metrics, checkpoints, signal and progress of one attempt at one run."""
+"""Writes the metrics and checkpoints of one attempt at a run, reports progress, and reacts to signals."""
 
 import contextlib
 import dataclasses
@@ -23,16 +23,16 @@ from memjax.training.stages import GrowthHistory, Position
 from memjax.training.views import MetricsView, open_views
 
 PLAIN = {"stage": 0, "phase": "steps", "name": ""}
-"""of the evaluations of plain training, whose lines do not say it"""
+"""Identity of the evaluations of plain training. Lines of the metrics leave out these values."""
 
 
 class Clock:
-    """Time of training alone: compilation, evaluations and checkpoints do not count.
+    """Measures the time of training steps, without compilation, evaluations and checkpoints.
 
     Attributes:
-      begin: of the attempt.
-      first_step: seconds of the first step of a stage, compilation included, until a line says them.
-      steps: since the last restart.
+      begin: Time at which the attempt began, in seconds of `time.perf_counter`.
+      first_step: Seconds of the first step of a stage, including compilation. None after they were logged.
+      steps: Number of steps since the last restart.
     """
 
     def __init__(self) -> None:
@@ -41,14 +41,16 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
+        """Starts to measure again, with no steps."""
         self._since, self._paused, self.steps = time.perf_counter(), 0.0, 0
 
     def seconds(self) -> float:
-        """Since the last restart."""
+        """Returns the seconds of training since the last restart."""
         return time.perf_counter() - self._since - self._paused
 
     @contextlib.contextmanager
     def paused(self, metrics: Any) -> Iterator[None]:
+        """Context manager that stops the clock once the step with these metrics has finished on the device."""
         jax.block_until_ready(metrics)  # What is still running belongs to training.
         start = time.perf_counter()
         yield
@@ -56,16 +58,16 @@ class Clock:
 
 
 class RunLogger:
-    """One attempt at one run, as its directory and the person who watches see it.
+    """Writes metrics, evaluations and checkpoints of one attempt at a run and reports them to the user.
 
     Attributes:
-      config: of the run.
-      steps: of the whole run, for people.
-      stop: whether a signal wants the run to end; all processes agree.
-      reset_memory: go on with empty memories.
-      layout: of arrays on several devices, or None.
-      directory: with the attempt's number.
-      checkpoints: of the run.
+      config: Configuration of the run.
+      steps: Number of updates of the whole run, for messages and the learning-rate schedule.
+      stop: Request of a signal to end the run, on which all processes agree. `stop()` returns the signal, or 0.
+      reset_memory: Whether the attempt continues with empty memories.
+      layout: Shardings of all arrays over several devices. None on a single device.
+      directory: Run directory, which knows the number of the attempt.
+      checkpoints: Checkpoints of the run.
     """
 
     def __init__(
@@ -92,17 +94,23 @@ class RunLogger:
         self._saved: int | None = None
 
     def set_total_steps(self, steps: int) -> None:
-        """So many updates in all, where the configuration does not know."""
+        """Sets the number of updates of the whole run, for runs whose configuration does not tell it."""
         self.steps = steps
         self._schedule = make_schedule(dataclasses.replace(self.config.training, steps=steps))
 
     def close(self) -> None:
+        """Closes the checkpoints and the views."""
         self.checkpoints.close()
         for view in self._views:
             view.close()
 
     def start_attempt(self, position: Position, extra: Mapping[str, Any] | None) -> None:
-        """Notes that the attempt starts at this position, from a checkpoint where that has something `extra`."""
+        """Records that the attempt starts at a position.
+
+        Args:
+          position: Position at which the attempt starts. Later lines of the metrics are removed.
+          extra: JSON value that was saved in the checkpoint the attempt starts from. None without a checkpoint.
+        """
         self._saved = None if extra is None else position.checkpoint_number
         self.checkpoints.kept = None if extra is None else extra.get("sound", position.checkpoint_number)
         with processes.run_together("the record", self.config.sharding.timeout):
@@ -116,17 +124,23 @@ class RunLogger:
             self._views = open_views(self.config, self.path, position.step)
 
     def save(self, position: Position, lineage: GrowthHistory, tree: Callable[[], Any], *, skipped: int = 0) -> None:
-        """Saves what `tree()` gives, once for each position; the last `skipped` steps before it were skipped.
+        """Saves a checkpoint, unless there is already one of this position.
 
-        While steps are skipped, the checkpoint from before the first of them stays, however many follow.
+        While steps are skipped, the checkpoint from before the first skipped step is not deleted.
+
+        Args:
+          position: Position of the run in its stages.
+          lineage: Growth history of the model.
+          tree: Function that returns the arrays to save.
+          skipped: Number of steps in a row, up to this position, that were skipped.
         """
         if self._saved == position.checkpoint_number:
             return
         if not skipped:
             self.checkpoints.kept = position.checkpoint_number
         streams = processes.gather_json(position.stream)
-        where = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
-        extra = {"position": where.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
+        merged = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
+        extra = {"position": merged.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
         extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
         extra |= {"skipped": skipped, "sound": self.checkpoints.kept} if skipped else {}
         self.checkpoints.save(position.checkpoint_number, tree(), extra=extra)
@@ -134,15 +148,17 @@ class RunLogger:
         self.log_event("checkpoint", position.step, f"step {position.step}: saved")
 
     def remedy(self) -> str:
-        """What can be done about numbers that are not finite."""
-        kept = self.checkpoints.kept
-        left = "no checkpoint is from before the first skipped step" if kept is None else f"checkpoint {kept} is sound"
-        return f"{left}; a smaller training.schedule.learning_rate, or a look at the data there, may help"
+        """Returns a line on what the user can do about values that are not finite."""
+        sound = self.checkpoints.kept
+        state = (
+            "no checkpoint is from before the first skipped step" if sound is None else f"checkpoint {sound} is sound"
+        )
+        return f"{state}; a smaller training.schedule.learning_rate, or a look at the data there, may help"
 
     # Metrics
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """One line of `metrics.jsonl`."""
+        """Writes one line to `metrics.jsonl` and to the views."""
         if processes.is_first():
             self._metrics.write(kind, step, values)
         for view in self._views:
@@ -151,12 +167,19 @@ class RunLogger:
     def write_steps(
         self, position: Position, totals: Mapping[str, Any], updates: int, usage: Mapping[str, float]
     ) -> None:
-        """The line of the updates since the last one."""
+        """Writes and reports the metrics of the updates since the last such line.
+
+        Args:
+          position: Position of the run in its stages.
+          totals: `Sum` of each loss, metric and count by name, since the last line.
+          updates: Number of updates that were not skipped in the whole run.
+          usage: Use of the slots of value tables by name.
+        """
         step, training = position.step, self.config.training
         seconds, steps = self.clock.seconds(), self.clock.steps
         counted = max(float(totals["skipped"].weight), 1.0)
         line: dict[str, Any] = {**describe_totals(totals), **usage}
-        short = position.step == position.end  # the last window of a stage is applied as it is
+        short = position.step == position.end  # the last window of a stage is applied although it is incomplete
         windows = -(-updates // training.apply_every) if short else updates // training.apply_every
         line["learning_rate"] = float(self._schedule(max(windows - 1, 0)))
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
@@ -176,10 +199,12 @@ class RunLogger:
         self.clock.restart()
 
     def write_score(self, position: Position, name: str, result: EvaluationResult) -> None:
-        """The line of an evaluation, once."""
+        """Writes and reports the result of an evaluation. It is written only once for each position and name."""
         step, config = position.step, self.config
         identity = {key: value for key, value in _identity(position, name).items() if value != PLAIN[key]}
-        split = {one.name: one.split for one in config.evaluations}.get(name, config.evaluation.split)
+        split = {evaluation.name: evaluation.split for evaluation in config.evaluations}.get(
+            name, config.evaluation.split
+        )
         values = {"split": split, **identity, **result.as_dict()}
         if not self.is_evaluated(position, name):
             self.write("evaluation", step, values)
@@ -187,35 +212,35 @@ class RunLogger:
         self.log_event("evaluation", step, text, values)
 
     def is_evaluated(self, position: Position, name: str) -> bool:
-        """Whether there is a line of this evaluation."""
+        """Returns whether the metrics have a line of this evaluation at this position."""
         wanted = {"kind": "evaluation", "step": position.step, **_identity(position, name)}
         return any(wanted.items() <= {**PLAIN, **line}.items() for line in self._metrics.read())
 
-    # Words
+    # Events
 
     def log_event(self, kind: str, step: int, text: str, values: Mapping[str, Any] | None = None) -> None:
-        """One `Event`."""
+        """Reports an `Event` to the user."""
         self._report(Event(kind, step, self.steps, values or {}, text))
 
     def stopped(self, step: int) -> StoppedBySignal:
-        """What to raise once everything is saved."""
+        """Reports that a signal ends the run and returns the exception to raise after everything is saved."""
         stopped = StoppedBySignal(self.stop.value, step, self.path)
         self.log_event("stopped", step, str(stopped), {"signal": stopped.signal})
         return stopped
 
     def finish(self, step: int, results: dict[str, Any], text: str) -> None:
-        """Marks the run as through."""
+        """Marks the run as finished and reports its results."""
         self.directory.finish(step, results)
         self.log_event("finished", step, f"{self.path}: finished, {text}", results)
 
 
 def _identity(position: Position, name: str) -> dict[str, Any]:
-    """What tells evaluations of one step apart."""
+    """Returns the values that identify an evaluation among those of one step."""
     return {"stage": position.stage, "phase": position.phase, "name": name}
 
 
 def describe_score(result: EvaluationResult) -> str:
-    """An evaluation as words."""
+    """Describes the result of an evaluation in one line, with its subsets."""
     numbers = describe_numbers({**result.as_dict(), "nats_per_token": result.nats_per_token})
     parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items() if score.targets]
     return f"{numbers} ({'; '.join([result.protocol, *parts])})"

@@ -1,4 +1,4 @@
-"""A start from another run, and a run opened again."""
+"""Starts a model from the checkpoint of another run, and opens runs for evaluation and generation."""
 
 import contextlib
 import dataclasses
@@ -31,26 +31,26 @@ def init_from(
     reinitialized: Sequence[str] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
+    """Initializes a model from the newest checkpoint of another run, matching arrays by name and layer index.
 
-    For a model trained without memory that goes on with one, or with another memory size: memory states are not
-    parameters, so only what the memory adds keeps its initial values. The matrices of a feed-forward network that a
-    memory has replaced are left out. An encoder that goes on with another task begins with what the tasks share: heads
-    (`TextEncoder.task_parameters`) that do not fit are left out.
+    The model may have a memory that the other run did not have, or another memory size. Memory states are not
+    parameters, so that only the parameters that the memory adds keep their initial values. The matrices of a
+    feed-forward network that a memory has replaced are left out. An encoder for another task starts from the parameters
+    that the tasks share: heads (`TextEncoder.task_parameters`) that do not fit are left out.
 
     Args:
-      run: a run directory.
-      variables: fresh ones of the model, in its own grouping of layers.
-      model: the model.
-      reinitialized: parts of the paths of arrays that keep their initial values although the checkpoint has them.
-      report: told in a line which checkpoint was read.
+      run: Run directory to read.
+      variables: Newly initialized variables of the model, with its grouping of layers.
+      model: Model to initialize.
+      reinitialized: Parts of paths. An array whose path contains one of them keeps its initial values.
+      report: Function that is called with a line about the checkpoint that was read.
 
     Returns:
-      The variables, and the names of arrays that keep their initial values.
+      The variables, and the names of the arrays that keep their initial values.
 
     Raises:
-      ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
-        no array has.
+      ValueError: The run has no checkpoint, the model lacks an array of the checkpoint, an array has another shape, or
+        a part in `reinitialized` matches no array.
     """
     ours, (read, theirs, _) = name_arrays(variables, model.groups()), load_arrays(run)
     report(f"parameters from {run}, {read}")
@@ -77,10 +77,11 @@ def init_from(
 
 
 def check_start(training: Training, tokenizer: Any) -> None:
-    """Refuses to begin with the parameters of a run whose tokenizer gives texts other ids.
+    """Checks that the run in `training.init_from` was trained with the given tokenizer.
 
     Raises:
-      ValueError: `training.init_from` has another tokenizer, and the vocabulary is not learned anew.
+      ValueError: The run has another tokenizer, and the embedding of the vocabulary is not in
+        `training.reinitialized`.
     """
     theirs = open_tokenizer(training.init_from)
     if theirs is None or tokenizer is None or theirs.base.fingerprint == tokenizer.base.fingerprint:
@@ -95,12 +96,12 @@ def check_start(training: Training, tokenizer: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedCheckpoint:
-    """Which checkpoint was read.
+    """The step of a checkpoint that was read, and whether newer ones exist.
 
     Attributes:
-      step: its step.
-      newest: the newest step that the run has a checkpoint of.
-      damaged: steps that were tried before it.
+      step: Step of the checkpoint.
+      newest: Step of the newest checkpoint of the run.
+      damaged: Steps of newer checkpoints that could not be read.
     """
 
     step: int
@@ -108,14 +109,14 @@ class LoadedCheckpoint:
     damaged: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the steps as JSON values by name."""
         return {"step": self.step, "newest_step": self.newest}
 
     def __str__(self) -> str:
-        """For people.
+        """Describes the checkpoint in a few words for the user.
 
         Example:
-          >>> print(Checkpoint(400, 600, (600,)), Checkpoint(600, 600), sep="; ")
+          >>> print(LoadedCheckpoint(400, 600, (600,)), LoadedCheckpoint(600, 600), sep="; ")
           step 400 (not the newest: step 600 is damaged); step 600
         """
         if self.step == self.newest:
@@ -126,12 +127,12 @@ class LoadedCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """A run as its directory has it.
+    """A trained run, opened at one of its checkpoints.
 
     Attributes:
-      experiment: its parts, grown as the checkpoint is, with the run's own tokenizer.
-      variables: of its model.
-      checkpoint: where they are from.
+      experiment: Experiment of the run with its saved tokenizer. The model has the growth history of the checkpoint.
+      variables: Variables of the model.
+      checkpoint: Checkpoint that the variables were read from.
     """
 
     experiment: Experiment
@@ -150,21 +151,25 @@ def load_run(
 ) -> LoadedRun:
     """Opens a run directory at its newest intact checkpoint, for evaluation or generation.
 
-    With a tokenizer of its own the run needs nothing else: documents are read when they are asked for, and are then
+    A run with a saved tokenizer can be opened without its data. Documents are read when they are needed, and are then
     compared with those of training (`memjax.training.run_data`).
 
     Args:
-      run: the directory.
-      config: instead of the one in the directory (another memory size, other documents).
-      step: of another checkpoint.
-      learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt_variables`
-        gives, as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
-      is_data_named: Whether the user has named the data, which may then be other data than that of training. Data that
-        `config` names elsewhere may be.
-      tell: Gets lines about the data: that it is other data, that it cannot be compared, that a cache is read.
+      run: Run directory.
+      config: Configuration to use instead of the saved one, for example with another memory size or other documents.
+        None for the saved one.
+      step: Step of the checkpoint to open. None for the newest intact one.
+      learner: Function `learner(experiment)` that makes the learner of the run. The variables are then those of
+        `Learner.adapt_variables`, as in the evaluations of the run. `memjax.lifelong.load_run` knows the learner of
+        every run. None takes the variables of the checkpoint.
+      is_data_named: Whether the user has named the data. It may then differ from the data of training, as may data
+        that `config` names elsewhere.
+      tell: Function that is called with lines about the data: that it is other data, that it cannot be compared, that a
+        cache is read.
 
     Raises:
-      ValueError: no checkpoint, or one of another architecture (the line lists the difference).
+      ValueError: There is no intact checkpoint, or it belongs to another architecture. The message lists the
+        difference.
     """
     read, loaded, extra = load_arrays(run, step)
     lineage, wanted = extra.get("lineage", ()), extra.get("tokenizer")
@@ -174,49 +179,58 @@ def load_run(
     progress = lambda what, done, total: tell(what) if total == 0 else None
     experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted), progress=progress, run_data=run_data)
     check_tokenizer(experiment.fingerprint, wanted, run)
-    made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
-    if made is not None and made.adapt_rows is not None:
-        experiment = dataclasses.replace(experiment, adapt_rows=made.adapt_rows)
-    if made is None or made.adapt_variables is unadapted_variables:
+    run_learner, length = learner(experiment) if learner else None, experiment.config.data.segment_length
+    if run_learner is not None and run_learner.adapt_rows is not None:
+        experiment = dataclasses.replace(experiment, adapt_rows=run_learner.adapt_rows)
+    if run_learner is None or run_learner.adapt_variables is unadapted_variables:
         arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
         return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what), read)
-    places = CompiledLearner(None, made)
+    compiled = CompiledLearner(None, run_learner)
     with _checkpoints(run) as checkpoints:
-        restored = checkpoints.restore(places.checkpoint_shapes(), step=read.step)
+        restored = checkpoints.restore(compiled.checkpoint_shapes(), step=read.step)
     assert restored is not None  # `load_arrays` has found one
-    adapted = made.evaluation_variables(places.from_checkpoint(restored.tree), experiment.config.training.seed)
+    adapted = run_learner.evaluation_variables(compiled.from_checkpoint(restored.tree), experiment.config.training.seed)
     return LoadedRun(experiment, dict(adapted), read)
 
 
 def checkpoint_steps(run: Path | str) -> list[int]:
-    """Steps of the checkpoints that a run has kept, ascending."""
+    """Lists the steps of the checkpoints of a run in ascending order."""
     with _checkpoints(run) as checkpoints:
         return checkpoints.steps()
 
 
 def checkpoint_extras(run: Path | str) -> dict[int, Mapping[str, Any]]:
-    """Step -> what was saved beside the arrays, of all checkpoints that a run has kept, ascending."""
+    """Reads the JSON values that were saved in the checkpoints of a run, by step in ascending order."""
     with _checkpoints(run) as checkpoints:
         return {step: checkpoints.extra(step) or {} for step in checkpoints.steps()}
 
 
 def saved_shapes(run: Path | str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Name -> shape of every array of the newest checkpoint of a run; {} without one."""
+    """Reads the shapes of all arrays in the newest checkpoint of a run, by name. Empty without a checkpoint."""
     with _checkpoints(run) as checkpoints:
         steps = checkpoints.steps()
         return checkpoints.shapes(steps[-1]) if steps else {}
 
 
 def load_arrays(run: Path | str, step: int | None = None) -> tuple[LoadedCheckpoint, dict[str, Any], Mapping[str, Any]]:
-    """A checkpoint, the newest intact one if None: name -> array of all collections, and what was saved beside."""
+    """Loads the variables of a model from a checkpoint of a run.
+
+    Args:
+      run: Run directory.
+      step: Step of the checkpoint. None for the newest intact one.
+
+    Returns:
+      The checkpoint that was read, its arrays of all collections by name, and the JSON value that was saved with them.
+    """
     with _checkpoints(run) as checkpoints:
-        found, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)
+        loaded_step, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)
         return (
-            LoadedCheckpoint(found, max(checkpoints.steps()), tuple(sorted(checkpoints.damaged))),
+            LoadedCheckpoint(loaded_step, max(checkpoints.steps()), tuple(sorted(checkpoints.damaged))),
             arrays,
             extra or {},
         )
 
 
 def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:
+    """Context manager that opens the checkpoints of a run for reading."""
     return contextlib.closing(Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True))

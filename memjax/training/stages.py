@@ -139,9 +139,9 @@ class Learner(NamedTuple):
       make_variables: Function `make_variables()`, which initializes the variables of the model. It is also traced to
         get the names and shapes of arrays.
       init: Function `init(variables) -> TrainState`. It is traced.
-      update: Function `update(state, batch, kind) -> (state, sums)`, which makes one update. It is traced once per kind.
-        The state that it receives has empty totals. The loop adds the sums to the totals, under `kind/name` for kinds
-        other than `stream`.
+      update: Function `update(state, batch, kind) -> (state, sums)`, which makes one update. It is traced once per
+        kind. The state that it receives has empty totals. The loop adds the sums to the totals, under `kind/name` for
+        kinds other than `stream`.
       batch_shapes: Example batch of each kind of update, or its shapes.
       evaluators: Evaluators of the splits by name. '' is that of `Config.evaluation`.
       adapt_variables: Function `adapt_variables(state, support, key) -> variables`, which returns the variables to
@@ -273,7 +273,7 @@ class Position(NamedTuple):
 
     @property
     def checkpoint_number(self) -> int:
-        """Number of a checkpoint at this position: the updates done plus one per change of phase, so that it only grows."""
+        """Number of a checkpoint at this position. It grows with every update and with every change of phase."""
         return self.step + len(PHASES) * self.stage + PHASES.index(self.phase) - 1
 
     @property
