@@ -1,4 +1,4 @@
-"""The loss of consecutive segments, with the memory carried from one to the next."""
+"""Loops over consecutive segments and passes the memory from one to the next."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -14,7 +14,7 @@ __all__ = ["add_segments", "loss_over_segments", "segment_keys"]
 
 Rematerialize = Literal["none", "per_layer", "segment", "segment_nested", "offload"]
 CARRY = "segment_memory"
-"""name of the carried memory, for checkpoint policies"""
+"""Name of the memory that is passed between segments, for checkpoint policies."""
 
 
 def loss_over_segments(
@@ -26,27 +26,28 @@ def loss_over_segments(
     rematerialize: Rematerialize = "none",
     segments_per_checkpoint: int = 0,
 ) -> tuple[Any, Any]:
-    """Runs `step` over consecutive segments and adds up what it reports.
+    """Runs `step` over consecutive segments and adds up the losses and metrics that it returns.
 
-    With `rematerialize="segment"` only the memory is saved per segment and the rest is computed again in the backward
-    pass (memory replay back-propagation, Wu et al. 2022, https://arxiv.org/abs/2010.06891). A single segment is not
-    scanned. All policies give the same gradients.
+    With `rematerialize="segment"` only the memory of each segment is saved, and all other activations are computed
+    again in the backward pass (memory replay back-propagation, Wu et al. 2022, https://arxiv.org/abs/2010.06891). A
+    single segment is not scanned. All policies give the same gradients.
 
     Args:
-      step: `step(params, memory, segment) -> (memory, sums)`; `sums` is a tree of `Sum` and `Aux`.
-      params: what is differentiated; the same for every segment.
-      memory: the state before the first segment, of the structure and dtypes that `step` returns.
-      segments: a tree whose leaves have the segments at axis 0.
-      rematerialize: what the backward pass computes again. "segment": each segment; "segment_nested": each segment,
-        and in it each layer; "offload": as "segment", with the saved memories in the host's memory (TPU and GPU);
-        "per_layer": each layer, while segments stay. Layers are the model's business: here "per_layer" is the same as
-        "none" and "segment_nested" the same as "segment".
-      segments_per_checkpoint: for very many segments, save the memory only before every so many of them and run those
-        again once more: with the square root of their number, memory grows with that root. 0 = off.
+      step: Function `step(params, memory, segment) -> (memory, sums)`, where `sums` is a tree of `Sum` and `Aux`.
+      params: Parameters that are differentiated. All segments use the same ones.
+      memory: Memory before the first segment, with the structure and dtypes that `step` returns.
+      segments: Tree of arrays with the segments at axis 0.
+      rematerialize: Computations to repeat in the backward pass. "none": none. "per_layer": each layer. "segment": each
+        segment. "segment_nested": each segment, and in it each layer. "offload": each segment, with the saved memories
+        in host memory (TPU and GPU). The model repeats its layers itself. In this function "per_layer" is therefore the
+        same as "none", and "segment_nested" the same as "segment".
+      segments_per_checkpoint: Number of segments between two saved memories, for very many segments. The segments in
+        between are computed once more. With the square root of the number of segments, device memory grows with that
+        root. 0 saves the memory of every segment.
 
     Returns:
-      The memory after the last segment, and the sums: every `Sum` added over segments, `Aux.arrays` with a leading
-      axis of segments.
+      The memory after the last segment, and the sums: each `Sum` is added over segments, and `Aux.arrays` have a
+      leading axis of segments.
 
     Example:
       >>> step = lambda w, memory, x: (memory + x, Sum(w * memory * x, jnp.ones(())))
@@ -55,7 +56,7 @@ def loss_over_segments(
       (3.0, 4.0, 3.0)
 
     Raises:
-      ValueError: leaves of different numbers of segments, or a number that `segments_per_checkpoint` does not divide.
+      ValueError: The arrays have different numbers of segments, or `segments_per_checkpoint` does not divide it.
     """
     sizes = {leaf.shape[0] for leaf in jax.tree.leaves(segments)}
     if len(sizes) != 1:
@@ -67,10 +68,10 @@ def loss_over_segments(
         )
     if length == 1:
         # Outside a scan nothing but `prevent_cse` keeps the compiler from undoing the recomputation.
-        once = _checkpointed(step, rematerialize, prevent_cse=True)
+        once = _checkpoint_step(step, rematerialize, prevent_cse=True)
         memory, sums = once(params, memory, jax.tree.map(lambda leaf: leaf[0], segments))
         return memory, add_segments(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], sums))
-    body = _checkpointed(step, rematerialize, prevent_cse=False)
+    body = _checkpoint_step(step, rematerialize, prevent_cse=False)
 
     def run(params: Any, memory: Any, segments: Any) -> tuple[Any, Any]:
         return jax.lax.scan(lambda carry, segment: body(params, carry, segment), memory, segments)
@@ -81,13 +82,17 @@ def loss_over_segments(
     parts = length // segments_per_checkpoint
     split = lambda leaf: leaf.reshape(parts, segments_per_checkpoint, *leaf.shape[1:])
     join = lambda leaf: leaf.reshape(length, *leaf.shape[2:])
-    part = jax.checkpoint(run, prevent_cse=False)
-    memory, sums = jax.lax.scan(lambda carry, some: part(params, carry, some), memory, jax.tree.map(split, segments))
+    run_part = jax.checkpoint(run, prevent_cse=False)
+    memory, sums = jax.lax.scan(
+        lambda carry, part: run_part(params, carry, part), memory, jax.tree.map(split, segments)
+    )
     return memory, add_segments(jax.tree.map(join, sums))
 
 
-def _checkpointed(step: Callable[..., Any], rematerialize: Rematerialize, *, prevent_cse: bool) -> Callable[..., Any]:
-    """The step as the policy saves it."""
+def _checkpoint_step(
+    step: Callable[..., Any], rematerialize: Rematerialize, *, prevent_cse: bool
+) -> Callable[..., Any]:
+    """Wraps a step in `jax.checkpoint` as the rematerialization policy says."""
     if rematerialize in ("segment", "segment_nested"):
         return jax.checkpoint(step, prevent_cse=prevent_cse)
     if rematerialize != "offload":
@@ -99,14 +104,14 @@ def _checkpointed(step: Callable[..., Any], rematerialize: Rematerialize, *, pre
         offload_dst="pinned_host",
     )
 
-    def named(params: Any, memory: Any, segment: Any) -> tuple[Any, Any]:
+    def step_with_named_memory(params: Any, memory: Any, segment: Any) -> tuple[Any, Any]:
         return step(params, jax.tree.map(lambda leaf: checkpoint_name(leaf, CARRY), memory), segment)
 
-    return jax.checkpoint(named, prevent_cse=prevent_cse, policy=policy)
+    return jax.checkpoint(step_with_named_memory, prevent_cse=prevent_cse, policy=policy)
 
 
 def add_segments(sums: Any) -> Any:
-    """Adds every `Sum` of a tree over its leading axis; `Aux.arrays` keep that axis."""
+    """Adds every `Sum` of a tree over the leading axis of segments. `Aux.arrays` keep this axis."""
 
     def add(node: Any) -> Any:
         if isinstance(node, Aux):
@@ -117,10 +122,11 @@ def add_segments(sums: Any) -> Any:
 
 
 def segment_keys(key: Array, step: Int[Array, ""] | int, num_segments: int) -> Array:
-    """One key per segment of a step, `fold_in(fold_in(key, step), segment)`: `[segments]` keys."""
+    """Makes one random key per segment of a step, `[segments]`, as `fold_in(fold_in(key, step), segment)`."""
     key = jax.random.fold_in(key, step)
     return jax.vmap(lambda segment: jax.random.fold_in(key, segment))(jnp.arange(num_segments))
 
 
 def _add(sums: Any) -> Any:
+    """Adds all arrays of a tree over axis 0."""
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), sums)

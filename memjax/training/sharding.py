@@ -1,7 +1,7 @@
-"""Meshes, and where every array of a run lives on them.
+"""Makes device meshes and decides how every array of a run is split over them.
 
-Parameters and optimiser state are split by the names of their axes (`memjax.axes`), memory states and batches by batch
-rows. A run on one device has no mesh at all.
+Parameters and optimiser state are split by the names of their axes (`memjax.axes`). Memory states and batches are split
+by batch rows. A run on one device has no mesh.
 """
 
 from __future__ import annotations
@@ -25,53 +25,62 @@ from memjax.training.step import TrainState
 from memjax.training.tables import Tables
 
 ROWS = ("data", "fsdp")
-"""mesh axes that split batch rows"""
+"""Mesh axes that split batch rows."""
 
 
 def mesh_shape(num_devices: int, *, data: int = 0, fsdp: int = 1, model: int = 1) -> tuple[int, int, int]:
-    """(data, fsdp, model) of a mesh of so many devices; one of them may be 0: what is left.
+    """Computes the sizes `(data, fsdp, model)` of the axes of a mesh.
+
+    Args:
+      num_devices: Number of devices of the mesh.
+      data: Size of the axis `data`. 0 for the number of devices divided by the other sizes.
+      fsdp: Size of the axis `fsdp`, or 0.
+      model: Size of the axis `model`, or 0. At most one of the three sizes may be 0.
 
     Raises:
-      ValueError: sizes whose product is not the number of devices.
+      ValueError: The product of the sizes is not the number of devices.
 
     Example:
       >>> mesh_shape(8, fsdp=4)
       (2, 4, 1)
     """
     sizes = (data, fsdp, model)
-    given = math.prod(size for size in sizes if size)
-    if sizes.count(0) > 1 or min(sizes) < 0 or num_devices % given or (0 not in sizes and given != num_devices):
+    product = math.prod(size for size in sizes if size)
+    if sizes.count(0) > 1 or min(sizes) < 0 or num_devices % product or (0 not in sizes and product != num_devices):
         raise ValueError(
             f"sharding: given data x fsdp x model = {' x '.join(map(str, sizes))}, allowed: sizes whose product is the "
             f"number of devices, {num_devices}; at most one 0, which stands for what is left"
         )
-    return tuple(size or num_devices // given for size in sizes)  # type: ignore[return-value]
+    return tuple(size or num_devices // product for size in sizes)  # type: ignore[return-value]
 
 
 def make_mesh(shape: Sequence[int], devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh with the axes data, fsdp and model, for `jax.set_mesh`.
+    """Makes a mesh with the axes `data`, `fsdp` and `model`, for `jax.set_mesh`.
 
-    Its axes are automatic: the compiler chooses the layout of what no rule names. (The default of `jax.make_mesh` is
-    explicit, with which embeddings and ordinary products fail.)
+    Args:
+      shape: Sizes of the three axes.
+      devices: Devices of the mesh. None for all devices.
     """
+    # Automatic axes: the compiler chooses the layout of arrays that no rule names. With explicit axes, the default of
+    # `jax.make_mesh`, embeddings and ordinary products fail.
     shape, types = tuple(shape), (AxisType.Auto,) * len(shape)
     try:
         return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=types)
-    except NotImplementedError:  # an axis that is no product of the sides of a TPU slice: split a side
+    except NotImplementedError:  # an axis is not a product of sides of a TPU slice: split a side
         devices = jax.devices() if devices is None else devices
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
         return Mesh(grid, MESH_AXES, axis_types=types)
 
 
 def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Layout | None:
-    """The layout that a configuration describes, or None for one device.
+    """Makes the layout that a configuration describes. Returns None for a single device.
 
     Args:
-      sharding: the configuration.
-      devices: all of them by default.
+      sharding: Settings of the mesh.
+      devices: Devices of the mesh. None for all devices.
 
     Raises:
-      ValueError: sizes that do not fit the number of devices.
+      ValueError: The sizes of the mesh do not fit the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     shape = mesh_shape(len(devices), data=sharding.data, fsdp=sharding.fsdp, model=sharding.model)
@@ -81,10 +90,15 @@ def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Lay
 
 
 def check_rows(rows: int, mesh: Any, *, what: str = "data.rows") -> None:
-    """Batch rows must divide over the mesh.
+    """Checks that the mesh divides the number of batch rows.
+
+    Args:
+      rows: Number of batch rows.
+      mesh: Device mesh.
+      what: Name of the setting, for the message.
 
     Raises:
-      ValueError: they do not; the line lists what would.
+      ValueError: The mesh does not divide the number of rows.
     """
     parts = row_shards(mesh)
     if rows % parts:
@@ -92,18 +106,18 @@ def check_rows(rows: int, mesh: Any, *, what: str = "data.rows") -> None:
 
 
 def row_shards(mesh: Any) -> int:
-    """Parts into which batch rows are split; 1 where no mesh is."""
+    """Returns the number of parts into which a mesh splits batch rows. 1 for an empty mesh."""
     sizes = dict(mesh.shape)
     return math.prod(sizes.get(axis, 1) for axis in ROWS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where arrays live: a mesh and its rules.
+    """A device mesh, and rules for how the arrays of a run are split over it.
 
     Attributes:
-      mesh: from `make_mesh`, or an abstract one.
-      rules: logical axis -> mesh axes.
+      mesh: Device mesh from `make_mesh`, or an abstract mesh.
+      rules: Mesh axes that split each logical axis, by the name of the logical axis.
     """
 
     mesh: Any
@@ -111,26 +125,30 @@ class Layout:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The whole array on every device."""
+        """Sharding that puts the whole array on every device."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def rows(self, axis: int = 0) -> NamedSharding:
-        """Batch rows at `axis` split, nothing else."""
+        """Returns the sharding that splits batch rows at `axis` and no other axis."""
         return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, ROWS))
 
     def axes(self, name: str, size: int) -> tuple[str, ...]:
-        """The mesh axes over which an axis of this logical name and size is split; () = it is whole everywhere."""
+        """Returns the mesh axes that split a logical axis of this name and size. Empty if it is not split."""
         place = Names((name,)).spec((size,), self.mesh, self.rules)[0]
         return () if place is None else (place,) if isinstance(place, str) else tuple(place)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Programs that are traced inside know the mesh and the rules."""
+        """Context manager that makes the mesh and the rules known to programs that are traced inside it."""
         with jax.set_mesh(self.mesh), use_rules(self.rules):
             yield
 
     def host_rows(self, rows: int) -> tuple[int, int]:
-        """`(start, stop)`: the batch rows that live on this process's devices."""
+        """Returns the range `(start, stop)` of batch rows on the devices of this process.
+
+        Raises:
+          ValueError: The rows of this process are not consecutive.
+        """
         places = self.rows().addressable_devices_indices_map((rows,)).values()
         spans = {(place[0].start or 0, rows if place[0].stop is None else place[0].stop) for place in places}  # type: ignore[index]
         start, stop = min(a for a, _ in spans), max(b for _, b in spans)
@@ -142,40 +160,46 @@ class Layout:
         return start, stop
 
     def of(self, names: Any, shapes: Any) -> Any:
-        """The sharding of every array of a tree.
+        """Returns the sharding of every array of a tree.
 
         Args:
-          names: a tree of `Names`.
-          shapes: arrays or their shapes, of the same structure.
+          names: Tree of `Names`, the names of the axes of each array.
+          shapes: Tree of arrays or their shapes, with the structure of `names`.
         """
         return jax.tree.map(
             lambda name, leaf: NamedSharding(self.mesh, name.spec(leaf.shape, self.mesh, self.rules)), names, shapes
         )
 
     def memory(self, state: Any) -> Any:
-        """The shardings of a memory or decode state."""
+        """Returns the shardings of a memory or decode state."""
         return self.of(state_names(state), state)
 
     def train_state(self, state: Any, names: Mapping[str, Any]) -> Any:
-        """The shardings of a `TrainState`.
+        """Returns the shardings of a `TrainState`.
 
         Args:
-          state: the state or its shapes.
-          names: of the variables, from `memjax.axes.parameter_names`.
+          state: Train state or its shapes.
+          names: Names of the axes of the variables, from `memjax.axes.parameter_names`.
         """
         return self.of(train_state_names(state, names), state)
 
     def batch(self, batch: Any, *, segments: bool = True) -> Any:
-        """The shardings of a batch `[segments, batch, ...]`, or of one segment `[batch, ...]`.
+        """Returns the shardings of a batch. Rows that the mesh does not divide are copied to every device.
 
-        Rows that the mesh does not divide are whole on every device, as those that a method keeps of a task may be.
+        Args:
+          batch: Batch or its shapes.
+          segments: Whether the arrays are `[segments, batch, ...]`. False for one segment, `[batch, ...]`.
         """
+        # The rows that a method stores of a task need not be a multiple of what the mesh divides.
         axis, parts = int(segments), row_shards(self.mesh)
         split, whole = self.rows(axis), self.replicated
         return jax.tree.map(lambda leaf: whole if leaf.shape[axis] % parts else split, batch)
 
     def skipped(self, names: Any, shapes: Any) -> list[str]:
-        """The rules that do not divide an axis and are left out, as `name of the array: axis = size over axes`."""
+        """Lists the rules that are not applied because they do not divide an axis.
+
+        Each line reads `name of the array: axis = size over axes`. `names` and `shapes` are trees as in `of`.
+        """
         notes: list[str] = []
 
         def note(path: Any, name: Names, leaf: Any) -> None:
@@ -187,11 +211,11 @@ class Layout:
 
 
 def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState:
-    """Names of the axes of every array of a train state.
+    """Returns the names of the axes of every array of a train state.
 
     Args:
-      state: the state or its shapes.
-      names: of the variables, from `memjax.axes.parameter_names`.
+      state: Train state or its shapes.
+      names: Names of the axes of the variables, from `memjax.axes.parameter_names`.
     """
     plain = lambda tree: jax.tree.map(lambda leaf: Names((None,) * leaf.ndim), tree)
     tables = names.get("tables", {})
@@ -211,10 +235,10 @@ def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState
 
 
 def _method_names(node: Any, names: Any, params: Any) -> Any:
-    """Names of what a learner keeps.
+    """Returns the names of the axes of the state of a learning method.
 
-    Where a dataclass says so (`axes_of`) they are its, further axes have none; a subtree of the structure of the
-    parameters has theirs, leaf by leaf where the shapes agree; anything else has none.
+    A subtree with the structure of the parameters gets their names, for all leaves whose shapes agree. The fields of a
+    dataclass get the names that the dataclass declares (`axes_of`) for their first axes. All other axes have no name.
     """
     if jax.tree.structure(node) == jax.tree.structure(params) and jax.tree.leaves(node):
         like = lambda name, leaf, whole: name if leaf.shape == whole.shape else Names((None,) * leaf.ndim)
@@ -225,25 +249,27 @@ def _method_names(node: Any, names: Any, params: Any) -> Any:
         fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
         padded = lambda axes, ndim: Names((*axes, *(None,) * (ndim - len(axes))))
         declared = lambda axes, part: jax.tree.map(lambda leaf: padded(axes, leaf.ndim), part)
-        named = {
+        names_by_field = {
             field.name: declared(field.metadata["axes"], getattr(node, field.name))
             if "axes" in field.metadata
             else _method_names(getattr(node, field.name), names, params)
             for field in fields
         }
-        return dataclasses.replace(node, **named)
+        return dataclasses.replace(node, **names_by_field)
     return jax.tree.map(
         lambda child: _method_names(child, names, params), node, is_leaf=lambda child: child is not node
     )
 
 
 def _names_like(tree: Any, names: Any, values: Any) -> Any:
-    """Names of arrays that belong to parameters: moments have theirs, factored ones lack the axis summed over.
+    """Returns the names of the axes of optimiser statistics, from those of the parameters that they belong to.
+
+    Moments have the names of their parameter. Factored moments lack the axis that was summed over.
 
     Args:
-      tree: with subtrees of the structure of `values` anywhere.
-      names: those of the parameters.
-      values: the parameters or their shapes.
+      tree: Optimiser state, with subtrees of the structure of `values` anywhere in it.
+      names: Names of the axes of the parameters.
+      values: Parameters or their shapes.
     """
     known = {
         _keys(path): (name, tuple(leaf.shape))
@@ -271,15 +297,17 @@ def _names_like(tree: Any, names: Any, values: Any) -> Any:
 
 
 def _keys(path: Any) -> tuple[str, ...]:
+    """Returns the entries of a path in a tree as strings."""
     return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
 
 
 def put(tree: Any, shardings: Any) -> Any:
-    """Host arrays, equal on every process, as global arrays."""
+    """Places host arrays that are equal on every process on the devices, as global arrays."""
     return jax.tree.map(_put, tree, shardings)
 
 
 def _put(value: Any, sharding: NamedSharding) -> jax.Array:
+    """Places one array that is equal on every process on the devices."""
     if jax.process_count() == 1:
         return jax.device_put(value, sharding)
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -290,7 +318,7 @@ def _put(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def put_rows(tree: Any, shardings: Any) -> Any:
-    """Arrays whose rows are those of this process as global arrays."""
+    """Places arrays with the rows of this process on the devices, as global arrays with the rows of all processes."""
     return jax.tree.map(
         lambda value, sharding: jax.make_array_from_process_local_data(sharding, value), tree, shardings
     )

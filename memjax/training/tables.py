@@ -1,16 +1,17 @@
-"""Row-sparse value tables: the part of the train state that no dense gradient reaches.
+"""Value tables with row-sparse updates, and their optimisers.
 
-A module keeps its table in the Linen collection `tables` and reads it through
+A module keeps its table in the Linen collection `tables` and reads rows with
 `memjax.functional.product_keys.lookup_rows(table, ids, sink)`. Without a sink a table has a dense gradient, as in any
-loss of a user's own. The train step differentiates with respect to the *sinks* instead: zeros of the shape of what was
-looked up, given to the module in the collection `sinks` (same path as the table; absent outside training). The ids of
-the rows leave the module through `Aux.arrays`, named `<variable>/ids`, and a `TableOptimizer` brings rows and gradients
-together. A stack prefixes those names with `layer_<index>/` and stores layers under `layers_<first index of a group>`;
-`ids_of` knows both.
+loss that a user writes. The train step differentiates with respect to the *sinks* instead. A sink is an array of zeros
+with the shape of the rows that were looked up. The module receives it in the collection `sinks`, under the path of the
+table. The collection is absent outside training. The module returns the ids of the rows in `Aux.arrays` as
+`<variable>/ids`, and a `TableOptimizer` applies the gradient of the sink to these rows. A stack of layers adds the
+prefix `layer_<index>/` to the names and stores its layers under `layers_<first index of a group>`. `ids_of` handles
+both.
 
-A module that reads weighted sums of rows (`sum_rows`) names the weights too, `<variable>/weights`. Then a sink has the
-shape of the sums, and a row's gradient is that of the sums it is in, times its weights: nothing of the size of all the
-rows that a step reads is ever made.
+A module that reads weighted sums of rows (`sum_rows`) also returns the weights, as `<variable>/weights`. The sink then
+has the shape of the sums, and the gradient of a row is the gradient of its sums times its weights. No array with the
+size of all rows that a step reads is ever made.
 """
 
 import dataclasses
@@ -34,16 +35,17 @@ Path = tuple[str, ...]
 Schedule = Callable[[Any], Any]
 
 DENSE_UP_TO = 4
-"""rows a lookup, up to which a table is updated as a whole: most of its rows are touched, and a sort costs more"""
+"""Largest ratio of table rows to lookups per step at which `table_adam` updates the whole table."""
+# Up to this ratio most rows are touched, and sorting the ids would cost more.
 
 
 @tree_dataclass
 class Tables:
-    """Value tables with the optimiser's statistics of their rows.
+    """Value tables and the state of their optimiser.
 
     Attributes:
-      values: the Linen collection `tables`; {} for a model without tables.
-      moments: whatever `TableOptimizer.init` made of it.
+      values: Linen collection `tables`. Empty for a model without value tables.
+      moments: State of the optimiser, from `TableOptimizer.init`.
     """
 
     values: Any = dataclasses.field(default_factory=dict)
@@ -52,15 +54,16 @@ class Tables:
 
 @tree_dataclass
 class TouchedRows:
-    """The rows of one table that a step has looked up; a row may stand in it many times.
+    """The rows of one table that a step has looked up, with their gradients. A row may occur several times.
 
-    The gradient of lookup l of bag b is `weights[b, l] * gradients[b]`. Rows that are read one by one are bags of one.
+    A bag is a set of rows that is read as one weighted sum. The gradient of lookup l of bag b is
+    `weights[b, l] * gradients[b]`. A row that is read alone is a bag of one.
 
     Attributes:
-      ids: int32 `[layers?, bags, lookups]`, with a leading axis of layers for the table of a scanned group; ids beyond
-        the table stand for nothing.
-      weights: `[layers?, bags, lookups]`.
-      gradients: `[layers?, bags, dim]`, the gradient of each bag.
+      ids: Ids of the rows, int32 `[layers?, bags, lookups]`. The table of a scanned group of layers has a leading axis
+        of layers. Ids beyond the table are ignored.
+      weights: Weights of the rows, `[layers?, bags, lookups]`.
+      gradients: Gradient of each bag, `[layers?, bags, dim]`.
     """
 
     ids: Any
@@ -69,29 +72,33 @@ class TouchedRows:
 
 
 class TableOptimizer(NamedTuple):
-    """A row-sparse update rule, as optax has them for dense parameters.
+    """A row-sparse optimiser of value tables, like an optax transformation for dense parameters.
 
     Attributes:
-      init: `init(values) -> moments`.
-      update: `update(values, moments, touched, *, step, ok) -> (values, moments)`. `touched` maps the path of each
-        table to its `TouchedRows`; where `ok` (bool scalar) is False both results are the old ones, which is for the
-        rule to see to, row by row: selecting afterwards would copy the table.
+      init: Function `init(values) -> moments`, which makes the state of the optimiser.
+      update: Function `update(values, moments, touched, *, step, ok) -> (values, moments)`. `touched` maps the path of
+        each table to its `TouchedRows`. If `ok`, a bool scalar, is False, it must return the old values and moments.
     """
+
+    # `update` handles `ok` row by row: selecting old or new tables afterwards would copy them.
 
     init: Callable[[Any], Any]
     update: Callable[..., tuple[Any, Any]]
 
 
 def sparse_sgd(learning_rate: Schedule) -> TableOptimizer:
-    """Stochastic gradient descent on the touched rows: `row -= learning_rate(step) * sum of its gradients`."""
+    """Makes stochastic gradient descent on the touched rows.
+
+    Each touched row becomes `row - learning_rate(step) * gradient`, where `gradient` is the sum over its lookups.
+    """
 
     def update(
         values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
     ) -> tuple[Any, Any]:
-        rule = _finite(lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,))
+        rule = _keep_finite(lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,))
 
-        one = lambda table, rows: update_rows((table,), *_of(rows, ok), rule)[0]
-        return map_tables(lambda path, table: _over_layers(one, table, touched[path]), values), moments
+        update_table = lambda table, rows: update_rows((table,), *_lookups_that_count(rows, ok), rule)[0]
+        return map_tables(lambda path, table: _over_layers(update_table, table, touched[path]), values), moments
 
     return TableOptimizer(lambda values: {}, update)
 
@@ -105,22 +112,28 @@ def table_adam(
     form: str = "auto",
     split: Split = "rows",
 ) -> TableOptimizer:
-    """Adam for value tables, lazy or dense.
+    """Makes the Adam optimiser for value tables, in a lazy or a dense form.
 
-    Lazy Adam changes the rows that have a gradient in a step, once each with their whole gradient, and leaves the
-    others and their moments as they are; bias correction goes by the steps of the run, as in PyTorch's `SparseAdam`. A
-    step costs what it reads, whatever the size of the table. It is Adam (Kingma & Ba 2015) where every row has a
-    gradient in every step. The dense form is Adam: moments decay in every step and rows go on moving by them.
+    Lazy Adam updates only the rows that have a gradient in a step, each once with its whole gradient. All other rows
+    and their moments stay unchanged. Bias correction counts the steps of the run, as in PyTorch's `SparseAdam`. The
+    cost of a step depends on the rows that it reads, and not on the size of the table. Lazy Adam equals Adam (Kingma &
+    Ba 2015) if every row has a gradient in every step. The dense form is Adam: the moments of all rows decay in every
+    step, and rows continue to move by their moments.
 
-    The moments of both are the same, so a run may go on with the other form.
+    Both forms have the same moments, so that a run can continue with the other form.
 
     Args:
-      learning_rate: of a step; step 0 is the first.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
-      form: "auto" is dense for tables of at most `DENSE_UP_TO` rows a lookup of the step.
-      split: what the mesh axis `model` splits of the tables.
+      learning_rate: Learning rate as a function of the step. The first step is 0.
+      b1: Decay rate of the first moment.
+      b2: Decay rate of the second moment.
+      eps: Constant that is added to the square root of the second moment.
+      form: "lazy", "dense", or "auto". "auto" is dense for tables with at most `DENSE_UP_TO` rows per lookup of the
+        step, and lazy for larger ones.
+      split: Axis of the tables that the mesh axis `model` splits, "rows" or the columns. See
+        `memjax.functional.product_keys.Split`.
+
+    Raises:
+      ValueError: Unknown `form`.
     """
     if form not in ("auto", "lazy", "dense"):
         raise ValueError(f"form: given {form!r}, allowed: 'auto', 'lazy' or 'dense'")
@@ -132,7 +145,7 @@ def table_adam(
     def update(
         values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
     ) -> tuple[Any, Any]:
-        @_finite
+        @_keep_finite
         def rule(rows: tuple[Array, ...], gradient: Array) -> tuple[Array, ...]:
             row, mu, nu = rows
             time = (step + 1).astype(row.dtype)
@@ -140,13 +153,13 @@ def table_adam(
             size = (mu / (1 - b1**time)) / (jnp.sqrt(nu / (1 - b2**time)) + eps)
             return row - learning_rate(step) * size, mu, nu
 
-        def one(arrays: tuple[Array, ...], rows: TouchedRows) -> tuple[Array, ...]:
+        def update_table(arrays: tuple[Array, ...], rows: TouchedRows) -> tuple[Array, ...]:
             if not is_dense(arrays[0].shape[0], rows.ids.size, form):
-                return update_rows(arrays, *_of(rows, ok), rule, **places)
-            new = rule(arrays, gradient_of_rows(arrays[0], *_of(rows, ok), **places))
+                return update_rows(arrays, *_lookups_that_count(rows, ok), rule, **places)
+            new = rule(arrays, gradient_of_rows(arrays[0], *_lookups_that_count(rows, ok), **places))
             return tuple(jnp.where(ok, n.astype(o.dtype), o) for n, o in zip(new, arrays, strict=True))
 
-        each = lambda path, *arrays: _over_layers(one, arrays, touched[path])
+        each = lambda path, *arrays: _over_layers(update_table, arrays, touched[path])
         values, mu, nu = split_pairs(map_tables(each, values, moments["mu"], moments["nu"]), 3)
         return values, {"mu": mu, "nu": nu}
 
@@ -154,18 +167,26 @@ def table_adam(
 
 
 def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOptimizer:
-    """The rule for all tables but those whose path contains one of `names`, which stay as they are."""
+    """Restricts an optimiser to the tables that are not frozen.
 
-    def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **named: Any) -> tuple[Any, Any]:
-        new, moments = optimizer.update(values, moments, touched, **named)
-        kept = lambda path, old, changed: old if is_named("/".join(path), names) else changed
-        return map_tables(kept, values, new), moments
+    A table is frozen if its path contains one of `names`. The moments of frozen tables are still updated.
+    """
+
+    def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **options: Any) -> tuple[Any, Any]:
+        new, moments = optimizer.update(values, moments, touched, **options)
+        select = lambda path, old, changed: old if is_named("/".join(path), names) else changed
+        return map_tables(select, values, new), moments
 
     return TableOptimizer(optimizer.init, update)
 
 
 def is_dense(rows: int, lookups: int, form: str = "auto") -> bool:
-    """Whether `table_adam` updates a table of so many rows as a whole, given the lookups of a step.
+    """Returns whether `table_adam` updates the whole table instead of single rows.
+
+    Args:
+      rows: Number of rows of the table.
+      lookups: Number of lookups in a step.
+      form: Argument `form` of `table_adam`.
 
     Example:
       >>> is_dense(2**16, 2**15), is_dense(2**18, 2**15)
@@ -175,46 +196,45 @@ def is_dense(rows: int, lookups: int, form: str = "auto") -> bool:
 
 
 Rule = Callable[[tuple[Array, ...], Array], tuple[Array, ...]]
+"""Update rule `rule((rows, *moments), gradients) -> (rows, *moments)` of table rows."""
 
 
-def _finite(rule: Rule) -> Rule:
-    """The rule, but for rows of which it would make something that is not finite: they stay as they are.
+def _keep_finite(rule: Rule) -> Rule:
+    """Wraps an update rule such that rows keep their values if any of their new values is not finite."""
 
-    A table is written in place, some rows at a time: when the last of them is known, the first cannot be taken back.
-    """
-
-    def kept(rows: tuple[Array, ...], gradient: Array) -> tuple[Array, ...]:
+    # A table is written in place, some rows at a time: once the last rows are known, the first cannot be restored.
+    def finite_rule(rows: tuple[Array, ...], gradient: Array) -> tuple[Array, ...]:
         new = rule(rows, gradient)
         ok = functools.reduce(jnp.logical_and, [jnp.isfinite(n).all(axis=-1, keepdims=True) for n in new])
         return tuple(jnp.where(ok, n, old) for n, old in zip(new, rows, strict=True))
 
-    return kept
+    return finite_rule
 
 
-def _of(rows: TouchedRows, ok: Array) -> tuple[Array, Array, Array]:
-    """What was looked up; of no weight where the step does not count."""
-    finite = jnp.where(ok, rows.gradients, 0)
-    return rows.ids, jnp.where(ok, rows.weights, 0), finite
+def _lookups_that_count(rows: TouchedRows, ok: Array) -> tuple[Array, Array, Array]:
+    """Returns ids, weights and gradients of the touched rows. Weights and gradients are 0 in a skipped step."""
+    gradients = jnp.where(ok, rows.gradients, 0)
+    return rows.ids, jnp.where(ok, rows.weights, 0), gradients
 
 
 def _over_layers(function: Callable[..., Any], arrays: Any, rows: TouchedRows) -> Any:
-    """`function(arrays, rows)`, for each layer where they have an axis of layers."""
+    """Computes `function(arrays, rows)`, for each layer if the arrays have a leading axis of layers."""
     return jax.vmap(function)(arrays, rows) if rows.ids.ndim == 3 else function(arrays, rows)
 
 
 def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
-    """The ids that a step has looked up in the table at `path`.
+    """Returns the ids of the rows that a step has looked up in the table at `path`.
 
     Args:
-      path: of the table in its collection, such as `("layers_2", "feed_forward", "values")`.
-      table: the table, or its `jax.ShapeDtypeStruct`: `[rows, dim]`, in a scanned group `[layers, rows, dim]`.
-      arrays: `Aux.arrays`.
+      path: Path of the table in its collection, such as `("layers_2", "feed_forward", "values")`.
+      table: Table or its `jax.ShapeDtypeStruct`, `[rows, dim]`, or `[layers, rows, dim]` in a scanned group of layers.
+      arrays: `Aux.arrays` of the model.
 
     Returns:
-      The array of ids; for a table of a scanned group the ids of its layers, stacked at axis 0.
+      Array of ids. For a table of a scanned group, the ids of its layers are stacked at axis 0.
 
     Raises:
-      ValueError: a lookup did not report its ids.
+      ValueError: The model did not return the ids of a lookup.
     """
     names = [f"{prefix}{path[-1]}/ids" for prefix in layer_prefixes(path, table)]
     missing = [name for name in names if name not in arrays]
@@ -223,17 +243,22 @@ def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
             f"tables: {'/'.join(path)} reports no ids, given Aux.arrays {sorted(arrays)}; put them there as "
             f"{missing[0]!r}"
         )
-    return _stacked(names, table, arrays)
+    return _stack_layers(names, table, arrays)
 
 
 def weights_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
-    """The weights of the lookups, as `ids_of` has the ids; None for rows that are read one by one."""
+    """Returns the weights of the lookups in the table at `path`, with the shape of `ids_of`.
+
+    Returns None for a table whose rows are read one by one. See `ids_of` for the arguments.
+    """
     names = [f"{prefix}{path[-1]}/weights" for prefix in layer_prefixes(path, table)]
-    return _stacked(names, table, arrays) if set(names) <= set(arrays) else None
+    return _stack_layers(names, table, arrays) if set(names) <= set(arrays) else None
 
 
 def layer_prefixes(path: Path, table: Any) -> list[str]:
-    """What stands before the names in `Aux` of each layer that a table has: `layer_<index>/`, or nothing.
+    """Lists the prefixes of names in `Aux` for the layers of a table, `layer_<index>/`.
+
+    For a table outside of a stack of layers it is a single ''.
 
     Example:
       >>> layer_prefixes(("stack", "layers_2", "feed_forward", "values"), jax.ShapeDtypeStruct((2, 9, 4), jnp.float32))
@@ -244,17 +269,21 @@ def layer_prefixes(path: Path, table: Any) -> list[str]:
     return [""] if first is None else [f"layer_{first + i:02d}/" for i in range(layers)]
 
 
-def _stacked(names: list[str], table: Any, arrays: Mapping[str, Any]) -> Any:
+def _stack_layers(names: list[str], table: Any, arrays: Mapping[str, Any]) -> Any:
+    """Returns the named arrays of all layers of a table, stacked at axis 0 if the table has an axis of layers."""
     return jnp.stack([arrays[name] for name in names]) if len(table.shape) == 3 else arrays[names[0]]
 
 
 def make_gradient_sinks(values: Any, arrays: Mapping[str, Any], num_segments: int) -> Any:
-    """Zeros for what the lookups of one row group return, `[segments, layers?, ..., dim]`, in the tables' structure.
+    """Makes the sinks of one row group: zeros with the shape of the rows or sums that its lookups return.
 
     Args:
-      values: the collection `tables`.
-      arrays: shapes of `Aux.arrays` of one segment.
-      num_segments: segments of a step.
+      values: Linen collection `tables`.
+      arrays: Shapes of `Aux.arrays` of one segment.
+      num_segments: Number of segments in a step.
+
+    Returns:
+      Tree with the structure of `values` and arrays `[segments, layers?, ..., dim]`.
     """
 
     def zeros(path: Path, table: Any) -> Array:
@@ -266,12 +295,12 @@ def make_gradient_sinks(values: Any, arrays: Mapping[str, Any], num_segments: in
 
 
 def touched_rows(values: Any, sink_gradients: Any, arrays: Mapping[str, Any]) -> dict[Path, TouchedRows]:
-    """Brings ids and gradients of a step together.
+    """Combines the ids and the gradients of the rows that a step has looked up, for each table by its path.
 
     Args:
-      values: the collection `tables`.
-      sink_gradients: gradients of the sinks, `[groups, segments, layers?, ..., dim]`.
-      arrays: `Aux.arrays` with two leading axes, `[groups, segments, ...]`.
+      values: Linen collection `tables`.
+      sink_gradients: Gradients of the sinks, arrays `[groups, segments, layers?, ..., dim]`.
+      arrays: `Aux.arrays` of the model with two leading axes, `[groups, segments, ...]`.
     """
     leaves = dict(_flatten(sink_gradients))
     touched = {}
@@ -290,23 +319,29 @@ def touched_rows(values: Any, sink_gradients: Any, arrays: Mapping[str, Any]) ->
 
 
 def _lookups(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Selects the ids and weights of lookups from `Aux.arrays`."""
     return {name: array for name, array in arrays.items() if name.endswith(("/ids", "/weights"))}
 
 
 def map_tables(function: Callable[..., Any], values: Any, *others: Any) -> Any:
-    """`function(path, table, ...)` for every table of a collection, with what other trees hold of it."""
+    """Computes `function(path, table, *leaves)` for every table of a collection.
+
+    `leaves` are the entries of `others`, trees of the same structure, at the path of the table.
+    """
     return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_names(path), *leaves), values, *others)
 
 
 def split_pairs(tuples: Any, number: int) -> tuple[Any, ...]:
-    """A tree of tuples, of `number` each, as so many trees."""
+    """Converts a tree of tuples with `number` entries each to a tuple of `number` trees."""
     is_leaf = lambda node: isinstance(node, tuple)
     return tuple(jax.tree.map(lambda node, i=i: node[i], tuples, is_leaf=is_leaf) for i in range(number))
 
 
 def _flatten(tree: Any) -> list[tuple[Path, Any]]:
+    """Lists `(path, leaf)` of all leaves of a tree."""
     return [(_names(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
 def _names(path: tuple[Any, ...]) -> Path:
+    """Converts a path of `jax.tree_util` to a tuple of names."""
     return tuple(str(key.key) for key in path)

@@ -1,4 +1,7 @@
-"""Variables layer by layer, as checkpoints hold them, whatever groups of layers a model scans."""
+"""Converts variables between the layers of a checkpoint and the layer groups of a model.
+
+A checkpoint names every layer by its index. A model stacks the parameters of consecutive equal layers, to scan them.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -19,57 +22,58 @@ COLLECTIONS = {
     "batch_stats": "batch_stats/",
     "constants": "constants/",
 }
-"""Linen collection -> where its arrays stand in a checkpoint"""
+"""Prefix of the names in a checkpoint for each Linen collection."""
 
 
 def split_state(
     state: TrainState, groups: Sequence[tuple[int, int]], run: Callable[..., Any] = lambda function: function
 ) -> TrainState:
-    """The state with parameters, tables, statistics and constants addressed by layer, as checkpoints hold them.
+    """Splits the layer groups in parameters, tables, statistics and constants of a train state into single layers.
 
     Args:
-      state: arrays, shapes or names.
-      groups: from `Model.groups`.
-      run: `jax.jit` where arrays are split over devices.
+      state: Train state with arrays, shapes or names of axes as leaves.
+      groups: Groups of layers of the model, from `Model.groups`.
+      run: Function that wraps the splitting function. `jax.jit` if arrays are split over devices.
     """
     return _map_collections(state, run(lambda collection: split_collection(collection, groups)))
 
 
 def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:
-    """The inverse of `split_state`."""
+    """Joins single layers of a train state into the layer groups of a model, the inverse of `split_state`."""
     return _map_collections(state, lambda collection: join_collection(collection, groups))
 
 
 def name_arrays(variables: Mapping[str, Any], groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Name in a checkpoint -> array, of the collections of a model with these groups of layers."""
+    """Returns the arrays in the variables of a model by their names in a checkpoint."""
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     return {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
 
 
 def join_arrays(arrays: Mapping[str, Any], groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """The collections of a model from arrays by name, the inverse of `name_arrays`."""
+    """Builds the variables of a model from arrays by their names in a checkpoint, the inverse of `name_arrays`."""
     joined = {}
     for name, prefix in COLLECTIONS.items():
-        own = {path.removeprefix(prefix): leaf for path, leaf in arrays.items() if path.startswith(prefix)}
-        if own:
-            joined[name] = join_collection(unflatten_dict(own, sep="/"), groups)
+        leaves = {path.removeprefix(prefix): leaf for path, leaf in arrays.items() if path.startswith(prefix)}
+        if leaves:
+            joined[name] = join_collection(unflatten_dict(leaves, sep="/"), groups)
     return joined
 
 
 def fit_variables(
     arrays: Mapping[str, Any], model: Model, segment_length: int, *, added: Sequence[str] = (), what: str
 ) -> dict[str, Any]:
-    """The variables of a model from arrays by their names in a checkpoint, in the groups of layers that it has.
+    """Builds the variables of a model from arrays by name and checks that they fit.
 
     Args:
-      arrays: of this model, or of one with the same layers in other groups or another memory size.
-      model: the model.
-      segment_length: tokens, as in training.
-      added: parts of the names of what a memory adds: left out where the model has no such memory.
-      what: the beginning of the error.
+      arrays: Arrays by their names in a checkpoint. They may come from a model with other layer groups or another
+        memory size.
+      model: Model to build the variables for.
+      segment_length: Tokens per segment in training.
+      added: Parts of the names of parameters that a memory adds. They are left out if the model has no such memory.
+      what: Beginning of the error message.
 
     Raises:
-      ValueError: an array that the model lacks, that is not there, or of another shape.
+      ValueError: The model lacks an array, an array is missing, or an array has another shape.
     """
     groups, key = model.groups(), jax.random.key(0)
     expected = jax.eval_shape(lambda: name_arrays(init_variables(model, key, segment_length), groups))
@@ -83,10 +87,17 @@ def fit_variables(
 def fitting(
     model: Model, other: Model, segment_length: int, *, added: Sequence[str], what: str
 ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """What makes the variables of `other` from those of `model`; arguments as in `fit_variables`, which it calls.
+    """Makes a function that converts the variables of `model` to those of `other`, a model with the same layers.
+
+    Args:
+      model: Model whose variables are converted.
+      other: Model with the same layers, possibly in other layer groups or with another memory size.
+      segment_length: Tokens per segment in training.
+      added: Parts of the names of parameters that a memory adds. They are left out if `other` has no such memory.
+      what: Beginning of the error message.
 
     Raises:
-      ValueError: the variables of `model` are not those of `other`.
+      ValueError: The variables of `model` do not fit `other`.
     """
 
     def fit(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,11 +105,12 @@ def fitting(
         return fit_variables(arrays, other, segment_length, added=added, what=what)
 
     jax.eval_shape(lambda: fit(init_variables(model, jax.random.key(0), segment_length)))
-    # Where no group changes a module finds its own and never asks for the rest: nothing is copied.
+    # If no group changes, a module looks up only the variables that it needs, so that nothing has to be copied.
     return (lambda variables: variables) if model.groups() == other.groups() else jax.jit(fit)
 
 
 def _map_collections(state: TrainState, function: Callable[[Any], Any]) -> TrainState:
+    """Applies a function to the parameters, tables, statistics and constants of a train state."""
     return dataclasses.replace(
         state,
         params=function(state.params),

@@ -1,4 +1,4 @@
-"""Views of a run's metrics elsewhere, TensorBoard and Weights & Biases; `metrics.jsonl` stays the record."""
+"""Copies the metrics of a run to TensorBoard and Weights & Biases. The record of a run is `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from memjax.config import Config
 __all__ = ["TensorBoard", "MetricsView", "WeightsAndBiases", "open_views"]
 
 WANDB_ID = "wandb_id.txt"
-"""in the run directory: what Weights & Biases calls the run, for all its attempts"""
+"""File in the run directory with the id of the run at Weights & Biases, which all attempts share."""
 
 
 @runtime_checkable
 class MetricsView(Protocol):
-    """Where every line of metrics is also shown."""
+    """A tool that also shows every line of the metrics of a run, such as TensorBoard."""
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Shows the numbers of a line."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Finishes the view."""
+        ...
 
 
 def open_views(config: Config, path: Path, after_step: int) -> list[MetricsView]:
-    """The views that a configuration asks for.
+    """Opens the views of metrics that a configuration asks for.
 
     Args:
-      config: of the run.
-      path: its directory.
-      after_step: where this attempt starts.
+      config: Configuration of the run.
+      path: Run directory.
+      after_step: Number of updates done when this attempt starts.
 
     Raises:
-      ValueError: the package of one is missing.
+      ValueError: The package of a view is not installed.
     """
     views: list[MetricsView] = []
     if config.training.tensorboard:
@@ -46,13 +48,13 @@ def open_views(config: Config, path: Path, after_step: int) -> list[MetricsView]
 
 
 class TensorBoard:
-    """Event files of TensorBoard in the run directory."""
+    """A view that writes event files of TensorBoard to the run directory."""
 
     def __init__(self, path: Path, after_step: int):
-        """Opens `path/tensorboard`; events after `after_step` of an earlier attempt are hidden.
+        """Opens the folder `path/tensorboard`. Events of an earlier attempt after `after_step` are hidden.
 
         Raises:
-          ValueError: the package is missing.
+          ValueError: The package tensorboardX is not installed.
         """
         try:
             from tensorboardX import SummaryWriter
@@ -63,42 +65,44 @@ class TensorBoard:
         self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=after_step + 1)
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Adds every number of a line."""
+        """Writes every number of a line as a scalar."""
         for name, value in scalar_metrics(kind, values):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self) -> None:
+        """Closes the event files."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases; each attempt goes on with the same one.
+    """A view that sends metrics to a run of Weights & Biases. All attempts continue the same run.
 
-    Its own count of calls never goes back, and a run that goes on does, to the step of its checkpoint: the step is a
-    metric that all others are drawn over, and steps that were repeated have two values.
+    Metrics are drawn over the metric `step`. Steps that were repeated after a restart have two values.
     """
 
+    # The step counter of Weights & Biases never goes back. A run that continues from a checkpoint does.
+
     def __init__(self, config: Config, path: Path):
-        """Opens the run of the project `config.training.wandb`; its files are in `path/wandb`.
+        """Opens a run of the project `config.training.wandb`. Its files are in `path/wandb`.
 
         Raises:
-          ValueError: the package is missing.
+          ValueError: The package wandb is not installed.
         """
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError:
-            given = f"training.wandb: given {config.training.wandb!r}, but wandb is missing"
-            raise ValueError(f"{given}; pip install 'memjax[wandb]'") from None
+            problem = f"training.wandb: given {config.training.wandb!r}, but wandb is missing"
+            raise ValueError(f"{problem}; pip install 'memjax[wandb]'") from None
         from memjax.training.runs import config_to_dict
 
-        kept = path / WANDB_ID
-        if not kept.exists():
-            kept.write_text(secrets.token_hex(4), encoding="utf-8")
+        id_file = path / WANDB_ID
+        if not id_file.exists():
+            id_file.write_text(secrets.token_hex(4), encoding="utf-8")
         self._run: Any = wandb.init(
             project=config.training.wandb,
             name=path.name,
-            id=kept.read_text(encoding="utf-8").strip(),
+            id=id_file.read_text(encoding="utf-8").strip(),
             resume="allow",
             dir=str(path),
             config=config_to_dict(config),
@@ -111,14 +115,18 @@ class WeightsAndBiases:
         self._run.log({"step": step, **dict(scalar_metrics(kind, values))})
 
     def close(self) -> None:
+        """Finishes the run of Weights & Biases."""
         self._run.finish()
 
 
 def scalar_metrics(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Name and value of every number of a line; those of a named evaluation, and of a part of a line, stand apart.
+    """Yields the name and value of every number in a line of metrics.
+
+    The names begin with the kind of the line and, for an evaluation with a name, that name. Nested numbers have the
+    path of their keys.
 
     Example:
-      >>> dict(numbers("evaluation", {"name": "news", "nats": 2.0, "done": True, "metrics": {"gate": 0.5}}))
+      >>> dict(scalar_metrics("evaluation", {"name": "news", "nats": 2.0, "done": True, "metrics": {"gate": 0.5}}))
       {'evaluation/news/nats': 2.0, 'evaluation/news/metrics/gate': 0.5}
     """
     place = f"{kind}/{values['name']}" if values.get("name") else kind
