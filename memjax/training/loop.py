@@ -1,4 +1,4 @@
-"""The loop: updates one after the other, stages one after the other, and `train`, which builds what they need."""
+"""The training loop: `train` builds a run from its configuration, and `run` runs its stages one after the other."""
 
 import contextlib
 import dataclasses
@@ -73,12 +73,13 @@ __all__ = [
 
 @dataclasses.dataclass
 class StepInfo:
-    """One finished step.
+    """The result of one training step, as hooks receive it.
 
     Attributes:
-      step: steps done, this one included.
-      state: after the step. The next step donates it, so a hook must not keep it; it may replace it.
-      metrics: name -> `Sum` of this step alone, still on the device.
+      step: Number of steps done, including this one.
+      state: Train state after the step. The next step donates it, so that a hook must not store it. A hook may replace
+        it.
+      metrics: `Sum` of each loss, metric and count of this step by name, on the device.
     """
 
     step: int
@@ -87,18 +88,19 @@ class StepInfo:
 
 
 Hook = Callable[[StepInfo], None]
+"""Function that is called after each training step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """The end of a run.
+    """The results of a finished run.
 
     Attributes:
-      path: the run directory.
-      step: steps done.
-      results: as in `finished.json`: `evaluation` (the final one), `evaluations` (those with a name) and
-        `parameters`, `memory_bytes`.
-      finished_before: an earlier call had finished the run, this one did nothing.
+      path: Run directory.
+      step: Number of steps done.
+      results: Content of `results` in `finished.json`: `evaluation` (the final evaluation), `evaluations` (the final
+        evaluations with a name), `parameters` (their number) and `memory_bytes` (per row).
+      finished_before: Whether an earlier call had already finished the run, so that this call did nothing.
     """
 
     path: Path
@@ -115,14 +117,15 @@ def training_steps(
     steps: int,
     first: int = 0,
 ) -> Iterator[StepInfo]:
-    """Runs steps `first + 1` to `steps` and yields after each, without waiting for the device.
+    """Runs steps `first + 1` to `steps` and yields the result of each, without waiting for the device.
 
     Args:
-      train_step: `(state, batch) -> (state, metrics)`, from `make_train_step`; donates the state.
-      state: after step `first`.
-      batches: one for each step; while the consumer has a step, the iterator stands behind that step's batch.
-      steps: the last step.
-      first: steps already done.
+      train_step: Function `train_step(state, batch) -> (state, metrics)`, from `make_train_step`. It donates the state.
+      state: Train state after step `first`.
+      batches: Iterator over the batches, one per step. When a step is yielded, no batch after that of the step has been
+        read.
+      steps: Number of the last step.
+      first: Number of steps already done.
     """
     for step in range(first + 1, steps + 1):
         state, metrics = train_step(state, next(batches))
@@ -132,7 +135,7 @@ def training_steps(
 
 
 def call_every(number: int, hook: Hook) -> Hook:
-    """The hook, called at each step that `number` divides; never where it is 0."""
+    """Wraps a hook so that it is called only at steps that `number` divides. 0 never calls it."""
 
     def call(info: StepInfo) -> None:
         if number and info.step % number == 0:
@@ -142,9 +145,11 @@ def call_every(number: int, hook: Hook) -> Hook:
 
 
 MakeObjective = Callable[[Config, Any], Objective]
+"""Function `make_objective(config, model)` that makes a training objective."""
 MakeLearner = Callable[[GrowthHistory], Learner]
+"""Function `make_learner(lineage)` that makes the learner of a model with this growth history."""
 Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
-"""`course(experiment, layout, objective) -> (make_learner, stages)`, what `run` runs"""
+"""Function `course(experiment, layout, objective) -> (make_learner, stages)` that makes the arguments of `run`."""
 
 
 def make_plain_learner(
@@ -155,17 +160,17 @@ def make_plain_learner(
     method: Callable[[Mapping[str, Any]], Any] = lambda params: {},
     **arguments: Any,
 ) -> Learner:
-    """The learner that a configuration describes: one kind of update, and nothing kept.
+    """Makes the learner of plain training, with a single kind of update.
 
     Args:
-      experiment: the parts of the run.
+      experiment: Model, data and evaluations of the run.
       layout: Shardings of all arrays over several devices. None on a single device.
-      objective: `objective(config, model)`.
-      method: `method(params)`, what `TrainState.method` is at the start.
+      objective: Function `objective(config, model)` that makes the training objective.
+      method: Function `method(params)` that makes the initial `TrainState.method`. The default has no state.
       **arguments: `links` and `after_update` of `make_update_functions`.
     """
     config, model = experiment.config, experiment.model
-    parts, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.rows
+    functions, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.rows
     example = experiment.example()
     key = jax.random.key(config.training.seed)
 
@@ -174,15 +179,15 @@ def make_plain_learner(
 
     def init(values: Mapping[str, Any]) -> TrainState:
         memory, arrays = model.init_state(rows), method(values["params"])
-        return parts.init(values, memory, example, jax.random.fold_in(key, 1), method=arrays)
+        return functions.init(values, memory, example, jax.random.fold_in(key, 1), method=arrays)
 
-    observe = lambda state, batch, kind: parts.step(state, batch)
+    observe = lambda state, batch, kind: functions.step(state, batch)
     kinds, evaluators = {STREAM: example}, experiment.evaluators(layout)
-    return Learner(model, variables, init, observe, kinds, evaluators, finish=parts.finish)
+    return Learner(model, variables, init, observe, kinds, evaluators, finish=functions.finish)
 
 
 def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
-    """A stage that reads the training batches of an experiment; `fields` are others of `Stage`."""
+    """Makes a stage that reads the training batches of an experiment. `fields` are further fields of `Stage`."""
     rows = layout.host_rows(experiment.config.data.rows) if layout else None
     return Stage(name, lambda state, position: SingleKindStream(experiment.stream(position, rows)), steps, **fields)
 
@@ -190,7 +195,10 @@ def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: 
 def make_single_stage(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
-    """Plain training: one stage with one kind of update."""
+    """Makes the learner and the stages of plain training: a single stage with a single kind of update.
+
+    See `Course` for the arguments and the result.
+    """
     stage = make_stage(experiment, layout, "training", experiment.config.training.steps)
     return lambda lineage: make_plain_learner(experiment.with_growth(lineage), layout, objective), [stage]
 
@@ -206,29 +214,33 @@ def train(
     objective: MakeObjective = make_objective,
     course: Course = make_single_stage,
 ) -> TrainingResult:
-    """Trains, or goes on training, or reports a run that is through.
+    """Trains a model in its run directory. It starts a run, continues it, or reports the results of a finished run.
 
-    A run that is through goes on where its stream has got more tasks, or its plain training more steps.
+    A run starts from the newest checkpoint of its run directory. Without one it starts from the run in
+    `training.init_from`, otherwise from newly initialized parameters. A finished run continues if its stream has more
+    tasks than before, or its plain training more steps.
 
-    The start is, in this order: the newest checkpoint of the run directory, `training.init_from`, fresh parameters.
-    Where several processes are one run (`memjax.training.processes`), each calls this with the same configuration.
+    If several processes form one run (`memjax.training.processes`), each calls this function with the same
+    configuration.
 
     Args:
-      config: the configuration.
-      hooks: called after each step, before the checkpoint of that step.
-      on_event: gets every `Event`, in the first process; None shows them (a bar on a terminal, lines elsewhere, both
-        on standard error).
-      experiment: built parts to use instead of those that the configuration describes.
-      profile: first and last step of a trace (see `memjax.training.profiles`).
-      reset_memory: go on with empty memories, and with another number of rows if wanted: the streams of documents then
-        begin their next epoch.
-      objective: `objective(config, model)`, another than that of the configuration, such as one `with_penalty`.
-      course: `course(experiment, layout, objective)`, for the learner and the stages. Plain training by default.
+      config: Configuration of the run.
+      hooks: Functions that are called after each step, before its checkpoint is saved.
+      on_event: Function that receives every `Event`, in the first process only. None shows events on standard error: as
+        a progress bar on a terminal, otherwise as lines.
+      experiment: Experiment that was built from `config`. None builds it.
+      profile: First and last step to trace (see `memjax.training.profiles`). None for no trace.
+      reset_memory: Whether to continue with empty memories. The number of rows may then change, and the document
+        streams begin their next epoch.
+      objective: Function `objective(config, model)` that makes the training objective, for example one `with_penalty`.
+        The default is that of the configuration.
+      course: Function `course(experiment, layout, objective)` that makes the learner and the stages. The default is
+        plain training.
 
     Raises:
-      ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
-      NotFinite: too many steps in a row were not finite (`training.max_skipped`), or the loss at the end is not.
-      Stopped: SIGTERM or SIGINT; the run is saved.
+      ValueError: The configuration, the run directory, a checkpoint or the data does not fit. Nothing is changed.
+      NonFiniteError: Too many steps in a row were skipped (`training.max_skipped`), or the final loss is not finite.
+      StoppedBySignal: SIGTERM or SIGINT ended the run. It is saved.
     """
     if config.lifelong is not None and course is make_single_stage:
         raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
@@ -265,7 +277,7 @@ def train(
         make_learner, stages = course(experiment, layout, objective)
         for line in itertools.chain.from_iterable(stage.notes for stage in stages):
             report(Event("note", 0, training.steps, {}, line))
-        first = make_learner(())  # what does not fit is refused before a directory is made
+        first = make_learner(())  # errors are raised before a directory is made
     with processes.run_together("the run directory", timeout):
         directory = RunDirectory(config, reset_memory=reset_memory)
     try:
@@ -296,18 +308,19 @@ def run(
     hooks: Sequence[Hook] = (),
     profile: Steps | None = None,
 ) -> TrainingResult:
-    """Runs stages one after the other, from where the record stands to its end.
+    """Runs the stages of a run one after the other, from its newest checkpoint to the end.
 
     Args:
-      make_learner: `make_learner(lineage)`, asked at the start, at a restore, and whenever the lineage has changed.
+      make_learner: Function `make_learner(lineage)` that makes the learner for a growth history. It is called at the
+        start, when a checkpoint is restored, and after the model has grown.
       stages: Stages in their order.
-      record: Record of the run, which also reports to the user.
-      hooks: called after each step, before the checkpoint of that step.
-      profile: first and last step of a trace.
+      record: Run logger, which writes metrics and checkpoints and reports to the user.
+      hooks: Functions that are called after each step, before its checkpoint is saved.
+      profile: First and last step to trace. None for no trace.
 
     Raises:
-      NotFinite: as in `train`.
-      Stopped: a signal ended the run, which is saved.
+      NonFiniteError: Too many steps in a row were skipped, or the final loss is not finite.
+      StoppedBySignal: A signal ended the run. It is saved.
     """
     if steps := count_steps(stages):
         record.set_total_steps(steps)
@@ -324,7 +337,7 @@ def run(
 
 
 class _RunLoop:
-    """One attempt at a run: start, phases of stages, end."""
+    """The loop of one attempt at a run: the start, the phases of all stages, and the final evaluation."""
 
     def __init__(
         self,
@@ -342,7 +355,7 @@ class _RunLoop:
         self._use(())
 
     def finish(self) -> TrainingResult:
-        """Runs all stages, from the start to `finished.json`."""
+        """Starts or continues the run, runs the remaining stages, evaluates and writes `finished.json`."""
         record, info = self.record, StepInfo(0, self._start(), {})
         info.step = self.position.step
         self._catch_up_evaluation(info)
@@ -369,18 +382,19 @@ class _RunLoop:
     # Start
 
     def _use(self, lineage: GrowthHistory) -> None:
-        """The learner of a lineage, and where its arrays live."""
+        """Makes and compiles the learner for a growth history."""
         self.lineage, self.learner = lineage, self.make_learner(lineage)
         self.places = CompiledLearner(self.record.layout, self.learner)
 
     def release(self) -> None:
-        """Frees the compiled programs. An exception that the caller keeps, or a notebook, holds this object."""
+        """Frees the compiled programs of the learner and the evaluators."""
+        # An exception that the caller or a notebook stores keeps this object alive.
         self.places.release()
         for evaluator in self.learner.evaluators.values():
             evaluator.release()
 
     def _expected(self, number: int, extra: Any) -> Any:
-        """Returns the arrays that a checkpoint must hold, by what it says of the growth of its model."""
+        """Returns the shapes of the arrays that a checkpoint must have, for the growth history that it was saved with."""
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
             self._use(lineage)
@@ -388,11 +402,14 @@ class _RunLoop:
         return {**saved, "memory": None, "restart": None} if self.record.reset_memory else saved
 
     def _start(self) -> TrainState:
-        """The state to begin with: resume, else init_from, else fresh."""
+        """Makes the first train state and reports the start of the attempt.
+
+        The state comes from the newest checkpoint, otherwise from `training.init_from`, otherwise it is new.
+        """
         record, training, rows = self.record, self.config.training, self.config.data.rows
         check_frozen(training.frozen, self.places.shapes)
         without = ("memory/", "restart") if record.reset_memory else ()
-        # An earlier version counted other metrics.
+        # Earlier versions had other metrics in the totals.
         restored, notes = record.checkpoints.restore(self._expected, without, anew=("totals/",)), list[str]()
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
@@ -415,7 +432,7 @@ class _RunLoop:
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.init(values)
-        if self.position.phase == "steps":  # what does not fit is refused before anything is written
+        if self.position.phase == "steps":  # errors are raised before anything is written
             self.stream = self.stages[self.position.stage].open_stream(state, self.position.stream)
         record.start_attempt(self.position, None if restored is None else restored.extra)
         self.sizes = self._sizes(state)
@@ -427,29 +444,30 @@ class _RunLoop:
         )
         record.log_event("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
         schedule, every = training.schedule, training.apply_every
-        if self.config.lifelong is not None and self.config.lifelong.epochs:  # its updates are counted by now
+        if self.config.lifelong is not None and self.config.lifelong.epochs:  # the number of updates is known only now
             notes += schedule.length_warnings("training.schedule.", record.steps, every)
         for line in [*warnings(self.config), *notes]:
             record.log_event("note", self.position.step, line)
         return state
 
     def _sizes(self, state: TrainState) -> dict[str, int]:
-        """Returns the number of parameters, and the bytes of memory a row, of the present model."""
+        """Returns the number of parameters and the bytes of memory per row of the current model, by name."""
         return {
             "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
             "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
         }
 
     def _catch_up_evaluation(self, info: StepInfo) -> None:
-        """The evaluation of the step of the checkpoint, where a signal ended it."""
-        often = self.config.training.evaluate_every
-        due = often and info.step and info.step % often == 0 and self.position.phase == "steps"
+        """Runs the evaluation after the step of the checkpoint if a signal interrupted it before."""
+        interval = self.config.training.evaluate_every
+        due = interval and info.step and info.step % interval == 0 and self.position.phase == "steps"
         if due and not all(self.record.is_evaluated(self.position, name) for name in self.learner.evaluators):
             self._evaluate(info)
 
     # Phases
 
     def _before(self, stage: Stage, info: StepInfo) -> StepInfo:
+        """Runs the evaluations and the phase before the updates of a stage."""
         self._scores(info, stage.evaluate_before)
         info.state = self._change(stage.before, info)
         steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
@@ -457,6 +475,7 @@ class _RunLoop:
         return info
 
     def _steps(self, stage: Stage, info: StepInfo) -> StepInfo:
+        """Runs the updates of a stage, with logging, evaluations and checkpoints."""
         training, record, first, last = self.config.training, self.record, info.step, self.position.end
         begin = time.perf_counter()
         if self.stream is None:
@@ -465,11 +484,11 @@ class _RunLoop:
             call_every(training.evaluate_every, self._evaluate),
             call_every(training.checkpoint_every, self._save),
         )
-        observe, state = self.trace.around(self.places.update_inlined, first), info.state
+        update_state, state = self.trace.around(self.places.update_inlined, first), info.state
 
         def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, Sum]]:
-            state, sums = observe(state, update)
-            # A window of `apply_every` steps ends with its stage: no task is updated by gradients of the one before.
+            state, sums = update_state(state, update)
+            # A window of `apply_every` steps ends with its stage: gradients of one task never update the next task.
             return (self.places.finish(state) if self.position.step + 1 == last else state), sums
 
         for info in training_steps(step, state, self._updates(self.stream), steps=last, first=first):
@@ -481,20 +500,25 @@ class _RunLoop:
             if record.stop():
                 self._save(info)
                 raise record.stopped(info.step)
-        # A phase that does nothing needs no checkpoint of its own: it is simply come upon again.
+        # A phase that does nothing needs no checkpoint: a restart simply passes through it again.
         if stage.after is do_nothing:
             self._save(info)
         self._begin_phase(info, stage.after, phase="after", stream=self.stream.position)
         return info
 
     def _after(self, stage: Stage, info: StepInfo) -> StepInfo:
+        """Runs the phase and the evaluations after the updates of a stage."""
         info.state = self._change(stage.after, info)
         self._scores(info, stage.evaluate_after)
         self._begin_phase(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
         return info
 
     def _begin_phase(self, info: StepInfo, beside: Callable[..., Any], **position: Any) -> None:
-        """Goes on with the next phase, from a checkpoint where the one `beside` its border does something."""
+        """Moves to the next phase, at the given fields of the position.
+
+        Saves a checkpoint at the border of the phases if `beside`, the `before` or `after` of the stage next to the
+        border, does something.
+        """
         self.position, self.stream = self.position._replace(**position), None
         if beside is not do_nothing:
             self._save(info)
@@ -504,7 +528,10 @@ class _RunLoop:
         return map(self.places.put_update, iter(stream.__next__, None))
 
     def _change(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
-        """The state after a phase, in places of its own."""
+        """Runs a phase and returns the state after it, placed on the devices.
+
+        If the phase has changed the growth history, the learner is made again.
+        """
         if phase is do_nothing:
             return info.state
         stage = self.stages[self.position.stage]
@@ -516,7 +543,7 @@ class _RunLoop:
 
         data = lambda: self._updates(stage.open_stream(info.state, None))
         tell = lambda line: self.record.log_event("note", info.step, line)
-        # What a phase has measured stands behind it: one that is repeated writes it anew.
+        # The position of a measurement is after its phase, so that a repeated phase writes it again.
         place = {"stage": self.position.stage, "phase": {"before": "steps"}.get(self.position.phase, "after")}
         measure = lambda kind, values: self.record.write(kind, info.step, {**place, **values})
         try:
@@ -534,7 +561,7 @@ class _RunLoop:
     # Hooks
 
     def _first_step(self, info: StepInfo, begin: float) -> None:
-        """Reports the seconds of the first step of a stage, which began at `begin`."""
+        """Reports the seconds of the first step of a stage since `begin`, its time in `time.perf_counter`."""
         clock = self.record.clock
         jax.block_until_ready(info.metrics)
         seconds = clock.first_step = time.perf_counter() - begin
@@ -544,12 +571,15 @@ class _RunLoop:
         clock.steps = -1  # The step that is about to be counted ran before the clock.
 
     def _log(self, info: StepInfo) -> None:
-        """Pulls the totals, now and then: the only place where training waits for the device."""
+        """Reads the totals from the device and writes them to the metrics, every `training.log_every` steps.
+
+        It is the only place where training waits for the device.
+        """
         self.record.clock.steps += 1
-        if "skipped" in info.metrics:  # of a kind of update that says it
+        if "skipped" in info.metrics:  # not all kinds of update report it
             self.skipped.add(info.metrics["skipped"].total)
-        often = self.config.training.log_every
-        if not often or (info.step % often and info.step != self.position.end):
+        interval = self.config.training.log_every
+        if not interval or (info.step % interval and info.step != self.position.end):
             return
         totals, applied = jax.device_get((info.state.totals, info.state.step))
         usage, tables = pull_usage(info.state.tables)
@@ -559,7 +589,11 @@ class _RunLoop:
         self._check(info)
 
     def _check(self, info: StepInfo) -> int:
-        """The steps skipped in a row, at present; ends the run where they are too many."""
+        """Returns the number of steps skipped in a row up to now.
+
+        Raises:
+          NonFiniteError: The number has reached `training.max_skipped`.
+        """
         count = self.skipped.read()
         if self.skipped.is_over:
             raise NonFiniteError(
@@ -569,11 +603,13 @@ class _RunLoop:
         return count
 
     def _evaluate(self, info: StepInfo) -> None:
+        """Runs all evaluations after a step. A signal interrupts them without ending the run here."""
         with self.record.clock.paused(info.metrics), contextlib.suppress(EvaluationInterrupted):
             for name in self.learner.evaluators:
                 self._score(info, name)
 
     def _save(self, info: StepInfo) -> None:
+        """Saves a checkpoint at the current position, unless there is already one."""
         if self.stream is not None:
             self.position = self.position._replace(stream=self.stream.position)
         with self.record.clock.paused(info.metrics):
@@ -583,21 +619,21 @@ class _RunLoop:
             )
 
     def _scores(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
-        """Returns the results of evaluations, unless a signal ends the run."""
+        """Runs evaluations and returns their results by name. A signal raises `StoppedBySignal`."""
         try:
             return {name: self._score(info, name) for name in names}
         except EvaluationInterrupted:
             raise self.record.stopped(info.step) from None
 
     def _limit(self, name: str) -> float:
-        """Returns the nats a target of an evaluation beyond which the model has diverged."""
+        """Returns the nats per target of an evaluation above which the model counts as diverged."""
         length = self.learner.evaluators[name].reading.segment_length
         return divergence_limit(self.learner.model.num_choices(length))
 
     def _score(self, info: StepInfo, name: str) -> EvaluationResult:
-        """Evaluates after a step, once."""
+        """Runs one evaluation after a step, or returns its result if it has already run at this position."""
         place = self.position._replace(stream=None)
-        # At the end, as after the last stage; that of plain training is its updates.
+        # At the end, the evaluation belongs to the last stage. For plain training it belongs to its updates.
         if place.stage == len(self.stages):
             last = self.stages[-1]
             plain = last.after is do_nothing and not last.evaluate_after
@@ -607,7 +643,7 @@ class _RunLoop:
             result = self.learner.evaluators[name](variables, stop=lambda: bool(self.record.stop()))
             self.record.write_score(place, name, result)
             self.scores[place, name] = result
-            # A task of a stream that is forgotten, or not learned yet, may be answered as wrongly without harm.
+            # A task of a stream that is forgotten or not learned yet may score as badly without harm.
             if self.config.lifelong is None and has_diverged(result, limit := self._limit(name)):
                 rate = self.config.training.schedule.learning_rate
                 self.record.log_event("note", info.step, describe_divergence(result, limit, rate))

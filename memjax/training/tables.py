@@ -129,8 +129,7 @@ def table_adam(
       eps: Constant that is added to the square root of the second moment.
       form: "lazy", "dense", or "auto". "auto" is dense for tables with at most `DENSE_UP_TO` rows per lookup of the
         step, and lazy for larger ones.
-      split: Axis of the tables that the mesh axis `model` splits, "rows" or the columns. See
-        `memjax.functional.product_keys.Split`.
+      split: Axis of the tables that the mesh axis `model` splits, "rows" or "columns".
 
     Raises:
       ValueError: Unknown `form`.
