@@ -1,4 +1,4 @@
-"""Generation: decoding with explicit state, and sampling; maps of what memories look at."""
+"""Generation: decoding of texts and images with an explicit memory state, sampling, beam search and BLEU."""
 
 from memjax.inference.beam import *
 from memjax.inference.decoding import *

@@ -1,4 +1,4 @@
-"""Translation: beam search over the decoder of an encoder-decoder, and BLEU."""
+"""Translation with an encoder-decoder: beam search and BLEU."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,14 @@ __all__ = ["beam_search", "detokenized_bleu", "tokenized_bleu", "translate"]
 
 
 class Hypotheses(NamedTuple):
-    """What a beam search found, the best first.
+    """The hypotheses that a beam search has found for every row, best first.
 
     Attributes:
-      tokens: int32 `[batch, beam, max_length]`, the end token included where there is one; after it 0.
-      lengths: int32 `[batch, beam]`.
-      scores: `[batch, beam]`, log-probability divided by `length ** length_penalty`; -inf where none was found.
+      tokens: Token ids, int32 `[batch, beam, max_length]`, including the end token if it was reached. Places after the
+        hypothesis are 0.
+      lengths: Number of tokens of each hypothesis, int32 `[batch, beam]`.
+      scores: Log-probability divided by `length ** length_penalty`, `[batch, beam]`. -inf if there is no such
+        hypothesis.
     """
 
     tokens: Int[Array, "batch beam max_length"]
@@ -46,57 +48,58 @@ def beam_search(
     length_penalty: float = 1.0,
     segment_length: int = 64,
 ) -> Hypotheses:
-    """The most probable translations that a beam finds.
+    """Finds the most probable translations of sources by beam search.
 
-    A hypothesis of n tokens (with its end) and log-probability s has the score `s / n ** length_penalty`, as in
-    fairseq. The search ends where no running hypothesis can become better than those found, or at `max_length` tokens;
-    running ones count only where a row has found none.
+    A hypothesis with n tokens (including the end token) and log-probability s has the score `s / n ** length_penalty`,
+    as in fairseq. The search stops when no unfinished hypothesis can become better than the finished ones, or after
+    `max_length` tokens. Unfinished hypotheses are returned only for rows without any finished one.
 
     Args:
-      model: an `EncoderDecoder`.
-      variables: its variables.
-      source: ids to translate.
-      source_mask: real tokens.
-      begin_token: read before the first token.
-      end_token: ends a hypothesis.
-      beam_size: hypotheses that go on.
-      max_length: tokens of a hypothesis.
-      length_penalty: exponent; 0 = the plain log-probability, more favours longer translations.
-      segment_length: tokens of a target segment, as in training.
+      model: An `EncoderDecoder`.
+      variables: Variables of the model.
+      source: Token ids to translate, `[batch, source]`.
+      source_mask: Tokens that are not padding, `[batch, source]`.
+      begin_token: Token id that is read before the first token.
+      end_token: Token id that ends a hypothesis.
+      beam_size: Number of hypotheses per row that are extended in each step, and that are returned.
+      max_length: Largest number of tokens of a hypothesis.
+      length_penalty: Exponent of the length in the score. 0 for the plain log-probability. Larger values favour longer
+        translations.
+      segment_length: Tokens per target segment in training.
     """
     batch, rows = source.shape[0], jnp.arange(source.shape[0])[:, None]
     state = model.apply(variables, source, source_mask, segment_length, method="start_decoding")
     state = take_rows(state, jnp.repeat(jnp.arange(batch), beam_size))
-    everywhere = jnp.ones(batch * beam_size, bool)
-    at_end = lambda log_probs, length: log_probs / jnp.asarray(length, log_probs.dtype) ** length_penalty
+    all_active = jnp.ones(batch * beam_size, bool)
+    score_of = lambda log_probs, length: log_probs / jnp.asarray(length, log_probs.dtype) ** length_penalty
 
     def advance(carry: _Beams) -> _Beams:
         hidden, state = model.apply(
-            variables, carry.last.reshape(-1, 1), carry.state, active=everywhere, method="decode"
+            variables, carry.last.reshape(-1, 1), carry.state, active=all_active, method="decode"
         )
         log_probs = model.apply(variables, hidden, method="log_probs").reshape(batch, beam_size, -1)
         vocab = log_probs.shape[-1]
-        # At most one candidate per beam ends it, so that twice as many leave enough that go on.
+        # At most one candidate per beam ends it, so that twice as many candidates leave enough that continue.
         total, place = jax.lax.top_k((carry.log_probs[..., None] + log_probs).reshape(batch, -1), 2 * beam_size)
         parent, token = place // vocab, (place % vocab).astype(jnp.int32)
         tokens = carry.running[rows, parent].at[:, :, carry.length].set(token)
         ends = token == end_token
 
-        found = jnp.where(ends, at_end(total, carry.length + 1), -jnp.inf)
-        scores = jnp.concatenate([carry.found.scores, found], axis=1)
+        end_scores = jnp.where(ends, score_of(total, carry.length + 1), -jnp.inf)
+        scores = jnp.concatenate([carry.finished.scores, end_scores], axis=1)
         best, chosen = jax.lax.top_k(scores, beam_size)
-        both = lambda old, new: jnp.concatenate([old, new], axis=1)[rows, chosen]
+        merge = lambda old, new: jnp.concatenate([old, new], axis=1)[rows, chosen]
         lengths = jnp.full(ends.shape, carry.length + 1, jnp.int32)
-        found = Hypotheses(both(carry.found.tokens, tokens), both(carry.found.lengths, lengths), best)
+        finished = Hypotheses(merge(carry.finished.tokens, tokens), merge(carry.finished.lengths, lengths), best)
 
-        log_probs, kept = jax.lax.top_k(jnp.where(ends, -jnp.inf, total), beam_size)
-        state = take_rows(state, (rows * beam_size + parent[rows, kept]).reshape(-1))
-        return _Beams(carry.length + 1, state, token[rows, kept], log_probs, tokens[rows, kept], found)
+        log_probs, running = jax.lax.top_k(jnp.where(ends, -jnp.inf, total), beam_size)
+        state = take_rows(state, (rows * beam_size + parent[rows, running]).reshape(-1))
+        return _Beams(carry.length + 1, state, token[rows, running], log_probs, tokens[rows, running], finished)
 
-    def goes_on(carry: _Beams) -> Bool[Array, ""]:
-        # What goes on only loses probability; at best it ends at the last place, where the divisor is largest.
-        bound = at_end(carry.log_probs[:, 0], max_length if length_penalty > 0 else 1)
-        return (carry.length < max_length) & (bound > carry.found.scores[:, -1]).any()
+    def should_continue(carry: _Beams) -> Bool[Array, ""]:
+        # An unfinished hypothesis only loses probability. At best it ends at the last place, with the largest divisor.
+        bound = score_of(carry.log_probs[:, 0], max_length if length_penalty > 0 else 1)
+        return (carry.length < max_length) & (bound > carry.finished.scores[:, -1]).any()
 
     empty = jnp.zeros((batch, beam_size, max_length), jnp.int32)
     nothing = jnp.full((batch, beam_size), -jnp.inf, jnp.float32)
@@ -104,27 +107,36 @@ def beam_search(
         length=jnp.zeros((), jnp.int32),
         state=state,
         last=jnp.full((batch, beam_size), begin_token, jnp.int32),
-        log_probs=nothing.at[:, 0].set(0),  # all beams are the same: only the first goes on
+        log_probs=nothing.at[:, 0].set(0),  # all beams are equal at the start: only the first one counts
         running=empty,
-        found=Hypotheses(empty, jnp.zeros((batch, beam_size), jnp.int32), nothing),
+        finished=Hypotheses(empty, jnp.zeros((batch, beam_size), jnp.int32), nothing),
     )
-    end = jax.lax.while_loop(goes_on, advance, start)
+    end = jax.lax.while_loop(should_continue, advance, start)
     lengths = jnp.full((batch, beam_size), end.length, jnp.int32)
-    unfinished = Hypotheses(end.running, lengths, at_end(end.log_probs, jnp.maximum(end.length, 1)))
-    has_found = jnp.isfinite(end.found.scores[:, 0])
-    choose = lambda a, b: jnp.where(has_found.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-    return jax.tree.map(choose, end.found, unfinished)
+    unfinished = Hypotheses(end.running, lengths, score_of(end.log_probs, jnp.maximum(end.length, 1)))
+    has_finished = jnp.isfinite(end.finished.scores[:, 0])
+    choose = lambda a, b: jnp.where(has_finished.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+    return jax.tree.map(choose, end.finished, unfinished)
 
 
 class _Beams(NamedTuple):
-    """A running search: all hypotheses that go on have the same length."""
+    """The state of a beam search. All unfinished hypotheses have the same length.
+
+    Attributes:
+      length: Number of tokens of the unfinished hypotheses, int32 scalar.
+      state: Decode state of the model, with `batch * beam` rows.
+      last: Last token of each unfinished hypothesis, int32 `[batch, beam]`.
+      log_probs: Log-probability of each unfinished hypothesis, `[batch, beam]`.
+      running: Tokens of the unfinished hypotheses, int32 `[batch, beam, max_length]`.
+      finished: The best finished `Hypotheses`.
+    """
 
     length: Leaf
     state: Any
     last: Leaf
     log_probs: Leaf
     running: Leaf
-    found: Any
+    finished: Any
 
 
 def translate(
@@ -136,41 +148,41 @@ def translate(
     source_length: int = 0,
     **search: Any,
 ) -> Iterator[list[int]]:
-    """The best translation of every source, without its end token.
+    """Translates sources with beam search and yields the best translation of each, without its end token.
 
     Args:
-      model: an `EncoderDecoder`.
-      variables: its variables.
-      sources: ids, the end token included where the model was trained with one.
-      rows: sources translated side by side, in one compiled program.
-      source_length: tokens that sources are padded to; 0 = the longest of them.
-      **search: of `beam_search`; `begin_token` and `end_token` have to be given.
+      model: An `EncoderDecoder`.
+      variables: Variables of the model.
+      sources: Token ids of each source, with the end token if the model was trained with one.
+      rows: Number of sources that are translated side by side in one compiled program.
+      source_length: Number of tokens that sources are padded to. 0 for the length of the longest source.
+      **search: Arguments of `beam_search`. `begin_token` and `end_token` are required.
 
     Raises:
-      ValueError: an empty source, or one longer than `source_length`.
+      ValueError: A source is empty or longer than `source_length`.
     """
     longest = max((len(ids) for ids in sources), default=0)
     total = source_length or longest
     if min((len(ids) for ids in sources), default=1) < 1 or longest > total:
         raise ValueError(f"sources: given lengths up to {longest}, allowed: 1 to {total} tokens")
     for first in range(0, len(sources), rows):
-        some = sources[first : first + rows]
+        chunk = sources[first : first + rows]
         ids, mask = np.zeros((rows, total), np.int32), np.zeros((rows, total), bool)
-        for row, source in enumerate(some):
+        for row, source in enumerate(chunk):
             ids[row, : len(source)], mask[row, : len(source)] = source, True
-        mask[len(some) :, 0] = True
-        found = jax.device_get(beam_search(model, variables, jnp.asarray(ids), jnp.asarray(mask), **search))
-        for row in range(len(some)):
-            best = found.tokens[row, 0, : found.lengths[row, 0]].tolist()
+        mask[len(chunk) :, 0] = True
+        hypotheses = jax.device_get(beam_search(model, variables, jnp.asarray(ids), jnp.asarray(mask), **search))
+        for row in range(len(chunk)):
+            best = hypotheses.tokens[row, 0, : hypotheses.lengths[row, 0]].tolist()
             yield best[:-1] if best and best[-1] == search["end_token"] else best
 
 
 class Bleu(NamedTuple):
-    """A corpus BLEU of sacrebleu.
+    """A corpus BLEU score of sacrebleu.
 
     Attributes:
-      score: from 0 to 100.
-      signature: sacrebleu's, which names its version and settings.
+      score: BLEU score, from 0 to 100.
+      signature: Signature of sacrebleu, which names its version and settings.
     """
 
     score: float
@@ -178,18 +190,24 @@ class Bleu(NamedTuple):
 
 
 def detokenized_bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
-    """Sacrebleu's BLEU of plain texts, with its own tokenisation `13a` and cases. Needs the extra `eval`."""
+    """Computes sacrebleu's corpus BLEU of plain texts, case-sensitive and with its tokenisation `13a`.
+
+    It needs the extra `eval`. `references` has one reference for each translation.
+    """
     return _bleu(translations, references, tokenize="13a")
 
 
 def tokenized_bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
-    """BLEU of lower-cased words and punctuation marks (`words_of`), without further tokenisation."""
+    """Computes corpus BLEU of lower-cased words and punctuation marks (`words_of`), without further tokenisation.
+
+    It needs the extra `eval`. `references` has one reference for each translation.
+    """
     joined = ([" ".join(words_of(text)) for text in texts] for texts in (translations, references))
     return _bleu(*joined, tokenize="none")
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words, hyphens and apostrophes inside them kept, and every other mark alone.
+    """Splits a text into lower-cased words, which may contain hyphens and apostrophes, and single punctuation marks.
 
     Example:
       >>> words_of('Ein T-Shirt, "rot".')
@@ -199,6 +217,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _bleu(translations: Sequence[str], references: Sequence[str], *, tokenize: str) -> Bleu:
+    """Computes corpus BLEU with a tokenisation of sacrebleu."""
     if len(translations) != len(references) or not translations:
         raise ValueError(
             f"translations: given {len(translations)} for {len(references)} references, allowed: as many, at least one"

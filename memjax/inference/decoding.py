@@ -1,9 +1,10 @@
-"""Generation with an explicit decode state: the memory at the start of the running segment and the segment's tokens.
+"""Generation of tokens with an explicit decode state, for models with a memory.
 
-A prompt is read as in training: whole segments by the model's `__call__`, the rest, at least its last token, token by
-token by its `decode`. Rows are out of phase, so prompts of different lengths need no padding inside the memory: a row
-that is behind is idle.
-Every function that runs on the device is traced once for a batch size, whatever the prompts' lengths.
+The decode state is the memory at the start of the current segment and the tokens of this segment. A prompt is read as
+in training: whole segments by the `__call__` of the model, and the rest, at least the last token, token by token by its
+`decode`. Each row has a separate position in its segment, and a row that has nothing to read is idle. Prompts of
+different lengths therefore need no padding in the memory. Every function that runs on the device is traced once per
+batch size, for prompts of any length.
 """
 
 import functools
@@ -23,18 +24,19 @@ from memjax.typing import Rows, tree_dataclass
 __all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]
 
 NO_TOKEN = -1
-"""Stands in blocks of generated ids where a row was already finished."""
+"""Entry in blocks of generated ids for a row that was already finished."""
 NOT_FINITE = -2
-"""Stands in blocks of generated ids where a row had no probabilities to choose by."""
+"""Entry in blocks of generated ids for a row whose logits were not finite."""
 
 
 @tree_dataclass
 class Prefix:
-    """Rows that have read something and can predict their next token.
+    """The state of rows that have read tokens and can predict the next one.
 
     Attributes:
-      hidden: `[batch, dim]`, the model's output at each row's last token, or a tree of such (`Prediction`).
-      state: the model's decode state after that token.
+      hidden: Output of the model at the last token of each row, `[batch, dim]`. A tree of such arrays for a model with
+        mixtures (`Prediction`).
+      state: Decode state of the model after this token.
     """
 
     hidden: Any
@@ -42,8 +44,11 @@ class Prefix:
 
 
 Recall = Callable[[Prefix, Sequence[Sequence[int]]], Prefix]
-"""Given the rows and the tokens that they have read since the last call (first the prompts), gives the rows with what
-was found for them."""
+"""Function `recall(prefix, new_tokens) -> prefix` that retrieves entries of a datastore before every generated token.
+
+It receives the state of the rows and the tokens that each row has read since the last call. In the first call these are
+the prompts. It returns the state with the retrieved entries.
+"""
 
 
 def prefill(
@@ -55,21 +60,21 @@ def prefill(
     state: Any = None,
     dtype: Any = None,
 ) -> Prefix:
-    """Reads one prompt a row.
+    """Reads one prompt per row into the memory of a model.
 
     Args:
-      model: a language model (see `memjax.models`).
-      variables: its variables.
-      prompts: token ids of every row, at least one each, a begin token included where the model was trained with one.
-      segment_length: tokens of a segment, as in training: memory is written once a segment.
-      state: memory to continue from, at a segment border; None = a document starts.
-      dtype: of the activations in a new memory; None = the model's own.
+      model: A language model (see `memjax.models`).
+      variables: Variables of the model.
+      prompts: Token ids of each row, at least one, with a begin token if the model was trained with one.
+      segment_length: Tokens per segment in training. The memory is written once per segment.
+      state: Memory to continue from, at the end of a segment. None starts a document.
+      dtype: Dtype of the activations in a new memory. None for the dtype of the model.
 
     Returns:
-      The rows' last output and decode state.
+      Last output and decode state of the rows.
 
     Raises:
-      ValueError: a prompt without tokens.
+      ValueError: There are no prompts, or a prompt has no tokens.
     """
     for row, prompt in enumerate(prompts):
         if not len(prompt):
@@ -115,21 +120,25 @@ def stream_tokens(
     """Continues every prompt and yields the new tokens of each row after every `block` tokens.
 
     Args:
-      model: a language model.
-      variables: its variables.
-      prompts: token ids of every row (see `prefill`).
-      segment_length: tokens of a segment, as in training.
-      max_tokens: tokens generated per row, at most.
-      sampling: settings; None draws from the whole distribution.
-      seed: the text of a prompt depends on it and the prompt, not on the other rows (see `row_keys`).
-      stop_tokens: ids that end a row; they are not yielded.
-      finished: asked after every block with all tokens generated so far; True ends a row (stop texts).
-      block: tokens generated between two looks at the host.
-      dtype: of the activations in a new memory; None = the model's own.
-      recall: called on the host before every token (`memjax.retrieval.generation`); `block` is then 1.
-      prefix: rows that have read the prompts already; it can be continued again. None = they are read.
+      model: A language model.
+      variables: Variables of the model.
+      prompts: Token ids of each row (see `prefill`).
+      segment_length: Tokens per segment in training.
+      max_tokens: Largest number of tokens to generate per row.
+      sampling: Settings of sampling. None samples from the whole distribution.
+      seed: Seed of sampling. The text of a prompt depends on the seed and the prompt, and not on the other rows (see
+        `row_keys`).
+      stop_tokens: Token ids that end a row. They are not yielded.
+      finished: Function that is called after every block with all tokens generated so far. It returns True for each row
+        that is to end, for example at a stop text.
+      block: Number of tokens to generate before they are copied to the host.
+      dtype: Dtype of the activations in a new memory. None for the dtype of the model.
+      recall: Function that is called on the host before every token, for retrieval (`memjax.retrieval.generation`).
+        `block` is then 1. None for no retrieval.
+      prefix: State of rows that have already read the prompts, which stays usable. None reads the prompts.
 
     Raises:
+      ValueError: `max_tokens` is negative, or a prompt has no tokens.
       FloatingPointError: The logits of a row are not finite.
     """
     block = 1 if recall else block
@@ -167,7 +176,10 @@ def stream_tokens(
 
 
 def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> list[list[int]]:
-    """The continuation of every prompt, without the prompt; arguments are those of `stream_tokens`."""
+    """Generates the continuation of every prompt and returns it without the prompt.
+
+    `settings` are further arguments of `stream_tokens`.
+    """
     rows: list[list[int]] = [[] for _ in prompts]
     for new in stream_tokens(model, variables, prompts, **settings):
         for row, more in zip(rows, new, strict=True):
@@ -177,7 +189,7 @@ def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **set
 
 @jit_by_model()
 def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Rows, state: Any) -> Any:
-    """The state after one whole segment of the rows that have one; the others are padding and keep theirs."""
+    """Reads one whole segment of the rows that have one and returns the memory. All other rows keep their memory."""
     mask = jnp.broadcast_to(reads[:, None], tokens.shape)
     start = jnp.zeros(tokens.shape[0], bool)
     return model.apply(variables, tokens, state, start_of_document=start, mask=mask, deterministic=True)[1]
@@ -187,7 +199,7 @@ def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"]
 def read_tokens(
     model: Any, variables: Any, tokens: Int[Array, "batch length"], lengths: Int[Array, " batch"], prefix: Prefix
 ) -> Prefix:
-    """Reads token by token the first `lengths` tokens of every row."""
+    """Reads the first `lengths` tokens of every row token by token."""
 
     def read(carry: tuple[Array, Prefix]) -> tuple[Array, Prefix]:
         index, prefix = carry
@@ -210,9 +222,15 @@ def _generate_block(
     sampling: Sampling,
     block: int,
 ) -> tuple[Prefix, Rows, Int[Array, "batch block"]]:
-    """Up to `limit` tokens of every row that is not done; token i is drawn with the row's key folded with i."""
+    """Generates up to `limit` tokens of every row that is not done.
 
-    def more(carry: tuple[Array, Any, Array, Array]) -> Bool[Array, ""]:
+    Token i of a row is drawn with the key of the row after folding in i.
+
+    Returns:
+      The state of the rows, whether each row is done, and the generated ids `[batch, block]`.
+    """
+
+    def should_continue(carry: tuple[Array, Any, Array, Array]) -> Bool[Array, ""]:
         index, _, done, _ = carry
         return (index < limit) & ~done.all()
 
@@ -230,17 +248,17 @@ def _generate_block(
 
     tokens = jnp.full((done.shape[0], block), NO_TOKEN, jnp.int32)
     carry = (jnp.zeros((), jnp.int32), prefix, done, tokens)
-    _, prefix, done, tokens = jax.lax.while_loop(more, step, carry)
+    _, prefix, done, tokens = jax.lax.while_loop(should_continue, step, carry)
     return prefix, done, tokens
 
 
 def _advance(model: Any, variables: Any, token: Int[Array, " batch"], active: Rows, prefix: Prefix) -> Prefix:
-    """One token of every active row."""
+    """Reads one token of every active row."""
     hidden, state = _decode(model, variables, token, active, prefix.state)
     return Prefix(where_rows(active, hidden, prefix.hidden), state)
 
 
 def _decode(model: Any, variables: Any, token: Int[Array, " batch"], active: Rows, state: Any) -> tuple[Any, Any]:
-    """The output of one token of every row, `[batch, ...]`, and the decode state after it."""
+    """Reads one token of every row and returns the output `[batch, ...]` and the decode state."""
     hidden, state = model.apply(variables, token[:, None], state, active=active, method="decode")
     return jax.tree.map(lambda leaf: leaf[:, 0], hidden), state

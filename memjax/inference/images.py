@@ -1,4 +1,4 @@
-"""Images token by token: what a model of `memjax.data.images` draws."""
+"""Generation of images pixel by pixel, by models of `memjax.data.images`."""
 
 from typing import Any
 
@@ -21,22 +21,22 @@ def sample_images(
     sampling: Sampling | None = None,
     **settings: Any,
 ) -> np.ndarray:
-    """Draws images pixel by pixel, each from the begin token.
+    """Generates images pixel by pixel with a language model of images.
 
     Args:
-      model: of images, as `memjax.data.ImageDocuments` writes them.
-      variables: its variables.
-      count: images.
-      shape: height and width.
-      segment_length: tokens of a segment, as in training.
-      sampling: settings; ids that are no pixel are never drawn.
-      **settings: of `stream_tokens`: seed, block, dtype.
+      model: Model that was trained on images in the tokens of `memjax.data.ImageDocuments`.
+      variables: Variables of the model.
+      count: Number of images.
+      shape: Height and width of the images.
+      segment_length: Tokens per segment in training.
+      sampling: Settings of sampling. Token ids that are not pixels are never drawn. None samples from all pixels.
+      **settings: `seed`, `block` and `dtype` of `stream_tokens`.
 
     Returns:
-      uint8 `[count, height, width]`, for `memjax.data.png_grid`.
+      Images, uint8 `[count, height, width]`, for `memjax.data.png_grid`.
 
     Raises:
-      ValueError: no images, or images without pixels.
+      ValueError: `count` or a side of `shape` is less than 1.
     """
     if count < 1 or min(shape) < 1:
         raise ValueError(f"count, shape: given {count} and {shape}, allowed: at least 1")

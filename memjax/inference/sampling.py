@@ -1,7 +1,7 @@
-"""Choosing the next token: pure functions on logits, each the same for every row of a batch.
+"""Sampling of the next token: pure functions on logits, applied to every row of a batch.
 
-A chain is temperature, then `keep_top_k`, then `keep_top_p`, then one draw; `Sampling` holds its settings. Logits may
-be log-probabilities: every function is invariant to a constant added to a row.
+The order is temperature, `keep_top_k`, `keep_top_p`, and one random draw. `Sampling` holds the settings. Logits may be
+log-probabilities, because adding a constant to a row changes no result.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Sampling", "greedy", "keep_top_k", "keep_top_p", "row_keys", "sample
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a token is chosen.
+    """Settings for choosing the next token from the logits of a model.
 
     Attributes:
-      temperature: logits are divided by it; 0 takes the most probable token.
-      top_k: only so many most probable tokens can be drawn, of equals the first; 0 = all.
-      top_p: only the smallest set of most probable tokens that holds this probability can be drawn; 1 = all.
-      forbidden: ids that are never chosen (begin and padding tokens).
+      temperature: Temperature that the logits are divided by. 0 takes the most probable token.
+      top_k: Number of most probable tokens to sample from. Of equally probable tokens the first ones count. 0 for all.
+      top_p: Probability of the smallest set of most probable tokens to sample from, above 0. 1 for all tokens.
+      forbidden: Token ids that are never chosen, such as begin and padding tokens.
     """
 
     temperature: float = 1.0
@@ -44,12 +44,12 @@ class Sampling:
                 raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
 
     def without(self, ids: Iterable[int]) -> Sampling:
-        """The same settings, with more ids that are never chosen."""
+        """Returns these settings with further token ids that are never chosen."""
         return dataclasses.replace(self, forbidden=tuple(sorted({*self.forbidden, *ids})))
 
 
 def greedy(logits: Float[Array, "*batch vocab"]) -> Int[Array, "*batch"]:
-    """The most probable token; of equals the first.
+    """Returns the most probable token of each row, the first one of equally probable tokens.
 
     Example:
       >>> int(greedy(jnp.array([0.1, 2.0, 2.0])))
@@ -59,7 +59,9 @@ def greedy(logits: Float[Array, "*batch vocab"]) -> Int[Array, "*batch"]:
 
 
 def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*batch vocab"]:
-    """-inf for all but the `k` largest logits of each row, of equals the first. 0 or more than vocab keeps all.
+    """Sets all but the `k` largest logits of each row to -inf.
+
+    Of equal logits the first ones are kept. 0, or a `k` of at least the size of the vocabulary, keeps all.
 
     Example:
       >>> keep_top_k(jnp.array([1.0, 3.0, 2.0, 2.0]), 2).tolist()
@@ -68,14 +70,15 @@ def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*b
     if not 0 < k < logits.shape[-1]:
         return logits
     best = jax.lax.top_k(logits, k)[1]
-    kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), best, True, axis=-1, inplace=False)
-    return jnp.where(kept, logits, -jnp.inf)
+    in_top_k = jnp.put_along_axis(jnp.zeros(logits.shape, bool), best, True, axis=-1, inplace=False)
+    return jnp.where(in_top_k, logits, -jnp.inf)
 
 
 def keep_top_p(logits: Float[Array, "*batch vocab"], p: float) -> Float[Array, "*batch vocab"]:
-    """-inf outside the smallest set of most probable tokens whose probability reaches `p` (Holtzman et al. 2020).
+    """Sets all logits outside the nucleus of probability `p` to -inf (Holtzman et al. 2020).
 
-    The token that crosses `p` stays, so at least one token does; of equally probable tokens the first ones stay.
+    The nucleus is the smallest set of most probable tokens whose probability reaches `p`. It includes the token that
+    crosses `p`, so that at least one token is kept. Of equally probable tokens the first ones are kept.
 
     Example:
       >>> jnp.isfinite(keep_top_p(jnp.log(jnp.array([0.2, 0.5, 0.3])), 0.6)).tolist()
@@ -87,17 +90,17 @@ def keep_top_p(logits: Float[Array, "*batch vocab"], p: float) -> Float[Array, "
     probabilities = jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), axis=-1)
     ordered = jnp.take_along_axis(probabilities, order, axis=-1)
     before = jnp.cumsum(ordered, axis=-1) - ordered  # probability of all more probable tokens
-    kept = jnp.take_along_axis(before < p, jnp.argsort(order, axis=-1), axis=-1)
-    return jnp.where(kept, logits, -jnp.inf)
+    in_nucleus = jnp.take_along_axis(before < p, jnp.argsort(order, axis=-1), axis=-1)
+    return jnp.where(in_nucleus, logits, -jnp.inf)
 
 
 def sample(keys: Array, logits: Float[Array, "batch vocab"], sampling: Sampling | None = None) -> Int[Array, " batch"]:
-    """One token of every row.
+    """Chooses the next token of every row.
 
     Args:
-      keys: one PRNG key a row `[batch]`; a row's draw depends on its own key and logits only.
-      logits: or log-probabilities.
-      sampling: settings; None draws from the whole distribution.
+      keys: One random key per row, `[batch]`. The token of a row depends only on the key and the logits of the row.
+      logits: Logits or log-probabilities, `[batch, vocab]`.
+      sampling: Settings of sampling. None samples from the whole distribution.
     """
     sampling = sampling or Sampling()
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
@@ -110,13 +113,13 @@ def sample(keys: Array, logits: Float[Array, "batch vocab"], sampling: Sampling 
 
 
 def row_keys(seed: int, prompts: Sequence[Sequence[int]]) -> Array:
-    """One PRNG key a prompt `[batch]`, from the seed and the number of equal prompts before it.
+    """Makes one random key per prompt, `[batch]`, from the seed and the number of equal prompts before it.
 
-    The text of a prompt thus depends on the seed and on which copy of the prompt it continues, not on what else is in
-    the batch or where; copies of one prompt give different texts.
+    The text of a prompt depends only on the seed and on the number of equal prompts before it, and not on the other
+    prompts of the batch. Equal prompts get different texts.
 
     Raises:
-      ValueError: a seed that has no 32 bits.
+      ValueError: `seed` is negative or does not fit in 32 bits.
     """
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed: given {seed}, allowed: 0 to {2**32 - 1}")

@@ -1,4 +1,4 @@
-"""Generation on texts: prompts in, pieces of text out as they are ready."""
+"""Generation of texts from text prompts, piece by piece."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -23,18 +23,24 @@ def continue_texts(
     stop: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[list[str]]:
-    """Continues every prompt and yields the new text of each row; characters come when their last byte is there.
+    """Continues every prompt and yields the new text of each row after each block of tokens.
+
+    A character is yielded once all of its bytes are generated.
 
     Args:
-      model: a language model.
-      variables: its variables.
-      tokenizer: the one the model was trained with.
-      prompts: texts; '' continues an empty document.
-      segment_length: tokens of a segment, as in training.
-      max_tokens: tokens generated per row, at most.
-      sampling: settings; begin and padding tokens are never drawn.
-      stop: a row ends before the first of these texts, besides at the end token.
-      **settings: of `stream_tokens`: seed, block, dtype.
+      model: A language model.
+      variables: Variables of the model.
+      tokenizer: Tokenizer that the model was trained with.
+      prompts: Text of each row to continue. '' starts a new document.
+      segment_length: Tokens per segment in training.
+      max_tokens: Largest number of tokens to generate per row.
+      sampling: Settings of sampling. Begin and padding tokens are never drawn. None samples from the whole
+        distribution.
+      stop: Texts that end a row before their first occurrence. A row also ends at the end token.
+      **settings: Further arguments of `stream_tokens`, such as `seed`, `block` and `dtype`.
+
+    Raises:
+      ValueError: A text in `stop` is empty.
     """
     if "" in stop:
         raise ValueError("stop: given '', allowed: texts of at least one character")
@@ -60,7 +66,14 @@ def continue_texts(
 
 @dataclasses.dataclass
 class _Row:
-    """The text of one row: what could be the beginning of a stop text is held back."""
+    """Decodes the text of one row and holds back text that could be the beginning of a stop text.
+
+    Attributes:
+      decoder: Decoder from tokens to text.
+      stop: Texts that end the row.
+      held: Text that is held back.
+      stopped: Whether a stop text was found.
+    """
 
     decoder: StreamingDecoder
     stop: tuple[str, ...]
@@ -68,23 +81,23 @@ class _Row:
     stopped: bool = False
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that may be shown after `tokens`."""
+        """Adds tokens and returns the text that can be shown."""
         if self.stopped:
             return ""
         text = self.held + self.decoder.push(tokens)
-        found = [place for place in (text.find(stop) for stop in self.stop) if place >= 0]
-        if found:
+        starts = [start for start in (text.find(stop) for stop in self.stop) if start >= 0]
+        if starts:
             self.stopped, self.held = True, ""
-            return text[: min(found)]
+            return text[: min(starts)]
         keep = max((_overlap(text, stop) for stop in self.stop), default=0)
         self.held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What is left at the end."""
+        """Ends the row and returns the text that was held back."""
         return "" if self.stopped else self.held + self.decoder.flush()
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Returns the length of the longest end of `text` that is a beginning of `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

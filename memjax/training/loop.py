@@ -394,7 +394,7 @@ class _RunLoop:
             evaluator.release()
 
     def _expected(self, number: int, extra: Any) -> Any:
-        """Returns the shapes of the arrays that a checkpoint must have, for the growth history that it was saved with."""
+        """Returns the shapes of the arrays that a checkpoint with the growth history in `extra` must have."""
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
             self._use(lineage)
@@ -524,7 +524,7 @@ class _RunLoop:
             self._save(info)
 
     def _updates(self, stream: Any) -> Iterator[tuple[str, Any]]:
-        """The updates of a stream on their devices, read one at a time."""
+        """Iterates over the updates of a stream and places each on its devices, without reading ahead."""
         return map(self.places.put_update, iter(stream.__next__, None))
 
     def _change(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
