@@ -1,7 +1,7 @@
 """Scaled dot-product attention over masked keys, and the masks themselves.
 
-Queries, shared keys and outputs are `[batch, length, heads, head_dim]`; the neighbours that every query has of its own
-are `[batch, heads, length, neighbors, head_dim]`, as the slots of a memory that is searched are stored by heads. Every
+Queries, shared keys and outputs are `[batch, length, heads, head_dim]`. Neighbours, which differ from query to query,
+are `[batch, heads, length, neighbors, head_dim]`, because the slots of a searched memory are stored by heads. Every
 function here computes scores and softmax in at least float32 and gives exactly 0, with gradients of exactly 0, where a
 query sees no key.
 """
@@ -35,9 +35,9 @@ def masked_softmax(
     """Softmax over the entries that `mask` allows.
 
     Args:
-      scores: Any shape; entries that are masked out may hold anything, NaN and infinities too.
-      mask: True = the entry takes part; broadcasts against `scores` (same rank). None = all take part.
-      axis: The axis that sums to 1.
+      scores: Scores of any shape. Masked entries may hold anything, NaN and infinities too.
+      mask: True for entries that take part. Broadcasts against `scores` (same rank). None for all entries.
+      axis: Axis along which the weights sum to 1.
 
     Returns:
       Weights in the dtype `promote_types(scores.dtype, float32)`: 0 where masked, and 0 everywhere on a row that is
@@ -64,7 +64,7 @@ def scale_queries(
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
-      scale: One number, one number per head, or None for `head_dim ** -0.5`.
+      scale: One number, or one number per head. None for `head_dim ** -0.5`.
 
     Returns:
       The scaled queries in their own dtype.
@@ -99,19 +99,19 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """`softmax(scale * queries . keys + bias) values` over the keys that the mask allows.
+    """Scaled dot-product attention over the keys that the mask allows: `softmax(scale * queries . keys + bias) values`.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, memory, heads, head_dim]`.
       values: `[batch, memory, heads, value_dim]`.
-      mask: True = the query sees the key; axes 0 and 1 may be 1. None = every query sees every key. A key that no query
-        sees must be finite, and its value too: a weight of 0 times NaN is NaN.
-      bias: Added to the scaled scores; axis 0 may be 1.
-      scale: One number or one per head; None = `head_dim ** -0.5`. It multiplies the content scores only: a bias that
-        the scale should multiply too is given multiplied.
+      mask: True where the query sees the key. Axes 0 and 1 may be 1. None if every query sees every key. A key that no
+        query sees must be finite, and its value too: a weight of 0 times NaN is NaN.
+      bias: Summand of the scaled scores. Axis 0 may be 1.
+      scale: Factor of the content scores, one number or one per head. None for `head_dim ** -0.5`. The bias is not
+        scaled.
       dropout_rate: Probability with which an attention weight is dropped.
-      dropout_key: Needed when `dropout_rate` is above 0.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees no key.
@@ -139,17 +139,17 @@ def attention_with_weights(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length memory"]]:
-    """`attention`, with the weights of the keys: for memories that note which of their slots are used.
+    """Computes `attention` and also returns the attention weights, for memories that record the use of their slots.
 
     Args:
-      queries: `[batch, length, heads, head_dim]`, as in `attention`, and so the other arguments.
-      keys: As in `attention`.
-      values: As in `attention`.
-      mask: As in `attention`.
-      bias: As in `attention`.
-      scale: As in `attention`.
-      dropout_rate: As in `attention`.
-      dropout_key: As in `attention`.
+      queries: `[batch, length, heads, head_dim]`.
+      keys: `[batch, memory, heads, head_dim]`.
+      values: `[batch, memory, heads, value_dim]`.
+      mask: True where the query sees the key. See `attention`.
+      bias: Summand of the scaled scores. See `attention`.
+      scale: Factor of the content scores. See `attention`.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
       The output, and the weights before dropout `[batch, heads, length, memory]`, in at least float32.
@@ -178,16 +178,16 @@ def neighbor_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Attention in which every query has keys and values of its own (the retrieved neighbours).
+    """Attention in which every query has its own keys and values, the neighbours that were retrieved for it.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, heads, length, neighbors, head_dim]`, as `gather_slots` returns them.
       values: `[batch, heads, length, neighbors, value_dim]`.
-      valid: Which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
-      scale: As in `attention`.
-      dropout_rate: As in `attention`.
-      dropout_key: As in `attention`.
+      valid: True for neighbours that are real. None for all. The others may hold anything, NaN and infinities too.
+      scale: Factor of the scores, one number or one per head. None for `head_dim ** -0.5`.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query without a real neighbour.
@@ -221,7 +221,7 @@ def joint_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """One softmax over shared keys and the neighbours of each query together.
+    """Attention with one softmax over the keys that all queries share and each query's own neighbours.
 
     The merge of the first version of the Memorizing Transformer (OpenReview submission of arXiv:2203.08913): local and
     retrieved keys compete in one softmax. Neighbours carry no bias.
@@ -232,12 +232,13 @@ def joint_attention(
       values: Shared values `[batch, memory, heads, value_dim]`.
       neighbor_keys: `[batch, heads, length, neighbors, head_dim]`.
       neighbor_values: `[batch, heads, length, neighbors, value_dim]`.
-      mask: True = the query sees the shared key.
-      neighbor_valid: Which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
-      bias: Added to the scaled scores of the shared keys.
-      scale: As in `attention`, for both blocks.
-      dropout_rate: As in `attention`.
-      dropout_key: As in `attention`.
+      mask: True where the query sees the shared key.
+      neighbor_valid: True for neighbours that are real. None for all. The others may hold anything, NaN and infinities
+        too.
+      bias: Summand of the scaled scores of the shared keys.
+      scale: Factor of the content scores of shared keys and neighbours. See `attention`.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees nothing in both blocks.
@@ -254,13 +255,13 @@ def joint_attention(
     neighbor_keys, neighbor_values = _real(neighbor_keys, neighbor_valid), _real(neighbor_values, neighbor_valid)
     near = _neighbor_scores(scaled, neighbor_keys, dtype)
     local = _scores(scaled, keys, bias, dtype)
-    both = None
+    visible = None
     if mask is not None or neighbor_valid is not None:
         parts = [(neighbor_valid, near.shape), (mask, local.shape)]
-        both = jnp.concatenate(
+        visible = jnp.concatenate(
             [jnp.broadcast_to(True if part is None else part, shape) for part, shape in parts], axis=-1
         )
-    weights = masked_softmax(jnp.concatenate([near, local], axis=-1), both)
+    weights = masked_softmax(jnp.concatenate([near, local], axis=-1), visible)
     weights = _dropout(weights, dropout_rate, dropout_key)
     neighbors = near.shape[-1]
     from_near = _attend_neighbors(weights[..., :neighbors], neighbor_values, dtype)
@@ -276,17 +277,17 @@ def visibility(
     *,
     window: int | None = None,
 ) -> Bool[Array, "#batch 1 length total"]:
-    """Which of the keys `memory ++ segment` each query of a segment sees.
+    """Makes the causal mask of a segment: which of the keys `memory ++ segment` each query sees.
 
     Query i sees key j when `j <= i + memory` (the last query is aligned to the last key), the slot is valid, the token
     is real, and the key is among the last `window` ones up to and including the query itself. `window=memory_length`
     is Transformer-XL's `same_length` (arXiv:1901.02860): the context is then independent of the segment length.
 
     Args:
-      length: Tokens of the segment.
-      memory_valid: `[batch, memory]`, which slots hold something; None = there is no memory.
-      mask: `[batch, length]`, which tokens are real; None = all. Queries that are padding still see what precedes them.
-      window: Keys that a query sees at most, itself included; None = all.
+      length: Number of tokens of the segment.
+      memory_valid: bool `[batch, memory]`, slots that hold something. None for no memory.
+      mask: bool `[batch, length]`, real tokens. None for all. Queries at padding still see the keys before them.
+      window: Largest number of keys that a query sees, itself included. None for no limit.
 
     Returns:
       bool `[batch, 1, length, memory + length]`, for use as the mask of `attention`; the batch axis is 1 when neither
@@ -321,7 +322,7 @@ def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
 
 
 def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype) -> Array:
-    """Inner products `[batch, heads, length, memory]`, with heads moved out of the way first (faster on CPUs)."""
+    """Inner products `[batch, heads, length, memory]` plus bias, after moving heads to axis 1 (faster on CPUs)."""
     queries, keys = jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2)
     scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
     return scores if bias is None else _add_bias(scores, bias.astype(dtype))
@@ -329,7 +330,7 @@ def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype) -
 
 @jax.custom_jvp
 def _add_bias(scores: Array, bias: Array) -> Array:
-    """`scores + bias`, where a bias of one row is added to all of them."""
+    """Adds a bias to scores, where a bias of one row is added to all rows."""
     return scores + bias
 
 
@@ -345,18 +346,18 @@ def _add_bias_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _real(neighbors: Array, valid: Array | None) -> Array:
-    """Neighbours with 0 in place of those that are not real: neither a weight of 0 nor its gradient keeps NaN out."""
+    """Sets neighbours that are not real to 0, since neither a weight of 0 nor its gradient keeps NaN out."""
     return neighbors if valid is None else jnp.where(valid[..., None], neighbors, 0)
 
 
 def _neighbor_scores(queries: Array, keys: Array, dtype: jnp.dtype) -> Array:
-    """Inner products `[batch, heads, length, neighbors]`; the small array is transposed, not that of the keys."""
+    """Inner products `[batch, heads, length, neighbors]`, with a transpose of the small array and not of the keys."""
     queries = jnp.swapaxes(queries, 1, 2)
     return jnp.einsum("bhld,bhlkd->bhlk", queries, keys, preferred_element_type=dtype)
 
 
 def _attend(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
-    """Weighted sum of values: operands in the values' dtype, accumulated in the weights' (at least float32)."""
+    """Weighted sum of values. Operands in the values' dtype, accumulated in the weights' (at least float32)."""
     values = jnp.swapaxes(values, 1, 2)
     out = jnp.einsum(
         "bhlm,bhme->bhle", weights.astype(values.dtype), values, preferred_element_type=weights.dtype
@@ -365,7 +366,7 @@ def _attend(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
 
 
 def _attend_neighbors(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
-    """`_attend` for values `[batch, heads, length, neighbors, value_dim]` of each query's own."""
+    """Weighted sum of each query's own values, `[batch, heads, length, neighbors, value_dim]`."""
     out = jnp.einsum(
         "bhlk,bhlke->bhle", weights.astype(values.dtype), values, preferred_element_type=weights.dtype
     ).astype(dtype)

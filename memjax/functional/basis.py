@@ -33,10 +33,10 @@ __all__ = [
 
 
 class GaussianBasis(NamedTuple):
-    """Gaussian densities, each with an area of 1.
+    """Gaussian basis functions over [0, 1], each a density with an area of 1.
 
     Attributes:
-      centers: `[basis]` in [0, 1].
+      centers: `[basis]`, centres in [0, 1].
       widths: `[basis]`, standard deviations.
 
     Example:
@@ -49,11 +49,12 @@ class GaussianBasis(NamedTuple):
 
 
 class UpdateMatrices(NamedTuple):
-    """What turns old coefficients and new tokens into new coefficients.
+    """Matrices that compute the coefficients of a signal from its old coefficients and new tokens.
 
     Attributes:
-      samples: `[samples, basis]`, the basis where the old signal is read: `x_past = samples @ coefficients`.
-      past: `[samples, basis]`, part of the regression for what was read.
+      samples: `[samples, basis]`, basis functions at the positions where the old signal is read: `x_past = samples @
+        coefficients`.
+      past: `[samples, basis]`, part of the regression for the values that were read.
       new: `[length, basis]`, part of the regression for the tokens: `coefficients = past.T @ x_past + new.T @ tokens`.
 
     Example:
@@ -68,14 +69,14 @@ class UpdateMatrices(NamedTuple):
 
 
 def gaussian_basis(num_basis: int, widths: tuple[float, ...] = (0.01, 0.05)) -> GaussianBasis:
-    """Evenly spaced centres from 0 to 1, each with every width.
+    """Makes Gaussian basis functions with evenly spaced centres from 0 to 1, each with every width.
 
     Args:
-      num_basis: Functions in all, a multiple of the number of widths.
-      widths: Standard deviations; the published ones are (0.01, 0.05) and (0.005, 0.01).
+      num_basis: Number of functions, a multiple of the number of widths.
+      widths: Standard deviations. The published ones are (0.01, 0.05) and (0.005, 0.01).
 
     Raises:
-      ValueError: No widths, a width of 0, or a number that they do not divide.
+      ValueError: No widths, a width of 0, or a number of functions that the number of widths does not divide.
 
     Example:
       >>> gaussian_basis(4, (0.1, 0.2))
@@ -91,11 +92,11 @@ def gaussian_basis(num_basis: int, widths: tuple[float, ...] = (0.01, 0.05)) -> 
 
 @operation
 def evaluate_basis(basis: GaussianBasis, positions: Array | np.ndarray) -> Array | np.ndarray:
-    """Every basis function at every position, `N(t; mu_j, s_j^2)`.
+    """Evaluates every basis function at every position, `N(t; mu_j, s_j^2)`.
 
     Args:
-      basis: The functions.
-      positions: Any shape; NumPy gives NumPy in float64.
+      basis: Basis functions.
+      positions: Positions in an array of any shape. A NumPy array gives a NumPy array in float64.
 
     Returns:
       `[*positions.shape, basis]`.
@@ -116,15 +117,15 @@ def evaluate_basis(basis: GaussianBasis, positions: Array | np.ndarray) -> Array
 def expected_basis(
     basis: GaussianBasis, mean: Float[Array, "*queries"], variance: Float[Array, "*queries"]
 ) -> Float[Array, "*queries basis"]:
-    """Expectation of every basis function under a Gaussian, `E[psi_j(t)] = N(mean; mu_j, variance + s_j^2)`.
+    """Computes the expectation of every basis function under a Gaussian, `N(mean; mu_j, variance + s_j^2)`.
 
     The integral runs over the whole line, as in the paper, not over [0, 1]. Its gradient is the covariance formula of
     continuous attention, `E[phi psi] - E[phi] E[psi]`.
 
     Args:
-      basis: The functions.
-      mean: Of each query.
-      variance: Of each query, at least 0.
+      basis: Basis functions.
+      mean: Mean of each query's density.
+      variance: Variance of each query's density, at least 0.
 
     Example:
       >>> print(np.asarray(expected_basis(gaussian_basis(2, (0.1,)), jnp.array([0.0]), jnp.array([0.15]))).round(3))
@@ -139,21 +140,21 @@ def expected_basis(
 
 
 def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[np.ndarray, "length basis"]:
-    """G of the ridge regression of a sequence, `coefficients = G.T @ tokens`, with token i at `(i - 1/2) / length`.
+    """Computes the matrix G of the ridge regression of a sequence, `coefficients = G.T @ tokens`.
 
-    `G = F.T (F F.T + ridge I)^-1`. As in the published code the sequence goes on as zeros over [-1/2, 0) and (1, 3/2],
-    at its own spacing; that part of G is cut off again.
+    Token i is at `(i - 1/2) / length`, and `G = F.T (F F.T + ridge I)^-1`. As in the published code the sequence goes
+    on as zeros over [-1/2, 0) and (1, 3/2], at its own spacing. That part of G is cut off again.
 
     Args:
-      basis: The functions.
-      length: Tokens.
-      ridge: Penalty on the coefficients; 1.0 and 0.5 in the published code, not given in the paper.
+      basis: Basis functions.
+      length: Number of tokens.
+      ridge: Penalty on the coefficients. 1.0 and 0.5 in the published code, not given in the paper.
 
     Returns:
       `[length, basis]` in float64.
 
     Raises:
-      ValueError: No tokens, or a penalty that is not above 0.
+      ValueError: No tokens, or a penalty of 0 or less.
 
     Example:
       >>> matrix = fit_matrix(gaussian_basis(8, (0.1, 0.2)), 6, ridge=0.5)
@@ -171,20 +172,20 @@ def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[n
 def update_matrices(
     basis: GaussianBasis, length: int, num_samples: int, contraction: float = 0.5, ridge: float = 1.0
 ) -> UpdateMatrices:
-    """The regression of an old signal, contracted to [0, tau], followed by new tokens on (tau, 1].
+    """Computes the regression of an old signal, contracted to [0, tau], followed by new tokens on (tau, 1].
 
-    The old signal is read at `m / num_samples` and placed at `tau m / num_samples`; token i stands at
+    The old signal is read at `m / num_samples` and moved to `tau m / num_samples`. Token i is at
     `tau + (1 - tau) i / length` (unlike in `fit_matrix`, as in the published code). Zeros follow on both sides.
 
     Args:
-      basis: The functions.
-      length: New tokens.
-      num_samples: Points at which the old signal is read.
-      contraction: Tau, the share of [0, 1] that the past keeps.
-      ridge: As in `fit_matrix`.
+      basis: Basis functions.
+      length: Number of new tokens.
+      num_samples: Number of positions at which the old signal is read.
+      contraction: Share of [0, 1] that the past keeps (tau).
+      ridge: Penalty on the coefficients. See `fit_matrix`.
 
     Raises:
-      ValueError: No tokens or samples, a penalty not above 0, a contraction not between 0 and 1.
+      ValueError: No tokens or samples, a penalty of 0 or less, or a contraction not between 0 and 1.
 
     Example:
       >>> matrices = update_matrices(gaussian_basis(8, (0.1, 0.2)), 6, 4, contraction=0.5, ridge=0.5)
@@ -211,12 +212,12 @@ def update_matrices(
 def bin_masses(
     mean: Float[Array, "*queries"], variance: Float[Array, "*queries"], num_bins: int
 ) -> Float[Array, "*queries bins"]:
-    """Probability that a Gaussian gives to each of `num_bins` equal bins of [0, 1]; what is outside is left out.
+    """Computes the probability of a Gaussian in each of `num_bins` equal bins of [0, 1]. Mass outside is left out.
 
     Args:
-      mean: Of each query.
-      variance: Of each query, above 0.
-      num_bins: Bins.
+      mean: Mean of each query's density.
+      variance: Variance of each query's density, above 0.
+      num_bins: Number of bins.
 
     Example:
       >>> print(np.asarray(bin_masses(jnp.array(0.5), jnp.array(0.04), 4)).round(3))
@@ -233,13 +234,13 @@ def bin_masses(
 
 @operation
 def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> Float[Array, "batch samples"]:
-    """Positions in [0, 1] that divide a histogram into equal masses: its inverse distribution at `(m - 1/2) / M`.
+    """Computes positions in [0, 1] that divide a histogram into equal masses: its quantiles at `(m - 1/2) / M`.
 
-    Mass is spread evenly inside a bin. Without any mass the positions are even. Ascending; no gradient.
+    Mass is spread evenly inside a bin. Without any mass the positions are even. Positions ascend and have no gradient.
 
     Args:
-      masses: `[batch, bins]`, of equal bins of [0, 1], each at least 0, of any sum.
-      num_samples: Positions of each row.
+      masses: `[batch, bins]`, masses of equal bins of [0, 1], each at least 0. They need not sum to 1.
+      num_samples: Number of positions of each row.
 
     Example:
       >>> print(np.asarray(quantile_positions(jnp.array([[0.0, 3.0, 1.0, 0.0]]), 4)).round(3))
@@ -252,25 +253,25 @@ def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> 
     until = jnp.matmul(shares, summing, precision=jax.lax.Precision.HIGHEST)
     levels = jnp.asarray((np.arange(num_samples) + 0.5) / num_samples, dtype) * (1 - jnp.finfo(dtype).eps)
 
-    def one(share: Array, until: Array) -> Array:
+    def quantiles_of_row(share: Array, until: Array) -> Array:
         bins = jnp.minimum(jnp.searchsorted(until, levels, side="right"), num_bins - 1)
         inside = (levels - (until - share)[bins]) / share[bins]
         return (bins.astype(dtype) + jnp.clip(inside, 0, 1)) / num_bins
 
-    return jax.vmap(one)(shares, until)
+    return jax.vmap(quantiles_of_row)(shares, until)
 
 
 @operation
 def sample_positions(
     key: PRNGKeyArray, masses: Float[Array, "batch bins"], num_samples: int, *, jitter: bool = False
 ) -> Float[Array, "batch samples"]:
-    """Positions drawn from a histogram over [0, 1] with replacement, ascending; no gradient.
+    """Draws positions from a histogram over [0, 1] with replacement. They are ascending and have no gradient.
 
     Args:
-      key: Of the draw.
-      masses: `[batch, bins]`, of equal bins of [0, 1], each at least 0, of any sum.
-      num_samples: Positions of each row.
-      jitter: Draw evenly inside a bin; otherwise its left edge is the position, as in the published code.
+      key: Random key of the draw.
+      masses: `[batch, bins]`, masses of equal bins of [0, 1], each at least 0. They need not sum to 1.
+      num_samples: Number of positions of each row.
+      jitter: Whether to draw evenly inside a bin. False takes its left edge, as in the published code.
 
     Example:
       >>> masses = jnp.array([[0.0, 0.0, 1.0, 0.0]])
@@ -280,22 +281,22 @@ def sample_positions(
     shares = _shares(masses)
     choose, spread = jax.random.split(key)
     shape = (num_samples, shares.shape[0])
-    places = jax.random.categorical(choose, jnp.log(shares), axis=-1, shape=shape).T.astype(shares.dtype)
+    positions = jax.random.categorical(choose, jnp.log(shares), axis=-1, shape=shape).T.astype(shares.dtype)
     if jitter:
-        places = places + jax.random.uniform(spread, places.shape, shares.dtype)
-    return jnp.sort(places, axis=1) / shares.shape[1]
+        positions = positions + jax.random.uniform(spread, positions.shape, shares.dtype)
+    return jnp.sort(positions, axis=1) / shares.shape[1]
 
 
 @operation
 def kl_to_prior(variance: Float[Array, "*queries"], stddev: float) -> Float[Array, "*queries"]:
-    """KL divergence of `N(mu, variance)` from `N(mu, stddev^2)`, at least 0, and 0 where they are equal.
+    """Computes the KL divergence of `N(mu, variance)` from `N(mu, stddev^2)`. It is 0 only where they are equal.
 
     The formula printed in the paper has the logarithm of the ratio of standard deviations without the factor 2: it is
     negative at its minimum, which is not at `stddev`. The published code has the divergence.
 
     Args:
-      variance: Of each query, above 0.
-      stddev: Of the prior.
+      variance: Variance of each query's density, above 0.
+      stddev: Standard deviation of the prior.
 
     Example:
       >>> print(np.asarray(kl_to_prior(jnp.array([0.01, 0.04]), 0.1)).round(3))
@@ -311,19 +312,20 @@ def token_positions(
     contraction: float = 0.5,
     sampled: Float[np.ndarray, "updates samples"] | None = None,
 ) -> Float[np.ndarray, "segments length"]:
-    """Where the tokens of each segment stand in the memory after all of them were written, in [0, 1].
+    """Computes the positions in [0, 1] of the tokens of each segment after all segments were written to the memory.
 
-    Each update moves a token from t to `tau t`; a sticky one reads the past at other positions and moves it to where
-    the sample next to it was placed. The gap between a token and its neighbours is the space that the memory gives it.
+    Each update moves a token from t to `tau t`. A sticky update reads the past at other positions and moves the token
+    to the new position of the sample next to it. The gap between a token and its neighbours is its space in the memory.
 
     Args:
-      num_segments: Segments written since the memory was empty.
-      length: Tokens of a segment.
-      contraction: Tau.
-      sampled: Of each update after the first, the ascending positions at which the past was read; None = evenly.
+      num_segments: Number of segments written since the memory was empty.
+      length: Number of tokens of a segment.
+      contraction: Share of [0, 1] that the past keeps (tau).
+      sampled: `[updates, samples]`, for each update after the first the ascending positions at which the past was read.
+        None for evenly spaced ones.
 
     Raises:
-      ValueError: Positions of another number of updates.
+      ValueError: `sampled` has another number of updates.
 
     Example:
       >>> print(token_positions(2, 2))
@@ -332,15 +334,15 @@ def token_positions(
     """
     if sampled is not None and len(sampled) != num_segments - 1:
         raise ValueError(f"sampled: given {len(sampled)} updates, allowed: {num_segments - 1}, one less than segments")
-    places = ((np.arange(length) + 0.5) / length)[None]
+    positions = ((np.arange(length) + 0.5) / length)[None]
     for update in range(num_segments - 1):
         if sampled is not None:
             grid = np.asarray(sampled[update], np.float64)
-            nearest = np.abs(places[..., None] - grid).argmin(axis=-1)
-            places = (nearest + 1) / len(grid)
+            nearest = np.abs(positions[..., None] - grid).argmin(axis=-1)
+            positions = (nearest + 1) / len(grid)
         new = contraction + (1 - contraction) * np.arange(1, length + 1) / length
-        places = np.concatenate([contraction * places, new[None]])
-    return places
+        positions = np.concatenate([contraction * positions, new[None]])
+    return positions
 
 
 @functools.lru_cache(maxsize=32)
@@ -357,7 +359,7 @@ def _regression(basis: GaussianBasis, positions: np.ndarray, ridge: float) -> np
 
 
 def _shares(masses: Array) -> Array:
-    """Masses of sum 1 without gradient, none of them 0, in at least float32."""
+    """Scales masses to the sum 1, without gradient and none of them 0, in at least float32."""
     masses = jax.lax.stop_gradient(masses).astype(jnp.promote_types(masses.dtype, jnp.float32))
     masses = jnp.maximum(masses, 0) + 1e-12
     return masses / masses.sum(axis=1, keepdims=True)

@@ -28,17 +28,17 @@ __all__ = [
 
 @operation
 def max_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "batch slots dim"]:
-    """The largest entry of each feature over windows of `rate` slots.
+    """Compresses by the largest entry of each feature over windows of `rate` slots.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
-      rate: Slots of a window.
+      rate: Number of slots of a window.
 
     Returns:
       `[batch, length // rate, dim]` in the dtype of `x`.
 
     Raises:
-      ValueError: `rate` is below 1 or above the length (of all compressions).
+      ValueError: `rate` is below 1 or above the length.
 
     Example:
       >>> import jax.numpy as jnp
@@ -50,11 +50,11 @@ def max_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "ba
 
 @operation
 def mean_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "batch slots dim"]:
-    """The mean of each feature over windows of `rate` slots, summed in at least float32.
+    """Compresses by the mean of each feature over windows of `rate` slots, summed in at least float32.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
-      rate: Slots of a window.
+      rate: Number of slots of a window.
 
     Returns:
       `[batch, length // rate, dim]` in the dtype of `x`.
@@ -72,7 +72,7 @@ def mean_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "b
 def strided_convolution(
     x: Float[Array, "batch length dim"], kernel: Float[Array, "rate dim out"]
 ) -> Float[Array, "batch slots out"]:
-    """A convolution whose width and stride are the rate, without padding and, as published, without bias.
+    """Compresses by a convolution whose width and stride are the rate, without padding and, as published, without bias.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
@@ -97,21 +97,21 @@ def strided_convolution(
 def dilated_convolutions(
     x: Float[Array, "batch length dim"], kernels: Float[Array, "layers 2 dim dim"], dilations: tuple[int, ...]
 ) -> Float[Array, "batch length dim"]:
-    """Causal convolutions of width 2, each followed by ReLU: `y_t = relu(x_{t-r} K_0 + x_t K_1)` for each dilation r.
+    """Applies causal convolutions of width 2 with ReLU, `y_t = relu(x_{t-r} K_0 + x_t K_1)` for each dilation r.
 
-    What stands before the first slot counts as 0, so that the length stays (the published code lets it shrink by the
-    sum of the dilations); `strided_convolution` then compresses.
+    Entries before the first slot count as 0, so that the length stays (the published code lets it shrink by the sum of
+    the dilations). Compress the result with `strided_convolution`.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
       kernels: `[layers, 2, dim, dim]`, the matrix of the older slot first.
-      dilations: Slots back, one number for each layer.
+      dilations: Distance in slots to the older slot, one number for each layer.
 
     Returns:
-      As `x`.
+      `[batch, length, dim]` in the dtype of `x`.
 
     Raises:
-      ValueError: Not one dilation for each layer.
+      ValueError: The number of dilations is not the number of layers.
 
     Example:
       >>> import jax.numpy as jnp
@@ -135,13 +135,13 @@ def most_used(
     valid: Bool[Array, "batch length"],
     rate: int,
 ) -> tuple[Float[Array, "batch slots dim"], Bool[Array, "batch slots"]]:
-    """Keeps the `length // rate` slots of largest usage, in their order.
+    """Compresses by keeping the `length // rate` slots of largest usage, in their order.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
-      usage: `[batch, length]`, 0 or more: the attention that a slot received. Of equal ones the older slot is kept.
-      valid: Slots that hold something; the others are kept last.
-      rate: Slots for each one that is kept.
+      usage: `[batch, length]`, attention that each slot received, 0 or more. Of equal slots the older one is kept.
+      valid: bool `[batch, length]`, slots that hold something. The others are kept last.
+      rate: Number of slots for each one that is kept.
 
     Returns:
       The kept slots, and which of them are valid. The choice has no gradient.
@@ -153,20 +153,20 @@ def most_used(
       >>> print(kept[0, :, 0], valid[0])
       [1. 4.] [ True  True]
     """
-    kept = _windows(x, rate).shape[1]
-    # Whole numbers below any usage for slots that hold nothing: their contents must not decide what is kept.
+    num_slots = _windows(x, rate).shape[1]
+    # Whole numbers below any usage for slots that hold nothing: their contents must not decide what is num_slots.
     scores = lax.stop_gradient(jnp.where(valid, usage, -1))
-    places = jnp.sort(lax.top_k(scores, kept)[1], axis=1)
-    return jnp.take_along_axis(x, places[..., None], axis=1), jnp.take_along_axis(valid, places, axis=1)
+    indices = jnp.sort(lax.top_k(scores, num_slots)[1], axis=1)
+    return jnp.take_along_axis(x, indices[..., None], axis=1), jnp.take_along_axis(valid, indices, axis=1)
 
 
 @operation
 def window_validity(valid: Bool[Array, "batch length"], rate: int) -> Bool[Array, "batch slots"]:
-    """Which windows hold valid slots only: one that reaches into another document or an empty slot does not count.
+    """Selects windows of valid slots only. A window with a slot of another document or an empty slot does not count.
 
     Args:
       valid: bool `[batch, length]`, oldest first.
-      rate: Slots of a window.
+      rate: Number of slots of a window.
 
     Returns:
       bool `[batch, length // rate]`.
@@ -183,11 +183,11 @@ def window_validity(valid: Bool[Array, "batch length"], rate: int) -> Bool[Array
 def transposed_convolution(
     x: Float[Array, "batch slots dim"], kernel: Float[Array, "rate dim out"]
 ) -> Float[Array, "batch length out"]:
-    """The decoder of the auto-encoding loss: each slot becomes `rate` slots, `y_{s rate + r} = x_s K_r`.
+    """Decodes compressed slots for the auto-encoding loss: one slot becomes `rate` slots, `y_{s rate + r} = x_s K_r`.
 
     Args:
-      x: `[batch, slots, dim]`.
-      kernel: `[rate, dim, out]`.
+      x: `[batch, slots, dim]`, compressed slots.
+      kernel: `[rate, dim, out]`, one matrix for each of the `rate` slots.
 
     Returns:
       `[batch, slots * rate, out]` in the dtype of `x`.
@@ -215,29 +215,30 @@ def attention_reconstruction(
     new_mask: Bool[Array, "batch new"],
     reduction: str = "mean_square",
 ) -> Sum:
-    """How far attention to compressed slots is from attention to the slots that were compressed.
+    """Loss of a compression: the difference between attention to compressed slots and to the slots before compression.
 
     `|| attn(h, old) - attn(h, f_c(old)) ||` by content alone: no positions, no content bias, no causal mask, no output
-    projection (algorithm 2 of the paper). Queries and the old keys and values have no gradient; for the new ones
-    to reach the compression only, the caller projects with matrices of stopped gradient.
+    projection (algorithm 2 of the paper). Queries and the old keys and values have no gradient. If the new ones shall
+    have a gradient to the compression only, project them with matrices of stopped gradient.
 
     Args:
-      queries: Of the segment, `[batch, length, heads, head_dim]`, not scaled (they are scaled by `head_dim ** -0.5`).
-      old_keys: Of the slots that leave the memory.
-      old_values: As `old_keys`.
-      new_keys: Of what they are compressed to.
-      new_values: As `new_keys`.
-      query_mask: Real tokens of the segment.
-      old_mask: Old slots to attend to: those that a valid new slot stands for.
-      new_mask: Valid new slots; a row without any is left out.
+      queries: `[batch, length, heads, head_dim]`, queries of the segment, not scaled (this function scales them by
+        `head_dim ** -0.5`).
+      old_keys: `[batch, old, heads, head_dim]`, keys of the slots that leave the memory.
+      old_values: `[batch, old, heads, head_dim]`, values of the slots that leave the memory.
+      new_keys: `[batch, new, heads, head_dim]`, keys of the compressed slots.
+      new_values: `[batch, new, heads, head_dim]`, values of the compressed slots.
+      query_mask: bool `[batch, length]`, real tokens of the segment.
+      old_mask: bool `[batch, old]`, old slots to attend to: those that a valid new slot stands for.
+      new_mask: bool `[batch, new]`, valid new slots. A row without any is left out.
       reduction: 'mean_square' over features, averaged over queries (as the authors' code), or 'norm', the L2 norm over
         queries, heads and features of a row (as the paper writes it), averaged over rows.
 
     Returns:
-      The sum over queries (rows for 'norm') and how many there were, in at least float32.
+      The sum over queries (over rows for 'norm') and their number, in at least float32.
 
     Raises:
-      ValueError: Another reduction.
+      ValueError: Unknown reduction.
 
     Example:
       >>> import jax.numpy as jnp
@@ -266,15 +267,15 @@ def attention_reconstruction(
 def auto_encoding(
     decoded: Float[Array, "batch length dim"], old: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
 ) -> Sum:
-    """The squared difference of the old slots and what is decoded from their compression, averaged over features.
+    """Loss of a compression: the squared difference of old slots and their decoded compression, averaged over features.
 
     Args:
       decoded: `[batch, length, dim]`, `g(f_c(old))`, see `transposed_convolution`.
-      old: The slots that were compressed; no gradient.
-      mask: Slots that count: those that a valid compressed slot stands for.
+      old: `[batch, length, dim]`, slots that were compressed. No gradient goes to them.
+      mask: bool `[batch, length]`, slots that count: those that a valid compressed slot stands for.
 
     Returns:
-      The sum over slots and how many there were, in at least float32.
+      The sum over slots and their number, in at least float32.
 
     Example:
       >>> import jax.numpy as jnp
@@ -288,7 +289,7 @@ def auto_encoding(
 
 
 def _windows(x: Array, rate: int) -> Array:
-    """`[batch, length, ...]` as `[batch, length // rate, rate, ...]`, without the oldest remainder."""
+    """Reshapes `[batch, length, ...]` to windows `[batch, length // rate, rate, ...]`, without the oldest remainder."""
     batch, length = x.shape[:2]
     if not 1 <= rate <= length:
         raise ValueError(f"rate: {rate} given, 1 to the {length} slots that are compressed allowed")
@@ -296,18 +297,18 @@ def _windows(x: Array, rate: int) -> Array:
 
 
 def _for_each_query(mask: Array, queries: Array) -> Array:
-    """`[batch, slots]` as `[batch, 1, length, slots]`."""
+    """Broadcasts a mask `[batch, slots]` to `[batch, 1, length, slots]`."""
     return jnp.broadcast_to(mask[:, None, None, :], (mask.shape[0], 1, queries.shape[1], mask.shape[1]))
 
 
 def _matmul(x: Array, matrix: Array) -> Array:
-    """`[..., inner]` times `[inner, outer]` in the dtype of `x`, as one product of plain matrices."""
+    """Multiplies `[..., inner]` with `[inner, outer]` in the dtype of `x`, as one product of plain matrices."""
     flat = jnp.dot(x.reshape(-1, x.shape[-1]), matrix.astype(x.dtype))
     return flat.reshape(*x.shape[:-1], matrix.shape[-1])
 
 
 def _safe_root(x: Array) -> Array:
-    """The square root, with gradient 0 at 0."""
+    """Computes the square root, with gradient 0 at 0."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 

@@ -1,8 +1,8 @@
-"""The divergence of what a student says from what a teacher says (distillation), also among some classes alone.
+"""Divergence of a student's distribution from a teacher's (distillation), over all classes or some of them.
 
-Hinton, Vinyals and Dean 2015, https://arxiv.org/abs/1503.02531. The teacher is the caller's: keep a copy of the
+Hinton, Vinyals and Dean 2015, https://arxiv.org/abs/1503.02531. The caller has the teacher: keep a copy of the
 parameters (`jnp.copy` of each, since an update donates its own), and apply the model without dropout. Scores are logits
-or log-probabilities, which give the same.
+or log-probabilities, which give equal results.
 """
 
 import jax
@@ -23,24 +23,25 @@ def divergence(
     temperature: float = 1.0,
     classes: Bool[Array, " classes"] | None = None,
 ) -> Float[Array, "*positions"]:
-    """`temperature^2 KL(teacher || student)` of the softmax of scores over `temperature`, in nats.
+    """Computes the distillation loss `temperature^2 KL(teacher || student)` of every position, in nats.
 
-    The square keeps gradients of one size when the temperature changes; for a high one they tend to the difference of
-    the scores less their means, over the number of classes.
+    Both distributions are softmaxes of scores over `temperature`. The square keeps gradients of one size when the
+    temperature changes. For a high temperature they tend to the difference of the scores less their means, over the
+    number of classes.
 
     Args:
-      teacher: `[*positions, classes]`, scores; no gradient reaches them.
-      student: `[*positions, classes]`, scores.
-      temperature: Divides the scores of both (tau).
-      classes: True = counts; both distributions are over these alone, and no value or gradient of another gets in, not
-        even a NaN. None = all. Without any, the divergence is 0.
+      teacher: `[*positions, classes]`, scores of the teacher. No gradient reaches them.
+      student: `[*positions, classes]`, scores of the student.
+      temperature: Divisor of all scores (tau).
+      classes: bool `[classes]`, classes that both distributions are over. No value or gradient of other classes gets
+        in, not even a NaN. None for all. Without any class the divergence is 0.
 
     Returns:
-      In at least float32. A class that the teacher excludes by -inf counts as one of probability 0; one that the
-      student alone excludes makes it infinite.
+      `[*positions]`, at least float32. A class that the teacher excludes by -inf has probability 0. A class that the
+      student alone excludes makes the divergence infinite.
 
     Raises:
-      ValueError: A temperature that is not above 0.
+      ValueError: A temperature of 0 or less.
 
     Example:
       >>> teacher, student = jnp.log(jnp.array([0.5, 0.5, 0.0])), jnp.log(jnp.array([0.25, 0.75, 0.0]))
@@ -55,8 +56,8 @@ def divergence(
     # 0 x inf is NaN, in the gradient also where the value is masked: the factors are made harmless before the product.
     chances = jnp.where(possible, jnp.exp(theirs), 0)
     counted = chances > 0
-    apart = jnp.where(counted, jnp.where(reached, theirs - ours, jnp.inf), 0)
-    return temperature**2 * jnp.sum(chances * apart, axis=-1)
+    differences = jnp.where(counted, jnp.where(reached, theirs - ours, jnp.inf), 0)
+    return temperature**2 * jnp.sum(chances * differences, axis=-1)
 
 
 @operation
@@ -68,29 +69,29 @@ def divergence_sum(
     temperature: float = 1.0,
     classes: Bool[Array, " classes"] | None = None,
 ) -> Sum:
-    """The divergences of all positions by their weights, with the sum of the weights.
+    """Sums the divergences of all positions by their weights, with the sum of the weights.
 
     Args:
-      teacher: `[*positions, classes]`, as in `divergence`.
-      student: `[*positions, classes]`, likewise.
-      weights: `[*positions]`; what stands where it is 0 gets nowhere, not even a NaN.
-      temperature: As in `divergence`.
-      classes: As in `divergence`.
+      teacher: `[*positions, classes]`, scores of the teacher.
+      student: `[*positions, classes]`, scores of the student.
+      weights: `[*positions]`, weight of each position. Nothing of a position with weight 0 gets in, not even a NaN.
+      temperature: Divisor of all scores. See `divergence`.
+      classes: bool `[classes]`, classes that both distributions are over. None for all. See `divergence`.
 
     Example:
       >>> teacher, student = jnp.array([[0.5, 0.5], [0.9, 0.1]]), jnp.array([[0.25, 0.75], [0.1, 0.9]])
-      >>> found = divergence_sum(jnp.log(teacher), jnp.log(student), jnp.array([1.0, 0.0]))
-      >>> print(f"{found.total:.4f} of {found.weight:g}")
+      >>> result = divergence_sum(jnp.log(teacher), jnp.log(student), jnp.array([1.0, 0.0]))
+      >>> print(f"{result.total:.4f} of {result.weight:g}")
       0.1438 of 1
     """
     counts = weights > 0
-    kept = lambda scores: jnp.where(counts[..., None], scores, 0)
-    each = divergence(kept(teacher), kept(student), temperature=temperature, classes=classes)
+    counted_only = lambda scores: jnp.where(counts[..., None], scores, 0)
+    each = divergence(counted_only(teacher), counted_only(student), temperature=temperature, classes=classes)
     return Sum(jnp.sum(jnp.where(counts, weights * each, 0)), jnp.sum(weights))
 
 
 def _log_softmax(scores: Array, allowed: Array, temperature: float) -> tuple[Array, Array]:
-    """Log-probabilities among the allowed classes of finite score, 0 at others; and which these are."""
+    """Log-probabilities over the allowed classes of finite score, 0 at others, and which classes these are."""
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     inside = allowed & (scores != -jnp.inf)
     scores = scores / temperature

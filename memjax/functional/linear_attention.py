@@ -1,4 +1,4 @@
-"""Linear attention: sums over keys and values instead of a softmax over keys, so that the state has a fixed size.
+"""Linear attention: reads sums over keys and values instead of a softmax over keys, with a state of fixed size.
 
 One causal kernel serves every feature map. With features `q_t`, `k_t`, values `v_t` and a decay `g_t` (1 unless gated):
 
@@ -42,12 +42,12 @@ NORMALIZERS = ("add", "clamp", "count", "none")
 
 @tree_dataclass
 class LinearState:
-    """What linear attention keeps of the tokens it has read, at least float32.
+    """State of linear attention: sums over the tokens it has read, in at least float32.
 
     Attributes:
-      products: `[batch, heads, features, value_dim]`, the sum of `k v^T`.
-      normalizer: `[batch, heads, features]`, the sum of `k`; `EmptyState` where the normalizer is no sum.
-      count: int32 `[batch]`, tokens read; `EmptyState` where the normalizer is not the count.
+      products: `[batch, heads, features, value_dim]`, sum of `k v^T`.
+      normalizer: `[batch, heads, features]`, sum of `k`. `EmptyState` for the normalizers 'count' and 'none'.
+      count: int32 `[batch]`, number of tokens read. `EmptyState` unless the normalizer is 'count'.
 
     Example:
       >>> import jax.numpy as jnp
@@ -66,15 +66,15 @@ class LinearState:
 def init_linear_state(
     batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: Any = jnp.float32
 ) -> LinearState:
-    """The state in which nothing was read.
+    """Makes the state of linear attention that has read no token.
 
     Args:
-      batch: Rows.
-      heads: Heads.
+      batch: Number of rows.
+      heads: Number of heads.
       features: Width of the feature map.
       value_dim: Width of a value.
-      normalizer: As in `causal_linear_attention`.
-      dtype: Of the sums; narrower than float32 is float32.
+      normalizer: Normalizer of the attention, see `causal_linear_attention`.
+      dtype: Dtype of the sums. Dtypes narrower than float32 become float32.
 
     Example:
       >>> state = init_linear_state(2, 1, 4, 3, normalizer="add")
@@ -93,11 +93,11 @@ def init_linear_state(
 
 @operation
 def reset_linear_state(state: LinearState, rows: Bool[Array, " batch"]) -> LinearState:
-    """The state with nothing read in `rows`.
+    """Empties the state of linear attention in the given rows.
 
     Args:
-      state: Any.
-      rows: Which to empty.
+      state: State with any normalizer.
+      rows: bool `[batch]`, rows to empty.
 
     Example:
       >>> import jax.numpy as jnp
@@ -122,25 +122,26 @@ def causal_linear_attention(
     eps: float = 1e-6,
     chunk_length: int = 0,
 ) -> tuple[Float[Array, "batch length heads value_dim"], LinearState]:
-    """Every query reads the sums over all tokens up to and including its own.
+    """Causal linear attention: every query reads the sums over all tokens up to and including its own.
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.
-      keys: Features of the keys.
-      values: What is summed.
-      state: After the tokens before; None = there are none.
-      mask: Real tokens; padding adds nothing, decays nothing and is not counted.
-      log_decay: Logarithm of `g`, at most 0; None = nothing decays.
-      normalizer: What the sums are divided by: 'add' (`q z + eps`), 'clamp' (`max(|q z|, eps)`), 'count' (the root of
-        the number of tokens) or 'none'.
-      eps: Of 'add' and 'clamp'.
-      chunk_length: Tokens of a chunk; 0 (and at least the length) = one masked product, 1 = token by token.
+      keys: `[batch, length, heads, features]`, features of the keys.
+      values: `[batch, length, heads, value_dim]`, values to sum.
+      state: State after the tokens before the segment. None if there are none.
+      mask: bool `[batch, length]`, real tokens. Padding adds nothing, decays nothing and is not counted.
+      log_decay: `[batch, length, heads]`, logarithm of `g`, at most 0. None for no decay.
+      normalizer: Divisor of the sums: 'add' (`q z + eps`), 'clamp' (`max(|q z|, eps)`), 'count' (the root of the number
+        of tokens) or 'none'.
+      eps: Smallest divisor of 'clamp', and summand of the divisor of 'add'.
+      chunk_length: Number of tokens of a chunk. 0 (or at least the length) computes one masked product, 1 goes token by
+        token.
 
     Returns:
       The output in the dtype of `values`, and the state after the segment.
 
     Raises:
-      ValueError: An unknown normalizer, a negative chunk length.
+      ValueError: Unknown normalizer, or a negative chunk length.
 
     Example:
       >>> import jax.numpy as jnp
@@ -180,13 +181,13 @@ def summarize_source(
     mask: Bool[Array, "batch source"] | None = None,
     normalizer: str = "add",
 ) -> LinearState:
-    """The sums over a whole source, which every query of cross-attention or of an encoder reads.
+    """Sums a whole source, which every query of cross-attention or of an encoder then reads.
 
     Args:
       keys: `[batch, source, heads, features]`, features of the keys.
-      values: What is summed.
-      mask: Real tokens; padding may stand anywhere.
-      normalizer: As in `causal_linear_attention`.
+      values: `[batch, source, heads, value_dim]`, values to sum.
+      mask: bool `[batch, source]`, real tokens. Padding may stand anywhere.
+      normalizer: Normalizer of the attention, see `causal_linear_attention`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -209,16 +210,16 @@ def summarize_source(
 def read_linear_state(
     queries: Float[Array, "batch length heads features"], state: LinearState, *, normalizer: str, eps: float = 1e-6
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Every query reads the same sums.
+    """Reads the same sums with every query.
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.
-      state: The sums.
-      normalizer: As in `causal_linear_attention`.
-      eps: Of 'add' and 'clamp'.
+      state: State to read, such as that of `summarize_source`.
+      normalizer: Divisor of the sums, see `causal_linear_attention`.
+      eps: Smallest divisor of 'clamp', and summand of the divisor of 'add'.
 
     Returns:
-      In the dtype of `queries`; 0 where nothing was summed.
+      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 where nothing was summed.
 
     Example:
       >>> import jax.numpy as jnp
@@ -237,16 +238,16 @@ def read_linear_state(
 
 @operation
 def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> Float[Array, " batch"]:
-    """In how many directions the sums lie, as a share of those that there are.
+    """Measures in how many directions the sums of linear attention lie, as a share of all directions.
 
-    `tr(G)^2 / tr(G^2)` of the Gram matrix `G`: the number of equal singular values that would give the same, without a
-    decomposition.
+    The number is `tr(G)^2 / tr(G^2)` of the Gram matrix `G`: so many equal singular values would give the same. No
+    decomposition is needed.
 
     Args:
       products: `[batch, heads, features, value_dim]`, the sums of `LinearState`.
 
     Returns:
-      `[batch]`, for each row the mean over its heads, in `(0, 1]`, and 0 of sums that are 0.
+      `[batch]`, the mean over the heads of each row, in `(0, 1]`. 0 for sums that are 0.
 
     Example:
       >>> import jax.numpy as jnp
@@ -265,9 +266,9 @@ def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> 
 
 @operation
 def elu_features(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """`elu(x) + 1`, positive in every dtype (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
+    """Feature map `elu(x) + 1`, positive in every dtype (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
 
-    Written as one exponential: in bfloat16 the sum `(exp(x) - 1) + 1` is 0 from -6.25 on.
+    It is computed as one exponential: in bfloat16 the sum `(exp(x) - 1) + 1` is 0 from -6.25 on.
 
     Example:
       >>> import jax.numpy as jnp
@@ -284,15 +285,17 @@ def random_features(
     *,
     scale: float = 0.1,
 ) -> Float[Array, "batch length heads features"]:
-    """Sines and cosines of random projections of normalised vectors (Peng et al. 2021, https://arxiv.org/abs/2103.02143).
+    """Feature map of random feature attention: sines and cosines of random projections of normalised vectors.
+
+    Peng et al. 2021, https://arxiv.org/abs/2103.02143.
 
     Inner products of features estimate `scale^2 D exp(-|x - y|^2 / 2)` for `D` directions drawn from a standard normal
     distribution. The squared norm of every feature vector is `scale^2 D`.
 
     Args:
-      x: `[batch, length, heads, head_dim]`, queries or keys; divided by their norm + 1e-3.
-      directions: Of each head.
-      scale: Of the features.
+      x: `[batch, length, heads, head_dim]`, queries or keys. They are divided by their norm + 1e-3.
+      directions: `[heads, directions, head_dim]`, random directions of each head.
+      scale: Factor of the features.
 
     Returns:
       `[batch, length, heads, 2 * directions]`, sines first, in the dtype of `x`.
@@ -315,14 +318,15 @@ def random_features(
 def draw_directions(
     key: PRNGKeyArray, heads: int, directions: int, head_dim: int, *, orthogonal: bool = False
 ) -> Float[Array, "heads directions head_dim"]:
-    """Random directions for `random_features`, standard normal.
+    """Draws random directions for `random_features` from a standard normal distribution.
 
     Args:
-      key: Of the draw.
-      heads: Heads, drawn independently.
-      directions: Of each head.
+      key: Random key of the draw.
+      heads: Number of heads, whose directions are drawn independently.
+      directions: Number of directions of each head.
       head_dim: Width of an attention head.
-      orthogonal: The directions of each block of `head_dim` are orthogonal (their lengths are those of normal vectors).
+      orthogonal: Whether the directions of each block of `head_dim` are orthogonal. Their lengths are still those of
+        normal vectors.
 
     Example:
       >>> draw_directions(jax.random.key(0), 2, 6, 4).shape
@@ -344,14 +348,14 @@ def relu_features(
     kernel: Float[Array, "heads head_dim features"],
     bias: Float[Array, "heads features"],
 ) -> Float[Array, "batch length heads features"]:
-    """A learned map per head, `relu(W_h x + b_h)` (Kasai et al. 2021, https://arxiv.org/abs/2103.13076).
+    """Learned feature map of each head, `relu(W_h x + b_h)` (Kasai et al. 2021, https://arxiv.org/abs/2103.13076).
 
     A query may have no feature above 0: the normalizer has to be clamped.
 
     Args:
       x: `[batch, length, heads, head_dim]`, queries or keys.
-      kernel: W.
-      bias: B.
+      kernel: `[heads, head_dim, features]`, the matrices W.
+      bias: `[heads, features]`, the biases b.
 
     Example:
       >>> import jax.numpy as jnp
@@ -365,7 +369,7 @@ def relu_features(
 def _read_and_sum(
     sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None, chunk: int
 ) -> tuple[tuple[Array, ...], Array, Array | None]:
-    """(sums after the segment, what the queries read of `S`, of `z` or None), in chunks."""
+    """Reads and sums in chunks. Returns the sums after the segment, and what queries read of `S` and of `z` or None."""
     queries, _, values = inputs
     length = queries.shape[2]
     if chunk == length and length > 1:
@@ -382,8 +386,8 @@ def _read_and_sum(
 
     read = _read_token if chunk == 1 else jax.checkpoint(_read_chunk, prevent_cse=False)
 
-    def body(sums: tuple[Array, ...], one: tuple) -> tuple:
-        sums, above, below = read(sums, *one)
+    def body(sums: tuple[Array, ...], chunk_inputs: tuple) -> tuple:
+        sums, above, below = read(sums, *chunk_inputs)
         return sums, (above, below)
 
     if chunks == 1:
@@ -396,7 +400,7 @@ def _read_and_sum(
 def _read_chunk(
     sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None
 ) -> tuple[tuple[Array, ...], Array, Array | None]:
-    """Products over one chunk; with a decay, those of its tokens are relative to each other: no ratio overflows."""
+    """Reads one chunk by products. With a decay, those of its tokens are relative to each other: no ratio overflows."""
     queries, keys, values = inputs
     scores = jnp.einsum("bhlf,bhmf->bhlm", queries, keys)
     before = np.tri(queries.shape[2], dtype=bool)[None, None]
@@ -419,7 +423,7 @@ def _read_chunk(
 def _read_token(
     sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None
 ) -> tuple[tuple[Array, ...], Array, Array | None]:
-    """The recurrent form: one token, `[batch, heads, 1, ...]`."""
+    """Reads one token in recurrent form, `[batch, heads, 1, ...]`."""
     queries, keys, values = (part[:, :, 0] for part in inputs)
     new = (keys[..., None] * values[..., None, :], *([keys] if len(sums) > 1 else []))
     sums = _add(sums, new, None if decay is None else jnp.exp(decay[..., 0]))
@@ -435,7 +439,7 @@ def _add(sums: tuple[Array, ...], new: tuple[Array, ...], decay: Array | None) -
 
 
 def _normalize(above: Array, below: Array | None, counts: Array | None, normalizer: str, eps: float) -> Array:
-    """`[batch, heads, length, value_dim]` divided by `below` `[batch, heads, length]` or the root of `counts`."""
+    """Divides `[batch, heads, length, value_dim]` by `below`, `[batch, heads, length]`, or by the root of `counts`."""
     match normalizer:
         case "add":
             assert below is not None
@@ -450,7 +454,7 @@ def _normalize(above: Array, below: Array | None, counts: Array | None, normaliz
 
 
 def _counts(state: LinearState, mask: Array) -> Array:
-    """Tokens read up to and including each, `[batch, length]`."""
+    """Counts the tokens read up to and including each token, `[batch, length]`."""
     return state.count[:, None] + jnp.cumsum(mask, axis=1, dtype=jnp.int32)
 
 
@@ -463,7 +467,7 @@ def _sum_dtype(*parts: Array) -> jnp.dtype:
 
 
 def _check_state(state: LinearState | None, queries: Array, values: Array | None = None) -> None:
-    """Raises where the axes of a state are not those of what reads it and is added to it."""
+    """Raises an error if the axes of a state do not fit the queries and values."""
     if state is None:
         return
     arrays = {"queries": (queries, "batch length heads features"), "values": (values, "batch length heads value_dim")}

@@ -1,4 +1,4 @@
-"""Cross-entropy of tokens, summed so that segments, rows and hosts only ever add."""
+"""Cross-entropy of tokens, as sums that can be added up over segments, rows and hosts."""
 
 import functools
 
@@ -18,14 +18,14 @@ __all__ = ["cross_entropy_sum", "token_cross_entropy"]
 def token_cross_entropy(
     logits: Float[Array, "*tokens vocab"], targets: Int[Array, "*tokens"], *, label_smoothing: float = 0.0
 ) -> Float[Array, "*tokens"]:
-    """`-log softmax(logits)[target]` of each token, in nats.
+    """Computes the cross-entropy `-log softmax(logits)[target]` of each token, in nats.
 
     Args:
-      logits: `[..., vocab]`, any float dtype.
-      targets: `[...]`, int. A target outside `0 .. vocab - 1` is not scored: its result and its gradient are 0,
-        whatever its logits are.
-      label_smoothing: The target distribution is `1 - label_smoothing` at the target plus `label_smoothing` spread
-        evenly over the whole vocabulary (but for entries masked with -inf or the lowest finite number).
+      logits: `[..., vocab]`, logits in any float dtype.
+      targets: int `[...]`, target tokens. A target outside `0 .. vocab - 1` is not scored: its result and its gradient
+        are 0, whatever its logits are.
+      label_smoothing: Share of the target distribution that is spread evenly over the whole vocabulary (but for entries
+        masked with -inf or the lowest finite number). The target has the rest.
 
     Returns:
       `[...]` in the dtype `promote_types(logits.dtype, float32)`.
@@ -52,14 +52,14 @@ def cross_entropy_sum(
     *,
     label_smoothing: float = 0.0,
 ) -> Sum:
-    """Weighted sum of `token_cross_entropy` with the sum of the weights.
+    """Sums `token_cross_entropy` over tokens by their weights, with the sum of the weights.
 
     Args:
-      logits: `[..., vocab]`.
-      targets: `[...]`.
-      weights: `[...]`, 1 = the target is scored, 0 = it is not: nothing at that position, not even a NaN, reaches the
+      logits: `[..., vocab]`, logits.
+      targets: int `[...]`, target tokens.
+      weights: `[...]`, 1 for targets to score and 0 for others: nothing at their positions, not even a NaN, reaches the
         sum or a gradient.
-      label_smoothing: As in `token_cross_entropy`.
+      label_smoothing: Share of the target distribution that is spread over the vocabulary. See `token_cross_entropy`.
 
     Returns:
       `Sum(total, weight)` in nats and targets.
@@ -98,8 +98,8 @@ def _cross_entropy_jvp(label_smoothing: float, primals: tuple, tangents: tuple) 
 
 def _nats_and_normalizer(logits: Array, targets: Array, label_smoothing: float) -> tuple[Array, Array]:
     normalizer = jax.nn.logsumexp(logits, axis=-1)
-    places = jnp.clip(targets, 0, logits.shape[-1] - 1)[..., None]
-    wanted = jnp.take_along_axis(logits, places, axis=-1, mode="clip")[..., 0]
+    indices = jnp.clip(targets, 0, logits.shape[-1] - 1)[..., None]
+    wanted = jnp.take_along_axis(logits, indices, axis=-1, mode="clip")[..., 0]
     if label_smoothing:
         present = _present(logits)
         mean = jnp.sum(jnp.where(present, logits, 0), axis=-1) / jnp.sum(present, axis=-1)
@@ -112,5 +112,5 @@ def _scored(logits: Array, targets: Array) -> Array:
 
 
 def _present(logits: Array) -> Array:
-    """Vocabulary entries that are not masked out."""
+    """Selects the vocabulary entries that are not masked out."""
     return logits > 0.5 * float(np.finfo(logits.dtype).min)

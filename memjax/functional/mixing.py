@@ -1,8 +1,8 @@
-"""Ways to mix what was read from a memory with what was read locally: vectors of heads, and distributions of tokens.
+"""Mixtures of what was read from a memory and what was read locally: vectors of heads, and distributions of tokens.
 
-A memory that proposes tokens does so by candidates: a score and a token each, several of which may be the same. Their
+A memory proposes tokens as candidates, each a score and a token. Several candidates may be the same token. Their
 softmax is a distribution over the vocabulary, and everything here stays in its logarithm, in at least float32. A score
-of minus infinity is no candidate, and a logarithm of minus infinity a token without probability.
+of minus infinity marks no candidate, and a logarithm of minus infinity a token without probability.
 """
 
 import jax
@@ -37,18 +37,19 @@ def head_gate(
     *,
     dilute_empty: bool = False,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """`g * memory + (1 - g) * local` with one learned gate `g = sigmoid(gate_logits)` per head.
+    """Mixes memory and local attention with one learned gate per head: `g * memory + (1 - g) * local`.
 
-    The merge of the Memorizing Transformer (arXiv:2203.08913). Differs from its code: where there is nothing in memory
-    the local output passes undiluted (g = 0); the code multiplies it by `1 - g` all the same.
+    The gate is `g = sigmoid(gate_logits)`, the merge of the Memorizing Transformer (arXiv:2203.08913). Differs from its
+    code: where there is nothing in memory the local output passes undiluted (g = 0), while the code multiplies it by
+    `1 - g` all the same.
 
     Args:
-      gate_logits: `[heads]`; 0 gives an even mix.
-      memory_output: `[batch, length, heads, value_dim]`.
-      local_output: `[batch, length, heads, value_dim]`.
-      has_memory: `[batch]`, `[batch, length]` or `[batch, length, heads]`, whether there was anything to read; None =
-        everywhere.
-      dilute_empty: True = the published code's `(1 - g) * local` where there is no memory.
+      gate_logits: `[heads]`, logits of the gates. 0 gives an even mix.
+      memory_output: `[batch, length, heads, value_dim]`, output of attention to the memory.
+      local_output: `[batch, length, heads, value_dim]`, output of local attention.
+      has_memory: bool `[batch]`, `[batch, length]` or `[batch, length, heads]`, whether there was anything to read.
+        None for everywhere.
+      dilute_empty: Whether to compute `(1 - g) * local` without a memory, as the published code does.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `local_output`.
@@ -77,14 +78,16 @@ def stop_forward(
     local_output: Float[Array, "batch length heads value_dim"],
     has_memory: HasMemory | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Memory alone in the forward pass, both in the backward pass: `memory + (local - stop_gradient(local))`.
+    """Uses the memory's output alone in the forward pass, and trains memory and local attention in the backward pass.
 
-    A merge of the Memorizing Transformer's code: the local path is trained although its output is not used.
+    It is `memory + (local - stop_gradient(local))`, a merge of the Memorizing Transformer's code: the local path is
+    trained although its output is not used.
 
     Args:
-      memory_output: `[batch, length, heads, value_dim]`.
-      local_output: `[batch, length, heads, value_dim]`.
-      has_memory: As in `head_gate`; without memory the local output is used. None = everywhere.
+      memory_output: `[batch, length, heads, value_dim]`, output of attention to the memory.
+      local_output: `[batch, length, heads, value_dim]`, output of local attention.
+      has_memory: bool `[batch]`, `[batch, length]` or `[batch, length, heads]`, whether there was anything to read.
+        Elsewhere the local output is used. None for everywhere.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `local_output`, with the exact values of `memory_output`.
@@ -101,7 +104,7 @@ def stop_forward(
 
 
 def _per_position(has_memory: Array) -> Array:
-    """`[batch]`, `[batch, length]` or `[batch, length, heads]` -> four axes, 1 where missing."""
+    """Reshapes `[batch]`, `[batch, length]` or `[batch, length, heads]` to four axes, 1 where missing."""
     return has_memory.reshape(has_memory.shape + (1,) * (4 - has_memory.ndim))
 
 
@@ -111,12 +114,12 @@ def distance_scores(
     temperature: float | Float[Array, ""] = 1.0,
     valid: Bool[Array, "*tokens candidates"] | None = None,
 ) -> Float[Array, "*tokens candidates"]:
-    """`-distance / temperature`, the scores of kNN-LM's candidates (arXiv:1911.00172; there the temperature is 1).
+    """Turns distances into scores of candidates, `-distance / temperature` (kNN-LM, arXiv:1911.00172, temperature 1).
 
     Args:
-      distances: `[..., candidates]`, squared L2; for inner products give their negative.
-      temperature: Above 0; infinity makes all candidates equal.
-      valid: Which candidates there are; the distances of the others may be anything. None = all.
+      distances: `[..., candidates]`, squared L2 distances, or negative inner products.
+      temperature: Divisor of the distances, above 0. Infinity makes all candidates equal.
+      valid: bool `[..., candidates]`, candidates that exist. The distances of others may be anything. None for all.
 
     Returns:
       `[..., candidates]`, at least float32; -inf where not valid.
@@ -134,10 +137,10 @@ def distance_scores(
 
 @operation
 def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens candidates"]:
-    """Logarithm of the softmax over candidates.
+    """Computes the logarithm of the softmax over candidates.
 
     Args:
-      scores: `[..., candidates]`, -inf = no candidate.
+      scores: `[..., candidates]`, scores. -inf marks no candidate.
 
     Returns:
       `[..., candidates]`, at least float32: -inf where there is no candidate, also where there is none at all.
@@ -156,10 +159,10 @@ def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[A
 
 @operation
 def candidate_log_total(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens"]:
-    """Logarithm of the sum of the exponentiated scores.
+    """Computes the logarithm of the sum of the exponentiated scores of candidates.
 
     Args:
-      scores: `[..., candidates]`, -inf = no candidate.
+      scores: `[..., candidates]`, scores. -inf marks no candidate.
 
     Returns:
       `[...]`, at least float32; -inf, without a gradient, where there is no candidate.
@@ -179,13 +182,13 @@ def candidate_log_prob(
     tokens: Int[Array, "*#tokens candidates"],
     targets: Int[Array, "*tokens"],
 ) -> Float[Array, "*tokens"]:
-    """Log-probability of one token at each position: the sum over the candidates that are this token.
+    """Computes the log-probability of one token at each position: the sum over the candidates that are this token.
 
     Args:
-      log_weights: `[..., candidates]`, from `candidate_log_weights`, or scores, for a sum that is not normalised; axes
+      log_weights: `[..., candidates]`, from `candidate_log_weights`, or scores, for a sum that is not normalised. Axes
         may be 1.
-      tokens: Of the candidates; axes may be 1.
-      targets: The tokens asked for.
+      tokens: int `[..., candidates]`, tokens of the candidates. Axes may be 1.
+      targets: int `[...]`, tokens whose probability to compute.
 
     Returns:
       `[...]` in the dtype of `log_weights`; -inf where no candidate is the target.
@@ -203,14 +206,15 @@ def candidate_log_prob(
 def candidate_log_probs(
     log_weights: Float[Array, "*tokens candidates"], tokens: Int[Array, "*#tokens candidates"], vocab_size: int
 ) -> Float[Array, "*tokens vocab"]:
-    """Log-probabilities of the whole vocabulary, scattered from the candidates.
+    """Computes the log-probabilities of the whole vocabulary from the candidates.
 
     Equals `candidate_log_prob` of every token, however small its probability.
 
     Args:
-      log_weights: `[..., candidates]`, as in `candidate_log_prob`.
-      tokens: Of the candidates; axes may be 1. What is no entry of the vocabulary is left out.
-      vocab_size: Entries.
+      log_weights: `[..., candidates]`, from `candidate_log_weights`, or scores, for sums that are not normalised.
+      tokens: int `[..., candidates]`, tokens of the candidates. Axes may be 1. Numbers outside the vocabulary are left
+        out.
+      vocab_size: Number of tokens of the vocabulary.
 
     Returns:
       `[..., vocab]` in the dtype of `log_weights`; -inf where no candidate is the token.
@@ -222,36 +226,38 @@ def candidate_log_probs(
       [0.25 0.   0.75]
     """
     flat = log_weights.reshape(-1, log_weights.shape[-1])
-    places = jnp.broadcast_to(tokens, log_weights.shape).reshape(flat.shape)
+    indices = jnp.broadcast_to(tokens, log_weights.shape).reshape(flat.shape)
     # A negative place would count from the end.
-    places = jnp.where((places >= 0) & (flat > -jnp.inf), places, vocab_size)
+    indices = jnp.where((indices >= 0) & (flat > -jnp.inf), indices, vocab_size)
 
-    def scatter(log_weights: Array, places: Array) -> Array:
+    def scatter(log_weights: Array, indices: Array) -> Array:
         largest = jnp.full(vocab_size, -jnp.inf, flat.dtype)
-        largest = largest.at[places].max(lax.stop_gradient(log_weights), mode="drop")
+        largest = largest.at[indices].max(lax.stop_gradient(log_weights), mode="drop")
         shift = jnp.where(largest > -jnp.inf, largest, 0)
-        own = shift.at[places].get(mode="fill", fill_value=0)
-        weights = jnp.where(places < vocab_size, jnp.exp(jnp.where(places < vocab_size, log_weights, 0) - own), 0)
-        total = jnp.zeros(vocab_size, flat.dtype).at[places].add(weights, mode="drop")
+        own_shift = shift.at[indices].get(mode="fill", fill_value=0)
+        weights = jnp.where(
+            indices < vocab_size, jnp.exp(jnp.where(indices < vocab_size, log_weights, 0) - own_shift), 0
+        )
+        total = jnp.zeros(vocab_size, flat.dtype).at[indices].add(weights, mode="drop")
         return jnp.where(total > 0, shift + jnp.log(jnp.where(total > 0, total, 1)), -jnp.inf)
 
-    return jax.vmap(scatter)(flat, places).reshape(*log_weights.shape[:-1], vocab_size)
+    return jax.vmap(scatter)(flat, indices).reshape(*log_weights.shape[:-1], vocab_size)
 
 
 @operation
 def interpolate_log_probs(
     log_probs: Float[Array, "*shape"], others: Float[Array, "*shape"], weight: float | Float[Array, "..."]
 ) -> Float[Array, "*shape"]:
-    """`log((1 - weight) exp(log_probs) + weight exp(others))`, the linear mixture of two distributions.
+    """Interpolates two distributions in log space: `log((1 - weight) exp(log_probs) + weight exp(others))`.
 
     Args:
-      log_probs: Of the first distribution; -inf = no probability.
-      others: Of the second.
-      weight: Of the second, 0 to 1; 0 gives the first and 1 the second, bit for bit. An array broadcasts from the left:
-        one weight for each of the leading axes.
+      log_probs: Log-probabilities of the first distribution. -inf for no probability.
+      others: Log-probabilities of the second distribution.
+      weight: Share of the second distribution, 0 to 1. 0 gives the first and 1 the second, bit for bit. An array
+        broadcasts from the left: one weight for each of the leading axes.
 
     Returns:
-      In the common dtype, at least float32; -inf where neither gives any probability. Gradients are finite.
+      Log-probabilities in the common dtype, at least float32. -inf where both are -inf. Gradients are finite.
 
     Example:
       >>> import jax.numpy as jnp
@@ -276,19 +282,19 @@ def join_log_probs(
     matching: Float[Array, "*shape"],
     total: Float[Array, "..."],
 ) -> Float[Array, "*shape"]:
-    """One softmax over the scores of the vocabulary and those of candidates, the global mixture of arXiv:1612.04426.
+    """Mixes vocabulary and candidates in one softmax over all their scores, the global mixture of arXiv:1612.04426.
 
     `p(w) = (exp(logit_w) + sum over candidates that are w of exp(score)) / (sum of exp over all logits and scores)`.
 
     Args:
-      log_probs: Of the softmax over the vocabulary alone.
-      log_normalizer: Logarithm of the sum of its exponentials, for the leading axes of `log_probs`.
+      log_probs: Log-probabilities of the softmax over the vocabulary alone.
+      log_normalizer: Logarithm of the sum of exponentiated vocabulary scores, for the leading axes of `log_probs`.
       matching: Logarithm of the sum over the candidates that are the token, from `candidate_log_prob` (or
         `candidate_log_probs`) of scores.
-      total: The same over all candidates, from `candidate_log_total`, for the leading axes.
+      total: Logarithm of the sum over all candidates, from `candidate_log_total`, for the leading axes of `log_probs`.
 
     Returns:
-      In the dtype of `log_probs`, equal to it bit for bit where there is no candidate.
+      Log-probabilities in the dtype of `log_probs`, equal to it bit for bit where there is no candidate.
 
     Example:
       >>> import jax.numpy as jnp
@@ -305,24 +311,24 @@ def join_log_probs(
 
 
 def _check_leading(log_probs: Array, **others: float | Array) -> None:
-    """Raises where the axes of the others are not the first ones of `log_probs`."""
+    """Raises an error if the axes of the other arrays are not the first axes of `log_probs`."""
     axes = [f"axis_{i}" for i in range(log_probs.ndim)]
     first = {name: (x, " ".join(f"#{axis}" for axis in axes[: jnp.ndim(x)])) for name, x in others.items()}
     check_shapes(log_probs=(log_probs, " ".join(axes)), **first)
 
 
 def _log_sum(x: Array, present: Array) -> Array:
-    """Logarithm of the sum of exponentials over the last axis where `present`; -inf, without gradient, of nothing."""
+    """Logarithm of the sum of exponentials over the last axis where `present`. -inf, without gradient, for none."""
     largest = lax.stop_gradient(jnp.max(jnp.where(present, x, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf))
-    some = largest > -jnp.inf
-    largest = jnp.where(some, largest, 0)
+    has_any = largest > -jnp.inf
+    largest = jnp.where(has_any, largest, 0)
     total = jnp.sum(jnp.where(present, jnp.exp(jnp.where(present, x, largest) - largest), 0), axis=-1, keepdims=True)
-    return jnp.where(some, largest + jnp.log(jnp.where(some, total, 1)), -jnp.inf)[..., 0]
+    return jnp.where(has_any, largest + jnp.log(jnp.where(has_any, total, 1)), -jnp.inf)[..., 0]
 
 
 def _log_add(a: Array, b: Array) -> Array:
-    """`log(exp(a) + exp(b))`: exactly the other where one is -inf, and finite gradients also where both are."""
+    """Computes `log(exp(a) + exp(b))`, exactly the other one if one is -inf. Gradients are finite even if both are."""
     larger, smaller = jnp.maximum(a, b), jnp.minimum(a, b)
-    both = smaller > -jnp.inf
-    gap = jnp.where(both, smaller, 0) - jnp.where(both, larger, 0)
-    return larger + jnp.where(both, jnp.log1p(jnp.exp(gap)), 0)
+    both_finite = smaller > -jnp.inf
+    gap = jnp.where(both_finite, smaller, 0) - jnp.where(both_finite, larger, 0)
+    return larger + jnp.where(both_finite, jnp.log1p(jnp.exp(gap)), 0)

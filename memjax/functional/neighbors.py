@@ -1,7 +1,7 @@
-"""Choosing the best-matching slots of a memory for every query, per row and head.
+"""Search for the best-matching slots of a memory, for every query, row and head.
 
-The choice itself is made on stopped gradients; what is retrieved is scored again by the caller, so that queries learn
-through the softmax over the retrieved keys.
+Slots are chosen on stopped gradients. The caller scores the retrieved keys again, so that queries learn through the
+softmax over them.
 """
 
 import functools
@@ -31,26 +31,27 @@ def select_neighbors(
     head_chunks: int = 1,
     query_chunks: int = 1,
 ) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
-    """The `num_neighbors` slots of the same row and head with the largest inner products.
+    """Finds for every query the `num_neighbors` slots of its row and head with the largest inner products.
 
     Args:
-      queries: `[batch, heads, length, head_dim]`.
-      keys: `[batch, heads, memory, head_dim]`.
-      valid: `[batch, memory]`, which slots hold something.
-      num_neighbors: Slots per query, at most `memory`.
-      method: "exact" = `lax.top_k`, best first. "approximate" = `lax.approx_max_k`, fast on TPUs and exact elsewhere.
-        "bucket" = the best slot of each of `num_neighbors` buckets (slot number modulo `num_neighbors`), the form of
-        the Memorizing Transformer's code; it finds `1 - (1 - 1/k) ** k`, about 63 %, of the true neighbours.
-      recall_target: For "approximate" only, the expected share of true neighbours that are found.
-      head_chunks: Heads are processed in this many groups, one after the other, to bound memory.
-      query_chunks: The same for the queries of a segment.
+      queries: `[batch, heads, length, head_dim]`, queries.
+      keys: `[batch, heads, memory, head_dim]`, keys of the slots.
+      valid: bool `[batch, memory]`, slots that hold something.
+      num_neighbors: Number of slots per query, at most `memory`.
+      method: Search method. "exact" is `lax.top_k`, best first. "approximate" is `lax.approx_max_k`, fast on TPUs and
+        exact elsewhere. "bucket" takes the best slot of each of `num_neighbors` buckets (slot number modulo
+        `num_neighbors`), the form of the Memorizing Transformer's code. It finds `1 - (1 - 1/k) ** k`, about 63 %, of
+        the true neighbours.
+      recall_target: Expected share of true neighbours that "approximate" finds.
+      head_chunks: Number of groups of heads that are searched one after the other, to bound memory.
+      query_chunks: Number of groups of queries of a segment that are searched one after the other, to bound memory.
 
     Returns:
       ids: int32 `[batch, heads, length, neighbors]`, slot numbers.
-      valid: bool, which of them are real: False where fewer slots (of a bucket) are valid than were asked for.
+      valid: bool, neighbours that are real. False where fewer slots (of a bucket) are valid than `num_neighbors`.
 
     Raises:
-      ValueError: `num_neighbors` below 1 or above `memory`, an unknown method, or chunks that do not divide.
+      ValueError: `num_neighbors` below 1 or above `memory`, an unknown method, or chunks that do not divide the axis.
 
     Example:
       >>> import jax.numpy as jnp
@@ -82,11 +83,11 @@ def select_neighbors(
 def gather_slots(
     slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
 ) -> Float[Array, "batch heads length neighbors dim"]:
-    """The contents of the chosen slots.
+    """Gathers the contents of the chosen slots, such as keys or values.
 
     Args:
-      slots: `[batch, heads, memory, dim]`.
-      ids: `[batch, heads, length, neighbors]`, slot numbers of the same row and head.
+      slots: `[batch, heads, memory, dim]`, contents of all slots.
+      ids: int `[batch, heads, length, neighbors]`, slot numbers of the same row and head.
 
     Returns:
       `[batch, heads, length, neighbors, dim]`.
@@ -104,13 +105,13 @@ def gather_slots(
 def gather_bucket_slots(
     slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
 ) -> Float[Array, "batch heads length neighbors dim"]:
-    """`gather_slots` for ids of method "bucket", as a product with one-hot rows instead of a gather.
+    """Gathers the slots that method "bucket" has chosen, as a product with one-hot rows instead of a gather.
 
-    Costs as many multiplications as the scores; on a TPU that can be faster than a gather.
+    It costs as many multiplications as the scores. On a TPU that can be faster than a gather.
 
     Args:
-      slots: `[batch, heads, memory, dim]`.
-      ids: `[batch, heads, length, neighbors]`, where neighbour i is a slot whose number is i modulo `neighbors`.
+      slots: `[batch, heads, memory, dim]`, contents of all slots.
+      ids: int `[batch, heads, length, neighbors]`, where neighbour i is a slot whose number is i modulo `neighbors`.
 
     Returns:
       `[batch, heads, length, neighbors, dim]`.
@@ -134,18 +135,18 @@ def gather_bucket_slots(
 def threshold_mask(
     scores: Float[Array, "batch heads length memory"], valid: Bool[Array, "batch memory"], num_neighbors: int
 ) -> Bool[Array, "batch heads length memory"]:
-    """Which slots score at least as much as the `num_neighbors`-th best valid one: top-k without a gather.
+    """Selects the slots that score at least as much as the `num_neighbors`-th best valid one: top-k without a gather.
 
     A masked softmax over all slots with this mask is attention over the exact neighbours (slots that tie with the last
     of them are all included).
 
     Args:
-      scores: `[batch, heads, length, memory]`; no gradient flows from here.
-      valid: `[batch, memory]`.
-      num_neighbors: Slots per query, at most `memory`.
+      scores: `[batch, heads, length, memory]`, scores. No gradient flows from here.
+      valid: bool `[batch, memory]`, slots that hold something.
+      num_neighbors: Number of slots per query, at most `memory`.
 
     Returns:
-      bool `[batch, heads, length, memory]`; all valid slots where there are fewer than `num_neighbors`.
+      bool `[batch, heads, length, memory]`. All valid slots where there are fewer than `num_neighbors`.
 
     Raises:
       ValueError: `num_neighbors` below 1 or above `memory`.
@@ -176,16 +177,16 @@ def threshold_attention(
 ) -> Float[Array, "batch length heads value_dim"]:
     """Attention over the exact `num_neighbors` best slots, computed densely with `threshold_mask`.
 
-    Equals `select_neighbors`, `gather_slots` and `neighbor_attention` (but for ties), scores the memory once and needs
-    no gather.
+    Equals `select_neighbors`, `gather_slots` and `neighbor_attention` (but for ties). It scores the memory once and
+    needs no gather.
 
     Args:
-      queries: `[batch, length, heads, head_dim]`.
-      keys: `[batch, heads, memory, head_dim]`.
-      values: `[batch, heads, memory, value_dim]`.
-      valid: `[batch, memory]`.
-      num_neighbors: Slots per query, at most `memory`.
-      scale: As in `attention`; positive, since slots are chosen by the scaled score.
+      queries: `[batch, length, heads, head_dim]`, queries.
+      keys: `[batch, heads, memory, head_dim]`, keys of the slots.
+      values: `[batch, heads, memory, value_dim]`, values of the slots.
+      valid: bool `[batch, memory]`, slots that hold something.
+      num_neighbors: Number of slots per query, at most `memory`.
+      scale: Factor of the scores, positive since slots are chosen by the scaled score. See `attention`.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a row without a valid slot.
@@ -210,7 +211,7 @@ def threshold_attention(
 def _select(
     queries: Array, keys: Array, valid: Array, num_neighbors: int, method: str, recall_target: float
 ) -> tuple[Array, Array]:
-    def whole(queries: Array, keys: Array, valid: Array) -> tuple[Array, Array]:
+    def select_all(queries: Array, keys: Array, valid: Array) -> tuple[Array, Array]:
         dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
         scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
         scores = jnp.where(valid[:, None, None, :], scores, -jnp.inf)
@@ -223,24 +224,26 @@ def _select(
         return ids.astype(jnp.int32), best > -jnp.inf
 
     if not jax.sharding.get_abstract_mesh().empty:  # rows and heads may live on different devices
-        return whole(queries, keys, valid)
+        return select_all(queries, keys, valid)
     # On a CPU one row and head at a time takes half as long: the scores of all would be fresh memory every time.
-    return lax.platform_dependent(queries, keys, valid, cpu=functools.partial(_by_row_and_head, whole), default=whole)
+    return lax.platform_dependent(
+        queries, keys, valid, cpu=functools.partial(_by_row_and_head, select_all), default=select_all
+    )
 
 
 def _by_row_and_head(
     select: Callable[[Array, Array, Array], tuple[Array, Array]], queries: Array, keys: Array, valid: Array
 ) -> tuple[Array, Array]:
-    """`select` for one row and head after the other."""
+    """Applies `select` to one row and head after the other."""
     batch, heads = queries.shape[:2]
-    one = lambda part: select(part[0][None, None], part[1][None, None], part[2][None])
+    select_one = lambda part: select(part[0][None, None], part[1][None, None], part[2][None])
     rows = jnp.repeat(valid, heads, axis=0, total_repeat_length=batch * heads)
     flat = (queries.reshape(-1, *queries.shape[2:]), keys.reshape(-1, *keys.shape[2:]), rows)
-    return jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), lax.map(one, flat))
+    return jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), lax.map(select_one, flat))
 
 
 def _best_of_buckets(scores: Array, num_buckets: int) -> tuple[Array, Array]:
-    """Largest score of each bucket `slot % num_buckets`, with its slot number."""
+    """Finds the largest score of each bucket `slot % num_buckets`, and its slot number."""
     *lead, memory = scores.shape
     rounds = -(-memory // num_buckets)
     scores = jnp.pad(
@@ -254,7 +257,7 @@ def _best_of_buckets(scores: Array, num_buckets: int) -> tuple[Array, Array]:
 
 
 def _map_chunks(function, arrays, chunks: int, axis: int):
-    """`function(arrays)` over equal parts of `axis`, one after the other, put together again along `axis`."""
+    """Applies `function` to equal parts of `axis` one after the other, and concatenates the results along `axis`."""
     if chunks == 1:
         return function(arrays)
 

@@ -1,4 +1,4 @@
-"""Relative positions: sinusoids, the shift of Transformer-XL, the buckets of T5.
+"""Relative positions: sinusoids, the shift of Transformer-XL, and the distance buckets of T5.
 
 Everywhere the last query is aligned to the last key, so a distance is `i + total - length - j`: 0 for the token itself,
 positive for the past.
@@ -20,13 +20,13 @@ __all__ = ["bidirectional_bias", "bucket_bias", "relative_buckets", "relative_di
 def sinusoids(
     positions: Shaped[Array, "*positions"] | Shaped[np.ndarray, "*positions"], dim: int
 ) -> Float[Array, "*positions dim"]:
-    """Sine and cosine of positions at `dim / 2` frequencies, as Transformer-XL lays them out.
+    """Computes sine and cosine of positions at `dim / 2` frequencies, in the layout of Transformer-XL.
 
     `concatenate(sin(p w), cos(p w))` with `w_i = 10000 ** (-2 i / dim)`: halves side by side, not interleaved
     (arXiv:1901.02860 and its code).
 
     Args:
-      positions: Any shape, integers or floats. A NumPy array gives constants computed once in float64.
+      positions: Integers or floats in any shape. A NumPy array gives constants computed once in float64.
       dim: Width of the result, even.
 
     Returns:
@@ -64,7 +64,7 @@ def relative_shift(scores: Shaped[Array, "*lead length total"]) -> Shaped[Array,
     the query (`j > i + total - length`) hold values of other rows and must be masked.
 
     Args:
-      scores: `[..., length, total]`, distance `total - 1` first, `total >= length`.
+      scores: `[..., length, total]`, scores by distance, distance `total - 1` first, `total >= length`.
 
     Returns:
       `[..., length, total]`.
@@ -82,14 +82,14 @@ def relative_shift(scores: Shaped[Array, "*lead length total"]) -> Shaped[Array,
 
 
 def relative_distances(length: int, total: int) -> Int[np.ndarray, "length total"]:
-    """Tokens from each of `total` keys forward to each of the last `length` of them (negative = the future).
+    """Computes the distances in tokens from each of `total` keys to each of the last `length` tokens.
 
     Args:
-      length: Queries.
-      total: Keys (memory and segment); the last key is the last query.
+      length: Number of queries.
+      total: Number of keys (memory and segment). The last key is that of the last query.
 
     Returns:
-      NumPy int32 `[length, total]`, `i + total - length - j`.
+      NumPy int32 `[length, total]`, `i + total - length - j`. Negative for keys after the query.
 
     Example:
       >>> print(relative_distances(2, 4))
@@ -104,15 +104,15 @@ def relative_distances(length: int, total: int) -> Int[np.ndarray, "length total
 def relative_buckets(
     distances: Array | np.ndarray, num_buckets: int = 32, max_distance: int = 128
 ) -> Int[Array, "..."] | Int[np.ndarray, "..."]:
-    """The unidirectional buckets of T5: one per distance at first, then logarithmic (arXiv:1910.10683).
+    """Assigns distances to the unidirectional buckets of T5 (arXiv:1910.10683).
 
-    With `half = num_buckets // 2`: distances below `half` have a bucket each, distance n has bucket
+    With `half = num_buckets // 2`, distances below `half` have a bucket each. A distance n above has bucket
     `half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half))`, at most `num_buckets - 1`.
 
     Args:
-      distances: Integers of any shape, NumPy or JAX; negative distances (the future) count as 0.
-      num_buckets: Buckets in all, at least 2.
-      max_distance: From here on everything is in the last bucket.
+      distances: Integers of any shape, NumPy or JAX. Negative distances (the future) count as 0.
+      num_buckets: Number of buckets, at least 2.
+      max_distance: Distance from which on all distances share the last bucket.
 
     Returns:
       int32 bucket numbers in the shape and kind (NumPy or JAX) of `distances`.
@@ -135,13 +135,13 @@ def relative_buckets(
 def bucket_bias(
     table: Float[Array, "heads buckets"], distances: Array | np.ndarray, *, max_distance: int = 128
 ) -> Float[Array, "..."]:
-    """One learned number per head and bucket of distance, to be added to attention scores (T5).
+    """Looks up T5's position bias, one learned number per head and bucket of distance, to be added to scores.
 
     Args:
-      table: `[heads, buckets]`.
+      table: `[heads, buckets]`, learned bias of each bucket.
       distances: `[length, total]`, NumPy (static) or traced, or `[batch, length, total]` traced. The static result of
         `relative_distances` costs `length + total` look-ups, and its gradient needs no scatter.
-      max_distance: As in `relative_buckets`.
+      max_distance: Distance from which on all distances share the last bucket.
 
     Returns:
       `[heads, length, total]`, or `[batch, heads, length, total]` for batched distances, in the dtype of `table`.
@@ -171,12 +171,14 @@ def bucket_bias(
 def bidirectional_bias(
     table: Float[Array, "heads buckets"], length: int, *, max_distance: int = 128
 ) -> Float[Array, "heads length length"]:
-    """The bias of T5's encoder: the first half of the buckets is for earlier tokens and the own, the other for later.
+    """Looks up the position bias of T5's encoder, with half of the buckets for later tokens.
+
+    The first half is for earlier tokens and the token itself.
 
     Args:
-      table: `[heads, buckets]`, an even number of buckets.
-      length: Tokens, each of which sees all.
-      max_distance: As in `relative_buckets`.
+      table: `[heads, buckets]`, learned bias of each bucket, an even number of buckets.
+      length: Number of tokens, each of which sees all.
+      max_distance: Distance from which on all distances share the last bucket of their half.
 
     Raises:
       ValueError: An odd number of buckets.
@@ -200,7 +202,7 @@ def bidirectional_bias(
 
 @functools.lru_cache(maxsize=32)
 def _bucket_table(num_buckets: int, max_distance: int) -> np.ndarray:
-    """Bucket of each distance 0 .. max_distance, by the formula in float64."""
+    """Computes the bucket of each distance 0 .. max_distance, by the formula in float64."""
     half = num_buckets // 2
     if num_buckets < 2:
         raise ValueError(f"num_buckets: {num_buckets} given, at least 2 allowed")

@@ -1,4 +1,4 @@
-"""The dtype of sums, softmaxes, norms and scores."""
+"""Choice of the dtype of sums, softmaxes, norms and scores."""
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ __all__ = ["at_least_float32"]
 def at_least_float32(*dtypes: DTypeLike) -> jnp.dtype:
     """Returns the common dtype of `dtypes`, and float32 where that is narrower.
 
-    The answer does not depend on `jax_numpy_dtype_promotion`: who asks for a common dtype converts to it by name, as
-    the strict mode demands.
+    The result does not depend on `jax_numpy_dtype_promotion`. Callers convert to this dtype explicitly, as the strict
+    mode demands.
 
     Args:
       dtypes: Floating dtypes, such as those of queries and keys.

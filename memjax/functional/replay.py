@@ -1,10 +1,10 @@
-"""Memory replay back-propagation: gradients through many recurrent steps that save only the memory between them.
+"""Memory replay back-propagation: gradients through many recurrent steps with only the memories stored between them.
 
 Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891,
 algorithm 1, in two forms with the gradients of back-propagation through time. `scan_with_replay` is a scan of
-checkpointed steps: it stands inside any loss, and runs every step twice. `mrbp_value_and_grad` walks forward through
-what the memory needs and nothing else, then backward through whole steps: only the encoder runs twice, but it is a
-gradient already and cannot be differentiated.
+checkpointed steps, which can be used inside any loss and runs every step twice. `mrbp_value_and_grad` first runs only
+what the memory needs, from the first step to the last, and then whole steps backwards. Only the encoder runs twice, but
+the result is already a gradient and cannot be differentiated.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ __all__ = ["Replay", "mrbp_value_and_grad", "scan_with_replay"]
 
 @tree_dataclass
 class Replay:
-    """What a rollout gives.
+    """Loss, gradients and memories of a rollout over consecutive segments.
 
     Attributes:
-      value: Scalar, the sum of the losses of all segments.
-      gradients: Of the value, a tree like the parameters.
-      memory: After the last segment.
-      memories: Before each segment, leaves with segments at axis 0.
-      memory_gradient: Of the value with respect to the floating leaves of the memory before the first segment, a list
-        in their order.
-      aux: What the head returned beside its losses, leaves with segments at axis 0.
+      value: Scalar, sum of the losses of all segments.
+      gradients: Gradients of `value`, a tree like the parameters.
+      memory: Memory after the last segment.
+      memories: Memories before each segment, leaves with segments at axis 0.
+      memory_gradient: Gradients of `value` with respect to the floating leaves of the memory before the first segment,
+        a list in the order of the leaves.
+      aux: Auxiliary outputs of the head, leaves with segments at axis 0.
 
     Example:
       >>> import jax.numpy as jnp
@@ -49,7 +49,7 @@ class Replay:
     aux: Any
 
     def known(self, overlap: int) -> Any:
-        """The memories of a next rollout whose first `overlap` segments are the last of this one: its `memories`."""
+        """Returns the `memories` for a next rollout whose first `overlap` segments are the last of this one."""
         after = lambda old, last: jnp.concatenate([old[old.shape[0] - overlap :], jnp.asarray(last)[None]])
         return jax.tree.map(after, self.memories, self.memory)
 
@@ -63,22 +63,22 @@ def scan_with_replay(
     *,
     horizon: int | None = None,
 ) -> tuple[Any, Any]:
-    """Scans `step` over segments; the backward pass keeps the memories only and computes each step again.
+    """Scans `step` over segments. The backward pass stores the memories only and computes each step again.
 
-    Randomness belongs into `segments` (a key for each): the second run then draws the same numbers.
+    Random numbers must come from keys in `segments` (one per segment), so that the second run draws equal numbers.
 
     Args:
-      step: `step(params, memory, segment) -> (memory, out)`; the memory keeps its structure, shapes and dtypes.
-      params: The same for every segment.
-      memory: Before the first segment.
-      segments: A tree whose leaves have the segments at axis 0.
-      horizon: Segments after which the gradient through the memory is cut; None = at no segment.
+      step: `step(params, memory, segment) -> (memory, out)`. The memory keeps its structure, shapes and dtypes.
+      params: Parameters of `step`, used in every segment.
+      memory: Memory before the first segment.
+      segments: Tree whose leaves have the segments at axis 0.
+      horizon: Number of segments after which the gradient through the memory is cut. None for no cut.
 
     Returns:
       The memory after the last segment, and the outputs with segments at axis 0.
 
     Raises:
-      ValueError: Leaves of different numbers of segments, or a horizon below 1.
+      ValueError: Leaves with different numbers of segments, or a horizon below 1.
 
     Example:
       >>> import jax
@@ -114,34 +114,34 @@ def mrbp_value_and_grad(
     memories: Any = None,
     horizon: int | None = None,
 ) -> Replay:
-    """Value and gradient of the summed losses of consecutive segments, with one segment's activations at a time.
+    """Computes value and gradients of the summed losses of consecutive segments, storing one segment's activations.
 
     First the memories are computed segment by segment with `encode` alone, without any gradient. Then the segments are
-    visited from the last to the first: encoder and head run on the memory that was kept, their gradient is added to
-    that of the parameters, and the gradient of the memory is handed to the segment before.
+    visited from the last to the first: encoder and head run on the stored memory, their gradient is added to that of
+    the parameters, and the gradient of the memory is handed to the segment before.
 
     A recurrence that cannot be split, `step(params, memory, segment) -> (memory, (loss, aux))`, is its own encoder
     with `head = lambda params, out, segment: out`; everything then runs twice, as in `scan_with_replay`.
 
     Args:
-      encode: `encode(params, memory, segment) -> (memory, encoded)`, all that the next memory depends on.
-      head: `head(params, encoded, segment) -> (loss, aux)`, all that the loss needs beyond it; a scalar loss.
-      params: Floating arrays; gradients are added up in at least float32.
-      memory: Before the first segment; not read where `memories` is given. Leaves that are not floating (counters,
+      encode: `encode(params, memory, segment) -> (memory, encoded)`, everything that the next memory depends on.
+      head: `head(params, encoded, segment) -> (loss, aux)`, everything else that the loss needs. The loss is a scalar.
+      params: Parameters, floating arrays. Gradients are added up in at least float32.
+      memory: Memory before the first segment. Not read if `memories` is given. Leaves that are not floating (counters,
         validity) are carried along. A state that begins a document inside `encode` passes its gradient to the
         parameters there.
-      segments: A tree whose leaves have the segments at axis 0, with a key for each segment where `encode` or `head`
-        draw random numbers: the second run then draws the same.
-      memories: Of the first segments, `[known, ...]` with `known` from 1 to the number of segments, where an earlier
-        rollout computed them (`Replay.known`): they are not computed again, though the parameters may have changed
-        since. The first one is the memory before the first segment.
-      horizon: Segments after which the gradient through the memory is cut; None = at no segment.
+      segments: Tree whose leaves have the segments at axis 0. If `encode` or `head` draw random numbers it has a key
+        for each segment, so that the second run draws equal numbers.
+      memories: Memories before the first segments, `[known, ...]` with `known` from 1 to the number of segments, if an
+        earlier rollout computed them (`Replay.known`). They are not computed again, though the parameters may have
+        changed since. The first one is the memory before the first segment.
+      horizon: Number of segments after which the gradient through the memory is cut. None for no cut.
 
     Returns:
       A `Replay`.
 
     Raises:
-      ValueError: Leaves of different numbers of segments, too many memories, a horizon below 1.
+      ValueError: Leaves with different numbers of segments, too many memories, or a horizon below 1.
 
     Example:
       A recurrent network that is to be trained through 64 segments, with dropout:
@@ -174,12 +174,12 @@ def mrbp_value_and_grad(
         index, before, segment = item
         floats, join = _floating(before)
 
-        def one(params: Any, floats: list[Array]) -> tuple[Any, Any]:
+        def run_segment(params: Any, floats: list[Array]) -> tuple[Any, Any]:
             after, encoded = encode(params, join(floats), segment)
             loss, aux = head(params, encoded, segment)
             return (loss, _floating(_as_arrays(after))[0]), aux
 
-        (loss, _), pull, aux = jax.vjp(one, params, floats, has_aux=True)
+        (loss, _), pull, aux = jax.vjp(run_segment, params, floats, has_aux=True)
         to_params, to_memory = pull((jnp.ones_like(loss), to_next))
         if horizon is not None:
             cut = _is_cut(index, horizon)
@@ -196,7 +196,7 @@ def mrbp_value_and_grad(
 
 
 def _sweep(encode: Any, params: Any, memory: Any, segments: Any, known: Any, length: int) -> tuple[Any, Any]:
-    """The memories before each segment, and that after the last; those of the first segments may be known."""
+    """Computes the memories before each segment, and after the last. Those of the first segments may be given."""
     first = 0
     if known is not None:
         first = _num_segments(known, "memories") - 1
@@ -216,17 +216,17 @@ def _sweep(encode: Any, params: Any, memory: Any, segments: Any, known: Any, len
 
 
 def _floating(tree: Any) -> tuple[list[Array], Callable[[list[Array]], Any]]:
-    """The floating leaves of a tree, and the function that puts others in their place."""
+    """Returns the floating leaves of a tree, and a function that replaces them by others."""
     leaves, structure = jax.tree.flatten(tree)
-    places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    indices = [index for index, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
     def join(chosen: list[Array]) -> Any:
         new = list(leaves)
-        for place, leaf in zip(places, chosen, strict=True):
-            new[place] = leaf
+        for index, leaf in zip(indices, chosen, strict=True):
+            new[index] = leaf
         return jax.tree.unflatten(structure, new)
 
-    return [leaves[place] for place in places], join
+    return [leaves[index] for index in indices], join
 
 
 def _as_arrays(tree: Any) -> Any:

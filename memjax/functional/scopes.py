@@ -1,4 +1,4 @@
-"""Names of operations, as compiled programs and profiles show them."""
+"""Names of operations for compiled programs and profiles."""
 
 import functools
 from collections.abc import Callable
@@ -14,14 +14,14 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def operation(function: Function) -> Function:
-    """Names what a function computes after its file and itself, as `fifo.ring_append`, and checks shapes of arguments.
+    """Decorates a function: names its operations, as in `fifo.ring_append`, and checks the shapes of its arguments.
 
-    The name stands in the path of every operation of a compiled program, those of the gradient included, and so in the
-    traces of `jax.profiler`. Linen modules name themselves; this is for the functions that they call. Arguments must
-    have the layouts that the annotations give them (`memjax.functional.shapes`).
+    The name is in the path of every operation of a compiled program, also of the gradient's, and therefore in the
+    traces of `jax.profiler`. Linen modules name themselves. This decorator is for the functions that they call.
+    Arguments must have the layouts of their annotations (`memjax.functional.shapes`).
 
     Raises:
-      ValueError: By what is returned, where an argument has another layout; it names the argument and the axis.
+      ValueError: By the decorated function, if an argument has another layout. It names the argument and the axis.
 
     Example:
       >>> import jax.numpy as jnp
@@ -34,9 +34,9 @@ def operation(function: Function) -> Function:
     name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     @functools.wraps(function)
-    def named(*args, **kwargs):
+    def call_named(*args, **kwargs):
         check_arguments(function, args, kwargs)
         with jax.named_scope(name):
             return function(*args, **kwargs)
 
-    return named  # type: ignore[return-value]
+    return call_named  # type: ignore[return-value]

@@ -1,8 +1,8 @@
-"""Shapes of arguments: what their annotations say is checked in every call, and an error names argument and axis.
+"""Checks of the shapes of arguments against their annotations, in every call. An error names argument and axis.
 
 An annotation such as `Float[Array, "batch length heads head_dim"]` is the layout of an argument. Equal names mean equal
-sizes, in one argument and between the arguments of a call. Sizes are known while a function is traced: a compiled
-program holds nothing of the check.
+sizes, in one argument and between the arguments of a call. Sizes are known while a function is traced, so that nothing
+of the check is in a compiled program.
 """
 
 import functools
@@ -20,9 +20,9 @@ __all__ = ["check_shapes"]
 
 
 class _Size(NamedTuple):
-    """The size of a named axis, or the sizes of named axes, and the argument that it was seen in.
+    """Size of a named axis, or sizes of a group of axes, and the argument that it was first seen in.
 
-    `widens`: they have been seen in arguments alone that broadcast against the others.
+    `widens` is True while a group has been seen only in arguments that broadcast against the others.
     """
 
     size: Any
@@ -33,17 +33,17 @@ class _Size(NamedTuple):
 
 
 def check_shapes(**arguments: tuple[Any, str]) -> None:
-    """Raises where shapes do not have the layouts they should, or the sizes of an axis differ between arguments.
+    """Raises an error if shapes do not have their layouts, or if sizes of an axis differ between arguments.
 
     A layout is that of a jaxtyping annotation: names of axes, `#name` for an axis that may be 1, numbers, `*name` for
-    any number of axes and `*#name` for ones that broadcast, `...` for axes of which nothing is said.
+    any number of axes, `*#name` for any number of axes that broadcast, and `...` for any axes.
 
     Args:
-      **arguments: Name -> an array (or whatever has a `shape`) and its layout; None is left out.
+      **arguments: Name of each argument -> its array (or anything with a `shape`) and its layout. None is left out.
 
     Raises:
-      ValueError: A shape does not fit. The error names the argument, the axis and both layouts, and the two axes to
-        swap where that would mend it.
+      ValueError: A shape does not fit. The error names the argument, the axis and both layouts, and two axes to swap if
+        that would help.
 
     Example:
       >>> queries, keys = np.zeros((2, 3, 4, 8)), np.zeros((2, 4, 5, 8))
@@ -57,32 +57,32 @@ def check_shapes(**arguments: tuple[Any, str]) -> None:
 
 
 def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`check_shapes` of the arguments of a call, by the annotations of the function, and that masks are no numbers.
+    """Checks the arguments of a call against the annotations of its function, and that masks are boolean.
 
-    A mask of 0 and -infinity, which other code adds to scores, would say the opposite of what it means.
+    A mask of 0 and -infinity, which other code adds to scores, would have the opposite meaning.
     """
     signature, layouts = _layouts(function)
     if layouts:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            return  # the call itself says what is wrong with it
-        _check(_annotated(layouts, given))
+            return  # the call itself raises the error
+        _check(_annotated(layouts, arguments))
         for name in _booleans(function):
-            dtype = getattr(given.get(name), "dtype", None)
+            dtype = getattr(arguments.get(name), "dtype", None)
             if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
                 raise ValueError(f"{name}: given {dtype}, allowed: bool, True = it takes part; a mask is not added")
 
 
 def _annotated(
-    layouts: dict[str, tuple[str, ...]], given: dict[str, Any]
+    layouts: dict[str, tuple[str, ...]], arguments: dict[str, Any]
 ) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """Name, shape and layout of every array among the arguments, those inside tuples too."""
+    """Yields name, shape and layout of every array among the arguments, also of arrays in tuples."""
     for name, allowed in layouts.items():
-        value = given.get(name)
-        several = {f"{name}[{i}]": one for i, one in enumerate(value)} if isinstance(value, tuple) else {name: value}
-        for label, one in several.items():
-            shape = getattr(one, "shape", None)
+        value = arguments.get(name)
+        arrays = {f"{name}[{i}]": array for i, array in enumerate(value)} if isinstance(value, tuple) else {name: value}
+        for label, array in arrays.items():
+            shape = getattr(array, "shape", None)
             if isinstance(shape, tuple):
                 fitting = [layout for layout in allowed if _fits_rank(layout, len(shape))]
                 yield label, shape, fitting[0] if fitting else " | ".join(allowed)
@@ -90,19 +90,21 @@ def _annotated(
 
 @functools.cache
 def _layouts(function: Callable) -> tuple[inspect.Signature, dict[str, tuple[str, ...]]]:
-    """The signature of a function and, of every argument that is an array, the layouts that are allowed."""
+    """Returns the signature of a function, and the allowed layouts of every argument that is an array."""
     hints = typing.get_type_hints(function)
-    found = {name: tuple(_layouts_of(hint)) for name, hint in hints.items() if name != "return"}
-    return inspect.signature(function), {name: layouts for name, layouts in found.items() if layouts}
+    by_argument = {name: tuple(_layouts_of(hint)) for name, hint in hints.items() if name != "return"}
+    return inspect.signature(function), {name: layouts for name, layouts in by_argument.items() if layouts}
 
 
 @functools.cache
 def _booleans(function: Callable) -> tuple[str, ...]:
-    """The arguments that are boolean arrays, whatever else they may be."""
+    """Returns the names of arguments whose annotations allow only boolean arrays (or what is no array)."""
     hints = typing.get_type_hints(function)
     arrays = {name: [*_arrays_of(hint)] for name, hint in hints.items() if name != "return"}
     mask: Any = Bool
-    return tuple(name for name, found in arrays.items() if found and all(one.dtypes == mask.dtypes for one in found))
+    return tuple(
+        name for name, options in arrays.items() if options and all(array.dtypes == mask.dtypes for array in options)
+    )
 
 
 def _layouts_of(hint: Any) -> Iterator[str]:
@@ -111,7 +113,7 @@ def _layouts_of(hint: Any) -> Iterator[str]:
 
 
 def _arrays_of(hint: Any) -> Iterator[Any]:
-    """The annotations of arrays in one of an argument."""
+    """Yields the annotations of arrays inside the annotation of an argument."""
     if isinstance(hint, type) and hasattr(hint, "dim_str"):
         yield hint
     elif typing.get_origin(hint) is not Callable:
@@ -125,7 +127,7 @@ def _fits_rank(layout: str, rank: int) -> bool:
 
 
 def _is_open(axis: str) -> bool:
-    """Whether it stands for any number of axes."""
+    """Whether an axis of a layout stands for any number of axes."""
     return axis.startswith("*") or axis == "..."
 
 
@@ -140,10 +142,10 @@ def _check(arguments: Iterator[tuple[str, tuple[int, ...], str]] | Any) -> None:
 
 
 def _bind(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], layout: str) -> str:
-    """Notes the sizes of an argument; what is wrong with it, or nothing."""
+    """Records the sizes of an argument. Returns a description of what is wrong with it, or an empty text."""
     if "|" in layout or not _fits_rank(layout, len(shape)):
         return f", not {len(shape)} axes"
-    found = dict(sizes)
+    new_sizes = dict(sizes)
     for place, axis, size in _axes(layout, shape):
         label = axis.lstrip("#*")
         if axis == "..." or (axis.startswith("#") and size == 1):
@@ -151,19 +153,19 @@ def _bind(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], layout: st
         if label.isdigit():
             known = _Size(int(label), "", "", ())
         else:
-            known = found.setdefault(label, _Size(size, name, layout, shape, axis.startswith("*#")))
+            known = new_sizes.setdefault(label, _Size(size, name, layout, shape, axis.startswith("*#")))
         if axis.startswith("*") and (wider := _wider(known, size, axis)):
-            found[label] = wider
+            new_sizes[label] = wider
         elif size != known.size:
             source = f" as in {known.argument}, {known.shape} for {_written(known.layout)}"
             where = f" with {known.size} at {place} ({label})"
             return where + (source if known.argument not in ("", name) else "")
-    sizes.update(found)
+    sizes.update(new_sizes)
     return ""
 
 
 def _axes(layout: str, shape: tuple[int, ...]) -> Iterator[tuple[str, str, Any]]:
-    """Where every axis of a layout stands in a shape, its name, and its size: several of an open one."""
+    """Yields for every axis of a layout its place in a shape, its name, and its size (a tuple for an open axis)."""
     axes = layout.split()
     spare, place = len(shape) - len(axes) + 1, 0
     for axis in axes:
@@ -176,18 +178,18 @@ def _axes(layout: str, shape: tuple[int, ...]) -> Iterator[tuple[str, str, Any]]
 
 
 def _wider(known: _Size, size: tuple[int, ...], axis: str) -> _Size | None:
-    """What is known after open axes of a further argument; None where they do not fit."""
+    """Returns the sizes of a group of axes after a further argument. None where they do not fit."""
     try:
-        both = np.broadcast_shapes(known.size, size)
+        broadcast = np.broadcast_shapes(known.size, size)
     except ValueError:
         return None
     if axis.startswith("*#"):
-        return known._replace(size=both) if known.widens or both == known.size else None
-    return known._replace(size=both, widens=False) if known.widens and both == size else None
+        return known._replace(size=broadcast) if known.widens or broadcast == known.size else None
+    return known._replace(size=broadcast, widens=False) if known.widens and broadcast == size else None
 
 
 def _hint(sizes: dict[str, _Size], shape: tuple[int, ...], layout: str) -> str:
-    """The two axes to swap, where one swap mends the shape and no other does."""
+    """Suggests two axes to swap, if exactly one swap makes the shape fit."""
     swaps = []
     for i, j in itertools.combinations(range(len(shape)), 2):
         order = list(range(len(shape)))
@@ -198,8 +200,8 @@ def _hint(sizes: dict[str, _Size], shape: tuple[int, ...], layout: str) -> str:
 
 
 def _written(layout: str) -> str:
-    """A layout as the text of an error has it."""
+    """Formats a layout for an error message."""
     readable = lambda axis: (
         f"{axis[1:]} or 1" if axis[0] == "#" else f"{axis.lstrip('*#')}..." if axis[0] == "*" else axis
     )
-    return " or ".join(f"[{', '.join(map(readable, one.split()))}]" for one in layout.split("|"))
+    return " or ".join(f"[{', '.join(map(readable, option.split()))}]" for option in layout.split("|"))

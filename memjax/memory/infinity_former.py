@@ -102,7 +102,6 @@ class LongTermWeights(NamedTuple):
       gate_bias: `[dim]`, bias of the gate's convolution.
       key: `[dim, heads, head_dim]`, W^K.
       value: `[dim, heads, head_dim]`, W^V.
-      value: W^V `[dim, heads, head_dim]`.
       affine: `[2, basis]`, w_mu and w_sigma.
     """
 
