@@ -243,7 +243,7 @@ def play(
 
     def generation(lineage: Any) -> tuple[Any, CompiledLearner, Counter]:
         plain, traced = make_learner(lineage), Counter()
-        learner = plain._replace(variables=lambda: jax.tree.map(cast, plain.make_variables()))
+        learner = plain._replace(make_variables=lambda: jax.tree.map(cast, plain.make_variables()))
 
         def observe(state: Any, batch: Any, kind: str) -> Any:
             traced[kind] += 1
