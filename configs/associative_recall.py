@@ -12,8 +12,8 @@ stop between segments. All states have about 2,048 numbers a layer.
 The task resembles MQAR, the multi-query associative recall of Zoology (Arora et al. 2023,
 https://arxiv.org/abs/2312.04927), with these differences: key and value of a binding are one token instead of two,
 groups of four bindings are followed by practice questions, there is no filler between or before the questions, the
-value follows each question in the input, and a document is read in segments. `--data.source.layout sequence
---data.source.group 0` is closest to MQAR. See `memjax.data.synthetic` for all differences.
+value follows each question in the input, and a document is read in segments. Closest to MQAR is
+`--data.source.layout sequence --data.source.group 0`. See `memjax.data.synthetic` for all differences.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
 Our number: not run for 2,000 steps. After 500, seed 0: 53.0 % of the answers right with MemSizer, 45.7 % with T2R;

@@ -85,9 +85,9 @@ class Datasets:
         return dataclasses.replace(self, tokenizer=tokenizer, vocab_size=size, begin_token=tokenizer.begin_id)
 
 
-Read = Callable[[str], Any]
+ReadSplit = Callable[[str], Any]
 """Function from the name of a split to the data that its source's reader returns. Results are cached."""
-TokenizerOf = Callable[[Callable[[], Any]], Any]
+MakeTokenizer = Callable[[Callable[[], Any]], Any]
 """Function that returns the tokenizer. Its argument opens the training texts, and is only called for training one."""
 
 
@@ -311,7 +311,9 @@ def _choose_tokenizer(data: configs.Data, tokenizer: Any, progress: Progress | N
     return tokenizer or make_tokenizer(data.tokenizer, train, cache_folder(data), progress=progress)
 
 
-def _open_texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+def _open_texts(
+    data: configs.Data, read: ReadSplit, tokenizer_of: MakeTokenizer, progress: Progress | None
+) -> Datasets:
     """Opens texts through token files. Source code is annotated with the distances between its identifiers."""
     source: Any = data.source
     folder, tokenizer = cache_folder(data), tokenizer_of(lambda: read("train"))
@@ -338,7 +340,9 @@ def _open_texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progr
     return Datasets(documents, tokenizer, *_ids(tokenizer), **counted)
 
 
-def _open_tokens(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+def _open_tokens(
+    data: configs.Data, read: ReadSplit, tokenizer_of: MakeTokenizer, progress: Progress | None
+) -> Datasets:
     """Opens documents of tokens that are not made from text."""
     del tokenizer_of, progress
     # Of images the class knows, so that a model of images draws without any; the others are made, not read.
@@ -346,7 +350,9 @@ def _open_tokens(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, prog
     return Datasets(read, None, example.vocab_size, example.begin_id)
 
 
-def _open_dialogues(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+def _open_dialogues(
+    data: configs.Data, read: ReadSplit, tokenizer_of: MakeTokenizer, progress: Progress | None
+) -> Datasets:
     """Opens dialogues about documents."""
     del progress
     source: Any = data.source
@@ -365,7 +371,9 @@ def _open_dialogues(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, p
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _open_pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+def _open_pairs(
+    data: configs.Data, read: ReadSplit, tokenizer_of: MakeTokenizer, progress: Progress | None
+) -> Datasets:
     """Opens pairs of sentences in two languages, each language through token files."""
     source: Any = data.source
     folder, tokenizer = cache_folder(data), tokenizer_of(lambda: BothSides(*read("train")))
@@ -385,7 +393,9 @@ def _open_pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progr
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _open_seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+def _open_seqio(
+    data: configs.Data, read: ReadSplit, tokenizer_of: MakeTokenizer, progress: Progress | None
+) -> Datasets:
     """Opens a seqio Task, which has its own tokenizer, through token files."""
     del read, tokenizer_of
     source: Any = data.source
