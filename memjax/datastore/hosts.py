@@ -15,9 +15,6 @@ class HostsIndex(BaseIndex):
     its own entries, and only the scores and ids of its neighbours are sent to all. With one process it gives the
     results of its own index.
 
-    Every process calls `search` with the same queries, as a step of a program on several hosts does; each searches its
-    own entries, and scores and ids of what was found, and nothing else, go to all. With one process it is its index.
-
     Attributes:
       entries: Number of entries of all processes.
 

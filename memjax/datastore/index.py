@@ -148,8 +148,6 @@ def rescore(index: Index, store: Store, num_candidates: int = 0) -> Index:
 
     Two indices that find the same neighbours then give the same result, however approximate their own scores are.
 
-    With the same neighbours found the result is the same, however rough the other scores are.
-
     Args:
       index: Index of the store, of any backend.
       store: Store with the keys of the index.

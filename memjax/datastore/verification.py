@@ -30,9 +30,6 @@ def recall(
     The true neighbours come from exact search in the whole store. Texts repeat themselves, so many keys are equal. So
     an entry counts as found if it is as near as the last of the true neighbours, whatever its number.
 
-    The truth comes from exact search in the whole store. Texts repeat themselves, so many keys are equal: an entry
-    counts as found where it is as near as the last of the true neighbours, whatever its number.
-
     Args:
       index: Any index of the entries of the store.
       store: Store with the keys, which is read once.

@@ -55,9 +55,6 @@ class BiLSTM(Model):
     Differs from the published code of EMAR and EA-EMR: names of relations are read by the encoder of sentences (EA-EMR
     has a second one for them); LSTM cells are flax's `OptimizedLSTMCell`, with its initial values.
 
-    Differs from the published code of EMAR and EA-EMR: names of relations are read by the encoder of sentences (EA-EMR
-    has a second one for them); LSTM cells are flax's `OptimizedLSTMCell`, with its initial values.
-
     Attributes:
       head: Head of the task. It reads the two states as the `first` of an `EncodedText`.
       vocabulary: Vocabulary of words, of which only the size is used.

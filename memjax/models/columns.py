@@ -51,12 +51,6 @@ class Columns(Model):
 
     Differs from the paper: its adapters (a learned scale, a projection to fewer units, a rectifier) are one matrix.
 
-    Column k is a model of its own, with embeddings and head, of which layer l reads
-    `h_{l-1}^k + sum_{j<k} U_l^{j->k} h_{l-1}^j`; the head reads such a sum of the last layers. Columns before the one
-    that answers run without dropout, and no gradient reaches them.
-
-    Differs from the paper: its adapters (a learned scale, a projection to fewer units, a rectifier) are one matrix.
-
     Attributes:
       columns: Models, each with the feature `layer_<index>/output` of all its layers.
       active: Number of the column that answers. -1 = the last. Columns after it are not run.

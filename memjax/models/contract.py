@@ -196,8 +196,6 @@ class Model(nn.Module):
         """Sums the training loss: the nats of the targets times their weights, and the sum of the weights.
 
         A target with weight 0 has no effect on any gradient.
-
-        Nothing of a target without weight reaches a gradient.
         """
         nats = self.scores().nll(output, targets, weights != 0)
         weights = weights.astype(nats.dtype)

@@ -19,9 +19,6 @@ def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
     The variables stay those of the model. They are grouped anew where a feature takes a layer out of its scanned group:
     see `regroup`.
 
-    Its variables are those of the model, grouped anew where a feature takes a layer out of its scanned group: see
-    `regroup`.
-
     Example:
       >>> from memjax.config import Model
       >>> from memjax.memory.knn_lm import KNNMemory

@@ -74,8 +74,6 @@ class VocabularyScores:
         """Returns the log-probability of each target under the model alone, and under each mixture's candidates alone.
 
         Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
-
-        Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
         """
         recalled = output.recalled if isinstance(output, Prediction) else ()
         hidden = output.hidden if isinstance(output, Prediction) else output
@@ -157,9 +155,6 @@ class TaskHead(nn.Module):
 
     `scores_vocabulary` says whether the vocabulary, which then has a bias, scores the output. `named` says whether the
     head compares texts with the encoded names of classes, which it finds in the extras.
-
-    `scores_vocabulary`: its output is scored by the vocabulary, which then has a bias. `named`: it compares with what
-    the encoder makes of the names of classes, which it finds in the extras.
     """
 
     scores_vocabulary = False
@@ -245,9 +240,6 @@ class ClassificationHead(ClassHead):
     Classes that the extra `CLASSES` leaves out score -inf. They are never answered and have no gradient. So one head
     serves tasks that know their own classes (task-incremental learning).
 
-    Classes that the extra `CLASSES` leaves out score -inf: they are never answered, and learn nothing. So one head
-    serves tasks that know theirs (task-incremental learning).
-
     Attributes:
       dropout: Dropout rate.
       dtype: Dtype of the computation.
@@ -316,8 +308,6 @@ class SpanHead(TaskHead):
         """Computes the scores of the tokens as the ends of the answer, -inf where they may not be.
 
         A row in which no token may be one has finite scores without meaning.
-
-        A row without any token that may be one has finite scores, which mean nothing.
         """
         scores, allowed = jnp.swapaxes(self.spans(text.hidden), 1, 2), text.mask
         if self.context_only and not self.is_initializing():

@@ -52,9 +52,6 @@ class LanguageModel(Model):
     With `mixtures` the output is a `Prediction` instead of hidden states. Mixtures have no parameters, so they can be
     added to any trained model: `model.clone(mixtures=(ContinuousCache(dim=model.dim, memory_length=2000),))`.
 
-    With `mixtures` the output is a `Prediction` instead of hidden states; mixtures have no parameters, so that any
-    trained model takes them: `model.clone(mixtures=(ContinuousCache(dim=model.dim, memory_length=2000),))`.
-
     Attributes:
       stack: Layers of the model.
       vocabulary: Embeddings and softmax.
@@ -284,8 +281,6 @@ class LanguageModel(Model):
         """Embeds tokens, and adds their positions in the document and in the segment, where the model has any.
 
         In decoding (`decode_state`) each row is at its own position in its segment.
-
-        In decoding (`decode_state`) each row stands at a place of its own in its segment.
         """
         x, length = self.vocabulary.embed(tokens), tokens.shape[1]
         if self.positions == "sinusoids":

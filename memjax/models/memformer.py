@@ -170,17 +170,6 @@ class Memformer(Model):
     encoding of the begin token, which has no content, is not written (`writes_begin`), so that the first text of a
     document reads the learned memory.
 
-    Segment t is predicted from the encoding of segment t - 1, which has read the memory of all before; the memory
-    reaches the decoder in no other way. The first segment of a document is predicted from the encoding of a learned
-    begin token, so that every token is scored. Gradients cross segments through the slots: train with
-    `training.segments_per_update` of 2 or more (the paper's time horizon), with `rematerialize="segment"`, or with
-    `replay_parts` and `memjax.functional.mrbp_value_and_grad`.
-
-    Differs from the paper or its code (which is not public): see `MemformerEncoder`; the decoder's positions are T5's
-    relative buckets too, and the place in the segment is added to the embeddings of both (`segment_positions`), since
-    readers and cross-attention have no buckets and far distances share one; the encoding of the begin token, which has
-    no content, is not written (`writes_begin`), so that the first text of a document reads the learned memory.
-
     Attributes:
       encoder: Encoder with the memory. None = a decoder alone, without any memory.
       decoder: Equal layers, with `cross` where there is an encoder.
@@ -427,9 +416,6 @@ def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Call
 
     A segment is a pair of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats. The aux
     of the head is their `Sum`, so that gradients are divided by its weight at the end.
-
-    Segments are pairs of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats; the aux
-    of the head their `Sum`, so that gradients are divided by its weight at the end.
 
     Args:
       model: Model to train.

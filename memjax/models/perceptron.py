@@ -41,10 +41,6 @@ class Perceptron(Model):
 
     Differs from the paper or its code: rectifiers instead of sigmoids; biases start at 0.
 
-    A row is one vector: `length` of a batch is its width, and what the mask leaves out reads as 0.
-
-    Differs from the paper or its code: rectifiers instead of sigmoids; biases begin at 0.
-
     Attributes:
       head: Head of the task. It reads the last hidden layer as the `first` of an `EncodedText`.
       widths: Widths of the hidden layers. () = the head reads the vector itself.

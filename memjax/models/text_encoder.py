@@ -53,9 +53,6 @@ class TextEncoder(Model):
     Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
     is never the start or end of an answer.
 
-    Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
-    is never the start or end of an answer.
-
     Attributes:
       stack: Layers. If it starts above layer 0 there are no embeddings, and texts come with the input states of its
         first layer.

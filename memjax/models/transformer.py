@@ -34,10 +34,6 @@ class FeedForward(Residual, Stateless):
     `norm` is 'post'. With scales (1, 0) it is an ordinary feed-forward part. With (0, 1) the memory replaces the
     matrices (PKM). With (1, 1) both read the same input (ResM, Kim & Jung 2020, where the scales are alpha and beta).
 
-    `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of the sum where it is 'post'. With
-    the scales (1, 0) it is the ordinary part, with (0, 1) the memory replaces the matrices (PKM), with (1, 1) both read
-    the same input (ResM, Kim & Jung 2020, where the scales are alpha and beta).
-
     Attributes:
       dim: Width of the residual stream.
       hidden_dim: Width of the hidden layer.
@@ -225,9 +221,6 @@ class Stack(Memory):
 
     The parameters of a group are under `layers_<index of its first layer>`. In a scanned group they have layers at axis
     0. `split_layers` and `join_layers` address them by layer whatever the grouping.
-
-    The parameters of a group stand under `layers_<index of its first layer>`; a scanned group's have layers at axis 0.
-    `split_layers` and `join_layers` address them by layer whatever the grouping.
 
     Attributes:
       layers: Layers of the stack, unbound.

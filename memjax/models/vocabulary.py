@@ -122,14 +122,6 @@ class AdaptiveVocabulary(nn.Module):
     Differs from the published code: the score of tail cluster i is column `cutoffs[0] + i - 1` of the head, as in the
     TensorFlow and Hugging Face code; the PyTorch code has the cluster columns in reverse.
 
-    Grave et al. 2017 (https://arxiv.org/abs/1609.04309) and Baevski & Auli 2019 (https://arxiv.org/abs/1809.10853),
-    laid out as in Transformer-XL. Ids must be sorted by frequency. Training never builds scores of the whole vocabulary
-    for all tokens: targets are sorted by cluster and scored in pieces, and a piece computes only the clusters that it
-    contains.
-
-    Differs from the published code: the score of tail cluster i is column `cutoffs[0] + i - 1` of the head, as in the
-    TensorFlow and Hugging Face code; the PyTorch code has the cluster columns in reverse.
-
     Attributes:
       vocab_size: Number of entries.
       dim: Width of the model.
@@ -279,8 +271,6 @@ class AdaptiveVocabulary(nn.Module):
         """Computes the log-probabilities of the short list (with padding) and of the tail clusters.
 
         They are one softmax in two parts, which are not joined, since the first is split over devices.
-
-        The parts are not joined, since the first is split over devices.
         """
         shortlist = self._scores(hidden, 0)
         clusters = self._products(hidden, self.cluster_weight, 0)

@@ -16,9 +16,6 @@ class GroupMeasure:
     The score of an example is the score of class 1 minus the score of class 0. Groups of which not all examples were
     read, because an evaluation ended before its split, are not counted.
 
-    The score of an example is that of class 1 less that of class 0. Groups of which not all examples were read, where
-    an evaluation ends before its split does, are not counted.
-
     Example:
       >>> measure = GroupMeasure(np.array([7, 7, 9, 9]))
       >>> measure.add(np.arange(4), np.array([1.0, 0.5, 2.0, 2.0]), np.array([1, 0, 1, 0]))

@@ -254,10 +254,6 @@ class ClassMeasure:
     separately: `unseen_class_targets` is their number. `seen_class_accuracy` and `seen_class_nats` are the metrics of
     the other texts. All three are omitted where every class was seen, and the last two where none was.
 
-    Texts of a class that training has not read, which a head that masks such classes cannot answer, are counted apart:
-    `unseen_class_targets` is their number, `seen_class_accuracy` and `seen_class_nats` are those of the others. All
-    three are left out where there are none, and the last two where there are no others.
-
     Example:
       >>> measure = ClassMeasure()
       >>> measure.add(np.array([0, 1, 1]), np.array([0, 1, 0]))
@@ -295,15 +291,15 @@ class ClassMeasure:
 
     def result(self) -> dict[str, float]:
         """Name -> number."""
-        given, right = np.concatenate(self._given), np.concatenate(self._right)
-        numbers = {"accuracy": float(np.mean(given == right))}
+        predicted, labels = np.concatenate(self._given), np.concatenate(self._right)
+        numbers = {"accuracy": float(np.mean(predicted == labels))}
         if self._metrics:
             from sklearn.metrics import f1_score, matthews_corrcoef
 
             without: Any = {"zero_division": 0}
             functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
-            numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
-        return numbers | self._count_unseen(given == right)
+            numbers |= {name: float(functions[name](labels, predicted)) for name in self._metrics}
+        return numbers | self._count_unseen(predicted == labels)
 
     def _count_unseen(self, is_right: np.ndarray) -> dict[str, float]:
         """Returns the metrics that separate texts of masked classes from all others."""

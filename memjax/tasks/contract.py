@@ -143,7 +143,7 @@ class Task:
             existing run.
 
         Raises:
-          ValueError: data that is missing, or of another form.
+          ValueError: Data is missing or has another form.
         """
         raise NotImplementedError
 
@@ -226,7 +226,7 @@ class Task:
           `probability`. Where the model was adapted to stored examples, `neighbors` lists their numbers.
 
         Raises:
-          ValueError: a text that is too long, or without what the task asks for.
+          ValueError: A text is too long, or lacks the second input that the task needs.
         """
         raise NotImplementedError(f"{type(self).__name__} answers nothing")
 

@@ -143,15 +143,6 @@ class MaskedTexts(Pieces):
     The targets of an example are `num_targets` tokens, the most that a frame may ask for. Where a frame asks for fewer,
     the weights of the others are 0. `extras["masked_positions"]` holds their positions. A prompt takes the place of one
     token and is never asked for. It does not change which tokens are asked for.
-
-    A frame of n tokens asks for `rate * n` of them, rounded, at least one (as the published code of BERT, and not each
-    token with that probability). Of these `masked` read as [MASK], `random` as a random id, the rest as they are. Which
-    ones is drawn from the seed, the epoch and the frame itself: other ones in each epoch of training, and the same
-    ones in every evaluation, whatever the rows and hosts.
-
-    An example has as targets the `num_targets` places that a frame may have, `weights` 0 where it has fewer, and their
-    positions in `extras["masked_positions"]`. A prompt takes the place of one token, is never asked for, and
-    changes nothing of what is.
     """
 
     def __init__(

@@ -84,8 +84,6 @@ class QuestionAnswering(Task):
         """Returns the span of each text that answers the question about it, with the sum of the scores of its ends.
 
         Its probability is the product of the probabilities of both ends in their window.
-
-        Their probability is that of both ends in their window.
         """
         del how
         if not all(question for _, question in asked):
@@ -128,11 +126,6 @@ class QuestionWindows(Examples):
 
     A text that is too long is read in windows whose starts are `stride` tokens apart. A window without the whole answer
     has [CLS] as its targets, as in the published code of BERT. With `context_only` its targets have weight 0 instead. A
-    window has two targets, the first and the last token of the answer, the annotation `token_types`, and its number in
-    `extras["window"]`.
-
-    A text that is too long is read in windows, `stride` tokens from one to the next. A window without the whole answer
-    asks for [CLS], as in the published code of BERT, or in the context alone for nothing: its targets have no weight. A
     window has two targets, the first and the last token of the answer, the annotation `token_types`, and its number in
     `extras["window"]`.
     """

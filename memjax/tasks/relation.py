@@ -226,9 +226,6 @@ class LabelledSentences(Examples):
     marks none, all relations may be answered. `seen_only` says whether only relations that training has read are
     compared.
 
-    What may be answered stands in the context: `classes`, the candidates with the relation itself (none = all), and
-    `seen_only`, whether those alone that training has read are compared.
-
     Attributes:
       truncated: Number of sentences that were longer than `length` and lost their end.
       words: Number of words in all sentences.
@@ -323,8 +320,6 @@ class RelationMeasure:
 
     A tie is a wrong answer. Sentences without another relation to compare with are not scored. Their share is the
     number `alone`.
-
-    A tie is a wrong answer. A sentence without another relation to compare with is not scored: `alone` is their share.
 
     Example:
       >>> measure = RelationMeasure()
