@@ -1,4 +1,4 @@
-"""What a memory looks at and what it keeps, as arrays: the slots of Memformer, the signal of infinity-former.
+"""Records attention to memories and what memories keep: slots of Memformer, and the signal of infinity-former.
 
 Wu et al. 2020, https://arxiv.org/abs/2010.06891, sections 4.5 and figure 5 (slot types); Martins et al. 2022,
 https://arxiv.org/abs/2109.00301, section 4.3 and its appendix (histograms, attention per word, space per token).
@@ -25,14 +25,15 @@ __all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "t
 
 @dataclasses.dataclass(frozen=True)
 class SlotMap:
-    """Attention from and to the slots of a Memformer, segment by segment.
+    """Attention from and to the slots of a Memformer in each of several consecutive segments.
 
     Attributes:
-      writer: `[segments, batch, heads, slots, 1 + encoded]`, weights of each slot on itself, then on what was encoded:
-        the segment before, then the classification tokens.
-      shares: `[segments, batch, slots]`, what is left of each slot after the write.
-      reader: `[segments, layers, batch, heads, encoded, slots]`, of every layer of the encoder.
-      bias_norms: `[slots]`, length of each slot's bias v: how fast it forgets.
+      writer: Attention weights of the write, `[segments, batch, heads, slots, 1 + encoded]`: of each slot on itself,
+        then on the encoded tokens of the segment before, then on the classification tokens.
+      shares: Share of each slot that is left after the write, `[segments, batch, slots]`.
+      reader: Attention weights of encoded tokens on slots in every layer of the encoder, `[segments, layers, batch,
+        heads, encoded, slots]`.
+      bias_norms: Norm of each slot's learned bias v, `[slots]`. A larger norm means faster forgetting.
     """
 
     writer: Float[np.ndarray, "segments batch heads slots sources"]
@@ -41,25 +42,25 @@ class SlotMap:
     bias_norms: Float[np.ndarray, " slots"]
 
     def type_counts(self) -> Int[np.ndarray, "segments batch 3"]:
-        """How many slots retain, aggregate and are rewritten after each segment of each row."""
+        """Counts the slots of each row that retain, aggregate or are rewritten in each segment."""
         return np.stack([kind.sum(axis=-1) for kind in slot_types(self.shares)], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class SignalMap:
-    """Where the queries of an infinity-former look in its signal, segment by segment.
+    """Positions in the signal of an infinity-former that its queries attend to, in consecutive segments.
 
     Attributes:
-      layers: the layers with a signal, 0-based: axis 0 of the arrays.
-      mean: `[layers, segments, batch, heads, length]`, of each query's density over [0, 1].
-      variance: as `mean`.
-      tokens: `[layers, segments, batch, length, dim]`, what waited to enter the signal before the segment read it:
-        hidden states after the gate, 0 where there is none.
-      entered: bool `[layers, segments, batch, length]`, the tokens that did enter it.
-      positions: `[layers, segments, batch, samples]`, where a sticky update read the old signal; None where updates are
-        even.
-      contraction: tau.
-      counted: bool `[layers, segments, batch, length]`, real tokens of rows whose signal holds something.
+      layers: Numbers of the layers with a signal, from 0, along axis 0 of the arrays.
+      mean: Mean of each query's Gaussian density over [0, 1], `[layers, segments, batch, heads, length]`.
+      variance: Variance of each query's density, `[layers, segments, batch, heads, length]`.
+      tokens: Hidden states, after the gate, that could enter the signal before the segment read it, `[layers, segments,
+        batch, length, dim]`. 0 where there was no token.
+      entered: Whether each of these tokens entered the signal, bool `[layers, segments, batch, length]`.
+      positions: Positions at which a sticky update sampled the old signal, `[layers, segments, batch, samples]`. None
+        if updates are even.
+      contraction: Factor tau by which an update contracts the old signal.
+      counted: Whether a token is real and its row's signal holds something, bool `[layers, segments, batch, length]`.
     """
 
     layers: tuple[int, ...]
@@ -73,11 +74,15 @@ class SignalMap:
 
     @property
     def updated(self) -> Bool[np.ndarray, "layers segments batch"]:
-        """Whether something entered the signal before the segment read it."""
+        """Whether any token entered the signal before the segment read it."""
         return np.any(self.entered, axis=-1)
 
     def histogram(self, num_bins: int = 128) -> Float[np.ndarray, "layers bins"]:
-        """Mean mass of the queries of each layer in equal parts of [0, 1]; what lies outside is left out."""
+        """Returns the mean attention mass of each layer's queries in equal bins of [0, 1].
+
+        Args:
+          num_bins: Number of bins. Mass outside [0, 1] is ignored.
+        """
         sums = []
         for mean, variance, counted in zip(self.mean, self.variance, self.counted, strict=True):
             chosen = np.broadcast_to(counted[:, :, None], mean.shape)
@@ -88,13 +93,16 @@ class SignalMap:
     def token_places(
         self, layer: int, segment: int, row: int = 0, *, even: bool = False
     ) -> Float[np.ndarray, "written length"]:
-        """Where the tokens of each segment that was written stand in [0, 1] when `segment` is read.
+        """Computes the positions in [0, 1] of all written tokens at the time when a segment reads the signal.
 
         Args:
-          layer: index into `layers`.
-          segment: that reads.
-          row: of the batch; one document, from its start.
-          even: where they would stand had every update been even.
+          layer: Index into `layers`.
+          segment: Number of the segment that reads.
+          row: Row of the batch. It must hold one document from its start.
+          even: Whether to compute the positions as if every update had been even.
+
+        Returns:
+          Positions `[written segments, length]`, oldest segment first.
         """
         updates = np.flatnonzero(self.updated[layer, : segment + 1, row])
         if not len(updates):
@@ -105,13 +113,16 @@ class SignalMap:
     def token_attention(
         self, layer: int, segment: int, token: int, row: int = 0
     ) -> Float[np.ndarray, "heads written length"]:
-        """Mass that one query, and so one prediction, gives to the space of every token in the signal, by head.
+        """Computes the attention mass of one query on the space of every token in the signal, for each head.
 
         Args:
-          layer: index into `layers`.
-          segment: of the query.
-          token: its place in the segment.
-          row: of the batch.
+          layer: Index into `layers`.
+          segment: Number of the query's segment.
+          token: Position of the query in its segment.
+          row: Row of the batch.
+
+        Returns:
+          Masses `[heads, written segments, length]`.
         """
         places = self.token_places(layer, segment, row)
         at = (layer, segment, row, slice(None), token)
@@ -127,22 +138,22 @@ def slot_map(
     start_of_document: Bool[Array, "segments batch"],
     mask: Bool[Array, "segments batch length"] | None = None,
 ) -> SlotMap:
-    """Runs a Memformer over consecutive segments and keeps its attention to and from the memory.
+    """Runs a Memformer over consecutive segments and records its attention to and from the memory slots.
 
     Args:
-      model: with a memory.
-      params: its parameters.
-      tokens: of consecutive segments.
-      start_of_document: rows that begin a document.
-      mask: real tokens; None = all.
+      model: Memformer with a memory.
+      params: Parameters of the model.
+      tokens: Token ids of consecutive segments, `[segments, batch, length]`.
+      start_of_document: Whether a row begins a document with the segment, `[segments, batch]`.
+      mask: Whether each token is real, `[segments, batch, length]`. None if all are.
 
     Raises:
-      Absent: a model without slots.
+      Absent: The model has no slots.
     """
     if model.encoder is None or not model.encoder.num_slots:
         raise Absent("model: given a Memformer without memory, allowed: one with num_slots of 1 or more")
     tracking = model.clone(encoder=model.encoder.clone(track_attention=True))
-    arrays = _run(tracking, params, tokens, start_of_document, mask)
+    arrays = _record_arrays(tracking, params, tokens, start_of_document, mask)
     norms = np.linalg.norm(np.asarray(params["encoder"]["forgetting"], np.float64), axis=-1)
     writer, shares, reader = (arrays[f"memformer/{name}"] for name in ("writer", "shares", "reader"))
     return SlotMap(writer, shares, reader, norms)
@@ -156,73 +167,76 @@ def signal_map(
     start_of_document: Bool[Array, "segments batch"],
     mask: Bool[Array, "segments batch length"] | None = None,
 ) -> SignalMap:
-    """Runs an infinity-former over consecutive segments and keeps where its queries look in the signal.
+    """Runs an infinity-former over consecutive segments and records where its queries look in the signal.
 
     Args:
-      model: a language model whose layers have a signal.
-      params: its parameters.
-      tokens: of consecutive segments.
-      start_of_document: rows that begin a document.
-      mask: real tokens; None = all.
+      model: Language model with an infinity-former signal in its layers.
+      params: Parameters of the model.
+      tokens: Token ids of consecutive segments, `[segments, batch, length]`.
+      start_of_document: Whether a row begins a document with the segment, `[segments, batch]`.
+      mask: Whether each token is real, `[segments, batch, length]`. None if all are.
 
     Raises:
-      ValueError: no layer has a signal, or the signal begins anew inside a document (`reset_after`).
+      ValueError: No layer has a signal, or the signal is reset inside documents (`reset_after`).
     """
     layers, signal = long_term_of(model)
     if signal.reset_after:
         raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
     tracking = with_signal(model, track_attention=True)
-    arrays = _run(tracking, params, tokens, start_of_document, mask)
-    of = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])
-    entered, sticky = of("entered"), signal.sticky != "none"
+    arrays = _record_arrays(tracking, params, tokens, start_of_document, mask)
+    stacked = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])
+    entered, sticky = stacked("entered"), signal.sticky != "none"
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
     return SignalMap(
         layers,
-        of("mean"),
-        of("variance"),
-        of("tokens"),
+        stacked("mean"),
+        stacked("variance"),
+        stacked("tokens"),
         entered,
-        of("positions") if sticky else None,
+        stacked("positions") if sticky else None,
         signal.contraction,
-        real[None] & _filled(np.any(entered, axis=-1), np.asarray(start_of_document))[..., None],
+        real[None] & _holds_tokens(np.any(entered, axis=-1), np.asarray(start_of_document))[..., None],
     )
 
 
 def long_term_of(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
-    """The layers of a model with a signal, 0-based, and the long-term memory of the first of them.
+    """Returns the numbers of a model's layers with a signal, from 0, and the long-term memory of the first of them.
+
+    Args:
+      model: Model with a stack of layers.
 
     Raises:
-      Absent: no layer has one.
+      Absent: No layer has a signal.
     """
     layers: Any = model.stack.layers if model.has_stack else ()
     parts = enumerate(layer.attention for layer in layers)
-    found = {index: part.long_term for index, part in parts if isinstance(part, BesideLongTerm)}
-    if not found:
+    memories = {index: part.long_term for index, part in parts if isinstance(part, BesideLongTerm)}
+    if not memories:
         raise Absent("model: given a model without infinity-former, allowed: one with it in some layer")
-    return tuple(found), next(iter(found.values()))
+    return tuple(memories), next(iter(memories.values()))
 
 
 def with_signal(model: LanguageModel, **fields: Any) -> LanguageModel:
-    """The model with other fields of its long-term memories, such as `sticky="quantile"`; it takes the same parameters.
+    """Returns a model with changed fields of its long-term memories. It takes the parameters of `model`.
 
     Args:
-      model: a language model whose layers have a signal.
-      **fields: of `memjax.memory.infinity_former.LongTermMemory`.
+      model: Language model with a signal in its layers.
+      **fields: New values of fields of `memjax.memory.infinity_former.LongTermMemory`, such as `sticky="quantile"`.
     """
 
-    def changed(layer: Any) -> Any:
+    def change_layer(layer: Any) -> Any:
         if not isinstance(layer.attention, BesideLongTerm):
             return layer
         return layer.clone(attention=layer.attention.clone(long_term=layer.attention.long_term.clone(**fields)))
 
-    return model.clone(stack=model.stack.clone(layers=tuple(changed(layer) for layer in model.stack.layers)))
+    return model.clone(stack=model.stack.clone(layers=tuple(change_layer(layer) for layer in model.stack.layers)))
 
 
 def token_space(places: Float[np.ndarray, " tokens"]) -> Float[np.ndarray, " tokens"]:
-    """The share of [0, 1] that is nearer to a token than to any other; tokens at one place share it equally.
+    """Computes the share of [0, 1] that is nearer to each token than to any other. Equal positions share it equally.
 
     Args:
-      places: of the tokens in [0, 1], in any order.
+      places: Positions of the tokens in [0, 1], in any order, `[tokens]`.
 
     Example:
       >>> print(token_space(np.array([0.1, 0.5, 0.7, 0.7])))
@@ -235,12 +249,12 @@ def token_space(places: Float[np.ndarray, " tokens"]) -> Float[np.ndarray, " tok
 def attend_places(
     mean: Float[np.ndarray, "*queries"], variance: Float[np.ndarray, "*queries"], places: Float[np.ndarray, " tokens"]
 ) -> Float[np.ndarray, "*queries tokens"]:
-    """Mass of Gaussian densities in the space of each token (`token_space`); what is outside of [0, 1] is left out.
+    """Computes the mass of Gaussian densities in the space of each token. Mass outside [0, 1] is ignored.
 
     Args:
-      mean: of each query.
-      variance: of each query, above 0.
-      places: of the tokens in [0, 1], in any order.
+      mean: Mean of each query's density, `[*queries]`.
+      variance: Variance of each query's density, above 0, `[*queries]`.
+      places: Positions of the tokens in [0, 1], in any order, `[tokens]`. See `token_space` for their space.
 
     Example:
       >>> print(attend_places(np.array(0.25), np.array(1e-4), np.array([0.25, 0.75])).round(3))
@@ -253,14 +267,14 @@ def attend_places(
 
 
 def _cells(places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Limits between neighbouring places, the cell of every token and the tokens of every cell."""
-    found, which, counts = np.unique(np.asarray(places, np.float64), return_inverse=True, return_counts=True)
-    edges = np.concatenate([[0.0], (found[1:] + found[:-1]) / 2, [1.0]]) if len(found) else np.zeros(1)
+    """Returns the borders between neighbouring positions, the cell of each token and the tokens in each cell."""
+    distinct, which, counts = np.unique(np.asarray(places, np.float64), return_inverse=True, return_counts=True)
+    edges = np.concatenate([[0.0], (distinct[1:] + distinct[:-1]) / 2, [1.0]]) if len(distinct) else np.zeros(1)
     return edges, which, counts
 
 
-def _filled(updated: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Whether the signal holds something of the running document, `[layers, segments, batch]`."""
+def _holds_tokens(updated: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns whether the signal holds tokens of the current document, `[layers, segments, batch]`."""
     filled, now = np.zeros_like(updated), np.zeros(updated[:, 0].shape, bool)
     for segment, start in enumerate(starts):
         now = (now & ~start) | updated[:, segment]
@@ -268,12 +282,14 @@ def _filled(updated: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return filled
 
 
-def _run(model: Any, params: Any, tokens: Array, start_of_document: Array, mask: Array | None) -> dict[str, np.ndarray]:
-    """`Aux.arrays` of every segment, with segments at axis 0."""
+def _record_arrays(
+    model: Any, params: Any, tokens: Array, start_of_document: Array, mask: Array | None
+) -> dict[str, np.ndarray]:
+    """Runs a model over segments and returns `Aux.arrays` of all of them, stacked along axis 0."""
     mask = jnp.ones(tokens.shape, bool) if mask is None else jnp.asarray(mask)
 
     @jax.jit
-    def over(params: Any) -> dict[str, Array]:
+    def run_segments(params: Any) -> dict[str, Array]:
         def step(state: Any, segment: Any) -> tuple[Any, dict[str, Array]]:
             ids, start, real = segment
             settings = {"start_of_document": start, "mask": real}
@@ -283,4 +299,4 @@ def _run(model: Any, params: Any, tokens: Array, start_of_document: Array, mask:
         segments = (jnp.asarray(tokens), jnp.asarray(start_of_document), mask)
         return jax.lax.scan(step, model.init_state(tokens.shape[1]), segments)[1]
 
-    return jax.tree.map(np.asarray, over(params))
+    return jax.tree.map(np.asarray, run_segments(params))

@@ -1,4 +1,4 @@
-"""What tokens retrieve from a long memory, as arrays (Wu et al. 2022, https://arxiv.org/abs/2203.08913)."""
+"""Records which earlier tokens are retrieved from a long memory (Wu et al. 2022, https://arxiv.org/abs/2203.08913)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ POSITIONS = "neighbor_positions"
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval:
-    """What one token retrieved.
+    """A token and the earlier tokens of its document that it retrieved in one layer.
 
     Attributes:
-      row: of the batch.
-      position: of the token in its document.
-      token: its id.
-      positions: of the retrieved tokens, each once, the one with the largest weight first.
-      weights: of each, a share of the output of the layer: mean over its heads.
+      row: Row of the token in the batch.
+      position: Position of the token in its document.
+      token: Id of the token.
+      positions: Positions of the retrieved tokens in the document, each once, the largest weight first `[retrieved]`.
+      weights: Weight of each retrieved token, its share of the layer's output, mean over heads `[retrieved]`.
     """
 
     row: int
@@ -39,17 +39,18 @@ class Retrieval:
 
 @dataclasses.dataclass(frozen=True)
 class Retrievals:
-    """What the tokens of consecutive segments retrieve, in every layer with a long memory.
+    """The tokens that all tokens of consecutive segments retrieve, in every layer with a long memory.
 
     Attributes:
-      layers: 0-based: axis 0 of the arrays.
-      tokens: int `[batch, length]`, of all segments.
-      places: int `[batch, length]`, the position of each in its document; -1 = padding.
-      document: int `[batch, length]`, 0, 1, ...: which document of its row it is in.
-      positions: int `[layers, batch, heads, length, neighbors]`, of what was retrieved, in the same document; -1 =
-        none.
-      weights: `[layers, batch, heads, length, neighbors]`, what each adds to the output of its head, in parts of 1.
-      reach: tokens from which on nothing is in the segment or the cache of these layers.
+      layers: Numbers of the layers with a long memory, from 0, along axis 0 of `positions` and `weights`.
+      tokens: Ids of the tokens of all segments, int `[batch, length]`.
+      places: Position of each token in its document, int `[batch, length]`. -1 for padding.
+      document: Number of each token's document in its row, from 0, int `[batch, length]`.
+      positions: Positions of the retrieved tokens in the same document, int `[layers, batch, heads, length,
+        neighbors]`. -1 for none.
+      weights: Share of each retrieved token in the output of its head, `[layers, batch, heads, length, neighbors]`.
+      reach: Distance in tokens from which on a token is neither in the segment nor in the cache of these layers, so
+        that only the long memory holds it.
     """
 
     layers: tuple[int, ...]
@@ -61,45 +62,48 @@ class Retrievals:
     reach: int
 
     def of_token(self, layer: int, row: int, index: int) -> Retrieval:
-        """What one token retrieved.
+        """Returns the positions that one token retrieved in one layer, with weights summed over heads.
 
         Args:
-          layer: index into `layers`.
-          row: of the batch.
-          index: into `tokens[row]`.
+          layer: Index into `layers`.
+          row: Row of the batch.
+          index: Index of the token in `tokens[row]`.
         """
         heads = self.positions.shape[2]
         positions, weights = (values[layer, row, :, index].ravel() for values in (self.positions, self.weights))
-        found, which = np.unique(positions[positions >= 0], return_inverse=True)
-        sums = np.bincount(which, weights[positions >= 0], minlength=len(found)) / heads
+        distinct, which = np.unique(positions[positions >= 0], return_inverse=True)
+        sums = np.bincount(which, weights[positions >= 0], minlength=len(distinct)) / heads
         order = np.argsort(-sums, kind="stable")
-        where = int(self.places[row, index])
-        return Retrieval(row, where, int(self.tokens[row, index]), found[order], sums[order])
+        position = int(self.places[row, index])
+        return Retrieval(row, position, int(self.tokens[row, index]), distinct[order], sums[order])
 
     def text(self, row: int, index: int, position: int, around: int) -> Int[np.ndarray, " tokens"]:
-        """Ids around a position of the document that a token is in.
+        """Returns the token ids around a position of the document that contains a given token.
 
         Args:
-          row: of the batch.
-          index: of that token, into `tokens[row]`.
-          position: in the document.
-          around: tokens at each side, fewer at the ends of what was read of the document.
+          row: Row of the batch.
+          index: Index of the given token in `tokens[row]`.
+          position: Position in its document.
+          around: Number of tokens at each side. There are fewer at the ends of the part that was read.
         """
         same = (self.document[row] == self.document[row, index]) & (self.places[row] >= 0)
         return self.tokens[row, same & (np.abs(self.places[row] - position) <= around)]
 
     def same_token(self, layer: int) -> tuple[float, float]:
-        """The share of what is retrieved that lies on tokens of the id of the one that asks, and that of such tokens
-        in what was read of the document before it.
+        """Measures how much of the retrieved weight falls on earlier occurrences of the retrieving token's own id.
 
         Args:
-          layer: index into `layers`.
+          layer: Index into `layers`.
+
+        Returns:
+          That share, and the share of such occurrences among all earlier tokens of the document, mean over the tokens
+          that retrieve: the share that retrieval at random would have.
         """
         rows, length = self.tokens.shape
         back = self.places[:, None, :, None] - self.positions[layer]  # [batch, heads, length, neighbors], tokens ago
         index = np.clip(np.arange(length)[None, None, :, None] - back, 0, length - 1)
-        asked = self.tokens[:, None, :, None]
-        found = self.tokens[np.arange(rows)[:, None, None, None], index]
+        query_ids = self.tokens[:, None, :, None]
+        retrieved_ids = self.tokens[np.arange(rows)[:, None, None, None], index]
         weights = np.where((self.positions[layer] >= 0) & (self.places >= 0)[:, None, :, None], self.weights[layer], 0)
         reads, chances = self._reads(layer), []
         for row in range(rows):
@@ -111,63 +115,68 @@ class Retrievals:
                     chances.append(seen.get(token, 0) / where)
                 seen[token] = seen.get(token, 0) + int(where >= 0)
         total = float(weights.sum())
-        return float(weights[found == asked].sum()) / total if total else 0.0, float(np.mean(chances or [0.0]))
+        share = float(weights[retrieved_ids == query_ids].sum()) / total if total else 0.0
+        return share, float(np.mean(chances or [0.0]))
 
     def sharpest(self, layer: int, count: int, since: int = 0) -> list[tuple[int, int]]:
-        """Row and index of tokens whose attention is most on one retrieved position, each id once.
+        """Finds the tokens with the largest weight on a single retrieved position, each token id once.
 
-        Positions that only the memory reaches (`reach`) come first.
+        Tokens whose position only the long memory reaches (`reach`) come first.
 
         Args:
-          layer: index into `layers`.
-          count: how many.
-          since: index of the first token of each row that counts.
+          layer: Index into `layers`.
+          count: Largest number of tokens.
+          since: Index of the first token of each row that is considered.
+
+        Returns:
+          Row and index of each token.
         """
         best: dict[int, tuple[bool, float, int, int]] = {}
         for row, index in np.argwhere(self._reads(layer) & (np.arange(self.tokens.shape[1]) >= since)).tolist():
-            found = self.of_token(layer, row, index)
-            far = found.position - int(found.positions[0]) >= self.reach
-            mine = far, float(found.weights[0]), row, index
-            if found.token not in best or mine[:2] > best[found.token][:2]:
-                best[found.token] = mine
-        return [
-            (row, index) for _, _, row, index in sorted(best.values(), key=lambda one: one[:2], reverse=True)[:count]
-        ]
+            retrieval = self.of_token(layer, row, index)
+            is_far = retrieval.position - int(retrieval.positions[0]) >= self.reach
+            candidate = is_far, float(retrieval.weights[0]), row, index
+            if retrieval.token not in best or candidate[:2] > best[retrieval.token][:2]:
+                best[retrieval.token] = candidate
+        ranked = sorted(best.values(), key=lambda candidate: candidate[:2], reverse=True)
+        return [(row, index) for _, _, row, index in ranked[:count]]
 
     def _reads(self, layer: int) -> Bool[np.ndarray, "batch length"]:
-        """Tokens that retrieve anything."""
+        """Marks the tokens that retrieve something."""
         return (self.positions[layer] >= 0).any(axis=(1, 3)) & (self.places >= 0)
 
 
 def retrievals(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> Retrievals:
-    """Reads consecutive segments from an empty memory and keeps what their tokens retrieve.
+    """Reads consecutive segments from an empty memory and records which earlier tokens every token retrieves.
 
     Args:
-      model: a language model with a long memory in some layer.
-      variables: of the model.
-      segments: consecutive.
+      model: Language model with a long memory in at least one layer.
+      variables: Variables of the model.
+      segments: Consecutive segments.
 
     Raises:
-      ValueError: layers that cannot be tracked, or none that retrieves.
+      ValueError: The layers cannot record their attention, or no layer retrieves.
     """
-    found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    by_layer: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     reach = 0
     for _, layers in read_tracked(model, variables, segments):
         for layer, arrays in layers.items():
             if POSITIONS in arrays:
                 chosen = np.flatnonzero(arrays[SOURCES] == RETRIEVED)
                 reach = len(arrays[SOURCES]) - len(chosen)
-                found.setdefault(layer, []).append((arrays[POSITIONS], arrays[WEIGHTS][..., chosen]))
-    if not found:
+                by_layer.setdefault(layer, []).append((arrays[POSITIONS], arrays[WEIGHTS][..., chosen]))
+    if not by_layer:
         raise Absent("retrievals: given a model without a long memory, allowed: one that retrieves in some layer")
-    joined = lambda part: np.stack([np.concatenate([one[part] for one in each], axis=2) for each in found.values()])
-    places, document = _places(segments)
+    joined = lambda part: np.stack(
+        [np.concatenate([arrays[part] for arrays in batches], axis=2) for batches in by_layer.values()]
+    )
+    places, document = _token_positions(segments)
     tokens = np.concatenate([np.asarray(batch.inputs) for batch in segments], axis=1)
-    return Retrievals(tuple(found), tokens, places, document, joined(0), joined(1), reach)
+    return Retrievals(tuple(by_layer), tokens, places, document, joined(0), joined(1), reach)
 
 
-def _places(segments: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
-    """Position of every token in its document, -1 for padding, and the number of the document in its row."""
+def _token_positions(segments: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns each token's position in its document, -1 for padding, and its document's number in the row."""
     rows = len(segments[0].mask)
     position, number = np.zeros((rows, 1), np.int64), np.full((rows, 1), -1)
     places, document = [], []

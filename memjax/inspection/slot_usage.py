@@ -1,8 +1,8 @@
-"""How much of a value table is in use: counters of its slots, what they say, and where they are kept.
+"""Measures how many slots of a value table are in use, and how evenly, with exact counters of every slot.
 
-Of a table with the slots i = 1..R, counted over tokens: how often a slot was chosen (u_i), how much weight it had
-(z_i), and how often it had the largest weight of its token (t_i). Lample et al. 2019 report the share of slots with
-u_i > 0 and the divergence of z from the uniform distribution, Kim & Jung 2020 the share of slots with t_i > 0.
+For each slot i = 1..R of a table three numbers are counted over tokens: how often the slot was chosen (u_i), the sum of
+its weights (z_i), and how often it had the largest weight of a token (t_i). Lample et al. 2019 report the share of
+slots with u_i > 0 and the divergence of z from the uniform distribution, Kim & Jung 2020 the share with t_i > 0.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["SlotCounts", "class_divergence", "class_overlap", "last_used", "meas
 
 @dataclasses.dataclass
 class SlotCounts:
-    """Exact counts of one table on the host, 64 bits each.
+    """Exact counts of the use of each slot of one value table, in 64 bits on the host.
 
     Attributes:
-      lookups: int64 `[slots]`, tokens and heads that chose the slot (u).
-      top: int64 `[slots]`, tokens of whose weights the slot had the largest (t); the heads of a token that chose the
-        same slot count together.
-      weights: float64 `[slots]`, sum of its weights (z).
+      lookups: Number of times that a head of a token chose the slot (u), int64 `[slots]`.
+      top: Number of tokens for which the slot had the largest weight (t), int64 `[slots]`. The weights of a token's
+        heads that chose the same slot are added first.
+      weights: Sum of the slot's weights (z), float64 `[slots]`.
 
     Example:
       >>> counts = SlotCounts.zeros(4)
@@ -45,15 +45,19 @@ class SlotCounts:
 
     @classmethod
     def zeros(cls, slots: int) -> SlotCounts:
-        """Nothing counted yet."""
+        """Makes counts of zero for a table.
+
+        Args:
+          slots: Number of slots of the table.
+        """
         return cls(np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots))
 
     def add(self, ids: np.ndarray, weights: np.ndarray) -> None:
         """Counts the lookups of some tokens.
 
         Args:
-          ids: `[..., lookups]`, of each token; slots beyond the table stand for padding.
-          weights: `[..., lookups]`.
+          ids: Slots that each token chose, `[..., lookups]`. Ids beyond the table mark padding.
+          weights: Weights of the chosen slots, `[..., lookups]`.
         """
         slots = len(self.lookups)
         ids, weights = ids.reshape(-1, ids.shape[-1]), weights.reshape(-1, ids.shape[-1])
@@ -61,15 +65,16 @@ class SlotCounts:
         ids, weights = ids[real], weights[real].astype(np.float64)
         self.lookups += np.bincount(ids.ravel(), minlength=slots)
         self.weights += np.bincount(ids.ravel(), weights.ravel(), minlength=slots)
-        self.top += np.bincount(_top(ids, weights), minlength=slots)
+        self.top += np.bincount(_find_top_slots(ids, weights), minlength=slots)
 
     def plus(self, other: SlotCounts) -> SlotCounts:
-        """The counts of both together."""
+        """Returns the sum of two counts of one table."""
         return SlotCounts(*(getattr(self, name) + getattr(other, name) for name in COUNTERS))
 
     @property
     def usage(self) -> float:
-        """Share of the slots that were chosen at all; chosen, not of a weight above 0, which may underflow."""
+        """Share of the slots that were chosen at least once."""
+        # Not the share of slots with a weight above 0: weights may underflow.
         return float(np.mean(self.lookups > 0))
 
     @property
@@ -79,22 +84,25 @@ class SlotCounts:
 
     @property
     def count_divergence(self) -> float:
-        """Nats by which the choices diverge from the uniform distribution, `log R + sum p log p` with p = u / sum u."""
+        """Divergence of the choices from the uniform distribution in nats, `log R + sum p log p` with p = u / sum u."""
         return divergence_from_uniform(self.lookups)
 
     @property
     def weight_divergence(self) -> float:
-        """The same of the weights."""
+        """Divergence of the weights from the uniform distribution in nats, `log R + sum p log p` with p = z / sum z."""
         return divergence_from_uniform(self.weights)
 
     def as_dict(self) -> dict[str, float]:
-        """The four numbers."""
+        """Returns the two shares of used slots and the two divergences, by their names."""
         names = ("usage", "top_usage", "count_divergence", "weight_divergence")
         return {name: getattr(self, name) for name in names}
 
 
 def divergence_from_uniform(counts: np.ndarray) -> float:
-    """KL(counts || uniform) in nats; 0 for no counts at all.
+    """Computes the divergence KL(counts || uniform) in nats. It is 0 if all counts are 0.
+
+    Args:
+      counts: Counts or sums of weights of the slots, `[slots]`.
 
     Example:
       >>> divergence_from_uniform(np.ones(8)), bool(divergence_from_uniform(np.eye(8)[2]) == np.log(8))
@@ -108,15 +116,17 @@ def divergence_from_uniform(counts: np.ndarray) -> float:
 
 
 def class_divergence(first: np.ndarray, second: np.ndarray) -> float:
-    """KL(first || second) in nats of what two classes of tokens chose, 1 added to every count.
+    """Computes KL(first || second) in nats between the slots that two classes of tokens chose.
+
+    One is added to every count, so that the divergence is finite.
 
     Args:
-      first: counts of the slots.
-      second: the same of the other class.
+      first: Number of times that the first class chose each slot, `[slots]`.
+      second: Number of times that the second class chose each slot, `[slots]`.
 
     Example:
-      >>> one, other = np.array([3, 0]), np.array([0, 3])
-      >>> class_divergence(one, one), round(class_divergence(one, other), 4)
+      >>> first, second = np.array([3, 0]), np.array([0, 3])
+      >>> class_divergence(first, first), round(class_divergence(first, second), 4)
       (0.0, 0.8318)
     """
     p, q = ((counts + 1.0) / (counts.sum(dtype=np.float64) + len(counts)) for counts in (first, second))
@@ -124,7 +134,14 @@ def class_divergence(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def class_overlap(first: np.ndarray, second: np.ndarray) -> float:
-    """Intersection over union of what two classes chose, `sum min / sum max` of their counts; 1 for no counts at all.
+    """Computes the intersection over union of the slots that two classes of tokens chose.
+
+    Args:
+      first: Number of times that the first class chose each slot, `[slots]`.
+      second: Number of times that the second class chose each slot, `[slots]`.
+
+    Returns:
+      `sum min(first, second) / sum max(first, second)`. 1 if all counts are 0.
 
     Example:
       >>> class_overlap(np.array([2, 1, 0]), np.array([1, 1, 2]))
@@ -135,13 +152,14 @@ def class_overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def staleness(tops: Sequence[np.ndarray]) -> np.ndarray:
-    """How many slots had the largest weight of a token last at each of several checkpoints.
+    """Counts the slots by the last checkpoint at which they had the largest weight of some token.
 
     Args:
       tops: `SlotCounts.top` of the same data at each checkpoint, oldest first.
 
     Returns:
-      int64 `[1 + checkpoints]`: slots that never had, then those of each checkpoint.
+      int64 `[1 + checkpoints]`: the number of slots that were never in use, then the number of slots whose last use was
+      at each checkpoint.
 
     Example:
       >>> staleness([np.array([1, 2, 0]), np.array([0, 3, 0])]).tolist()
@@ -153,27 +171,29 @@ def staleness(tops: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def last_used(measured: Mapping[int, Mapping[str, Mapping[str, SlotCounts]]]) -> dict[str, dict[str, int]]:
-    """At which of several checkpoints the slots of every table were last in use (`staleness`).
+    """Counts the slots of every table by the checkpoint at which they were last in use (`staleness`).
+
+    Checkpoints at which a table was smaller than at the newest one are left out.
 
     Args:
-      measured: step -> `measure_usage` of the same data, oldest first.
+      measured: Step of a checkpoint -> result of `measure_usage` on the same data, oldest first.
 
     Returns:
-      Table -> 'never' and the steps at which it had as many slots as at the newest -> slots.
+      For each table a mapping from 'never', and from the step of each checkpoint as text, to a number of slots.
     """
     *_, newest = measured.values()
-    found = {}
+    slots_by_table = {}
     for table, groups in newest.items():
         tops = {step: counts[table][""].top for step, counts in measured.items() if table in counts}
-        # A table grows into other slots.
+        # Growth gives a table other slots.
         tops = {step: top for step, top in tops.items() if len(top) == len(groups[""].top)}
         slots = staleness(list(tops.values())).tolist()
-        found[table] = dict(zip(["never", *map(str, tops)], slots, strict=True))
-    return found
+        slots_by_table[table] = dict(zip(["never", *map(str, tops)], slots, strict=True))
+    return slots_by_table
 
 
-def _top(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """As `top_slots`, some tokens at a time."""
+def _find_top_slots(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Finds the slot with the largest weight of each token. See `top_slots`. Works on 512 tokens at a time."""
     tops = []
     for start in range(0, len(ids), 512):
         some, heavy = ids[start : start + 512], weights[start : start + 512]
@@ -185,19 +205,19 @@ def _top(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def measure_usage(
     experiment: Any, variables: Mapping[str, Any], evaluation: Any = None
 ) -> dict[str, dict[str, SlotCounts]]:
-    """Counts of every table over the tokens of a split: those whose targets are scored, and all of a text encoder's.
+    """Counts the use of every value table over a split: over tokens with scored targets, or all of a text encoder.
 
     Args:
-      experiment: a `memjax.training.experiment.Experiment`.
-      variables: of its model.
-      evaluation: which split, and how it is read; None = as the configuration says.
+      experiment: Experiment of the model (`memjax.training.experiment.Experiment`).
+      variables: Variables of the model.
+      evaluation: Settings that choose the split and how it is read. None for those of the configuration.
 
     Returns:
-      Table (`layer_03/values`) -> counts, under '' of all tokens, under `name` of those whose target is in a subset (of
-      texts of a class: `class_<number>`), and under `not name` of the others.
+      For each table, such as `layer_03/values`, the counts of groups of tokens: '' for all tokens, `name` for tokens
+      whose target is in a subset (`class_<number>` for texts of a class), and `not name` for all others.
 
     Raises:
-      Absent: a model without tables.
+      Absent: The model has no value tables.
     """
     leaves = jax.tree_util.tree_flatten_with_path(variables.get("tables", {}))[0]
     slots: dict[str, int] = {}
@@ -228,19 +248,26 @@ def measure_usage(
 
 
 def describe_counts(counts: Mapping[str, Mapping[str, SlotCounts]]) -> dict[str, Any]:
-    """`measure_usage` as JSON values: of every table its numbers, and of every subset how it differs from the rest."""
-    found: dict[str, Any] = {}
+    """Turns the result of `measure_usage` into JSON values, with the differences between each subset and other tokens.
+
+    Args:
+      counts: Result of `measure_usage`.
+
+    Returns:
+      For each table its sizes, shares and divergences, and under `subsets` the numbers of each subset of tokens.
+    """
+    described: dict[str, Any] = {}
     for table, groups in counts.items():
         whole = {"slots": len(groups[""].lookups), "lookups": int(groups[""].lookups.sum()), **groups[""].as_dict()}
         subsets = {}
         for name in groups:
             if name and f"not {name}" in groups:
-                own, rest = groups[name], groups[f"not {name}"]
-                subsets[name] = own.as_dict()
-                if own.lookups.any() and rest.lookups.any():  # of no tokens there is nothing to compare
+                subset, rest = groups[name], groups[f"not {name}"]
+                subsets[name] = subset.as_dict()
+                if subset.lookups.any() and rest.lookups.any():  # both groups need tokens to be compared
                     subsets[name] |= {
-                        "divergence_from_rest": class_divergence(own.lookups, rest.lookups),
-                        "overlap_with_rest": class_overlap(own.lookups, rest.lookups),
+                        "divergence_from_rest": class_divergence(subset.lookups, rest.lookups),
+                        "overlap_with_rest": class_overlap(subset.lookups, rest.lookups),
                     }
-        found[table] = {**whole, **({"subsets": subsets} if subsets else {})}
-    return found
+        described[table] = {**whole, **({"subsets": subsets} if subsets else {})}
+    return described

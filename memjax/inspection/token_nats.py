@@ -1,4 +1,4 @@
-"""What a model makes of every scored token of a split, and how long ago its row has read that token last."""
+"""Records the loss of every scored token of a split, and how long ago its document contained that token before."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from memjax.typing import Batch
 __all__ = ["LastMentions", "TokenNats", "mention_buckets", "token_nats"]
 
 FARTHEST = 32
-"""segments, beyond which all mentions are alike"""
+"""Largest distance of a bucket of mentions, in segments. All farther mentions are in one bucket."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenNats:
-    """Scored tokens, row by row and in their order; two evaluations of one reading have the same.
+    """Losses of all scored tokens of an evaluation, row by row and in the order of the text.
+
+    Two evaluations that read the split in the same way have the same tokens in the same order.
 
     Attributes:
-      tokens: their ids.
-      nats: of each.
-      document: number of its document among those that were read: tokens of one are consecutive.
-      segment: number of its segment in the document.
-      since: tokens since its document had it last, 0 = never before.
-      inside: it was had before within the segment.
-      result: of the evaluation.
+      tokens: Ids of the scored tokens `[targets]`.
+      nats: Loss of each token in nats `[targets]`.
+      document: Number of each token's document among those that were read `[targets]`. The tokens of a document are
+        consecutive.
+      segment: Number of each token's segment in its document `[targets]`.
+      since: Number of tokens since the document contained the same token last `[targets]`. 0 if it never did.
+      inside: Whether that last occurrence is in the same segment `[targets]`.
+      result: Result of the evaluation.
     """
 
     tokens: Int[np.ndarray, "targets"]
@@ -45,19 +48,19 @@ class TokenNats:
 
 
 def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation: Evaluation | None = None) -> TokenNats:
-    """Scores a split as an evaluation reads it, and keeps what it says of every token.
+    """Scores a split as an evaluation reads it, and records the loss of every token.
 
     Args:
-      experiment: of a run, of a model whose targets are the tokens that follow.
-      variables: of its model.
-      evaluation: another one than the configuration describes.
+      experiment: Experiment of a model that predicts next tokens.
+      variables: Variables of the model.
+      evaluation: Settings of the evaluation. None for those of the configuration.
 
     Raises:
-      ValueError: nothing is scored in what is read.
+      ValueError: The part that is read contains no scored token.
     """
     evaluation = evaluation or experiment.config.evaluation
     mentions: list[LastMentions] = []
-    found: dict[int, list[tuple[np.ndarray, ...]]] = {}
+    parts_by_row: dict[int, list[tuple[np.ndarray, ...]]] = {}
 
     def observe(batch: Batch, scored: BatchScore) -> None:
         if not mentions:
@@ -72,11 +75,18 @@ def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation:
             if not chosen.any():
                 continue
             nats = np.asarray(scored.nats[row], np.float64)[real][chosen]
-            found.setdefault(row, []).append((targets[real][chosen], nats, *(one[chosen] for one in columns)))
+            parts_by_row.setdefault(row, []).append(
+                (targets[real][chosen], nats, *(column[chosen] for column in columns))
+            )
 
     result = experiment.evaluator(evaluation)(variables, observe=observe)
-    require(bool(found), "evaluation.max_segments", evaluation.max_segments, "more: nothing is scored in what is read")
-    parts = [(row, part) for row in sorted(found) for part in found[row]]
+    require(
+        bool(parts_by_row),
+        "evaluation.max_segments",
+        evaluation.max_segments,
+        "more: nothing is scored in what is read",
+    )
+    parts = [(row, part) for row in sorted(parts_by_row) for part in parts_by_row[row]]
     columns = zip(*(part for _, part in parts), strict=True)
     tokens, nats, document, segment, since, inside = map(np.concatenate, columns)
     rows = np.concatenate([np.full(len(part[0]), row) for row, part in parts])
@@ -85,7 +95,7 @@ def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation:
 
 
 class LastMentions:
-    """What one row has read of its document.
+    """Tracks the tokens that one row has read of its document, to tell how long ago a token occurred last.
 
     Example:
       >>> mentions = LastMentions()
@@ -100,15 +110,15 @@ class LastMentions:
         self._begun = False
 
     def read(self, tokens: Any, *, begins: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The next segment of the row.
+        """Reads the next segment of the row.
 
         Args:
-          tokens: of the segment.
-          begins: a document begins with it.
+          tokens: Token ids of the segment.
+          begins: Whether a document begins with the segment.
 
         Returns:
-          For each token the number of its document and of its segment in it, how many tokens ago it was there last
-          (0 = never), and whether that was in this segment.
+          Four arrays `[tokens]`: the number of the document, the number of the segment in the document, how many tokens
+          ago the same token occurred last (0 for never), and whether that was in this segment.
         """
         if begins and self._begun:
             self._last, self._place, self._segment = {}, 0, 0
@@ -127,11 +137,15 @@ class LastMentions:
 
 
 def mention_buckets(found: TokenNats, segment_length: int) -> dict[str, Bool[np.ndarray, "targets"]]:
-    """Name -> which tokens were last had there: 'never', 'in this segment', up to 1, 2, 4, ... segments ago, 'beyond'.
+    """Groups scored tokens by how long ago their document contained the same token last.
 
     Args:
-      found: scored tokens.
-      segment_length: tokens of a segment.
+      found: Scored tokens.
+      segment_length: Number of tokens of a segment.
+
+    Returns:
+      Name of a group -> mask of its tokens `[targets]`. The groups are 'never', 'in this segment', up to 1, 2, 4, ...
+      segments ago, and 'beyond' the last of these. Empty groups are left out.
 
     Example:
       >>> columns = {"document": [0, 0, 0], "segment": [0, 1, 1], "since": [0, 1, 12], "inside": [False, True, False]}
