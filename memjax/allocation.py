@@ -1,11 +1,11 @@
-"""How the C library hands out memory: one arena that keeps what a step gave back, for the command line on a CPU.
+"""Configures glibc's malloc to keep freed memory for the next training step, for commands that run on a CPU.
 
-XLA asks for the temporary arrays of a step in one block and gives it back afterwards. glibc maps such a block anew in
-every step, and the kernel zeroes every page of it at its first touch: tens of thousands of page faults a step. Three of
-glibc's parameters keep the block instead, and a fourth, one arena, is what makes them hold for the threads of a
-training step as well: the arenas of other threads consist of heaps of 64 MiB, and a larger block is mapped anew
-whatever the parameters say. All are set in the process by `mallopt`, before other threads are there, and the heap is
-advised to consist of huge pages. So nothing is left that only `GLIBC_TUNABLES` could set, in another process.
+XLA allocates the temporary arrays of a step in one block and frees it afterwards. By default glibc maps such a block
+anew in every step, and the kernel zeroes each of its pages at the first access: tens of thousands of page faults in a
+step. Three parameters of glibc keep the block instead. A fourth one, a single arena, makes them effective in the
+threads of a training step too: arenas of other threads consist of heaps of 64 MiB, and a larger block is mapped anew
+whatever the parameters are. All four are set by `mallopt` before the process has other threads, and the kernel is asked
+for huge pages in the heap, so that `GLIBC_TUNABLES` need not be set for a new process.
 
 `python -m tools.bench allocation_transformer_xl allocation_memorizing` measures what each of them gives
 (`tools/results/tables/bench.md`).
@@ -19,19 +19,20 @@ from typing import Any, NamedTuple
 
 HUGE_PAGES = "huge_pages"
 SWITCH = "MEMJAX_MALLOC"
-"""'0' in the environment leaves the defaults of the C library"""
+"""environment variable that keeps the defaults of the C library where it is '0'"""
+# A larger block is mapped and unmapped as by default, and so is free memory beyond it at the end of the heap: a process
+# keeps at most 2 GiB there that it does not use.
 LARGEST = 2**31 - 1
-"""bytes, the most that `mallopt` takes: a block that is larger is mapped and given back as ever, and so is what is free
-at the end of the heap beyond it, so that a process keeps at most 2 GiB that it does not use there"""
+"""largest number of bytes that `mallopt` takes"""
 
 
 class Parameter(NamedTuple):
-    """One of glibc's.
+    """A parameter of glibc's malloc and the value that memjax sets.
 
     Attributes:
-      number: of `mallopt`.
-      value: what it is set to.
-      variable: of the environment, which sets it as well.
+      number: Number of the parameter for `mallopt`.
+      value: Value to set.
+      variable: Environment variable by which a user can set the parameter.
     """
 
     number: int
@@ -44,28 +45,30 @@ PARAMETERS = {
     "arena_max": Parameter(-8, 1, "MALLOC_ARENA_MAX"),
     "mmap_threshold": Parameter(-3, LARGEST, "MALLOC_MMAP_THRESHOLD_"),
     "trim_threshold": Parameter(-1, LARGEST, "MALLOC_TRIM_THRESHOLD_"),
-    # What the heap grows by beyond what is asked for; pages that nobody touches cost nothing.
+    # Bytes by which the heap grows beyond a request; pages that nobody touches cost nothing.
     "top_pad": Parameter(-2, 64 * 2**20, "MALLOC_TOP_PAD_"),
 }
-"""name among glibc's tunables -> what it is set to"""
+"""name of the parameter among glibc's tunables -> the parameter and its value"""
 NO_MAPPING = -4
-"""`mallopt`'s number of how many blocks may be mapped; for versions of glibc that refuse a large threshold"""
+"""number for `mallopt` of the maximum number of mapped blocks, for versions of glibc that refuse a large threshold"""
 
 HEAP, HUGE_PAGE, MADV_HUGEPAGE = 2**30, 2 * 2**20, 14
-"""bytes of the heap that are to consist of huge pages, bytes of one, and the advice"""
+"""bytes of the heap to be in huge pages, bytes of a huge page, and the number of that advice for `madvise`"""
 BLOCK = 96 * 2**20
-"""bytes, what `memjax doctor` uses twice: more than a heap of a thread's own arena holds"""
+"""bytes of the block that `memjax doctor` uses twice; more than a heap of another thread's arena can hold"""
 
 
 def keep_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
-    """Sets what the environment has not set itself, on Linux with glibc; before the process has other threads.
+    """Makes malloc keep freed memory, on Linux with glibc. It must be called before the process has other threads.
+
+    Parameters that the environment sets stay as they are.
 
     Args:
-      environment: of the process.
-      only_cpu: JAX uses no accelerator, which would hold the arrays itself.
+      environment: Environment of the process.
+      only_cpu: Whether JAX uses no accelerator. An accelerator would hold the arrays itself, so nothing is set.
 
     Returns:
-      The names of what was set: those of `PARAMETERS`, and `huge_pages`.
+      The names of the parameters that were set, and `huge_pages` if the kernel was asked for huge pages.
 
     Example:
       >>> keep_memory({"MEMJAX_MALLOC": "0"}, only_cpu=True)
@@ -80,7 +83,7 @@ def keep_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
 
 
 def set_parameters(names: Iterable[str]) -> list[str]:
-    """Sets some of `PARAMETERS` by `mallopt`, whatever the environment says; returns those that glibc took."""
+    """Sets some of `PARAMETERS` by `mallopt`, and returns the names of those that glibc accepted."""
     import ctypes
 
     mallopt = ctypes.CDLL(None).mallopt
@@ -91,9 +94,13 @@ def set_parameters(names: Iterable[str]) -> list[str]:
 
 
 def advise_huge_pages() -> bool:
-    """Lets the heap grow by `HEAP` and asks the kernel for huge pages there; pages that nobody touches cost nothing.
+    """Lets the heap grow by `HEAP` bytes and asks the kernel for huge pages there.
 
-    For one arena: blocks of all threads then lie there. Returns whether the kernel took the advice.
+    It needs malloc to have a single arena, so that the blocks of all threads lie in this heap. Pages that nobody
+    touches cost nothing.
+
+    Returns:
+      Whether the kernel accepted the advice.
     """
     import ctypes
 
@@ -114,7 +121,7 @@ def advise_huge_pages() -> bool:
 
 
 def reason_against(environment: Mapping[str, str], *, only_cpu: bool) -> str:
-    """Why `keep_memory` sets nothing; '' where it does.
+    """Returns the reason why `keep_memory` sets nothing. '' where it sets parameters.
 
     Example:
       >>> reason_against({"MEMJAX_MALLOC": "0"}, only_cpu=True)
@@ -128,7 +135,7 @@ def reason_against(environment: Mapping[str, str], *, only_cpu: bool) -> str:
 
 
 def glibc_version() -> str:
-    """Of the C library of the process; '' where that is another."""
+    """Returns the version of glibc in the process. '' for another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (ValueError, OSError, AttributeError):
@@ -137,9 +144,10 @@ def glibc_version() -> str:
 
 
 def faults_of_reuse() -> int | None:
-    """Page faults of using a large block again in another thread: none where memory is kept.
+    """Counts the page faults of allocating and filling a large block a second time, in another thread.
 
-    None where nothing counts them.
+    Returns:
+      The number of page faults, which is 0 where freed memory is kept. None where the system does not count them.
     """
     try:
         import ctypes
@@ -169,7 +177,12 @@ def faults_of_reuse() -> int | None:
 
 
 def diagnose(environment: Mapping[str, str], *, only_cpu: bool) -> dict[str, Any]:
-    """What `memjax doctor` says of it, as JSON types: whether memory is kept (measured), how, and the huge pages."""
+    """Returns facts about malloc for `memjax doctor`, as JSON values: whether freed memory is kept (measured), and why.
+
+    Args:
+      environment: Environment of the process.
+      only_cpu: Whether JAX uses no accelerator.
+    """
     faults = faults_of_reuse()
     return {
         "kept": faults is not None and faults < BLOCK // 2**21,  # fewer than its huge pages
@@ -182,20 +195,20 @@ def diagnose(environment: Mapping[str, str], *, only_cpu: bool) -> dict[str, Any
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """One line of what `diagnose` found."""
-    kept = "a large block is kept between steps" if facts["kept"] else "a large block is mapped anew in every step"
+    """Describes the facts of `diagnose` in one line."""
+    state = "a large block is kept between steps" if facts["kept"] else "a large block is mapped anew in every step"
     if facts["reason_against"]:
         how = f"defaults of the C library: {facts['reason_against']}"
     else:
-        own = f", but {', '.join(facts['from_environment'])} by the environment" if facts["from_environment"] else ""
-        how = f"set by mallopt{own}; {SWITCH}=0 turns it off"
+        names = ", ".join(facts["from_environment"])
+        how = f"set by mallopt{f', but {names} by the environment' if names else ''}; {SWITCH}=0 turns it off"
     faults = "" if facts["faults"] is None else f", {facts['faults']:,} page faults of using 96 MiB again"
     pages = facts["transparent_huge_pages"]
-    return f"{kept}{faults} ({how})" + (f"; transparent huge pages: {pages}" if pages else "")
+    return f"{state}{faults} ({how})" + (f"; transparent huge pages: {pages}" if pages else "")
 
 
 def transparent_huge_pages() -> str:
-    """'always', 'madvise' or 'never'; '' where the kernel does not say."""
+    """Returns the kernel's setting of transparent huge pages: 'always', 'madvise', 'never', or '' if unknown."""
     try:
         with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:
             return file.read().partition("[")[2].partition("]")[0]
@@ -206,4 +219,5 @@ def transparent_huge_pages() -> str:
 def _is_given(name: str, environment: Mapping[str, str]) -> bool:
     """Whether the environment sets a parameter, by its variable or among glibc's tunables."""
     tunables = environment.get("GLIBC_TUNABLES", "").split(":")
-    return PARAMETERS[name].variable in environment or any(one.startswith(f"glibc.malloc.{name}=") for one in tunables)
+    is_tuned = any(tunable.startswith(f"glibc.malloc.{name}=") for tunable in tunables)
+    return PARAMETERS[name].variable in environment or is_tuned

@@ -1,9 +1,9 @@
-"""Logical names of array axes, and the one table that says over which mesh axes they are split.
+"""Logical names of array axes, and the table of the mesh axes over which they are split.
 
-A mesh has the axes `data`, `fsdp` and `model`. Every parameter names its axes where it is made (`named`), every leaf of
-a memory state where its dataclass declares it (`axes_of`), and the few activations that decide the layout where they
-arise (`constrain`). Nothing else in the library knows about devices, except the lookup in a memory whose slots are
-split (`memjax.functional.sharded`).
+A mesh has the axes `data`, `fsdp` and `model`. Axes get their names where arrays are defined: those of a parameter at
+its initialiser (`named`), those of a memory state in its dataclass (`axes_of`), and those of the few activations that
+decide the layout where they are computed (`constrain`). Nothing else in the library depends on devices, except the
+lookup in a memory whose slots are split (`memjax.functional.sharded`).
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "memory": (),
     "entries": (DATA,),
 }
-"""logical axis -> mesh axes; an axis that is not named here is never split. `embed` is that of parameters only."""
+"""logical axis -> mesh axes over which it is split; others are never split. `embed` is an axis of parameters only"""
 
 SLOT_SHARDED: Mapping[str, tuple[str, ...]] = {**RULES, "memory_heads": (), "memory": (MODEL,)}
-"""the rules of a long memory whose slots are split instead of its heads"""
+"""`RULES` for a long memory whose slots are split instead of its heads"""
 
 _naming: contextvars.ContextVar[bool] = contextvars.ContextVar("naming", default=False)
 _rules: contextvars.ContextVar[Mapping[str, tuple[str, ...]]] = contextvars.ContextVar("rules", default=RULES)
 
 
 def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
-    """An initialiser whose parameter, or constant, has named axes.
+    """Returns an initialiser that also names the axes of its parameter or constant.
 
-    It is a plain array; only inside `parameter_names` the names are attached to it.
+    The initialiser returns a plain array. The names are attached to it only inside `parameter_names`.
 
     Args:
-      init: `init(key, shape, dtype)`, or of any other arguments.
-      *names: one for each axis; None = never split.
+      init: Initialiser, as `init(key, shape, dtype)` or with other arguments.
+      *names: Logical name of each axis. None for an axis that is never split.
 
     Example:
       >>> import jax.numpy as jnp
@@ -70,14 +70,16 @@ def _initialize(init: Callable[..., Any], names: tuple[str | None, ...], *argume
 
 
 class _Named(nn.Partitioned):
-    """A value with the names of its axes; the names are read only, no layout follows from them here."""
+    """A value with the names of its axes, which do not constrain its layout (unlike in `nn.Partitioned`)."""
 
     def unbox(self, apply_constraint: bool = True) -> Any:
         return self.value
 
 
 def axes_of(*names: str | None) -> dict[str, Any]:
-    """Metadata of a state's field whose axes have other names than `batch` first and none after it.
+    """Returns metadata that names the axes of a field of a state.
+
+    Without it the first axis is called `batch` and the others have no names.
 
     Example:
       >>> @dataclasses.dataclass
@@ -88,13 +90,16 @@ def axes_of(*names: str | None) -> dict[str, Any]:
 
 
 def parameter_names(init: Callable[[], Any]) -> Any:
-    """Names of the axes of every variable that a model makes: a tree of `Names` of the structure of the variables.
+    """Returns the names of the axes of all variables of a model.
 
     Args:
-      init: makes the variables, as `lambda: model.init(...)`; it is traced, not run.
+      init: Function that makes the variables, such as `lambda: model.init(...)`. It is traced, not run.
+
+    Returns:
+      A tree of `Names` with the structure of the variables.
 
     Raises:
-      ValueError: a parameter whose axes have no names.
+      ValueError: The axes of a parameter have no names.
     """
     token = _naming.set(True)
     try:
@@ -124,7 +129,12 @@ class Names:
         return Names(self.axes[1:])
 
     def spec(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> PartitionSpec:
-        """How an array of this shape is split over a mesh; a rule that does not divide the axis is skipped.
+        """Returns the partition of an array over a mesh, without rules that do not divide their axis.
+
+        Args:
+          shape: Shape of the array.
+          mesh: Mesh of devices.
+          rules: Mesh axes of each logical axis.
 
         Example:
           >>> mesh = jax.sharding.AbstractMesh((1, 4, 2), MESH_AXES)
@@ -136,7 +146,7 @@ class Names:
         return PartitionSpec(*(axes or None for axes, _ in self._places(shape, mesh, rules)))
 
     def skipped(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> list[str]:
-        """The rules that do not divide their axis, in words."""
+        """Describes the rules that do not divide their axis, which `spec` leaves out."""
         return [note for _, note in self._places(shape, mesh, rules) if note]
 
     def _places(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]]) -> list[tuple[Any, str]]:
@@ -156,7 +166,7 @@ class Names:
 
 @contextlib.contextmanager
 def use_rules(rules: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
-    """The rules that `constrain` follows while a program is traced."""
+    """Sets the rules of `constrain` for programs that are traced in its context."""
     token = _rules.set(rules)
     try:
         yield
@@ -165,10 +175,13 @@ def use_rules(rules: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
 
 
 def constrain(x: Any, *names: str | None) -> Any:
-    """Tells the compiler how an activation is split; nothing where no mesh is set (`jax.set_mesh`).
+    """Constrains the sharding of an activation. Does nothing where no mesh is set (`jax.set_mesh`).
 
-    Without it the compiler may keep parameters where they are and move activations instead.
+    Args:
+      x: Activation.
+      *names: Logical name of each axis. None for an axis that is not split.
     """
+    # Without it the compiler may keep parameters where they are and move activations instead.
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not set(mesh.axis_names) & set(MESH_AXES):
         return x

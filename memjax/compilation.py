@@ -1,6 +1,6 @@
-"""Where compiled programs are kept, so that a second run of a command need not compile them again.
+"""Sets the folder of JAX's persistent compilation cache, so that a second run of a command compiles nothing again.
 
-JAX reads its settings from the environment when it is imported, which is after the command line has started.
+JAX reads its settings from the environment when it is imported, so they are set before.
 """
 
 import tempfile
@@ -11,27 +11,27 @@ FOLDER, ENABLED = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 
 
 def keep_programs(environment: MutableMapping[str, str]) -> str:
-    """Lets JAX keep compiled programs in the user's cache folder, unless the environment says where, or not to.
+    """Turns on JAX's compilation cache in the user's cache folder, unless the environment says otherwise.
 
-    A folder that cannot be written turns keeping off: JAX would warn about every program.
+    A folder that cannot be written turns the cache off, since JAX would warn about every program.
 
     Args:
-      environment: of the process, before JAX is imported; changed in place.
+      environment: Environment of the process before JAX is imported, which is changed in place.
 
     Returns:
-      One line about a folder that cannot be written, else ''.
+      A line about a folder that cannot be written, else ''.
 
     Example:
       >>> keep_programs({"JAX_ENABLE_COMPILATION_CACHE": "0"})
       ''
     """
-    given = environment.get(FOLDER)
+    setting = environment.get(FOLDER)
     is_off = environment.get(ENABLED, "1").lower() in ("0", "false", "f", "off", "no", "n")
-    if is_off or given == "" or (given is not None and "://" in given):
+    if is_off or setting == "" or (setting is not None and "://" in setting):
         return ""
-    folder = default_folder(environment) if given is None else Path(given)
+    folder = default_folder(environment) if setting is None else Path(setting)
     try:
-        # Programs are run as they are: nobody else's may lie there.
+        # Cached programs are run without a check, so no other user may write there.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -43,7 +43,7 @@ def keep_programs(environment: MutableMapping[str, str]) -> str:
 
 
 def default_folder(environment: MutableMapping[str, str]) -> Path:
-    """The folder where the user's caches are.
+    """Returns the default folder of compiled programs in the user's cache folder.
 
     Example:
       >>> str(default_folder({"XDG_CACHE_HOME": "/caches"}))

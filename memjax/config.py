@@ -1,8 +1,8 @@
-"""The configuration of one experiment, and the names of all settings (see `memjax.settings`).
+"""The configuration of an experiment, `Config`, and the classes of all settings (see `memjax.settings`).
 
-A config is built by `configs/NAME.py:get_config(variant)`; the type of a part is its kind, so there is no `kind` field:
-`config.model.attention = Memorizing(memory_length=4096)`. Only the model factory and the command line unpack these;
-modules and functions take plain arguments.
+`get_config(variant)` in `configs/NAME.py` makes a config. The class of a setting is its kind, so there is no field
+`kind`: `config.model.attention = Memorizing(memory_length=4096)`. Only the model factory and the command line unpack
+settings; modules and functions take plain arguments.
 """
 
 from __future__ import annotations
@@ -38,48 +38,49 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this mo
     __getattr__ = renamed_names(__name__, CLASSES)
 
 Model = ModelSettings
-"""as configs name it"""
+"""short name of `ModelSettings` for configs"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Config(Settings):
-    """One experiment: one row of the results table."""
+    """The configuration of an experiment: task, model, data, training and evaluation."""
 
     name: str = "unnamed"
-    """name of the experiment; its runs go to workdir/name"""
+    """name of the experiment; the run directory is workdir/name"""
     workdir: str = "runs"
     """folder of run directories"""
     task: TaskKind = field(default_factory=LanguageModeling)
-    """what is learned"""
+    """kind of task that is learned"""
     model: ModelKind = field(default_factory=ModelSettings)
     data: Data = field(default_factory=Data)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     evaluations: tuple[Evaluation, ...] = ()
-    """others beside it, each with a name"""
+    """further evaluations besides `evaluation`, each with a name"""
     lifelong: Lifelong | None = None
-    """tasks that are learned one after the other; None = one task, data.source"""
+    """stream of tasks that are learned one after the other; None = a single task on `data.source`"""
     sharding: Sharding = field(default_factory=Sharding)
 
     def check(self, field: str, config: Config) -> None:
         tasks = [task.name for task in self.lifelong.tasks] if self.lifelong else []
         names = [evaluation.name for evaluation in self.evaluations]
-        for where, given in (("lifelong.tasks", tasks), ("evaluations", names)):
-            require("" not in given and len(set(given)) == len(given), where, given, "a name of its own for each")
+        for where, of_each in (("lifelong.tasks", tasks), ("evaluations", names)):
+            is_unique = "" not in of_each and len(set(of_each)) == len(of_each)
+            require(is_unique, where, of_each, "a name of its own for each")
         require(not self.evaluation.name, "evaluation.name", self.evaluation.name, "'' (evaluations have names)")
-        for one in (self.evaluation, *self.evaluations):
-            require(one.task in ("", *tasks), "evaluation.task", one.task, f"'' or one of {tasks}")
-            others = ("none", *tasks) if one.task and self.task.prompt != "none" else ()
+        for evaluation in (self.evaluation, *self.evaluations):
+            require(evaluation.task in ("", *tasks), "evaluation.task", evaluation.task, f"'' or one of {tasks}")
+            others = ("none", *tasks) if evaluation.task and self.task.prompt != "none" else ()
             allowed = f"'' or one of {[*others]}" if others else "'' without task.prompt, and without evaluation.task"
-            require(one.prompt in ("", *others), "evaluation.prompt", one.prompt, allowed)
-        for one in self.evaluations:
-            validate(replace(self, evaluation=replace(one, name=""), evaluations=()))
+            require(evaluation.prompt in ("", *others), "evaluation.prompt", evaluation.prompt, allowed)
+        for evaluation in self.evaluations:
+            validate(replace(self, evaluation=replace(evaluation, name=""), evaluations=()))
 
     def with_memory(self, length: int | None) -> Config:
-        """The same with a memory of so many slots, valid; None = as it is.
+        """Returns a valid config whose memory has `length` slots. None returns this config.
 
         Raises:
-          ValueError: the model has no memory whose size can change, or not to this one.
+          ValueError: The model has no memory whose size can change, or cannot have this size.
         """
         if length is None:
             return self
@@ -88,29 +89,29 @@ class Config(Settings):
         return config
 
     def with_task(self, task: TaskData) -> Config:
-        """The same stream with a task more at its end, for a run of it that goes on; the others keep their updates."""
+        """Returns this config with another task at the end of its stream. The others keep their number of updates."""
         stream = self._stream()
-        number, one = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
+        number, evaluation = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
         longer = replace(stream, tasks=(*stream.tasks, task), order=(*stream.order, number) if stream.order else ())
-        scored = (*self.evaluations, one) if self.evaluations else ()
+        scored = (*self.evaluations, evaluation) if self.evaluations else ()
         return replace(self._with_steps(number + 1), lifelong=longer, evaluations=scored)
 
     def of_first_tasks(self, count: int) -> Config:
-        """The same stream as it was before it took the tasks after the first ones."""
+        """Returns this config with only the first `count` tasks of its stream, as before the others were added."""
         first = self._stream().first(count)
         names = ("", *(task.name for task in first.tasks))
-        scored = tuple(one for one in self.evaluations if one.task in names)
+        scored = tuple(evaluation for evaluation in self.evaluations if evaluation.task in names)
         return replace(self._with_steps(count), lifelong=first, evaluations=scored)
 
     @property
     def num_columns(self) -> int:
-        """Columns of the model, above 1 in a progressive network alone."""
+        """Number of columns of the model, which is above 1 only in a progressive network."""
         return self.lifelong.method.columns if self.lifelong else 1
 
     def takes_tasks_of(self, other: Config) -> bool:
-        """Whether it is of a stream, and has more tasks than another one."""
-        own, others = self.lifelong, other.lifelong
-        return own is not None and others is not None and len(own.tasks) > len(others.tasks)
+        """Whether both configs have streams, and this one has more tasks than `other`."""
+        stream, other_stream = self.lifelong, other.lifelong
+        return stream is not None and other_stream is not None and len(stream.tasks) > len(other_stream.tasks)
 
     def _stream(self) -> Lifelong:
         require(self.lifelong is not None, "lifelong", None, "tasks one after the other")
@@ -118,7 +119,7 @@ class Config(Settings):
         return self.lifelong
 
     def _with_steps(self, tasks: int) -> Config:
-        """With the updates of so many tasks, where each has a share of them."""
+        """Returns this config with the training steps of so many tasks, where every task has an equal share of them."""
         stream, training = self._stream(), self.training
         steps = training.steps if stream.epochs else training.steps // len(stream.tasks) * tasks
         return replace(self, training=replace(training, steps=steps))

@@ -1,4 +1,4 @@
-"""What several verbs of the command line ask and print; importing it starts no JAX."""
+"""Checks and printing that several commands share. Importing this module does not import JAX."""
 
 import contextlib
 import json
@@ -11,11 +11,19 @@ from typing import Any
 from memjax.config import Config
 
 ANY_SIZE = 2**24
-"""a vocabulary as large as any: what a model serves does not depend on it"""
+"""size of the vocabulary of models that are made only to ask for their capabilities, which do not depend on it"""
 
 
 def check_serves(config: Config, capability: str) -> Any:
-    """Refuses in one line, before anything is read, what the model of a run cannot do (`Model.require`)."""
+    """Raises an error if the model of a config lacks a capability, before anything is read.
+
+    Args:
+      config: Configuration of the model.
+      capability: Name of the capability (`Model.require`).
+
+    Returns:
+      The model.
+    """
     from memjax.tasks import task_of
 
     model = task_of(config).model(ANY_SIZE)
@@ -25,7 +33,7 @@ def check_serves(config: Config, capability: str) -> Any:
 
 @contextlib.contextmanager
 def waiting(what: str, seconds: float = 1.0) -> Iterator[None]:
-    """Says on standard error what is done, where the body takes longer than so many seconds."""
+    """Prints `what` on standard error if the body of its `with` statement takes longer than `seconds`."""
     timer = threading.Timer(seconds, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
@@ -36,31 +44,34 @@ def waiting(what: str, seconds: float = 1.0) -> Iterator[None]:
 
 
 def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
-    """A `progress` for `make_datasets`: a line on standard error after one second, then every few."""
-    told = time.monotonic() + 1 - seconds
+    """Returns a function `progress(what, done, total)` that prints progress on standard error.
+
+    It prints a line after one second, and then at most one in `seconds`. `make_datasets` takes it.
+    """
+    last_print = time.monotonic() + 1 - seconds
 
     def progress(what: str, done: int, total: int | None) -> None:
-        nonlocal told
+        nonlocal last_print
         if total == 0:
             print(what, file=sys.stderr, flush=True)
-        elif time.monotonic() - told >= seconds:
-            told = time.monotonic()
+        elif time.monotonic() - last_print >= seconds:
+            last_print = time.monotonic()
             print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), file=sys.stderr, flush=True)
 
     return progress
 
 
 def continuations(run: Any, prompts: Sequence[str], *, model: Any = None, **asked: Any) -> Iterator[list[str]]:
-    """The pieces of text that continue the prompts, a list of one for each at a time.
+    """Yields the continuations of prompts piece by piece: lists with the next piece of text of each prompt.
 
     Args:
-      run: a `LoadedRun`.
-      prompts: texts.
-      model: with the variables of the run's own, such as one with a cache; None = the run's own.
-      **asked: of `continue_texts`.
+      run: A run (`LoadedRun`).
+      prompts: Texts to continue.
+      model: Model to use with the variables of the run, such as one with a cache. None for the model of the run.
+      **asked: Other arguments of `continue_texts`.
 
     Raises:
-      ValueError: a run on data that is no text.
+      ValueError: The data of the run is not text.
     """
     from memjax.inference.texts import continue_texts
 
@@ -73,7 +84,7 @@ def continuations(run: Any, prompts: Sequence[str], *, model: Any = None, **aske
 
 
 def align(rows: Sequence[Sequence[str]], numbers: int = 0) -> list[str]:
-    """Lines of cells in columns, of which the last so many hold numbers and end at the right.
+    """Formats rows of cells as lines with aligned columns. The last `numbers` columns are aligned to the right.
 
     Example:
       >>> align([["steps", "10"], ["rows", "2,000"]], numbers=1)
@@ -86,17 +97,22 @@ def align(rows: Sequence[Sequence[str]], numbers: int = 0) -> list[str]:
 
 
 def split_sizes(documents: Callable[[str], Any]) -> dict[str, dict[str, int]]:
-    """Documents, tokens and bytes of every split."""
+    """Counts the documents, tokens and bytes of every split.
+
+    Args:
+      documents: Function that returns the documents of a split.
+    """
     sizes = {}
     for split in ("train", "validation", "test"):
-        found = documents(split)
-        tokens, num_bytes = (sum(map(count, range(len(found)))) for count in (found.num_tokens, found.num_bytes))
-        sizes[split] = {"documents": len(found), "tokens": tokens, "bytes": num_bytes}
+        in_split = documents(split)
+        counts = in_split.num_tokens, in_split.num_bytes
+        tokens, num_bytes = (sum(map(count, range(len(in_split)))) for count in counts)
+        sizes[split] = {"documents": len(in_split), "tokens": tokens, "bytes": num_bytes}
     return sizes
 
 
 def describe_facts(facts: Mapping[str, Any]) -> str:
-    """Facts as lines of a name and a value.
+    """Formats facts as lines of a name and a value.
 
     Example:
       >>> print(describe_facts({"entries": 12000, "recall": 0.5}))
@@ -107,7 +123,7 @@ def describe_facts(facts: Mapping[str, Any]) -> str:
 
 
 def show_value(value: Any) -> str:
-    """A value of a table: integers with separators, lists as JSON."""
+    """Formats a value for a table: integers with separators, lists and dictionaries as JSON."""
     if isinstance(value, bool) or not isinstance(value, int):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     return f"{value:,}"

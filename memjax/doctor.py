@@ -1,4 +1,4 @@
-"""What is installed, what JAX sees, and what is missing with the pip line that brings it."""
+"""Facts about the installation: versions, devices, and missing packages with the commands that install them."""
 
 import importlib.metadata
 import os
@@ -28,7 +28,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "lm-eval": ("tasks of EleutherAI's evaluation harness", ("lm-eval",)),
     "plan": ("compiling for a TPU that is not here", ("libtpu",)),
 }
-"""Extra -> what it is for, and its packages. `tpu` and `cuda` are JAX's own and follow from the devices."""
+"""Name of an extra -> its purpose and its packages. `tpu` and `cuda` are JAX's own and follow from the devices"""
 
 BASE = (
     *("jax", "jaxlib", "flax", "optax", "chex", "orbax-checkpoint", "numpy", "jaxtyping"),
@@ -37,7 +37,11 @@ BASE = (
 
 
 def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
-    """The facts that `memjax doctor` prints, as JSON types; `only_cpu` as in `memjax.allocation`."""
+    """Returns the facts that `memjax doctor` prints, as JSON values.
+
+    Args:
+      only_cpu: Whether JAX uses no accelerator, so that memjax configures malloc (`memjax.allocation`).
+    """
     import memjax
 
     missing = {
@@ -61,7 +65,7 @@ def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """The facts as lines of text."""
+    """Formats the facts of `diagnose` as lines of text."""
     lines = [
         f"memjax    {facts['memjax']} in {facts['folder']}",
         f"python    {facts['python']}",
@@ -83,7 +87,7 @@ def describe(facts: dict[str, Any]) -> str:
 
 
 def extra_of(module: str) -> tuple[str, str] | None:
-    """The extra that brings a module, and what it is for; None for others.
+    """Returns the extra that installs a module, and the purpose of the extra. None for a module of no extra.
 
     Example:
       >>> extra_of("seqio")
@@ -96,7 +100,10 @@ def extra_of(module: str) -> tuple[str, str] | None:
 
 
 def _devices() -> dict[str, Any]:
-    """What JAX sees; an accelerator that cannot be started is said, not raised."""
+    """Returns the backend and the devices of JAX, with a hint about an accelerator that JAX does not use.
+
+    An accelerator that cannot be started is described in the hint instead of raising an error.
+    """
     hint = ""
     try:
         import jax

@@ -105,8 +105,8 @@ def _datastore_parser(action: str) -> Parser:
         part = "number of the only part to build, from 0, as one of several hosts does (default: all parts)"
         add("--part", type=make_reader(Number), metavar="I", help=part)
     if action in ("build", "index"):
-        made = "shards" if action == "build" else "parts"
-        runner = f"name of an Apache Beam runner, with which a pipeline makes the {made} (default: no Beam)"
+        pieces = "shards" if action == "build" else "parts"
+        runner = f"name of an Apache Beam runner, with which a pipeline makes the {pieces} (default: no Beam)"
         add("--runner", default="", metavar="NAME", help=runner)
         value = "option of the Beam pipeline; may be repeated"
         add("--runner-option", action="append", default=[], metavar="NAME=VALUE", help=value)
