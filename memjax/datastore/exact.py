@@ -193,7 +193,7 @@ class ExactIndex(DeviceIndex):
         block_entries: int = 0,
         query_batch: int = QUERY_BATCH,
     ):
-        """Puts the keys on the default device.
+        """Copies the keys to the default device, and prepares their norms.
 
         Args:
           keys: `[entries, dim]`, in the dtype in which they are stored on the device.

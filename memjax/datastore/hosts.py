@@ -11,7 +11,7 @@ __all__ = ["HostsIndex"]
 class HostsIndex(BaseIndex):
     """An index that joins the indices of all processes, each over other entries of one store.
 
-    Every process calls `search` with the same queries, as for a jitted function on several hosts. Each process searches
+    Every process has to call `search` with the same queries at the same time. Each process searches
     its own entries, and only the scores and ids of its neighbours are sent to all. With one process it gives the
     results of its own index.
 

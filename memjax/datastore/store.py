@@ -152,10 +152,12 @@ class Store:
 
     @property
     def dim(self) -> int:
+        """The width of a key."""
         return self.header.dim
 
     @property
     def key_dtype(self) -> np.dtype:
+        """The dtype of the stored keys."""
         return key_dtype(self.header.key_dtype)
 
     def __len__(self) -> int:

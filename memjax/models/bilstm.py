@@ -122,7 +122,7 @@ class BiLSTM(Model):
 
     @nn.nowrap
     def num_classes(self) -> int:
-        """Returns the number of classes of its head. 0 without a head of classes."""
+        """Returns the number of classes of the head. 0 for a head without classes."""
         return self.head.count_classes()
 
     @nn.nowrap
@@ -145,7 +145,7 @@ class BiLSTM(Model):
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
-        """Reads sentences, one a row.
+        """Reads sentences, one a row, and applies the head.
 
         Args:
           tokens: `[batch, length]`, word ids.
@@ -182,7 +182,7 @@ class BiLSTM(Model):
 
     @nn.nowrap
     def all_names(self) -> Bool[Array, " classes"]:
-        """Returns the argument of `name_vectors` that asks for the vectors of all classes."""
+        """Returns the argument with which `name_vectors` encodes all classes: True for each."""
         assert self.names is not None
         return jnp.ones(self.names.shape[0], bool)
 

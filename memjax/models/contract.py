@@ -75,7 +75,7 @@ class Model(nn.Module):
 
     @nn.nowrap
     def scores(self) -> VocabularyScores | ChoiceScores:
-        """Returns the object that scores targets given the model's output."""
+        """Returns the object that scores targets given the model's output, such as `VocabularyScores`."""
         return VocabularyScores(self.vocabulary)
 
     @nn.nowrap
@@ -130,7 +130,7 @@ class Model(nn.Module):
 
     @nn.nowrap
     def num_classes(self) -> int:
-        """Returns the number of classes of its head. 0 without a head of classes."""
+        """Returns the number of classes of the model's head. 0 for a head without classes."""
         return 0
 
     @nn.nowrap

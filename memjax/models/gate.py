@@ -42,7 +42,7 @@ class Gate(nn.Module):
         self.second = dense(self.width, self.dtype, initializer=self.initializer)
 
     def __call__(self, inputs: Array, **read: Any) -> Float[Array, "batch width"]:
-        """Computes factors from 0 to 1.
+        """Computes the factors of the gate, from 0 to 1.
 
         Args:
           inputs: Inputs of the model, one text or vector a row.

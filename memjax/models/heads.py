@@ -151,7 +151,7 @@ class EncodedText(NamedTuple):
 
 
 class TaskHead(nn.Module):
-    """A base class of heads, which turn the result of an encoder into an output.
+    """A base class of heads, modules that turn the result of an encoder into an output.
 
     `scores_vocabulary` says whether the vocabulary, which then has a bias, scores the output. `named` says whether the
     head compares texts with the encoded names of classes, which it finds in the extras.
@@ -225,7 +225,7 @@ class ClassHead(TaskHead):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns 1, the class."""
+        """Returns 1, since the class is the only target."""
         return 1
 
     @nn.nowrap

@@ -204,7 +204,7 @@ class Memformer(Model):
 
     @property
     def has_slots(self) -> bool:
-        """Whether there is a memory."""
+        """Whether the encoder has memory slots."""
         return self.encoder is not None and self.encoder.num_slots > 0
 
     def setup(self) -> None:

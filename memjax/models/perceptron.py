@@ -35,7 +35,7 @@ class NoVocabulary(NamedTuple):
 
 
 class Perceptron(Model):
-    """Dense layers with rectifiers and dropout, followed by the head of a task.
+    """A perceptron: dense layers with rectifiers and dropout, followed by the head of a task.
 
     A row is one vector. The `length` of a batch is its width, and entries that the mask leaves out read as 0.
 
@@ -87,7 +87,7 @@ class Perceptron(Model):
 
     @nn.nowrap
     def num_classes(self) -> int:
-        """Returns the number of classes of its head. 0 without a head of classes."""
+        """Returns the number of classes of the head. 0 for a head without classes."""
         return self.head.count_classes()
 
     @nn.nowrap
@@ -117,7 +117,7 @@ class Perceptron(Model):
         extras: Mapping[str, Any] | None = None,
         side: Side | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
-        """Reads vectors, one a row.
+        """Reads vectors, one a row, and applies the head.
 
         Args:
           vectors: `[batch, width]`, any numbers.
@@ -162,5 +162,5 @@ class Perceptron(Model):
         return text, Aux(arrays={name: tensors[name][:, None] for name in self.features})
 
     def answer(self, read: EncodedText, deterministic: bool = True) -> Any:
-        """Applies the head."""
+        """Applies the head to its input."""
         return self.head(read, deterministic)

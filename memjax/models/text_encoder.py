@@ -48,7 +48,7 @@ EMBEDDINGS = ("vocabulary/", "position_embedding", "token_type_embedding", "laye
 
 
 class TextEncoder(Model):
-    """BERT: embeddings, post-norm layers that see the whole text, a pooler, and the head of a task.
+    """A BERT text encoder: embeddings, post-norm layers that see the whole text, a pooler, and the head of a task.
 
     Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
     is never the start or end of an answer.
@@ -136,7 +136,7 @@ class TextEncoder(Model):
 
     @nn.nowrap
     def num_classes(self) -> int:
-        """Returns the number of classes of its head. 0 without a head of classes."""
+        """Returns the number of classes of the head. 0 for a head without classes."""
         return 0 if self.head is None else self.head.count_classes()
 
     @nn.nowrap
@@ -185,7 +185,7 @@ class TextEncoder(Model):
         extras: Mapping[str, Any] | None = None,
         side: Side | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
-        """Reads texts, one a row.
+        """Reads texts, one a row, and applies the head.
 
         Args:
           tokens: `[batch, length]`, token ids with special tokens.
@@ -235,7 +235,7 @@ class TextEncoder(Model):
         return EncodedText(hidden, first, mask, extras), aux
 
     def answer(self, read: EncodedText, deterministic: bool = True) -> Any:
-        """Applies the head."""
+        """Applies the head to its input."""
         assert self.head is not None
         return self.head(read, deterministic)
 

@@ -29,16 +29,16 @@ _TOKEN, _FIRST, _SECOND = 2654435761, 2246822519, 3266489917  # Odd, so that no 
 def count_hashed(
     tokens: Int[Array, "batch length"], mask: Mask, buckets: int, *, pairs: bool = True
 ) -> Float[Array, "batch buckets"]:
-    """Counts the tokens of each row, and its pairs of neighbours, in buckets that their hash selects.
+    """Counts the tokens of each row, and its pairs of neighbouring tokens, in buckets selected by their hashes.
 
     Args:
-      tokens: Ids.
-      mask: Real tokens. A pair counts where both are.
+      tokens: `[batch, length]`, token ids.
+      mask: Real tokens. A pair counts if both its tokens are real.
       buckets: Number of buckets.
-      pairs: Whether pairs are counted beside tokens.
+      pairs: Whether pairs of neighbouring tokens are counted as well.
 
     Returns:
-      Counts divided by the root of their sum in each row. A row without tokens is 0.
+      `[batch, buckets]`, counts divided by the square root of their sum in each row. 0 for a row without tokens.
     """
     ids = tokens.astype(jnp.uint32)
     hashes, present = ids * jnp.uint32(_TOKEN), mask
@@ -54,16 +54,16 @@ def count_hashed(
 
 @dataclasses.dataclass(frozen=True)
 class SummedScores(ChoiceScores):
-    """Scores of classes whose training loss has the gradient that sums features of each class, and no other.
+    """Scores of classes for `BayesHead`, whose loss has a gradient that sums the features of each class.
 
     Attributes:
-      weighs_errors: Whether an example counts by the probability that the scores give to other classes than its own.
+      weighs_errors: Whether an example is weighted by the probability that the scores give to all classes but its own.
     """
 
     weighs_errors: bool = False
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
-        """Returns the nats of each target. Their gradient is that of its weighted negative score alone."""
+        """Returns the nats of each target, with the gradient of its negative (weighted) score instead of their own."""
         nats = self.token_nll(output, jnp.where(scored, targets, -1))
         score = jnp.take_along_axis(output, jnp.where(scored, targets, 0)[..., None], axis=-1)[..., 0]
         linear = jnp.where(scored, -score, 0)
@@ -73,7 +73,7 @@ class SummedScores(ChoiceScores):
 
 
 class BayesHead(ClassHead):
-    """Multinomial naive Bayes over non-negative features, whose counts are parameters that gradient descent sums.
+    """A head for multinomial naive Bayes over non-negative features. Gradient descent adds up its class counts.
 
     Gradient descent with a learning rate of `data.rows` adds the features of each example to the counts of its class:
     classes do not change each other, whatever their order. All classes are equally probable before a text is read.
@@ -88,10 +88,10 @@ class BayesHead(ClassHead):
     Parameter Learning for Bayesian Networks", ICML 2008.
 
     Attributes:
-      smoothing: Share, in (0, 1), of every class's distribution that is uniform over all features. A class of few
-        texts is so smoothed as one of many is.
+      smoothing: Share, in (0, 1), of every class's distribution that is uniform over all features. It is the same for
+        classes of few and of many texts.
       masks_unseen: Whether classes that training has not read are never answered.
-      weighs_errors: Whether an example counts by the probability of other classes than its own.
+      weighs_errors: Whether an example is weighted by the probability of all classes but its own.
     """
 
     smoothing: float = 0.6
@@ -100,13 +100,13 @@ class BayesHead(ClassHead):
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> SummedScores:
-        """Returns the meaning of the output."""
+        """Returns the object that scores targets given class scores."""
         del vocabulary
         return SummedScores(self.weighs_errors)
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Returns the log-probability of the features under each class, -inf of classes that may not be answered."""
+        """Computes the log-probability of the features under each class, -inf for classes that may not be answered."""
         shape, features = (text.first.shape[-1], self.num_classes), text.first.astype(jnp.float32)
         counts: Any = self.param("counts", named(nn.initializers.zeros, "embed", None), shape)
         sums = jax.lax.stop_gradient(jnp.maximum(counts, 0))
@@ -124,7 +124,7 @@ class BayesHead(ClassHead):
 
 
 class TokenBag(Perceptron):
-    """Hashed counts of tokens and pairs, dense layers with rectifiers, and the head of a task.
+    """A classifier of texts: hashed counts of tokens and pairs, dense layers with rectifiers, and the head of a task.
 
     Without hidden layers the head is linear in the counts, so that a class learns from its own words alone.
 
@@ -132,9 +132,9 @@ class TokenBag(Perceptron):
     a hidden layer; pieces of words where the tokenizer cuts them; Adam instead of plain descent.
 
     Attributes:
-      vocabulary: Tokens.
-      buckets: Number of buckets of the hash.
-      pairs: Whether pairs of neighbouring tokens are counted too.
+      vocabulary: Vocabulary of tokens, of which only the size is used.
+      buckets: Number of buckets that tokens are hashed to.
+      pairs: Whether pairs of neighbouring tokens are counted as well.
     """
 
     vocabulary: NoVocabulary = NoVocabulary()
@@ -156,11 +156,11 @@ class TokenBag(Perceptron):
         extras: Mapping[str, Any] | None = None,
         side: Side | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Returns what the head reads of texts, and requested features. Arguments as in `Perceptron.represent`."""
+        """Computes the input of the head, and requested features. See `Perceptron.represent` for the arguments."""
         mask = jnp.ones(vectors.shape, bool) if mask is None else mask
         counts = count_hashed(vectors, mask, self.buckets, pairs=self.pairs)
         return super().represent(counts, deterministic=deterministic, extras=extras, side=side)
 
     def __call__(self, vectors: Int[Array, "batch length"], *arguments: Any, **options: Any) -> Any:
-        """Reads texts, one a row. Arguments and results as in `Perceptron`."""
+        """Reads texts, one a row. See `Perceptron` for the arguments and results."""
         return super().__call__(vectors, *arguments, **options)

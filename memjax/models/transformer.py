@@ -84,7 +84,7 @@ class FeedForward(Residual, Stateless):
         return self.added(x, y, deterministic), aux
 
     def _dense(self, x: Array, deterministic: bool) -> Array:
-        """Applies the two matrices."""
+        """Applies the two matrices with the activation between them."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
         y = self.wide(x.reshape(-1, self.dim))
         if self.activation == "swiglu":
@@ -110,11 +110,11 @@ class NoFeedForward(Stateless):
     """A placeholder for the feed-forward part of layers that have none, such as those of an LSTM."""
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """Returns the input."""
+        """Returns the input unchanged."""
         return x, Aux()
 
     def normed(self, x: Activations) -> Activations:
-        """Returns the input."""
+        """Returns the input unchanged."""
         return x
 
 
@@ -217,7 +217,7 @@ def _tap(name: str, part: Any, x: Array, taps: tuple[str, ...]) -> dict[str, Arr
 
 
 class Stack(Memory):
-    """Layers in order, where equal neighbours form one scanned group.
+    """A stack of layers, where equal neighbours form one scanned group.
 
     The parameters of a group are under `layers_<index of its first layer>`. In a scanned group they have layers at axis
     0. `split_layers` and `join_layers` address them by layer whatever the grouping.

@@ -24,7 +24,7 @@ Sizes = dict[str, tuple[int, tuple[int, ...]]]
 
 
 class Vocabulary(nn.Module):
-    """A vocabulary with one table of embeddings and one softmax.
+    """An embedding table and softmax over all entries.
 
     Attributes:
       vocab_size: Number of entries.
@@ -296,7 +296,7 @@ class AdaptiveVocabulary(nn.Module):
 
 
 def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary) -> int:
-    """Returns the number of parameters that are padding.
+    """Returns the number of parameters of a vocabulary that are padding.
 
     Example:
       >>> num_padding(Vocabulary(vocab_size=250, dim=8, multiple=128))

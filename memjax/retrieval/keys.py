@@ -102,6 +102,7 @@ class KeyReader:
         return {name: np.asarray(leaf) for name, leaf in jax.device_get(flatten(self._memory)).items()}
 
     def __iter__(self) -> Iterator[Entries]:
+        """Yields the scored tokens of the next segment until the split ends."""
         for batch in self._stream:
             segment = jax.tree.map(lambda leaf: leaf[0], batch)
             arrays = (

@@ -13,7 +13,7 @@ __all__ = ["describe_retrieved", "largest_gains", "read_retrieved"]
 
 @dataclasses.dataclass(frozen=True)
 class Neighbor:
-    """One neighbour of a target.
+    """One neighbour of a target, decoded as text.
 
     Attributes:
       context: Text before the neighbour.
@@ -30,7 +30,7 @@ class Neighbor:
 
 @dataclasses.dataclass(frozen=True)
 class Retrieved:
-    """A target with its neighbours.
+    """A target with its neighbours, decoded as text.
 
     Attributes:
       number: Number of the target among the tokens of its split.

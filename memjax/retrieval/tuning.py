@@ -262,6 +262,7 @@ class Tuning:
         return sorted(settings, key=lambda setting: setting["perplexity"])
 
     def _best(self) -> tuple[int, int]:
+        """Returns the indices of the best temperature and the best weight."""
         place = np.unravel_index(int(np.argmin(self.nats_per_token)), self.nats_per_token.shape)
         return int(place[0]), int(place[1])
 

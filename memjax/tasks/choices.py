@@ -11,7 +11,9 @@ __all__ = ["GroupMeasure"]
 
 
 class GroupMeasure:
-    """The share of groups whose example of class 1 scores higher than every example of class 0. A tie is wrong.
+    """Accuracy over groups of choices, where class 1 marks the right choice.
+
+    A group counts as right if its example of class 1 scores higher than every example of class 0. A tie is wrong.
 
     The score of an example is the score of class 1 minus the score of class 0. Groups of which not all examples were
     read, because an evaluation ended before its split, are not counted.

@@ -72,7 +72,7 @@ class Classification(Task):
         return [dataclasses.replace(self.config.data, source=stream.located(task.source)) for task in tasks]
 
     def labelled(self, texts: Sequence[LabelledText], tokenizer: Any) -> LabelledTexts:
-        """Turns labelled texts into examples, with the prompt of the task where it has one."""
+        """Turns labelled texts into tokenised examples, with the prompt of the task where it has one."""
         task, room = self.settings, self.config.data.segment_length - (self.settings.prompt != "none")
         prompt = task.prompt_id(tokenizer.vocab_size)
         return LabelledTexts(texts, tokenizer, length=room, num_classes=task.num_classes, prompt=prompt)
@@ -100,6 +100,7 @@ class Classification(Task):
         return SimilarityHead(**options, dtype=jnp.dtype(model.compute_dtype), **fields)
 
     def make_measure(self, split: Split) -> Callable[[], Measure]:
+        """Returns a constructor for the accuracy over classes, or over groups of choices where the data has groups."""
         groups = split.plain.groups if isinstance(split, Examples) else None
         if groups is not None:
             return functools.partial(GroupMeasure, groups)
@@ -198,7 +199,7 @@ class LabelledTexts(Examples):
         num_classes: int = 2,
         prompt: int | None = None,
     ):
-        """Tokenises all texts.
+        """Tokenises all texts of a split.
 
         Args:
           examples: Labelled texts of one split.
@@ -239,11 +240,13 @@ class LabelledTexts(Examples):
         return len(self._texts)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
+        """Returns one text with its class as the target."""
         del epoch
         tokens, types = self._texts[index]
         return Example(tokens, self._labels[index : index + 1], np.ones(1, np.float32), {"token_types": types})
 
     def num_bytes(self, index: int, /) -> int:
+        """Returns the bytes of one text in UTF-8."""
         return self._bytes[index]
 
 
@@ -290,7 +293,7 @@ class ClassMeasure:
         self._right.append(right)
 
     def result(self) -> dict[str, float]:
-        """Name -> number."""
+        """Returns the metrics by name, over all batches added so far."""
         predicted, labels = np.concatenate(self._given), np.concatenate(self._right)
         numbers = {"accuracy": float(np.mean(predicted == labels))}
         if self._metrics:

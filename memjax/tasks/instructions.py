@@ -74,6 +74,7 @@ class Instructions(Task):
         )
 
     def notes(self, split: Any) -> list[str]:
+        """Returns lines about the instructions of the training split."""
         return split.notes()
 
     def answers(

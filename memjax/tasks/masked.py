@@ -46,6 +46,7 @@ class MaskedLanguageModeling(Task):
         return {"prompt": self.settings.prompt_id(data.tokenizer.vocab_size), "where": self.settings.prompt}
 
     def head(self) -> MaskedTokenHead:
+        """Returns a head that predicts hidden tokens."""
         model, dtype = self.config.model, jnp.dtype(self.config.model.compute_dtype)
         options = {"norm_epsilon": model.norm_epsilon, "activation": self.settings.activation}
         return MaskedTokenHead(model.dim, model.weighted_norms, dtype, **options)
@@ -121,6 +122,7 @@ class HiddenTexts(Examples):
         return len(self.frames)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
+        """Returns one text, whose targets are the tokens at its [MASK]s (unknown, set to 0)."""
         del epoch
         places, targets = self.places[index], np.zeros(self._most, np.int32)
         positions, weights = targets.copy(), (np.arange(self._most) < len(places)).astype(np.float32)
@@ -128,6 +130,7 @@ class HiddenTexts(Examples):
         return Example(self.frames[index], targets, weights, context={"masked_positions": positions})
 
     def num_bytes(self, index: int, /) -> int:
+        """Returns 0, since texts of a user are not counted."""
         return 0
 
 
@@ -159,7 +162,7 @@ class MaskedTexts(Pieces):
         random: float = 0.1,
         seed: int = 0,
     ):
-        """Cuts the documents.
+        """Cuts the documents into frames.
 
         Args:
           documents: Tokenised documents.
@@ -189,6 +192,7 @@ class MaskedTexts(Pieces):
         return np.concatenate([first, *self.parts(*self.bounds(index)[:2]), last]).astype(np.int32)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
+        """Returns one frame with some tokens hidden, which are its targets."""
         frame = self.frame(index)
         chosen, read = self.hide(frame, epoch)
         inputs, number = frame.copy(), len(chosen)
@@ -200,10 +204,12 @@ class MaskedTexts(Pieces):
         return Example(inputs, targets, weights, context={"masked_positions": positions})
 
     def num_tokens(self, index: int, /) -> int:
+        """Returns the number of tokens of one frame, with [CLS] and [SEP]."""
         begin, end, _ = self.bounds(index)
         return end - begin + 2
 
     def num_bytes(self, index: int, /) -> int:
+        """Returns the bytes of the text that the tokens of one frame stand for."""
         return int(sum(self._tokenizer.token_bytes(part).sum() for part in self.parts(*self.bounds(index)[:2])))
 
     def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:

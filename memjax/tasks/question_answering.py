@@ -66,9 +66,11 @@ class QuestionAnswering(Task):
         return dataclasses.replace(datasets, documents=documents)
 
     def head(self) -> SpanHead:
+        """Returns a head that scores the tokens as the ends of an answer."""
         return SpanHead(jnp.dtype(self.config.model.compute_dtype), self.settings.context_only)
 
     def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
+        """Returns a constructor for the exact match and F1 over the windows of a split."""
         return functools.partial(AnswerMeasure, split.plain)
 
     def predict(
@@ -142,7 +144,7 @@ class QuestionWindows(Examples):
         num_best: int = 20,
         context_only: bool = False,
     ):
-        """Tokenises all texts.
+        """Tokenises all questions and texts, and cuts the texts into windows.
 
         Args:
           questions: Questions of one split.
@@ -198,6 +200,7 @@ class QuestionWindows(Examples):
         return subset
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
+        """Returns one window with the first and the last token of the answer as targets."""
         del epoch
         tokens, types = self._joined(index)
         ends, window = np.array(self.answer_span(index), np.int32), np.array([index], np.int32)
@@ -207,10 +210,12 @@ class QuestionWindows(Examples):
         return Example(tokens, ends, weights, {"token_types": types}, context)
 
     def num_tokens(self, index: int, /) -> int:
+        """Returns the number of tokens of one window, with its question and the special tokens."""
         number, begin, end = self.windows[index]
         return len(self._asked[number]) + end - begin + 3
 
     def num_bytes(self, index: int, /) -> int:
+        """Returns the bytes of the text that the tokens of one window stand for."""
         return int(self._tokenizer.token_bytes(self._joined(index)[0]).sum())
 
     def answer_span(self, index: int) -> tuple[int, int]:

@@ -83,6 +83,7 @@ class RelationExtraction(Classification):
         return Datasets(documents, relation_tokenizer, relation_tokenizer.vocab_size, relation_tokenizer.begin_id)
 
     def _examples(self, sentences: Sequence[RelationSentence], tokenizer: Any, split: str) -> LabelledSentences:
+        """Turns sentences into examples, with the choices that the settings give for training or for scoring."""
         task, data, stream = self.settings, self.config.data, self.config.lifelong is not None
         training = split == "train"
         choices = task.learned if training else task.scored
@@ -137,6 +138,7 @@ class RelationExtraction(Classification):
         return self.similarity_head(**options)
 
     def make_measure(self, split: Split) -> Callable[[], RelationMeasure]:
+        """Returns a constructor for the accuracy over compared relations."""
         del split
         return RelationMeasure
 
@@ -246,7 +248,7 @@ class LabelledSentences(Examples):
         fallback: bool = False,
         most: int = 0,
     ):
-        """Tokenises all sentences.
+        """Tokenises all sentences of a split.
 
         Args:
           sentences: Sentences of one split.
@@ -283,6 +285,7 @@ class LabelledSentences(Examples):
         self.fingerprint = "relations-" + digest.hexdigest()[:16]
 
     def notes(self) -> list[str]:
+        """Returns lines about unknown words, missing entity markers and sentences that lost their end."""
         counts_by_note = {
             f"{self.unknown} of {self.words} words of the training split are not in the vocabulary": self.unknown,
             f"{self.unmarked} of {len(self)} sentences are read without markers": self.unmarked,
@@ -295,10 +298,11 @@ class LabelledSentences(Examples):
 
     @property
     def labels(self) -> np.ndarray:
-        """int32 `[sentences]`, the relation of each."""
+        """The number of the relation of each sentence, int32 `[sentences]`."""
         return np.array([sentence.label for sentence in self._sentences], np.int32)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
+        """Returns one sentence with its relation as the target, and the relations that may be answered."""
         del epoch
         sentence, target = self._sentences[index], np.array([self._sentences[index].label], np.int32)
         allowed = np.zeros(self._count, bool)
@@ -312,6 +316,7 @@ class LabelledSentences(Examples):
         return Example(self._texts[index], target, np.ones(1, np.float32), context=context)
 
     def num_bytes(self, index: int, /) -> int:
+        """Returns the bytes of one sentence in UTF-8."""
         return len(self._sentences[index].text.encode("utf-8"))
 
 
