@@ -30,14 +30,14 @@ __all__ = [
 def shift_append(
     slots: Shaped[Array, "batch memory *rest"], new: Shaped[Array, "batch length *rest"]
 ) -> Shaped[Array, "batch memory *rest"]:
-    """The last `memory` entries of `slots ++ new`: the newest entry is always in the last slot.
+    """Appends entries to a right-aligned memory, whose newest entry is always in the last slot.
 
     Args:
-      slots: `[batch, memory, ...]`, oldest first.
-      new: `[batch, length, ...]`, oldest first; only its last `memory` entries are kept where it is longer.
+      slots: `[batch, memory, ...]`, the memory, oldest entry first.
+      new: `[batch, length, ...]`, new entries, oldest first. Only the last `memory` of them are kept.
 
     Returns:
-      `[batch, memory, ...]` in the dtype of `slots`.
+      The last `memory` entries of `slots ++ new`, in the dtype of `slots`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -61,23 +61,23 @@ def ring_append(
     axis: int = 1,
     aligned: bool = False,
 ) -> Shaped[Array, "..."]:
-    """Writes `new` into each row's ring from its cursor on, wrapping around; the cursor is moved by `advance`.
+    """Writes new entries into each row's ring from its cursor on, wrapping around. Move the cursor with `advance`.
 
     Args:
       slots: The ring, `[batch, ..., memory, ...]` with the slots at `axis`.
-      new: As `slots` with `length` entries at `axis`, oldest first. Where `length` exceeds `memory` only the last
-        `memory` entries are written, each at the slot it would have reached.
-      cursor: int32 `[batch]`, the slot that the first entry goes to, `0 <= cursor < memory`.
-      active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
+      new: `[batch, ..., length, ...]`, new entries, oldest first, shaped like `slots` except at `axis`. If `length`
+        exceeds `memory`, only the last `memory` entries are written, each at the slot it would have reached.
+      cursor: int32 `[batch]`, slot that the first entry goes to, `0 <= cursor < memory`.
+      active: bool `[batch]`, rows to write. Other rows stay bit for bit. None for all rows.
       axis: Axis of the slots, 1 or more.
-      aligned: Promise that every cursor is a multiple of `length`, so that one window is written per row (one that
-        would cross the end is not written at all).
+      aligned: Promise that every cursor is a multiple of `length`, so that one window is written per row. A window that
+        would cross the end is not written at all.
 
     Returns:
       The ring after writing, in the dtype of `slots`.
 
     Raises:
-      ValueError: `aligned` although `memory` is not a multiple of `length`.
+      ValueError: `aligned` is set although `memory` is not a multiple of `length`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -96,16 +96,16 @@ def ring_append(
 def read_window(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, axis: int = 1
 ) -> Shaped[Array, "..."]:
-    """The `length` slots of each row from its cursor on, wrapping around.
+    """Reads the `length` slots of each row from its cursor on, wrapping around.
 
     Args:
       slots: The ring with the slots at `axis`.
-      cursor: int32 `[batch]`.
-      length: Slots to read, at most `memory`.
+      cursor: int32 `[batch]`, first slot to read.
+      length: Number of slots to read, at most `memory`.
       axis: Axis of the slots.
 
     Returns:
-      As `slots` with `length` slots at `axis`.
+      `[batch, ..., length, ...]`, shaped like `slots` except at `axis`.
 
     Raises:
       ValueError: `length` above `memory`.
@@ -136,9 +136,9 @@ def write_window(
 
     Args:
       slots: The ring with the slots at `axis`.
-      new: As `slots` with at most `memory` entries at `axis`.
-      cursor: int32 `[batch]`.
-      active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
+      new: `[batch, ..., length, ...]`, new entries, shaped like `slots` except for at most `memory` entries at `axis`.
+      cursor: int32 `[batch]`, slot that the first entry goes to.
+      active: bool `[batch]`, rows to write. Other rows stay bit for bit. None for all rows.
       axis: Axis of the slots.
       aligned: Promise that every cursor is a multiple of the number of entries.
 
@@ -191,23 +191,25 @@ def select_window(
     axis: int = 1,
     aligned: bool = False,
 ) -> Shaped[Array, "..."]:
-    """`where(ok, new, old)` for two rings that differ only in the window just written, touching only that window.
+    """Selects one of two rings that differ only in the window just written, as `where(ok, new, old)`.
+
+    It touches only that window.
 
     For a step that overwrites a donated ring in place, read the window before the step (`read_window`), pass the
     cursor through `order_after` and undo the write with `write_window(new, saved, cursor, ~ok)`: the same result, but
     XLA need not keep a copy of the old ring until `ok` is known.
 
     Args:
-      ok: bool scalar or `[batch]`, whether the write is kept.
+      ok: bool scalar or `[batch]`, whether to keep the write.
       new: The ring after `ring_append`.
-      old: The ring before it.
-      cursor: int32 `[batch]`, the cursor before it.
-      length: Entries that were written.
+      old: The ring before `ring_append`.
+      cursor: int32 `[batch]`, the cursor before `ring_append`.
+      length: Number of entries that were written.
       axis: Axis of the slots.
-      aligned: As it was for `ring_append`.
+      aligned: Value of `aligned` that `ring_append` was called with.
 
     Returns:
-      `new` where `ok`, with the contents of `old` otherwise.
+      The ring with the contents of `new` where `ok`, and of `old` otherwise.
 
     Example:
       >>> import jax.numpy as jnp
@@ -227,14 +229,14 @@ def select_window(
 
 @operation
 def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."]) -> Int[Array, " batch"]:
-    """The same cursor, in such a way that XLA computes it after the arrays.
+    """Returns the cursor unchanged, in such a way that XLA computes it after the arrays.
 
     XLA copies a donated ring before overwriting it unless every read provably comes first. A write at
     `order_after(cursor, what_was_computed_from_the_ring)` does come after the read and happens in place.
 
     Args:
-      cursor: int32 `[batch]`, `0 <= cursor < 2 ** 30`.
-      *arrays: `[batch, ...]` of any dtype; best small ones (each is reduced once).
+      cursor: int32 `[batch]`, slot numbers, `0 <= cursor < 2 ** 30`.
+      *arrays: `[batch, ...]` of any dtype, best small ones (each is reduced once).
 
     Returns:
       int32 `[batch]`, equal to `cursor` whatever the arrays hold.
@@ -255,11 +257,11 @@ def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."
 
 @operation
 def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], capacity: int) -> Int[Array, " batch"]:
-    """The cursor after `amount` entries were written, `(cursor + amount) % capacity`.
+    """Moves the cursor of a ring past `amount` written entries, `(cursor + amount) % capacity`.
 
     Args:
-      cursor: int32 `[batch]`.
-      amount: Entries written, one number or one per row (0 for rows that were idle).
+      cursor: int32 `[batch]`, slot that was next before the entries were written.
+      amount: Number of entries written, one number or one per row (0 for idle rows).
       capacity: Number of slots of the ring.
 
     Returns:
@@ -275,10 +277,10 @@ def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], ca
 
 @operation
 def ring_order(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch memory"]:
-    """The slots of each row from the oldest entry (which is overwritten next) to the newest.
+    """Lists the slots of each row from the oldest entry (which is overwritten next) to the newest.
 
     Args:
-      cursor: int32 `[batch]`.
+      cursor: int32 `[batch]`, slot that is written next.
       capacity: Number of slots of the ring.
 
     Returns:
@@ -294,10 +296,10 @@ def ring_order(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch
 
 @operation
 def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch memory"]:
-    """How many entries were written after the one in each slot (0 = the newest), whether the slot is valid or not.
+    """Counts the entries written after the one in each slot (0 for the newest), whether the slot is valid or not.
 
     Args:
-      cursor: int32 `[batch]`.
+      cursor: int32 `[batch]`, slot that is written next.
       capacity: Number of slots of the ring.
 
     Returns:
@@ -315,18 +317,18 @@ def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch 
 def reset_rows(
     slots: Shaped[Array, "batch *rest"], start_of_document: Bool[Array, " batch"]
 ) -> Shaped[Array, "batch *rest"]:
-    """Empties the rows that start a document: nothing is valid in them, and what their slots hold is 0.
+    """Empties the rows that start a document, by setting their contents and validity to 0.
 
-    A mask alone does not keep out what an empty slot holds: its weight is 0, and 0 times NaN is NaN. So contents are
-    emptied with the validity, wherever all of them are read anyway (of a long ring only the chosen slots are: these are
-    masked when they are read, see `memjax.functional.attention.neighbor_attention`).
+    A mask alone does not keep out the contents of an empty slot: its weight is 0, and 0 times NaN is NaN. Empty the
+    contents with the validity if all slots are read anyway. Of a long ring only the chosen slots are read, and masked
+    when they are read (see `memjax.functional.attention.neighbor_attention`).
 
     Args:
       slots: `[batch, ...]` of any dtype: contents, validity, counters.
-      start_of_document: bool `[batch]`.
+      start_of_document: bool `[batch]`, rows to empty.
 
     Returns:
-      As `slots`, with 0 or False in those rows.
+      `[batch, ...]`, `slots` with 0 or False in these rows.
 
     Example:
       >>> import jax.numpy as jnp
@@ -338,7 +340,7 @@ def reset_rows(
 
 
 def check_ring(slots: Array, axis: int, cursor: Array, active: Array | None = None, **entries: Array) -> None:
-    """Raises where the axes of a ring, of its cursors and of entries for it do not fit."""
+    """Raises an error if the axes of a ring, its cursors and entries for it do not fit."""
     rest = [f"axis_{i}" for i in range(1, max(slots.ndim, axis + 1))]
     layout = lambda name: " ".join(["batch", *rest[: axis - 1], name, *rest[axis:]])
     ring = {"slots": (slots, layout("memory")), "cursor": (cursor, "batch"), "active": (active, "batch")}
@@ -355,10 +357,10 @@ def _check_window(memory: int, length: int, aligned: bool) -> None:
 
 
 def _window_slots(cursor: Array, length: int, memory: int) -> Array:
-    """Slot numbers `[batch, length]` from the cursor on."""
+    """Lists the slot numbers `[batch, length]` from the cursor on, wrapping around."""
     return (cursor[:, None] + jnp.arange(length, dtype=cursor.dtype)[None, :]) % memory
 
 
 def _per_row(condition: Array, ndim: int) -> Array:
-    """`[]` or `[batch]` -> `ndim` axes, 1 everywhere else."""
+    """Reshapes a condition `[]` or `[batch]` to `ndim` axes of size 1 behind the batch."""
     return condition.reshape(condition.shape + (1,) * (ndim - condition.ndim)) if condition.ndim else condition

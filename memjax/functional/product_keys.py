@@ -1,7 +1,7 @@
-"""Large tables of values of which one step touches few rows, and product keys that choose the rows.
+"""Product keys, which choose few rows of a large table of values, and sums and updates of these rows.
 
 Lample et al. 2019, "Large Memory Layers with Product Keys", https://arxiv.org/abs/1907.05242. Slot `i * keys + j` has
-the key `(first[i], second[j])`, so that the best of `keys ** 2` slots are found with two searches among `keys`.
+the key `(first[i], second[j])`, so that two searches among `keys` find the best of `keys ** 2` slots.
 """
 
 import functools
@@ -31,19 +31,20 @@ __all__ = [
 ]
 
 LOOKUPS = 1 << 14
-"""rows that are gathered at once, unless a caller says otherwise"""
+"""Number of rows that are gathered at once by default."""
 
 SAMPLED = 1 << 14
-"""lookups that `lookup_spread` looks at"""
+"""Number of lookups that `lookup_spread` samples."""
 
 Split = Literal["rows", "columns"]
 
 
 def candidate_pairs(num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks in two descending lists whose sums can be among the `num_neighbors` largest: `i * j <= num_neighbors`.
+    """Lists the pairs of ranks in two descending lists whose sums can be among the `num_neighbors` largest.
 
-    A pair at the 1-based ranks (i, j) is no better than the `i * j` pairs at or before it, so where that is more than
-    `num_neighbors`, it is not needed: 119 pairs instead of 1,024 for 32 neighbours, and nothing is lost.
+    These are the 1-based ranks with `i * j <= num_neighbors`. A pair at the ranks (i, j) is no better than the `i * j`
+    pairs at or before it, so that other pairs are not needed: 119 pairs instead of 1,024 for 32 neighbours, and nothing
+    is lost.
 
     Returns:
       0-based ranks in the first and in the second list, in the order of the first, then of the second.
@@ -61,15 +62,15 @@ def candidate_pairs(num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
 def select_product_keys(
     queries: Float[Array, "*batch heads 2 half"], keys: Float[Array, "heads 2 keys half"], num_neighbors: int
 ) -> tuple[Int[Array, "*batch heads neighbors"], Float[Array, "*batch heads neighbors"]]:
-    """The `num_neighbors` slots of the largest scores `q_1 . first[i] + q_2 . second[j]`, exactly.
+    """Finds exactly the `num_neighbors` slots of the largest scores `q_1 . first[i] + q_2 . second[j]`.
 
-    The choice is made on stopped gradients; the scores are taken from the two products once more, so that queries and
-    keys learn through what was chosen and no gradient passes through a search.
+    Slots are chosen on stopped gradients. Their scores are taken from the two products once more, so that queries and
+    keys learn through the chosen slots and no gradient passes through a search.
 
     Args:
       queries: `[..., heads, 2, half]`, both halves of each head's query.
-      keys: Both codebooks of each head.
-      num_neighbors: Slots per query and head, at most `keys`.
+      keys: `[heads, 2, keys, half]`, both lists of sub-keys of each head.
+      num_neighbors: Number of slots per query and head, at most `keys`.
 
     Returns:
       int32 numbers of slots, `first * keys + second`, best first, and their scores, at least float32.
@@ -103,11 +104,11 @@ def select_product_keys(
 
 @operation
 def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch lookups"]) -> Int[Array, "*batch"]:
-    """The slot of the largest weight of each token, the weights of a slot that several heads chose added up.
+    """Returns the slot of the largest weight of each token. Weights of a slot that several heads chose are added up.
 
     Args:
-      ids: `[..., lookups]`, slots of all heads of a token.
-      weights: Of the lookups.
+      ids: int `[..., lookups]`, slots of all heads of a token.
+      weights: `[..., lookups]`, weights of these slots.
 
     Example:
       >>> print(top_slots(jnp.array([[4, 7, 4]]), jnp.array([[0.3, 0.4, 0.2]])))
@@ -123,20 +124,21 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
 def lookup_spread(
     ids: Int[Array, "tokens lookups"], weights: Float[Array, "tokens lookups"], num_keys: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """How evenly some tokens use the slots, without counting every slot.
+    """Measures how evenly tokens use the slots, without counting every slot.
 
-    Of a long segment, tokens at equal distances are looked at, with about 16,384 lookups: neither number needs an array
-    as large as the table.
+    Of a long segment, it samples tokens at equal distances with about 16,384 lookups. It needs no array as large
+    as the table.
 
     Args:
-      ids: `[tokens, lookups]`, of all heads of a token; slots from `num_keys ** 2` on stand for padding.
-      weights: As `ids`, of the lookups.
-      num_keys: Sub-keys of each half.
+      ids: int `[tokens, lookups]`, slots of all heads of a token. Slots from `num_keys ** 2` on stand for padding.
+      weights: `[tokens, lookups]`, weights of these slots.
+      num_keys: Number of sub-keys of each half.
 
     Returns:
-      How many slots were touched, as a share of those that so many lookups could touch; and how far the weights lie
-      from an even use, in nats over `log(num_keys ** 2)`: the divergences of both halves from the uniform distribution,
-      whose sum is never more than that of the slots themselves. Both are 0 where all is padding.
+      The number of slots that were read, as a share of the largest possible number for so many lookups, and the
+      distance of the weights from an even use, in nats over `log(num_keys ** 2)`: the divergences of both halves from
+      the uniform distribution, whose sum is never more than the divergence of the slots themselves. Both are 0 where
+      all is padding.
 
     Example:
       >>> even, one = jnp.array([[0, 3], [1, 2]]), jnp.array([[3, 3], [3, 3]])
@@ -163,15 +165,15 @@ def lookup_spread(
 def lookup_rows(
     table: Float[Array, "rows dim"], ids: Int[Array, "*lookups"], sink: Float[Array, "*lookups dim"] | None = None
 ) -> Float[Array, "*lookups dim"]:
-    """`table[ids]`, whose gradient goes to `sink`, where one is given, instead of the table.
+    """Looks up rows of a table, `table[ids]`. The gradient goes to `sink`, if one is given, instead of the table.
 
-    The gradient of a gather is a dense array of the table's size. With a sink the table has none at all; the gradient
+    The gradient of a gather is a dense array of the table's size. With a sink the table has none at all. The gradient
     of every looked-up row is that of the sink, from which a row-sparse optimiser updates the rows `ids`.
 
     Args:
-      table: `[rows, dim]`, the rows; their gradient is dense without a sink, and 0 with one.
-      ids: Which rows; the same row may be looked up many times.
-      sink: An array of the result's shape whose values do not matter; None = the table has the gradient.
+      table: `[rows, dim]`, the rows. Their gradient is dense without a sink, and 0 with one.
+      ids: int `[...]`, rows to look up. A row may be looked up many times.
+      sink: Array of the result's shape, whose values do not matter. None if the table has the gradient.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -198,27 +200,27 @@ def sum_rows(
     split: Split = "rows",
     lookups_at_once: int = LOOKUPS,
 ) -> Float[Array, "*bags dim"]:
-    """`sum_l weights[l] * table[ids[l]]` for every bag, without the rows of all bags ever being in memory at once.
+    """Sums weighted rows for every bag, `sum_l weights[l] * table[ids[l]]`, holding the rows of a few bags at a time.
 
     The gradient of row r is the sum of `weight * gradient of the bag` over all lookups of r. Without a sink it is an
-    array of the table's size, as any gradient. With one the table has none, and the gradient of the bags is that of the
-    sink, from which a row-sparse optimiser updates the rows that were read (`update_rows`). The weights have a gradient
-    either way; the rows are read again for it.
+    array of the table's size. With a sink the table has none, and the gradient of the bags is that of the sink, from
+    which a row-sparse optimiser updates the rows that were read (`update_rows`). The weights always have a gradient,
+    for which the rows are read again.
 
-    Where a mesh is set (`jax.set_mesh`, automatic axes) bags stay where they are, and of a split table every device
-    reads its own part: between devices go sums, never rows.
+    If a mesh is set (`jax.set_mesh`, automatic axes), bags stay where they are, and every device reads its own part of
+    a split table. Devices exchange sums, never rows.
 
     Args:
       table: `[rows, dim]`, the rows.
-      ids: Of every bag, the first axis (batch rows) split over the other mesh axes.
-      weights: Of the lookups.
-      sink: An array of the result's shape whose values do not matter; None = the table has the gradient.
-      axis: Name of the mesh axis that splits the table; "" = it is whole.
-      split: What of the table it splits.
-      lookups_at_once: Rows gathered at a time on a device, rounded down to whole bags.
+      ids: int `[..., lookups]`, rows of every bag. The first axis (batch rows) is split over the other mesh axes.
+      weights: `[..., lookups]`, weights of the rows.
+      sink: Array of the result's shape, whose values do not matter. None if the table has the gradient.
+      axis: Name of the mesh axis that splits the table. Empty for a table that is not split.
+      split: Axis of the table that is split: 'rows' or 'columns'.
+      lookups_at_once: Number of rows gathered at a time on a device, rounded down to whole bags.
 
     Returns:
-      In the dtype of the table, at least float32.
+      `[..., dim]`, in the dtype of the table, at least float32.
 
     Raises:
       ValueError: A sink of another shape.
@@ -235,12 +237,12 @@ def sum_rows(
 
 
 def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> int:
-    """Into how many parts the mesh that is set splits a table; 1 = it is whole.
+    """Returns the number of parts into which the current mesh splits a table. 1 if it is not split.
 
     Args:
-      axis: Name of the mesh axis; "" = none.
-      table: Or its shape.
-      split: Its rows, or its columns.
+      axis: Name of the mesh axis. Empty for none.
+      table: Table, or its shape and dtype.
+      split: Axis of the table that is split: 'rows' or 'columns'.
 
     Example:
       >>> table = jnp.zeros((8, 6))
@@ -266,23 +268,23 @@ def update_rows(
 ) -> tuple[Float[Array, "rows dim"], ...]:
     """Applies an update rule to the rows that were looked up, each once with its whole gradient.
 
-    Lookups are sorted by row and worked through some at a time, in a loop that carries the arrays: neither time nor
-    temporary memory depends on the number of rows, and donated arrays change in place. Lookups of weight or gradient 0
-    touch nothing. Where a mesh is set, every device updates its own part of the arrays; it gets the gradients of all
-    bags (as many as activations), never rows.
+    Lookups are sorted by row and processed in chunks, in a loop that carries the arrays: neither time nor temporary
+    memory depends on the number of rows, and donated arrays change in place. Lookups of weight or gradient 0 change
+    nothing. If a mesh is set, every device updates its own part of the arrays. It receives the gradients of all bags
+    (as many as activations), never rows.
 
     Args:
-      arrays: `[rows, dim]` each, the table and what the rule keeps of its rows.
-      ids: `[bags, lookups]`, as in `sum_rows`; those beyond the table are left out.
-      weights: Of the lookups.
-      gradients: Of the sums, that is, of the sink.
+      arrays: `[rows, dim]` each, the table and the rule's state of its rows.
+      ids: int `[bags, lookups]`, rows of every bag. Numbers beyond the table are left out.
+      weights: `[bags, lookups]`, weights of the rows.
+      gradients: `[bags, dim]`, gradients of the sums of `sum_rows`, that is, of its sink.
       rule: `rule(rows of each array, gradient of the rows) -> new rows`, `[some rows, dim]` each.
-      axis: As in `sum_rows`.
-      split: As in `sum_rows`.
-      lookups_at_once: Lookups worked through at a time.
+      axis: Name of the mesh axis that splits the table. See `sum_rows`.
+      split: Axis of the table that is split: 'rows' or 'columns'.
+      lookups_at_once: Number of lookups in a chunk.
 
     Returns:
-      The new arrays.
+      The updated arrays.
 
     Example:
       >>> table = jnp.zeros((4, 1))
@@ -292,7 +294,7 @@ def update_rows(
       [-2.  0. -5.  0.]
     """
     gradients = gradients.astype(arrays[0].dtype)
-    ids = _live(arrays[0], ids, weights, gradients)
+    ids = _drop_without_gradient(arrays[0], ids, weights, gradients)
     run = functools.partial(_update_part, rule=rule, lookups_at_once=lookups_at_once)
     return _with_all_bags(run, arrays, ids, weights.astype(arrays[0].dtype), gradients, axis, split)
 
@@ -308,11 +310,13 @@ def gradient_of_rows(
     split: Split = "rows",
     lookups_at_once: int = LOOKUPS,
 ) -> Float[Array, "rows dim"]:
-    """The gradient of a table as an array of its size: for tables that are small, and for comparison.
+    """Computes the gradient of a table as an array of its size, for small tables and for comparison.
+
+    The arguments that are not listed are those of `update_rows`.
 
     Args:
-      table: `[rows, dim]`, or another array of its shape and dtype.
-      ids: As in `update_rows`, as are the others.
+      table: `[rows, dim]`, the table, or another array of its shape and dtype.
+      ids: int `[bags, lookups]`, rows of every bag. Numbers beyond the table are left out.
 
     Example:
       >>> ids, weights = jnp.array([[2, 0], [2, 1]]), jnp.array([[0.5, 1.0], [1.0, 0.0]])
@@ -324,7 +328,7 @@ def gradient_of_rows(
     return _with_all_bags(run, (table,), ids, weights, gradients, axis, split)[0]
 
 
-# A table that is read row by row
+# Lookups of rows
 
 
 def _take(table: Array, ids: Array) -> Array:
@@ -353,7 +357,7 @@ _lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 class _Parts(NamedTuple):
-    """How a table is split, and how much of it is read at once."""
+    """Split of a table over a mesh, and the number of its rows to read at once."""
 
     axis: str
     split: Split
@@ -361,14 +365,15 @@ class _Parts(NamedTuple):
 
 
 def _on_parts(parts: _Parts, function: Callable[..., Array], table: Array, *bags: Array, rows_out: bool) -> Array:
-    """`function(part of the table, bags of this device, total)`, over the devices where a mesh is set.
+    """Applies `function(part of the table, bags of this device, total)`, on every device if a mesh is set.
 
     Args:
-      parts: How the table is split.
-      function: Of arrays whose leading axes are merged; `total` adds over the parts of the table.
+      parts: Split of the table.
+      function: Function of arrays whose leading axes are merged. Its argument `total` adds over the parts of the table.
       table: The table.
-      *bags: Ids first, made those of the part (beyond it where they are in another).
-      rows_out: The result has the table's columns at its last axis.
+      *bags: Arrays of bags. The first are the ids, which become numbers in the part (beyond it for other
+        rows).
+      rows_out: Whether the last axis of the result has the table's columns.
     """
     shards = table_shards(parts.axis, table, parts.split)
     flat = lambda x: x.reshape(-1, x.shape[-1])
@@ -380,7 +385,7 @@ def _on_parts(parts: _Parts, function: Callable[..., Array], table: Array, *bags
     others = {name: size for name, size in mesh.shape.items() if name != parts.axis}
     divides = lead[0] % math.prod(others.values()) == 0
     rows = tuple(name for name, size in others.items() if size > 1) if divides else ()
-    held = PartitionSpec(parts.axis if by_rows else None, parts.axis if by_columns else None)
+    table_spec = PartitionSpec(parts.axis if by_rows else None, parts.axis if by_columns else None)
     by_bag = PartitionSpec(rows or None)
     with_columns = PartitionSpec(rows or None, *(None,) * (len(lead) - 1), parts.axis if by_columns else None)
 
@@ -393,12 +398,12 @@ def _on_parts(parts: _Parts, function: Callable[..., Array], table: Array, *bags
         return out.reshape(*ids.shape[:-1], -1)
 
     # The last of the bags of a backward pass is a gradient with the table's columns.
-    specs = (held, by_bag, by_bag if rows_out else with_columns)
+    specs = (table_spec, by_bag, by_bag if rows_out else with_columns)
     return jax.shard_map(on_shard, in_specs=specs, out_specs=with_columns if rows_out else by_bag)(table, *bags)
 
 
 def _in_chunks(function: Callable[..., Array], ids: Array, other: Array, lookups_at_once: int) -> Array:
-    """`function(ids, other)` of some bags after the other, on `[bags, ...]`."""
+    """Applies `function(ids, other)` to chunks of bags, one after the other, on `[bags, ...]`."""
     bags, lookups = ids.shape
     size = max(lookups_at_once // lookups, 1)
     if bags <= size:
@@ -409,7 +414,7 @@ def _in_chunks(function: Callable[..., Array], ids: Array, other: Array, lookups
 
 
 def _rows(table: Array, ids: Array) -> Array:
-    """`table[ids]`, 0 beyond the table."""
+    """Looks up rows, `table[ids]`, 0 beyond the table."""
     return jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
 
 
@@ -417,11 +422,11 @@ def _rows(table: Array, ids: Array) -> Array:
 def _sum_rows(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array | None) -> Array:
     del sink
 
-    def one(table: Array, ids: Array, weights: Array, total: Callable[[Array], Array]) -> Array:
+    def sum_part(table: Array, ids: Array, weights: Array, total: Callable[[Array], Array]) -> Array:
         add = lambda ids, weights: jnp.einsum("nl,nld->nd", weights, _rows(table, ids))
         return total(_in_chunks(add, ids, weights, parts.lookups_at_once))
 
-    return _on_parts(parts, one, table, ids, weights, rows_out=True)
+    return _on_parts(parts, sum_part, table, ids, weights, rows_out=True)
 
 
 def _sum_rows_forward(
@@ -430,14 +435,14 @@ def _sum_rows_forward(
     return _sum_rows(parts, table, ids, weights, sink), (table, ids, weights if sink is None else None)
 
 
-def _sum_rows_backward(parts: _Parts, kept: tuple, gradient: Array) -> tuple[Array | None, None, Array, Array | None]:
-    table, ids, weights = kept
+def _sum_rows_backward(parts: _Parts, saved: tuple, gradient: Array) -> tuple[Array | None, None, Array, Array | None]:
+    table, ids, weights = saved
 
-    def one(table: Array, ids: Array, gradient: Array, total: Callable[[Array], Array]) -> Array:
+    def compare_part(table: Array, ids: Array, gradient: Array, total: Callable[[Array], Array]) -> Array:
         compare = lambda ids, gradient: jnp.einsum("nd,nld->nl", gradient, _rows(table, ids))
         return total(_in_chunks(compare, ids, gradient, parts.lookups_at_once))
 
-    to_weights = _on_parts(parts, one, table, ids, gradient, rows_out=False)
+    to_weights = _on_parts(parts, compare_part, table, ids, gradient, rows_out=False)
     if weights is None:  # there is a sink
         return None, None, to_weights, gradient
     bags = (x.reshape(-1, x.shape[-1]) for x in (ids, weights, gradient))
@@ -452,15 +457,15 @@ _sum_rows.defvjp(_sum_rows_forward, _sum_rows_backward)
 
 
 def _local_ids(ids: Array, size: int, axis: str) -> Array:
-    """Inside a `shard_map`: numbers of rows in this device's part of a table, `size` for those that are elsewhere."""
+    """Converts row numbers, inside a `shard_map`, to those in this device's part of a table. `size` for other parts."""
     ids = ids - lax.axis_index(axis).astype(ids.dtype) * size
     return jnp.where((ids >= 0) & (ids < size), ids, size)
 
 
-def _live(table: Array, ids: Array, weights: Array, gradients: Array) -> Array:
-    """The ids, beyond the table where a lookup has no gradient."""
-    live = (weights != 0) & (gradients != 0).any(axis=-1)[:, None] & (ids >= 0) & (ids < table.shape[0])
-    return jnp.where(live, ids, table.shape[0])
+def _drop_without_gradient(table: Array, ids: Array, weights: Array, gradients: Array) -> Array:
+    """Replaces the ids of lookups without a gradient by a number beyond the table."""
+    has_gradient = (weights != 0) & (gradients != 0).any(axis=-1)[:, None] & (ids >= 0) & (ids < table.shape[0])
+    return jnp.where(has_gradient, ids, table.shape[0])
 
 
 def _with_all_bags(
@@ -472,13 +477,13 @@ def _with_all_bags(
     axis: str,
     split: Split,
 ) -> tuple[Array, ...]:
-    """`run(arrays, ids, weights, gradients)`, on every device with its part of the arrays where a mesh is set."""
+    """Applies `run(arrays, ids, weights, gradients)`, on every device to its part of the arrays if a mesh is set."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or math.prod(mesh.shape.values()) == 1:
         return run(arrays, ids, weights, gradients)
     shards = table_shards(axis, arrays[0], split)
     by_rows, by_columns = shards > 1 and split == "rows", shards > 1 and split == "columns"
-    held = PartitionSpec(axis if by_rows else None, axis if by_columns else None)
+    array_spec = PartitionSpec(axis if by_rows else None, axis if by_columns else None)
     whole, columns = PartitionSpec(), PartitionSpec(None, axis if by_columns else None)
 
     def on_shard(arrays: tuple[Array, ...], ids: Array, weights: Array, gradients: Array) -> tuple[Array, ...]:
@@ -486,7 +491,7 @@ def _with_all_bags(
         return run(arrays, ids, weights, gradients)
 
     # Every device of the other axes does the same; nothing is sent, so there is nothing to check.
-    return jax.shard_map(on_shard, in_specs=(held, whole, whole, columns), out_specs=held, check_vma=False)(
+    return jax.shard_map(on_shard, in_specs=(array_spec, whole, whole, columns), out_specs=array_spec, check_vma=False)(
         arrays, ids, weights, gradients
     )
 
@@ -508,18 +513,18 @@ def _update_part(
 
     def body(chunk: Array, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         arrays, last_id, unfinished = carry
-        here = lax.dynamic_slice(sorted_ids, (chunk * size,), (size,))
-        places = lax.dynamic_slice(order, (chunk * size,), (size,))
-        parts = weights[places][:, None] * _rows(gradients, places // lookups)
-        number = jnp.cumsum(here != jnp.concatenate([last_id[None], here[:-1]]))  # of the row, 0 = that before
+        row_ids = lax.dynamic_slice(sorted_ids, (chunk * size,), (size,))
+        lookup_order = lax.dynamic_slice(order, (chunk * size,), (size,))
+        parts = weights[lookup_order][:, None] * _rows(gradients, lookup_order // lookups)
+        number = jnp.cumsum(row_ids != jnp.concatenate([last_id[None], row_ids[:-1]]))  # of the row, 0 = that before
         sums = jax.ops.segment_sum(parts, number, size + 1, indices_are_sorted=True).at[0].add(unfinished)
-        row = jnp.full(size + 1, rows, here.dtype).at[0].set(last_id).at[number].set(here)
+        row = jnp.full(size + 1, rows, row_ids.dtype).at[0].set(last_id).at[number].set(row_ids)
         # The last row may go on in the next chunk. What is not written has a place of its own beyond the table.
         nth = lax.iota(row.dtype, size + 1)
         row = jnp.where((nth < number[-1]) & (row < rows), row, rows + nth)
         new = rule(tuple(_rows(array, row) for array in arrays), sums)
         write = lambda array, values: array.at[row].set(values.astype(array.dtype), mode="drop", unique_indices=True)
-        return tuple(map(write, arrays, new)), here[-1], sums[number[-1]]
+        return tuple(map(write, arrays, new)), row_ids[-1], sums[number[-1]]
 
     start = (arrays, jnp.asarray(rows, ids.dtype), jnp.zeros(arrays[0].shape[1], arrays[0].dtype))
     return lax.fori_loop(0, (ids < rows).sum() // size + 1, body, start)[0]

@@ -1,12 +1,12 @@
-"""A long memory whose slots are split over a mesh axis: reads and writes that leave every slot where it is.
+"""Long memories whose slots are split over a mesh axis: reads and writes that leave every slot on its device.
 
-For memories too large for one device. Each device along the axis holds a run of neighbouring slots of every ring and
-searches it alone; between devices go the queries and new entries of a segment, the scores of `num_neighbors` candidates
-per device, and partial sums of the softmax, never what the memory holds. Batch rows stay split over the other mesh axes
+They are for memories too large for one device. Each device along the axis holds a run of neighbouring slots of every
+ring and searches it alone. Devices exchange the queries and new entries of a segment, the scores of `num_neighbors`
+candidates per device, and partial sums of the softmax, but never slots. Batch rows stay split over the other mesh axes
 and need no communication.
 
-For use in `jax.jit` under `jax.set_mesh(mesh)` with automatic axes. Where no mesh is set, where the axis has size 1, or
-where it does not divide the slots, every function is its ordinary counterpart in `fifo`, `neighbors` and `attention`.
+Use these functions in `jax.jit` under `jax.set_mesh(mesh)` with automatic axes. If no mesh is set, if the axis has size
+1, or if it does not divide the slots, every function equals its counterpart in `fifo`, `neighbors` and `attention`.
 """
 
 import functools
@@ -40,16 +40,16 @@ __all__ = [
 
 
 class Partial(NamedTuple):
-    """A softmax over some of the keys, before its division, at least float32.
+    """Softmax over some of the keys, before its division, in at least float32.
 
     Attributes:
-      numerator: `[batch, length, heads, value_dim]`, the sum of `exp(score - maximum) * value`.
-      denominator: `[batch, length, heads]`, the sum of `exp(score - maximum)`; 0 for a query that sees no key.
-      maximum: `[batch, length, heads]`, of the scores, without gradient; the lowest finite number where no key is seen.
+      numerator: `[batch, length, heads, value_dim]`, sum of `exp(score - maximum) * value`.
+      denominator: `[batch, length, heads]`, sum of `exp(score - maximum)`. 0 for a query that sees no key.
+      maximum: `[batch, length, heads]`, largest score, without gradient. The lowest finite number where no key is seen.
 
     Example:
-      >>> one = Partial(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
-      >>> print(merge_partials(one, one).ravel())
+      >>> part = Partial(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
+      >>> print(merge_partials(part, part).ravel())
       [3.]
     """
 
@@ -59,11 +59,11 @@ class Partial(NamedTuple):
 
 
 def num_shards(slot_axis: str, slots: int) -> int:
-    """Into how many parts the mesh that is set splits so many slots; 1 = they are together.
+    """Returns the number of parts into which the current mesh splits the slots of a ring. 1 if they are not split.
 
     Args:
-      slot_axis: Name of the mesh axis; "" = not split.
-      slots: Of a ring.
+      slot_axis: Name of the mesh axis over which the slots are split. Empty for none.
+      slots: Number of slots of the ring.
 
     Example:
       >>> num_shards("model", 8)
@@ -91,31 +91,33 @@ def sharded_neighbors(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Partial:
-    """Attention over the nearest slots of each query, without the division: `select_neighbors` to `neighbor_attention`.
+    """Attends to the nearest slots of each query, without the division of the softmax.
 
-    Each device takes the `num_neighbors` best of its own slots. Their scores, and nothing else of them, are dealt out
-    over the devices, each of which merges those of its share of the queries and answers how many every device
-    contributes. The neighbours are the ones that `select_neighbors` finds in the whole memory, ties too (the lower slot
-    wins). Every device gathers its own, scores them again with gradient and adds to numerator and denominator.
+    It replaces `select_neighbors`, `gather_slots` and `neighbor_attention`. Each device takes the `num_neighbors` best
+    of its own slots. Only their scores are distributed over the devices. Each device merges the scores of its share of
+    the queries and returns how many neighbours every device contributes. The neighbours are the ones that
+    `select_neighbors` finds in the whole memory, ties too (the lower slot wins). Every device gathers its own, scores
+    them again with gradient and adds to numerator and denominator.
 
-    Per device and query it gathers `num_neighbors` slots, as many as one device with the whole memory would: what is
-    split is the memory and the search.
+    Per device and query it gathers `num_neighbors` slots, as many as one device with the whole memory would. The memory
+    and the search are split.
 
     Args:
-      queries: `[batch, length, heads, head_dim]`; their heads, and those of the result, may be split over `slot_axis`.
-      keys: `[batch, heads, memory, head_dim]`, slots split over `slot_axis`.
-      values: `[batch, heads, memory, value_dim]`, as `keys`.
-      valid: `[batch, memory]`, as `keys`.
-      num_neighbors: Slots per query, at most `memory`.
+      queries: `[batch, length, heads, head_dim]`, queries. Heads of queries and result may be split over `slot_axis`.
+      keys: `[batch, heads, memory, head_dim]`, keys, with slots split over `slot_axis`.
+      values: `[batch, heads, memory, value_dim]`, values, with slots split over `slot_axis`.
+      valid: bool `[batch, memory]`, slots that hold something, split over `slot_axis`.
+      num_neighbors: Number of slots per query, at most `memory`.
       slot_axis: Name of the mesh axis over which the slots are split.
-      scale: As in `attention`; it does not take part in the choice of slots.
-      method: As in `select_neighbors`; "approximate" has at least its recall.
-      recall_target: As in `select_neighbors`.
-      dropout_rate: As in `attention`; every device draws for its own slots, so another mesh drops other weights.
-      dropout_key: As in `attention`.
+      scale: Factor of the scores, without effect on the choice of slots. See `attention`.
+      method: Search method, "exact" or "approximate". "approximate" has at least its recall in one memory.
+      recall_target: Expected share of true neighbours that "approximate" finds. See `select_neighbors`.
+      dropout_rate: Probability with which an attention weight is dropped. Every device draws for its own slots, so that
+        another mesh drops other weights.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
-      A `Partial`, for `merge_partials` alone or together with that of local keys.
+      A `Partial`, for `merge_partials`, alone or together with that of local keys.
 
     Raises:
       ValueError: `num_neighbors` below 1 or above `memory`, or a method that cannot be split.
@@ -123,8 +125,8 @@ def sharded_neighbors(
     Example:
       >>> keys = jnp.array([0.0, 3.0, 9.0, 2.0]).reshape(1, 1, 4, 1)
       >>> valid = jnp.array([[True, True, False, True]])
-      >>> found = sharded_neighbors(jnp.ones((1, 1, 1, 1)), keys, keys, valid, 2, slot_axis="model")
-      >>> print(merge_partials(found).ravel())
+      >>> near = sharded_neighbors(jnp.ones((1, 1, 1, 1)), keys, keys, valid, 2, slot_axis="model")
+      >>> print(merge_partials(near).ravel())
       [2.7310586]
     """
     if method not in ("exact", "approximate"):
@@ -153,14 +155,14 @@ def sharded_neighbors(
         won = _num_winners(best, num_neighbors, slot_axis)[..., None]
         place = lax.broadcasted_iota(jnp.int32, ids.shape, ids.ndim - 1)
         real = (place < won) & (best > -jnp.inf)  # candidates are sorted: the winners come first
-        found = _neighbors_partial(
+        partial = _neighbors_partial(
             queries, keys, values, ids, real, factor, lambda x: lax.pmax(x, slot_axis), dropout_rate, key
         )
         if split_heads:
             total = lambda x: lax.psum_scatter(x, slot_axis, scatter_dimension=2, tiled=True)
         else:
             total = lambda x: lax.psum(x, slot_axis)
-        return total(found.numerator), total(found.denominator), found.maximum
+        return total(partial.numerator), total(partial.denominator), partial.maximum
 
     by_row = PartitionSpec(rows or None)
     by_head = PartitionSpec(rows or None, None, slot_axis) if split_heads else by_row
@@ -186,17 +188,17 @@ def partial_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Partial:
-    """`attention` without the division, to be merged with neighbours that are somewhere else.
+    """Computes `attention` without the division of the softmax, to be merged with neighbours from elsewhere.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, memory, heads, head_dim]`.
       values: `[batch, memory, heads, value_dim]`.
-      mask: As in `attention`.
-      bias: As in `attention`.
-      scale: As in `attention`.
-      dropout_rate: As in `attention`.
-      dropout_key: As in `attention`.
+      mask: True where the query sees the key. None if every query sees every key. See `attention`.
+      bias: Summand of the scaled scores. See `attention`.
+      scale: Factor of the content scores. None for `head_dim ** -0.5`. See `attention`.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Example:
       >>> x = jnp.ones((1, 1, 1, 4))
@@ -209,17 +211,17 @@ def partial_attention(
     scores = scores if bias is None else scores + jnp.broadcast_to(bias.astype(dtype), scores.shape)
     mask = jnp.broadcast_to(True if mask is None else mask, scores.shape)
     weights, maximum = _exponentials(scores, mask, lambda x: x)
-    kept = _dropout(weights, dropout_rate, dropout_key).astype(values.dtype)
-    numerator = jnp.einsum("bhlm,bmhe->blhe", kept, values, preferred_element_type=dtype)
+    dropped = _dropout(weights, dropout_rate, dropout_key).astype(values.dtype)
+    numerator = jnp.einsum("bhlm,bmhe->blhe", dropped, values, preferred_element_type=dtype)
     return Partial(numerator, jnp.swapaxes(weights.sum(axis=-1), 1, 2), jnp.swapaxes(maximum, 1, 2))
 
 
 @operation
 def merge_partials(*partials: Partial) -> Float[Array, "batch length heads value_dim"]:
-    """One softmax over the keys of all parts.
+    """Merges softmaxes over parts of the keys into one softmax over all of them.
 
     Returns:
-      `[batch, length, heads, value_dim]`, at least float32; 0 for a query that sees no key in any part.
+      `[batch, length, heads, value_dim]`, at least float32. 0 for a query that sees no key in any part.
 
     Example:
       >>> two = Partial(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
@@ -229,15 +231,15 @@ def merge_partials(*partials: Partial) -> Float[Array, "batch length heads value
     sums = "batch length heads"
     layouts = {"numerator": f"{sums} value_dim", "denominator": sums, "maximum": sums}
     fields = lambda i, part: {f"partials[{i}].{name}": x for name, x in part._asdict().items()}
-    named = {name: x for i, part in enumerate(partials) for name, x in fields(i, part).items()}
-    check_shapes(**{name: (x, layouts[name.rpartition(".")[2]]) for name, x in named.items()})
+    arrays = {name: x for i, part in enumerate(partials) for name, x in fields(i, part).items()}
+    check_shapes(**{name: (x, layouts[name.rpartition(".")[2]]) for name, x in arrays.items()})
     maximum = functools.reduce(jnp.maximum, [part.maximum for part in partials])
     factors = [jnp.exp(part.maximum - maximum) for part in partials]
     parts = list(zip(partials, factors, strict=True))
     numerator = functools.reduce(jnp.add, [part.numerator * factor[..., None] for part, factor in parts])
     denominator = functools.reduce(jnp.add, [part.denominator * factor for part, factor in parts])
-    seen = denominator > 0
-    return jnp.where(seen[..., None], numerator / jnp.where(seen, denominator, 1)[..., None], 0)
+    sees_any = denominator > 0
+    return jnp.where(sees_any[..., None], numerator / jnp.where(sees_any, denominator, 1)[..., None], 0)
 
 
 @operation
@@ -250,13 +252,14 @@ def sharded_append(
     slot_axis: str,
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
-    """`ring_append` where every device writes the entries that fall into its part of the ring.
+    """Writes new entries into a split ring, as `ring_append` does. Every device writes those of its own slots.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
-      new: As `slots` with `length` entries at `axis`; all of them go to every device.
-      cursor: int32 `[batch]`.
-      active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
+      new: `[batch, ..., length, ...]`, new entries, oldest first, shaped like `slots` except at `axis`. All of them go
+        to every device.
+      cursor: int32 `[batch]`, slot that the first entry goes to.
+      active: bool `[batch]`, rows to write. Other rows stay bit for bit. None for all rows.
       slot_axis: Name of the mesh axis over which the slots are split.
       axis: Axis of the slots, 1 or more.
 
@@ -278,18 +281,19 @@ def sharded_append(
 def sharded_save(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, slot_axis: str, axis: int = 1
 ) -> Shaped[Array, "..."]:
-    """What is about to be overwritten, for `sharded_restore`; without communication.
+    """Saves the window of a split ring that is about to be overwritten, for `sharded_restore`, without communication.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
-      cursor: int32 `[batch]`.
-      length: Slots to read, at most `memory`.
+      cursor: int32 `[batch]`, first slot of the window.
+      length: Number of slots to save, at most `memory`.
       slot_axis: Name of the mesh axis over which the slots are split.
       axis: Axis of the slots.
 
     Returns:
-      `read_window(slots, cursor, length)` where the slots are together. Else every device keeps a window of its own in
-      which only its slots mean anything: as `slots` with `length` entries per device at `axis`, split as it is.
+      `read_window(slots, cursor, length)` if the slots are not split. Otherwise every device saves a window of its own,
+      in which only its slots have a meaning. The result then has `length` entries per device at `axis`, split as
+      `slots` are.
 
     Raises:
       ValueError: `length` above `memory`.
@@ -304,8 +308,8 @@ def sharded_save(
         return read_window(slots, cursor, length, axis=axis)
 
     def on_shard(part: Array, cursor: Array) -> Array:
-        places, _ = _places(part, cursor, length, memory, slot_axis, axis)
-        return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(part, places)
+        local_places, _ = _places(part, cursor, length, memory, slot_axis, axis)
+        return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(part, local_places)
 
     rows = _row_axes(slots.shape[0], slot_axis)
     ring = _ring_spec(rows, slot_axis, axis)
@@ -322,13 +326,13 @@ def sharded_restore(
     slot_axis: str,
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
-    """Writes back what `sharded_save` kept at the same cursor; without communication.
+    """Restores the window that `sharded_save` has saved at the same cursor, without communication.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
-      saved: From `sharded_save`.
-      cursor: int32 `[batch]`, as it was given there.
-      active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
+      saved: Result of `sharded_save`.
+      cursor: int32 `[batch]`, first slot of the window, as passed to `sharded_save`.
+      active: bool `[batch]`, rows to restore. Other rows stay bit for bit. None for all rows.
       slot_axis: Name of the mesh axis over which the slots are split.
       axis: Axis of the slots.
 
@@ -347,19 +351,21 @@ def sharded_restore(
 def _write(
     slots: Array, new: Array, cursor: Array, active: Array | None, slot_axis: str, axis: int, *, split: bool
 ) -> Array:
-    """Every device writes what falls into its part; `split`: of entries of its own instead of common ones."""
+    """Writes on every device the entries of its own slots. `split`: each device has other entries."""
     memory = slots.shape[axis]
 
     def on_shard(part: Array, new: Array, cursor: Array, active: Array) -> Array:
         lead, size, length = part.shape[:axis], part.shape[axis], new.shape[axis]
-        places, inside = _places(part, cursor, length, memory, slot_axis, axis)
+        local_places, inside = _places(part, cursor, length, memory, slot_axis, axis)
         aligned = lambda x: x.reshape(-1, *(1,) * (axis - 1), length)  # [batch, 1..., length]
         # All rings as one long list of slots: for a scatter into each of them the TPU compiler lays the whole ring out
         # anew before and after. What falls elsewhere is written beyond the end, that is, dropped; each entry at a place
         # of its own, as the promise below says.
-        first = jnp.arange(math.prod(lead), dtype=places.dtype).reshape(*lead, 1) * size
-        beyond = jnp.arange(math.prod(lead) * length, dtype=places.dtype).reshape(*lead, length)
-        index = jnp.where(aligned(inside & active[:, None]), first + aligned(places), math.prod(lead) * size + beyond)
+        first = jnp.arange(math.prod(lead), dtype=local_places.dtype).reshape(*lead, 1) * size
+        beyond = jnp.arange(math.prod(lead) * length, dtype=local_places.dtype).reshape(*lead, length)
+        index = jnp.where(
+            aligned(inside & active[:, None]), first + aligned(local_places), math.prod(lead) * size + beyond
+        )
         flat, entries = (x.reshape(-1, *x.shape[axis + 1 :]) for x in (part, new))
         return flat.at[index.reshape(-1)].set(entries, unique_indices=True, mode="drop").reshape(part.shape)
 
@@ -372,17 +378,17 @@ def _write(
 
 
 def _places(part: Array, cursor: Array, length: int, memory: int, slot_axis: str, axis: int) -> tuple[Array, Array]:
-    """Where the window from the cursor on lies in this device's part, `[batch, length]`, and what of it does at all."""
+    """Returns the places of the window in this device's part, `[batch, length]`, and which of them are in the part."""
     size = part.shape[axis]
     window = (cursor[:, None] + jnp.arange(length, dtype=cursor.dtype)[None, :]) % memory
-    places = window - (lax.axis_index(slot_axis) * size).astype(cursor.dtype)
-    return places, (places >= 0) & (places < size)
+    local_places = window - (lax.axis_index(slot_axis) * size).astype(cursor.dtype)
+    return local_places, (local_places >= 0) & (local_places < size)
 
 
 def _best_slots(
     queries: Array, keys: Array, valid: Array, num_candidates: int, method: str, recall_target: float
 ) -> tuple[Array, Array]:
-    """Scores, best first, and slots of this device's candidates, `[batch, heads, length, candidates]`; no gradient."""
+    """Returns scores and slots of this device's best candidates, `[batch, heads, length, candidates]`. No gradient."""
     queries, keys = lax.stop_gradient(queries), lax.stop_gradient(keys.astype(queries.dtype))
     dtype = jnp.promote_types(queries.dtype, jnp.float32)
     scores = jnp.einsum("blhd,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
@@ -395,15 +401,15 @@ def _best_slots(
 
 
 def _num_winners(best: Array, num_neighbors: int, slot_axis: str) -> Array:
-    """How many of this device's candidates are among the best of all devices.
+    """Counts how many of this device's candidates are among the best of all devices.
 
     Args:
       best: `[batch, heads, length, candidates]`, scores, best first.
-      num_neighbors: Winners of each query.
+      num_neighbors: Number of winners of each query.
       slot_axis: Name of the mesh axis over which the slots are split.
 
     Returns:
-      int32 `[batch, heads, length]`; they are the device's first candidates.
+      int32 `[batch, heads, length]`. The winners are the device's first candidates.
     """
     shards, (*shape, candidates) = lax.axis_size(slot_axis), best.shape
     queries = math.prod(shape)
@@ -415,8 +421,8 @@ def _num_winners(best: Array, num_neighbors: int, slot_axis: str) -> Array:
     together = jnp.moveaxis(received, 0, 1).reshape(-1, shards * candidates)
     owner = lax.top_k(together, num_neighbors)[1] // candidates  # [share, neighbors]
     count = (owner[None] == jnp.arange(shards, dtype=owner.dtype)[:, None, None]).sum(axis=-1, dtype=jnp.int32)
-    mine = lax.all_to_all(count, slot_axis, split_axis=0, concat_axis=0)  # [shards, share]
-    return mine.reshape(-1)[:queries].reshape(shape)
+    own_count = lax.all_to_all(count, slot_axis, split_axis=0, concat_axis=0)  # [shards, share]
+    return own_count.reshape(-1)[:queries].reshape(shape)
 
 
 def _neighbors_partial(
@@ -430,20 +436,20 @@ def _neighbors_partial(
     dropout_rate: float,
     dropout_key: Array | None,
 ) -> Partial:
-    """The part of the softmax that the chosen slots make up, scored with gradient."""
+    """Computes the part of the softmax over the chosen slots, scored with gradient."""
     chosen = lambda slots: jnp.where(real[..., None], gather_slots(slots, ids), 0)  # the others may hold NaN
     near_keys, near_values = chosen(keys).astype(queries.dtype), chosen(values).astype(queries.dtype)
     dtype = jnp.promote_types(queries.dtype, jnp.float32)
     by_head = jnp.swapaxes(scale_queries(queries, scale), 1, 2)
     scores = jnp.einsum("bhld,bhlkd->bhlk", by_head, near_keys, preferred_element_type=dtype)
     weights, maximum = _exponentials(scores, real, over_shards)
-    kept = _dropout(weights, dropout_rate, dropout_key).astype(near_values.dtype)
-    numerator = jnp.einsum("bhlk,bhlke->bhle", kept, near_values, preferred_element_type=dtype)
+    dropped = _dropout(weights, dropout_rate, dropout_key).astype(near_values.dtype)
+    numerator = jnp.einsum("bhlk,bhlke->bhle", dropped, near_values, preferred_element_type=dtype)
     return Partial(*(jnp.swapaxes(x, 1, 2) for x in (numerator, weights.sum(axis=-1), maximum)))
 
 
 def _exponentials(scores: Array, mask: Array, over_shards: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """`exp(score - maximum)`, 0 where masked, and the maximum over the last axis and `over_shards`."""
+    """Computes `exp(score - maximum)`, 0 where masked, and the maximum over the last axis and `over_shards`."""
     lowest = np.array(np.finfo(scores.dtype).min, scores.dtype)
     maximum = over_shards(lax.stop_gradient(jnp.max(jnp.where(mask, scores, lowest), axis=-1)))
     # Both wheres: what stands at a masked entry must neither overflow nor reach the gradient.
@@ -452,7 +458,7 @@ def _exponentials(scores: Array, mask: Array, over_shards: Callable[[Array], Arr
 
 
 def _dropout(weights: Array, rate: float, key: Array | None) -> Array:
-    """As in `attention`; on weights that are not divided yet, while their sum stays whole."""
+    """Drops weights as `attention` does, on weights before the division, whose sum includes the dropped ones."""
     if rate == 0.0:
         return weights
     if key is None:
@@ -461,11 +467,11 @@ def _dropout(weights: Array, rate: float, key: Array | None) -> Array:
 
 
 def _row_axes(batch: int, slot_axis: str) -> tuple[str, ...]:
-    """Mesh axes that batch rows are split over: all others, or none where they do not divide the rows."""
+    """Returns the mesh axes over which batch rows are split: all others, or none if they do not divide the rows."""
     sizes = {name: size for name, size in jax.sharding.get_abstract_mesh().shape.items() if name != slot_axis}
     return () if batch % math.prod(sizes.values()) else tuple(name for name, size in sizes.items() if size > 1)
 
 
 def _ring_spec(rows: tuple[str, ...], slot_axis: str, axis: int) -> PartitionSpec:
-    """How a ring with the slots at `axis` is split."""
+    """Returns the sharding of a ring with the slots at `axis`."""
     return PartitionSpec(rows or None, *(None,) * (axis - 1), slot_axis)
