@@ -1,9 +1,9 @@
-"""`memjax demo`, the job of `make run`: what a memory is worth, on a task that needs one and on real code.
+"""The demonstration of `memjax demo` and `make run`: how much a memory helps on a task that needs one, and on code.
 
-It trains a small model on documents of keys and values, with and without memory; then a small Transformer without
-memory on the Python sources of the running interpreter, to which a continuous cache of the document that is read and a
-datastore of the texts that it was trained on are added when it is evaluated: nothing is trained again. Every part is
-saved when it is done: a second call goes on, or shows what is there.
+It trains a small model on documents of keys and values, with and without memory. Then it trains a small Transformer
+without memory on the Python sources of the running interpreter, and evaluates it with a continuous cache of the current
+document and a datastore of training texts, without training anything again. The result of every part is saved, so that
+a second call continues the demonstration or shows its results.
 """
 
 import contextlib
@@ -26,28 +26,28 @@ from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import read_json, write_json
 
 LEVEL = 0.005
-"""relative difference of bits per byte below which two rows are called level"""
+"""relative difference of bits per byte below which two rows count as equal"""
 SPLITS = ("validation", "test")
 SCALES = (10.0, 15.0, 20.0, 30.0)
-"""of the cache, that are tried on validation"""
+"""scales of the cache that are tried on validation"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a demonstration does; sizes are tokens, not seconds, so that it is the same on every machine.
+    """Sizes of a demonstration, in steps and tokens instead of seconds, so that it is the same on every machine.
 
     Attributes:
-      workdir: folder of its runs and results.
-      variant: of the config `python_demo` ('' = default).
-      key_value_variant: of the config `key_value_recall`.
-      steps: updates of the language model; 0 = as the config says.
-      key_value_steps: updates of each key-value model.
-      store_tokens: of the training documents that the datastore holds, at least.
-      num_neighbors: of each token.
-      cache_length: tokens that the cache holds.
-      max_segments: segments of every row that are scored; 0 = the whole split.
-      prompt_tokens: tokens of the held-out file that are given.
-      generated_tokens: tokens that continue it.
+      workdir: Folder of the runs and the results.
+      variant: Variant of the config `python_demo`. '' for its default variant.
+      key_value_variant: Variant of the config `key_value_recall`. '' for its default variant.
+      steps: Number of training steps of the language model. 0 for that of the config.
+      key_value_steps: Number of training steps of each key-value model.
+      store_tokens: Minimum number of training tokens in the datastore, which holds whole documents.
+      num_neighbors: Number of neighbours of each token.
+      cache_length: Number of tokens in the cache.
+      max_segments: Maximum number of segments of every row that are scored. 0 for the whole split.
+      prompt_tokens: Number of tokens of the prompt, the start of a held-out file.
+      generated_tokens: Number of tokens that are generated after the prompt.
     """
 
     workdir: str = "runs/demo"
@@ -79,12 +79,16 @@ SMOKE = Plan(
 
 
 def run_demo(plan: Plan) -> dict[str, Any]:
-    """Does what is not done yet and prints the whole; returns the results, which are also in `results.json`."""
+    """Runs the parts of a demonstration that have no result yet, and prints all results.
+
+    Returns:
+      The results, which are also written to `results.json`.
+    """
     return _Demo(plan).run()
 
 
 class _Demo:
-    """One demonstration in one directory."""
+    """A demonstration and its results in a directory."""
 
     def __init__(self, plan: Plan):
         self.plan, self.path = plan, Path(plan.workdir)
@@ -92,7 +96,7 @@ class _Demo:
         self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": self.settings, "times": {}}
 
     def run(self) -> dict[str, Any]:
-        """All parts in order."""
+        """Runs all parts in their order, and shows the results."""
         if self.results["plan"] != self.settings:
             raise ValueError(f"workdir: {self.path} holds a demonstration with other settings; give another --workdir")
         if self.results.get("finished"):
@@ -121,16 +125,17 @@ class _Demo:
 
     # Parts
 
-    def part(self, name: str, do: Callable[..., Any], *given: Any) -> None:
-        """Runs a part unless its result is there, and saves it with its time, also that of one that was interrupted."""
+    def part(self, name: str, do: Callable[..., Any], *arguments: Any) -> None:
+        """Runs a part unless it has a result. Saves the result and the time, including that of interrupted calls."""
         if name in self.results:
             return
-        with self.timed(name):
-            self.results[name] = do(*given)
+        with self.measure_time(name):
+            self.results[name] = do(*arguments)
         self.say(f"     {name}: {self.results['times'][name]:.0f} s")
 
     @contextlib.contextmanager
-    def timed(self, name: str) -> Iterator[None]:
+    def measure_time(self, name: str) -> Iterator[None]:
+        """Adds the time of the body to the saved time of a part."""
         begin, before = time.perf_counter(), self.results["times"].get(name, 0.0)
         try:
             yield
@@ -139,7 +144,7 @@ class _Demo:
             self.save()
 
     def recall(self, variant: str) -> dict[str, Any]:
-        """Trains on keys and values and counts the right answers on held-out documents."""
+        """Trains a model on keys and values, and counts right answers on held-out documents."""
         plan = self.plan
         config = load_config("key_value_recall", plan.key_value_variant)
         if variant != "default":
@@ -154,7 +159,7 @@ class _Demo:
         }
 
     def language_config(self) -> Config:
-        """The config of the language model."""
+        """Returns the config of the language model."""
         plan = self.plan
         config = dataclasses.replace(load_config("python_demo", plan.variant), name="model", workdir=plan.workdir)
         config.training.steps = plan.steps or config.training.steps
@@ -162,6 +167,7 @@ class _Demo:
         return config
 
     def describe_corpus(self) -> dict[str, Any]:
+        """Returns the sizes, the checksum and the Python version of the corpus, and prints them."""
         from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 
         experiment = make_experiment(self.language_config(), progress=preparation())
@@ -171,7 +177,7 @@ class _Demo:
         return facts
 
     def train(self) -> dict[str, Any]:
-        """Trains the language model, or goes on with it."""
+        """Trains the language model, or continues its run."""
         config = self.language_config()
         result = train(config)
         lines = read_metrics(result.path / "metrics.jsonl")
@@ -185,12 +191,12 @@ class _Demo:
 
     @functools.cached_property
     def trained(self) -> LoadedRun:
-        """The language model."""
+        """The run of the language model."""
         return load_run(self.path / "model")
 
     @functools.cached_property
     def source(self) -> Any:
-        """It as a source of keys and queries; of its training documents, those that the datastore holds."""
+        """The language model as a source of keys and queries, with only the training documents of the datastore."""
         from memjax.data.documents import FirstDocuments
         from memjax.retrieval.keys import make_key_source
 
@@ -201,24 +207,28 @@ class _Demo:
 
     @functools.cached_property
     def store(self) -> Any:
-        """The datastore, which a call that was interrupted may have begun."""
+        """The datastore, which is built first, or completed after an interruption."""
         from memjax.retrieval.building import build_datastore
 
         return build_datastore(self.source, self.path / "store")
 
     @functools.cached_property
     def index(self) -> Any:
-        """Exact search in it."""
+        """Exact search in the datastore."""
         from memjax.datastore.opening import open_index
 
         return open_index(self.store, "exact")
 
     def build(self) -> dict[str, Any]:
-        """Makes the datastore."""
+        """Builds the datastore, and returns its size."""
         return {"entries": self.store.entries, "dim": self.store.dim}
 
     def caches(self, weight: float = 0.1) -> list[Any]:
-        """The cache at every scale."""
+        """Returns a continuous cache for every scale of `SCALES`.
+
+        Args:
+          weight: Weight of the cache in the interpolation.
+        """
         from memjax.models.factory import make_mixtures
 
         config = self.trained.experiment.config
@@ -227,24 +237,26 @@ class _Demo:
             "similarity": "cosine",
             "interpolation_weight": weight,
         }
-        made = [ContinuousCache(scale=scale, **settings) for scale in SCALES]
-        return [make_mixtures(dataclasses.replace(config.evaluation, cache=cache), config.model)[0] for cache in made]
+        evaluations = [
+            dataclasses.replace(config.evaluation, cache=ContinuousCache(scale=scale, **settings)) for scale in SCALES
+        ]
+        return [make_mixtures(evaluation, config.model)[0] for evaluation in evaluations]
 
     def score(self, split: str) -> dict[str, Any]:
-        """What the model, and each cache, says of every token of a split, and the neighbours of each in the store."""
+        """Saves, for every token of a split, its probability by the model and by each cache, and its neighbours."""
         from memjax.retrieval.interpolation import neighbors_in_store
 
         evaluator = self.source.evaluator(split, *self.caches())
-        result, found = neighbors_in_store(self.source, self.store, self.index, evaluator, self.plan.num_neighbors)
-        arrays = {f"targets_{name}": value for name, value in vars(found.targets).items()}
-        arrays |= {f"neighbors_{name}": value for name, value in vars(found.neighbors).items()}
+        result, saved = neighbors_in_store(self.source, self.store, self.index, evaluator, self.plan.num_neighbors)
+        arrays = {f"targets_{name}": value for name, value in vars(saved.targets).items()}
+        arrays |= {f"neighbors_{name}": value for name, value in vars(saved.neighbors).items()}
         partial = self.path / f"{split}.partial.npz"
         np.savez(partial, **arrays)
         partial.replace(self.path / f"{split}.npz")
         return {"targets": result.targets, "bytes": result.bytes}
 
-    def found(self, split: str) -> Any:
-        """What `score` has kept."""
+    def read_scores(self, split: str) -> Any:
+        """Reads the probabilities and neighbours that `score` has saved for a split."""
         from memjax.retrieval.interpolation import Found
         from memjax.retrieval.tuning import CachedNeighbors, Targets
 
@@ -256,19 +268,22 @@ class _Demo:
         return Found(Targets(**parts["targets"]), CachedNeighbors(**parts["neighbors"]))
 
     def tune(self) -> dict[str, Any]:
-        """The weights and temperatures that are best on validation, and what they give on both splits."""
+        """Returns the weights and temperatures that are best on validation, and their scores on both splits."""
         from memjax.retrieval.tuning import WEIGHTS, mixture_nats, score_mixture, tune, tune_both
 
-        found = {split: self.found(split) for split in SPLITS}
-        targets, neighbors = found["validation"].targets, found["validation"].neighbors
+        saved = {split: self.read_scores(split) for split in SPLITS}
+        targets, neighbors = saved["validation"].targets, saved["validation"].neighbors
         alone = targets.mixed(0.0)
         nats = mixture_nats(targets.parts[0], targets.parts[1:], WEIGHTS)
         part, place = (int(i) for i in np.unravel_index(nats.argmin(), nats.shape))
         part += 1  # 0 is the model alone
         near = tune(alone, neighbors)
-        cache_weight, both = tune_both(targets, neighbors, part)
+        cache_weight, near_with_cache = tune_both(targets, neighbors, part)
         near_settings = {"weight": near.interpolation_weight, "temperature": near.temperature}
-        both_settings = {"weight": both.interpolation_weight, "temperature": both.temperature}
+        both_settings = {
+            "weight": near_with_cache.interpolation_weight,
+            "temperature": near_with_cache.temperature,
+        }
         rows = {
             "none": {"cache_weight": 0.0, "weight": 0.0, "temperature": 1.0},
             "cache": {"cache_weight": WEIGHTS[place], "weight": 0.0, "temperature": 1.0},
@@ -276,9 +291,9 @@ class _Demo:
             "both": {"cache_weight": cache_weight, **both_settings},
         }
         for settings in rows.values():
-            for split, one in found.items():
-                mixed = one.targets.mixed(settings["cache_weight"], part)
-                score, _ = score_mixture(mixed, one.neighbors, settings["weight"], settings["temperature"])
+            for split, scores in saved.items():
+                mixed = scores.targets.mixed(settings["cache_weight"], part)
+                score, _ = score_mixture(mixed, scores.neighbors, settings["weight"], settings["temperature"])
                 settings[split] = score.nats / LN2 / self.results[f"score/{split}"]["bytes"]
         return {"scale": SCALES[part - 1], "rows": rows}
 
@@ -320,8 +335,8 @@ class _Demo:
     # What is shown
 
     def show(self) -> None:
-        """Everything that was found, from the results alone."""
-        parts = (_recall_lines, _table, _sentences, _continued, _times)
+        """Prints all results, and writes them to `report.txt`."""
+        parts = (_recall_lines, _table, _sentences, _continuations, _times)
         text = "\n\n".join(part(self.results) for part in parts)
         self.say(text)
         (self.path / "report.txt").write_text(text + "\n", encoding="utf-8")
@@ -340,7 +355,7 @@ NAMES = {
     "store": "+ datastore",
     "both": "+ cache + datastore",
 }
-"""row -> what it is called"""
+"""key of a row of results -> its name in the table"""
 
 
 def _corpus_lines(facts: Mapping[str, Any]) -> str:
@@ -352,7 +367,7 @@ def _corpus_lines(facts: Mapping[str, Any]) -> str:
 
 
 def _recall_lines(results: Mapping[str, Any]) -> str:
-    """The accuracies of the key-value models."""
+    """Formats the accuracies of the key-value models."""
     lines = ["1. Keys and values, asked for many segments later:"]
     for name, key in (("with memory", "recall/default"), ("local cache only", "recall/cache_only")):
         accuracy, answers, chance = (results[key][number] for number in ("accuracy", "answers", "chance"))
@@ -362,12 +377,12 @@ def _recall_lines(results: Mapping[str, Any]) -> str:
 
 
 def _gain(row: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> float:
-    """Share of the bits per byte of the model alone that a row saves on test."""
+    """Returns the share of the bits per byte of the model without memories that a row saves on test."""
     return 1 - row["test"] / rows["none"]["test"]
 
 
 def _table(results: Mapping[str, Any]) -> str:
-    """The table of the language model with what was added to it."""
+    """Formats the table of results of the language model without and with memories."""
     rows, test = results["mixtures"]["rows"], results["score/test"]
     lines = [["", "bits/byte", "saved", "validation", "weight of cache", "of datastore"]]
     for key, row in rows.items():
@@ -386,7 +401,7 @@ def _table(results: Mapping[str, Any]) -> str:
 
 
 def _verdict(name: str, gain: float) -> str:
-    """What a row saves, as the end of a sentence.
+    """Returns a sentence about the bits that a memory saves, without its full stop.
 
     Example:
       >>> _verdict("The cache", 0.102), _verdict("The cache", -0.02), _verdict("The cache", 0.001)
@@ -398,7 +413,7 @@ def _verdict(name: str, gain: float) -> str:
 
 
 def _sentences(results: Mapping[str, Any]) -> str:
-    """A sentence for each row of the table."""
+    """Formats a sentence about each row of the table."""
     rows, plan, model = results["mixtures"]["rows"], results["plan"], results["model"]
     gains = {key: _gain(row, rows) for key, row in rows.items()}
     better = max(gains["cache"], gains["store"])
@@ -417,8 +432,8 @@ def _sentences(results: Mapping[str, Any]) -> str:
     )
 
 
-def _continued(results: Mapping[str, Any]) -> str:
-    """The end of the prompt and what the model made of it, without and with the memories."""
+def _continuations(results: Mapping[str, Any]) -> str:
+    """Formats the end of the prompt and its continuations without and with the memories."""
     part = results["continuation"]
     head = f"3. A held-out document ({part['document']}): the end of what was given, and after >>> what was written"
     return "\n".join(
@@ -431,7 +446,7 @@ def _continued(results: Mapping[str, Any]) -> str:
 
 
 def _times(results: Mapping[str, Any]) -> str:
-    """Seconds of each part, and of all."""
+    """Formats the time of each part, and of all parts together."""
     times = results["times"]
     parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in times.items())
     return f"{sum(times.values()) / 60:.1f} minutes (seconds: {parts})"

@@ -1,7 +1,8 @@
-"""From a config's name and the command line to a `Config`: values on the command line, kinds in the config file.
+"""Loads config files and changes their values by options of the command line.
 
-`--config NAME` is a path, the name of a file in ./configs, or an experiment shipped with memjax. The file's
-`get_config(variant)` gives every default; `--model.attention.memory-length 64` replaces one value.
+`--config NAME` is a path, the name of a file in ./configs, or a config shipped with memjax. The file's
+`get_config(variant)` sets the kinds and all values; an option such as `--model.attention.memory-length 64` replaces one
+value.
 """
 
 import contextlib
@@ -30,22 +31,29 @@ T = TypeVar("T")
 
 
 class UsageError(ValueError):
-    """A user's mistake on the command line: shown as one line, exit code 2."""
+    """A user's mistake on the command line, which is reported in one line with exit code 2."""
 
 
 def config_folders() -> list[Path]:
-    """Where `--config NAME` looks for NAME.py: the working directory's `configs`, then what is shipped with memjax."""
+    """Returns the folders in which `--config NAME` looks for NAME.py: ./configs, then those shipped with memjax."""
     package = Path(__file__).parent
     return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
 
 
 def config_names() -> list[str]:
-    """Names that `--config` knows, without the folders."""
+    """Returns the names that `--config` takes, those of the files in `config_folders()`."""
     return sorted({file.stem for folder in config_folders() for file in folder.glob("*.py") if file.stem[0] != "_"})
 
 
 def find_config(name: str) -> Path:
-    """The file that `name` means."""
+    """Returns the file of a config.
+
+    Args:
+      name: Path of a file, or a name of `config_names()`.
+
+    Raises:
+      UsageError: There is no such config.
+    """
     path = Path(name)
     if path.is_file():
         return path
@@ -59,7 +67,7 @@ def find_config(name: str) -> Path:
 
 
 def describe_config(name: str) -> tuple[str, dict[str, str]]:
-    """The first line of a config file's docstring, and its variants with a line each."""
+    """Returns the first line of a config file's docstring, and its variants with the description of each."""
     module = _load_module(name, find_config(name))
     about = (module.__doc__ or "").strip().partition("\n")[0]
     variants = getattr(module, "VARIANTS", {})
@@ -77,7 +85,15 @@ def _load_module(name: str, path: Path) -> types.ModuleType:
 
 
 def load_config(name: str, variant: str = "") -> Config:
-    """Calls `get_config` of the config file `name`; '' is its default variant."""
+    """Loads a config.
+
+    Args:
+      name: Path or name of a config file.
+      variant: Argument of its function `get_config`. '' for the default variant.
+
+    Raises:
+      UsageError: There is no such file or variant, or the file does not return a config with valid fields.
+    """
     path = find_config(name)
     module = _load_module(name, path)
     make = getattr(module, "get_config", None)
@@ -92,8 +108,8 @@ def load_config(name: str, variant: str = "") -> Config:
         config = make(variant) if variant else make()
     where = f"config: {path}, line {make.__code__.co_firstlineno}" if hasattr(make, "__code__") else f"config: {path}"
     if not isinstance(config, Config):
-        given = type(config).__name__
-        raise UsageError(f"{where}: get_config gave {given}, allowed: a memjax.config.Config")
+        kind = type(config).__name__
+        raise UsageError(f"{where}: get_config gave {kind}, allowed: a memjax.config.Config")
     try:
         check_fields(config)
     except ValueError as error:
@@ -103,7 +119,7 @@ def load_config(name: str, variant: str = "") -> Config:
 
 @contextlib.contextmanager
 def _mistakes_in(path: Path) -> Iterator[None]:
-    """Makes one line, with the line of the file, of whatever a config file raises."""
+    """Turns any error of a config file into a `UsageError` of one line, with the line number in the file."""
     try:
         yield
     except OSError as error:
@@ -114,31 +130,31 @@ def _mistakes_in(path: Path) -> Iterator[None]:
 
 
 def _describe_error(error: BaseException) -> str:
-    """An error of a config file in words, with the name that may have been meant."""
+    """Describes an error of a config file in one line, and suggests the name that may have been meant."""
     text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     if re.match(r"\w+: \w+ is now ", text):  # a name of an earlier version
         return text
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
     patterns = (
         r"^(?P<kind>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'",
         r"^'(?P<kind>\w+)' object has no attribute '(?P<name>\w+)'",
         r"^(?P<kind>)name '(?P<name>\w+)' is not defined",
         r"^(?P<kind>)cannot import name '(?P<name>\w+)' from 'memjax.config'",
     )
-    found = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
-    if found is None:
-        return told
-    kind = getattr(memjax.config, found["kind"], None) if found["kind"] else None
+    match = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
+    if match is None:
+        return description
+    kind = getattr(memjax.config, match["kind"], None) if match["kind"] else None
     if not dataclasses.is_dataclass(kind):
-        return f"{type(error).__name__}: {found[0]}" + suggestion(found["name"], dir(memjax.config))
+        return f"{type(error).__name__}: {match[0]}" + suggestion(match["name"], dir(memjax.config))
     names = [field.name for field in dataclasses.fields(kind)]
-    return f"{found['kind']} has no field {found['name']!r}" + suggestion(
-        found["name"], names, f", allowed: {', '.join(names)}"
+    return f"{match['kind']} has no field {match['name']!r}" + suggestion(
+        match["name"], names, f", allowed: {', '.join(names)}"
     )
 
 
 def _check_signature(make: Callable[..., Any], path: Path, variant: str) -> None:
-    """Refuses a `get_config` that cannot be called with a variant, or without one."""
+    """Raises `UsageError` for a `get_config` that cannot be called with the variant, or without one."""
     needed, shown = ([variant] if variant else []), inspect.signature(make)
     try:
         shown.bind(*needed)
@@ -154,7 +170,12 @@ def _check_signature(make: Callable[..., Any], path: Path, variant: str) -> None
 
 
 def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """The end of a line about a name: '; did you mean X?' where names end with it, begin with it or are near.
+    """Returns the end of an error line about a name: '; did you mean X?' for up to three similar names.
+
+    Args:
+      name: Unknown name.
+      names: Known names.
+      otherwise: Text to return where no name is similar.
 
     Example:
       >>> suggestion("--temp", ["--help", "--temperature"]), suggestion("trian", ["train", "eval"])
@@ -165,16 +186,16 @@ def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
 
 
 def _near(name: str, names: list[str]) -> list[str]:
-    """At most three of the names that may be meant, by their last parts as well."""
+    """Returns at most three of the names that are similar to `name`, in full or in their last parts."""
     bare = lambda name: name.lstrip("-").lower()
     last = lambda name: bare(name).rpartition(".")[2]
-    for found in (
+    for matches in (
         [known for known in names if last(known) == last(name)],
         [known for known in names if len(bare(name)) > 1 and bare(known).startswith(bare(name))],
         [known for known in names if len(last(name)) > 2 and last(known).startswith(last(name))],
     ):
-        if found:
-            return found[:3]
+        if matches:
+            return matches[:3]
     for part, least in ((bare, 0.6), (last, 0.75))[: 1 if "." in name else 2]:
         known = {part(known): known for known in reversed(names)}
         if near := difflib.get_close_matches(part(name), known, n=1, cutoff=least):
@@ -185,21 +206,21 @@ def _near(name: str, names: list[str]) -> list[str]:
 def apply_overrides(
     config: T, arguments: Sequence[str], *, prog: str = "memjax", only: Sequence[str] = (), others: Sequence[str] = ()
 ) -> T:
-    """A new config with values from the command line.
+    """Returns a new config with values from the command line.
 
     Args:
-      config: a config instance whose values are the defaults and whose types are the kinds.
-      arguments: `--field.name value` or `--field.name=value`; `_` and `-` are the same.
-      prog: shown in `--help`.
-      only: allowed beginnings of field names; () = all fields.
-      others: options besides the fields, for suggestions.
+      config: Config with the values of all fields that the command line does not change.
+      arguments: Options `--field.name value` or `--field.name=value`, with `_` or `-` between words.
+      prog: Name of the program in `--help`.
+      only: Prefixes of the fields that may be changed. () for all fields.
+      others: Options besides the fields, for suggestions.
 
     Raises:
-      UsageError: an unknown field (with a suggestion), a missing value or one of the wrong type; one line.
+      UsageError: An unknown field, a missing value or one of the wrong type.
     """
     options = dict(_options(config))
-    given = _split(arguments)
-    for name, _ in given:
+    overrides = _split(arguments)
+    for name, _ in overrides:
         if name in ("--help", "-h"):
             continue
         if name not in options:
@@ -213,7 +234,7 @@ def apply_overrides(
     try:
         return _parse(config, arguments, prog)
     except UsageError:
-        for name, values in given:
+        for name, values in overrides:
             try:
                 _parse(config, [name, *values], prog)
             except UsageError:
@@ -224,15 +245,16 @@ def apply_overrides(
 
 
 def find_field(config: Any, name: str, prefer: str = "") -> str:
-    """The dotted name of the field that `name` means, in full or by its last part; `-` and `_` are the same.
+    """Returns the dotted name of a field that is given in full or by its last part.
 
     Args:
-      config: a config instance.
-      name: `model.attention.memory_length`, or `memory_length` for the first field of that name.
-      prefer: a beginning of dotted names that comes before the others.
+      config: A config.
+      name: A name such as `model.attention.memory_length`, or `memory_length` for the first field of that name, with
+        `_` or `-` between words.
+      prefer: Prefix of the dotted names that come before others.
 
     Raises:
-      UsageError: no such field, with a suggestion.
+      UsageError: There is no such field.
 
     Example:
       >>> find_field(Config(), "segment-length"), find_field(Config(), "rows", prefer="evaluation.")
@@ -240,16 +262,16 @@ def find_field(config: Any, name: str, prefer: str = "") -> str:
     """
     fields = [field for _, (field, _) in _options(config)]
     wanted = name.strip().removeprefix("--").replace("-", "_")
-    found = [field for field in fields if field == wanted or field.endswith(f".{wanted}")]
-    if not found:
+    matches = [field for field in fields if field == wanted or field.endswith(f".{wanted}")]
+    if not matches:
         if line := describe_renamed_option(config, wanted):
             raise UsageError(line)
         raise UsageError(_unknown(_option(wanted), config, [_option(field) for field in fields]))
-    return min(found, key=lambda field: (field != wanted, not (prefer and field.startswith(prefer))))
+    return min(matches, key=lambda field: (field != wanted, not (prefer and field.startswith(prefer))))
 
 
 def _parse(config: T, arguments: Sequence[str], prog: str) -> T:
-    """One call of tyro, whose boxes go nowhere."""
+    """Parses arguments by tyro, and raises `UsageError` with its message instead of printing it."""
     import tyro
 
     boxes, kinds = io.StringIO(), (tyro.conf.AvoidSubcommands,)
@@ -263,7 +285,7 @@ def _parse(config: T, arguments: Sequence[str], prog: str) -> T:
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The options in order, each with its values; names as tyro spells them."""
+    """Returns the options in their order, each with its values. Names are spelled as tyro does."""
     groups: list[tuple[str, list[str]]] = []
     for argument in arguments:
         if argument.startswith("--") or argument == "-h":
@@ -277,26 +299,26 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _option(field: str) -> str:
-    """The name of a field as an option."""
+    """Returns the option of a field."""
     return f"--{field}".replace("_", "-")
 
 
 def _options(config: Any, prefix: str = "") -> Iterator[tuple[str, tuple[str, str]]]:
-    """Every option tyro makes of a config, with the dotted name of its field and the type in words."""
+    """Yields every option of a config, with the dotted name of its field and the description of its type."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, dotted = getattr(config, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):
             yield from _options(value, f"{dotted}.")
             continue
-        told = dotted, _describe(hints[field.name])
-        yield _option(dotted), told
+        entry = dotted, _describe(hints[field.name])
+        yield _option(dotted), entry
         if hints[field.name] is bool:
-            yield _option(f"{prefix}no-{field.name}"), told
+            yield _option(f"{prefix}no-{field.name}"), entry
 
 
 def _describe(hint: Any) -> str:
-    """A type in words."""
+    """Describes a type in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(repr(a) for a in arguments)
@@ -308,7 +330,7 @@ def _describe(hint: Any) -> str:
 
 
 def _unknown(name: str, config: Any, names: Sequence[str]) -> str:
-    """The line about an option that does not exist."""
+    """Returns the line about an option that does not exist."""
     field = name.removeprefix("--").replace("-", "_").partition(":")[0]
     part = _part(config, field.split("."))
     if part is not None:
@@ -321,14 +343,14 @@ def _unknown(name: str, config: Any, names: Sequence[str]) -> str:
 
 
 def _part(config: Any, steps: Iterable[str]) -> Any:
-    """What stands at a path, None where nothing does."""
+    """Returns the settings or the value at a path. None where there is none."""
     for step in steps:
         config = getattr(config, step, None)
     return config
 
 
 def _other_kind(field: str, config: Any) -> str:
-    """Says which other kind of the same part has the field, if one has."""
+    """Describes which other kinds of the same part have a field. '' where none has."""
     *steps, last = field.split(".")
     part = _part(config, steps)
     if not steps or not dataclasses.is_dataclass(part):
@@ -342,7 +364,7 @@ def _other_kind(field: str, config: Any) -> str:
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:
-    """The line of `path` where the error came from."""
+    """Returns the number of the line in the file `path` that caused an error. None where no line of it did."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
     return lines[-1] if lines else None

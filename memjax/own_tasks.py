@@ -1,13 +1,14 @@
-"""Files of one's own as tasks: a stream of them, or one more for a run that there is already.
+"""Configs for a user's own files as tasks: a stream of them, or another task for an existing run.
 
     config, what = tasks_config(["news.csv", "reviews.csv"], "lifelong_text", "small_mbpa_pp")
     memjax.lifelong.train(config)
     config, what = with_file(config, "questions.csv")  # tomorrow
     memjax.lifelong.train(config)
 
-What `memjax train --tasks A.csv B.csv` and `memjax train --run RUN --add-task C.csv` do. A class has the same number in
-every order of the files: they are numbered file by file in the order of their names, equal words being one class. What
-a file writes as a number is a class of its own. Those of a task that comes later follow.
+`memjax train --tasks A.csv B.csv` and `memjax train --run RUN --add-task C.csv` call these functions. A class has the
+same number in every order of the files: classes are numbered file by file, in the order of the files' names. Equal
+names in different files are one class, but a class that a file writes as a number belongs to that file alone. Classes
+of a task that is added later get the next numbers.
 """
 
 import dataclasses
@@ -39,31 +40,31 @@ from memjax.settings.relations import validate
 __all__ = ["tasks_config", "with_file"]
 
 CONFIG, VARIANT = "lifelong_text", "bag"
-"""for files without a config"""
+"""config and variant that are used where none is named"""
 RESERVED = 2
-"""the head has room for so many times the classes that are counted, at least"""
+"""minimum size of the head, as a multiple of the number of classes of the files"""
 
 Numbers = dict[tuple[str, str], int]
-"""(task, or '' for a word that any task may use; what its file writes for the class) -> number in the head"""
+"""(name of the task, or '' for a class that several tasks may share; name of the class) -> number in the head"""
 
 
 def tasks_config(
     files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
-    """Makes the configuration for a stream of files, and a line that says what is in it.
+    """Makes the configuration for a stream of tasks from files, and a line that describes it.
 
     Args:
       files: Files of the tasks, in the order of learning: as `LabelledFile` for a text encoder, folders of
         `CachedFeatures` for a perceptron, folders of SQuAD for questions, texts for a language model.
-      name: Name of a config of a stream, or of one task, which becomes the stream of plain training.
+      name: Name of a config of a stream. A config of a single task is used for a stream with plain training.
       variant: Variant of the config, with its model and its method.
-      rules: Encoding of the files, and what may be skipped.
+      rules: Encoding of the files, and which unreadable parts may be skipped.
 
     Raises:
-      ValueError: a file that is missing, given twice, of another form, or without examples.
+      ValueError: A file is missing, given twice, of another form, or without examples.
     """
     config = load_config(name or CONFIG, variant or ("" if name else VARIANT))
-    paths = [_found(file, "--tasks") for file in files]
+    paths = [_resolve_path(file, "--tasks") for file in files]
     _check_vectors(config, paths, name, variant)
     for number, path in enumerate(paths):
         if path in paths[:number]:
@@ -86,59 +87,59 @@ def tasks_config(
     data = replace(config.data, source=sources[min(names)])
     run_name = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
     config = replace(config, name=run_name, data=data, task=task, lifelong=stream, evaluations=())
-    return config, _described(config)
+    return config, _describe_stream(config)
 
 
 def with_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
-    """The configuration of a stream with a file as a task more at its end, and a line that says what is in it.
+    """Adds a file as the last task of a stream, and returns the new configuration and a line that describes it.
 
     Args:
       config: Configuration of a run over tasks.
       file: File of the new task. See `tasks_config`.
-      rules: Encoding of the file, and what may be skipped.
+      rules: Encoding of the file, and which unreadable parts may be skipped.
 
     Raises:
-      ValueError: a run of one task, a file that is missing, a task of the run already, or of classes for which the head
-        has no room.
+      ValueError: The run has a single task, the file is missing or is a task of the run already, or the head has no
+        room for its classes.
     """
     stream = config.lifelong
     if stream is None:
         raise UsageError("--add-task: given a run of one task, allowed: a run of a stream (memjax train --tasks ...)")
-    path = _found(file, "--add-task")
-    own, known = _name(path), [task.name for task in stream.tasks]
+    path = _resolve_path(file, "--add-task")
+    name, known = _name(path), [task.name for task in stream.tasks]
     if is_task(config, file):
         raise UsageError(f"--add-task: given {file}, a task of the run already, allowed: another file")
-    if own in known:
-        raise UsageError(f"--add-task: given a file of the name {own!r}, allowed: another one than {', '.join(known)}")
+    if name in known:
+        raise UsageError(f"--add-task: given a file of the name {name!r}, allowed: another one than {', '.join(known)}")
     numbers = _numbers(stream.tasks)
     classes, inside = _classes(config), stream.folder and path.is_relative_to(stream.folder)
     stored, last = path.relative_to(stream.folder) if inside else path, stream.in_order[-1].source
-    if isinstance(last, TextClasses) and own in TEXT_SETS and find_packed(path, *last.train):
-        source: SourceKind = replace(last, data_set=own, path=str(stored))  # another one of the published sets
-        numbers |= {("", name): number for number, name in class_names(source).items()}
+    if isinstance(last, TextClasses) and name in TEXT_SETS and find_packed(path, *last.train):
+        source: SourceKind = replace(last, data_set=name, path=str(stored))  # another one of the published sets
+        numbers |= {("", label): number for number, label in class_names(source).items()}
     else:
-        source = _source(config, own, stored, path, numbers, rules)
+        source = _source(config, name, stored, path, numbers, rules)
     room = config.task.num_classes
     if numbers and max(numbers.values()) >= room:
         new, more = len(set(numbers.values()) - classes), max(numbers.values()) + 1
         raise ValueError(
-            f"task.num_classes: {own} has {new} new classes beside {len(classes)}, the head of the run has {room}, "
+            f"task.num_classes: {name} has {new} new classes beside {len(classes)}, the head of the run has {room}, "
             f"allowed: a run begun with --task.num-classes {more} or more"
         )
-    longer = config.with_task(TaskData(name=own, source=source))
+    longer = config.with_task(TaskData(name=name, source=source))
     validate(longer)
-    return longer, _described(longer)
+    return longer, _describe_stream(longer)
 
 
 def is_task(config: Config, file: str) -> bool:
-    """Whether a file is the data of a task of the stream."""
+    """Whether a file is already the data of a task of the stream."""
     stream = config.lifelong
     located = [stream.located(task.source) for task in stream.tasks] if stream else []
     return any(Path(source.path).resolve() == Path(file).resolve() for source in located if source.path)
 
 
 def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: str) -> None:
-    """Refuses a variant that reads vectors where a path has none, and names the variants that read texts."""
+    """Raises `UsageError` for a variant that reads vectors and files without vectors, and names variants for texts."""
     missing = [path for path in paths if not (path / "train.npy").is_file()]
     if config.model.reads != "vectors" or not missing:
         return
@@ -152,8 +153,8 @@ def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: st
     )
 
 
-def _found(file: str, option: str) -> Path:
-    """The file, by its whole path."""
+def _resolve_path(file: str, option: str) -> Path:
+    """Returns the absolute path of a file or folder that an option names, which must exist."""
     path = Path(file).expanduser()
     if not file or not path.exists():
         raise UsageError(f"{option}: given {file!r}, which does not exist, allowed: a file or a folder")
@@ -161,7 +162,7 @@ def _found(file: str, option: str) -> Path:
 
 
 def _name(path: Path) -> str:
-    """The name of a task, that of the folder where the file's says only which split it is.
+    """Returns the name of a task: the name of its file, or of its folder where the file is named after a split.
 
     Example:
       >>> _name(Path("data/news.csv.xz")), _name(Path("data/yelp/train.csv")), _name(Path("data/yelp"))
@@ -172,7 +173,7 @@ def _name(path: Path) -> str:
 
 
 def _source(config: Config, name: str, stored: Path, path: Path, numbers: Numbers, rules: ReadingRules) -> SourceKind:
-    """Returns the source that a config of this kind reads a file by; its classes get the next numbers.
+    """Makes the source for a file, of the kind that the config needs, and numbers the classes of the file.
 
     Args:
       config: Configuration with the kind of the task.
@@ -180,7 +181,7 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
       stored: Path that the settings name.
       path: Present path of the file.
       numbers: Numbers of the classes so far, to which those of the file are added.
-      rules: Encoding of the file, and what may be skipped.
+      rules: Encoding of the file, and which unreadable parts may be skipped.
     """
     kind = CachedFeatures if config.model.reads == "vectors" else config.task.files
     if kind is None or kind.gives[0] not in config.data.source.gives:
@@ -203,7 +204,7 @@ def _key(name: str, label: str) -> tuple[str, str]:
 
 
 def _numbers(tasks: Iterable[TaskData]) -> Numbers:
-    """The classes of a stream."""
+    """Returns the numbers of all classes of the tasks."""
     known = Numbers()
     for task in tasks:
         for number, label in class_names(task.source).items():
@@ -212,14 +213,14 @@ def _numbers(tasks: Iterable[TaskData]) -> Numbers:
 
 
 def _classes(config: Config) -> set[int]:
-    """The numbers that the classes of a stream have."""
+    """Returns the set of numbers of all classes of a stream."""
     return (
         {number for task in config.lifelong.tasks for number in class_names(task.source)} if config.lifelong else set()
     )
 
 
-def _described(config: Config) -> str:
-    """The tasks of a stream, and what learns them."""
+def _describe_stream(config: Config) -> str:
+    """Describes the tasks, the method and the model of a stream in one line."""
     stream = config.lifelong
     assert stream is not None
     classes = _classes(config)

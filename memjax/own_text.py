@@ -1,9 +1,9 @@
-"""A text of one's own: which config it gets, and why.
+"""Chooses a config for a user's own text.
 
     config, why = text_config("novel.txt")
     result = memjax.training.train(config)
 
-What `memjax train --text PATH` does.
+`memjax train --text PATH` calls these functions.
 """
 
 import os
@@ -23,28 +23,28 @@ __all__ = ["check_size", "text_config"]
 
 CONFIG = "own_text"
 SIZES = {"tiny": 50_000, "default": 4_000_000, "medium": 100_000_000}
-"""variant of the config -> bytes of text that it is for, at most; 'large' is for more"""
+"""variant of the config -> number of bytes below which a text gets it; the variant 'large' is for all larger texts"""
 NO_MEMORY = "no_memory"
-"""variant that is the one of the text's size with its memory off"""
+"""name for the variant of the text's size with the memory turned off"""
 SMALL = 1_000_000
-"""bytes of text from which on every split has enough of it"""
+"""number of bytes from which on every split of a text is large enough"""
 
 
 def text_config(
     path: str | os.PathLike[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
-    """Chooses the config for a text, and says why in a line.
+    """Chooses the config for a text, and returns it with a line that gives the reason.
 
     Args:
       path: A file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),
         packed or not.
       name: Name of a config of texts to use instead of `own_text`.
-      variant: Variant of the config. '' for that of the size of the text, or the default one of another config;
-        'no_memory' for that of the size, with the memory off.
-      rules: Encoding of the files, and what may be skipped.
+      variant: Variant of the config. '' for the variant of `own_text` for texts of this size, or the default variant of
+        another config. 'no_memory' for the variant of this size with the memory turned off.
+      rules: Encoding of the files, and which unreadable parts may be skipped.
 
     Raises:
-      ValueError: a path without files, files that cannot be read, or a config that reads no texts.
+      ValueError: There are no files at the path, they cannot be read, or the config does not read texts.
     """
     files, has_records = _readable(path, rules)
     size = sum(map(estimate_text_size, files))
@@ -64,7 +64,7 @@ def text_config(
 
 
 def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[Path], bool]:
-    """Returns the files of a path, and whether most of their bytes are records; else they have to be texts."""
+    """Returns the files at a path, and whether they are records (by most of their bytes) or texts."""
     files = find_record_files(path)
     sizes = {file: file.stat().st_size for file in files}
     of_records = sum(size for file, size in sizes.items() if record_format(file))
@@ -74,7 +74,7 @@ def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[P
 
 
 def check_size(config: Config, option: str = "--text") -> None:
-    """Says at once where a split has too little text, not after a tokenizer was trained.
+    """Raises an error where a split has too little text, before a tokenizer is trained.
 
     Args:
       config: A configuration. Only one that reads text files or records is checked.
@@ -101,11 +101,12 @@ def check_size(config: Config, option: str = "--text") -> None:
 
 
 def _variant_of(size: int) -> str:
+    """Returns the variant for a text of `size` bytes."""
     return next((variant for variant, limit in SIZES.items() if size < limit), "large")
 
 
 def _why(config: Config, path: object, count: int, size: int, name: str, variant: str, *, by_size: bool) -> str:
-    """Returns the line that says which config was chosen, and why."""
+    """Describes in one line which config was chosen, and why."""
     model, data = config.model, config.data
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.carrier.memory_length

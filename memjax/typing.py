@@ -1,11 +1,11 @@
-"""Shared vocabulary of shapes and the few containers that every part of memjax speaks.
+"""Names of array axes, and the containers that all parts of memjax share.
 
 Axis glossary (full words in signatures, one letter in einsums):
 
 ===========  ======  ==========================================================
 axis         einsum  meaning
 ===========  ======  ==========================================================
-`batch`      b       rows: one document stream each
+`batch`      b       rows, each with its own stream of documents
 `length`     l       tokens of one segment
 `dim`                width of the residual stream
 `heads`      h       attention heads
@@ -38,14 +38,14 @@ Activations = Float[Array, "batch length dim"]
 Mask = Bool[Array, "batch length"]
 """True = a real token"""
 Rows = Bool[Array, " batch"]
-"""True = of this row"""
+"""True = the row is chosen"""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def tree_dataclass(cls: Class) -> Class:
-    """A frozen dataclass whose fields JAX sees as a tree, also in programs that `jax.export` writes (by flatbuffers).
+    """Makes a class a frozen dataclass and a JAX pytree, which `jax.export` can serialize.
 
-    Fields with `metadata={"static": True}` are part of the structure: numbers, strings and tuples of them.
+    Fields with `metadata={"static": True}` are part of the tree structure: numbers, strings and tuples of them.
 
     Example:
       >>> @tree_dataclass
@@ -69,16 +69,16 @@ def tree_dataclass(cls: Class) -> Class:
 
 @tree_dataclass
 class EmptyState:
-    """The state of a part that remembers nothing between segments (memories held in parameters, feed-forward)."""
+    """The state of a layer without state, such as a feed-forward part or a memory that is held in parameters."""
 
 
 @tree_dataclass
 class Sum:
-    """A total with the weight it was summed over, so that layers, segments and hosts only ever add.
+    """A sum over positions and the number of positions, so that means over layers, segments and hosts are sums of both.
 
     Attributes:
-      total: scalar, the unweighted sum of a quantity over valid positions.
-      weight: scalar, how many positions were summed.
+      total: Scalar, the unweighted sum of a quantity over valid positions.
+      weight: Scalar, the number of positions in the sum.
     """
 
     total: Leaf
@@ -86,25 +86,25 @@ class Sum:
 
     @classmethod
     def zero(cls) -> Sum:
-        """The neutral element of addition (float32 scalars in two buffers of their own)."""
+        """Returns the neutral element of addition, float32 scalars in two separate buffers."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
     def __add__(self, other: Sum) -> Sum:
         return Sum(self.total + other.total, self.weight + other.weight)
 
     def mean(self) -> Leaf:
-        """`total / weight`, and 0 where nothing was summed."""
+        """Returns `total / weight`, or 0 where the weight is 0."""
         return jnp.where(self.weight > 0, self.total / jnp.where(self.weight > 0, self.weight, 1), 0)
 
 
 @tree_dataclass
 class Aux:
-    """What a memory reports beside its output.
+    """Auxiliary losses, metrics and arrays that a memory returns beside its output.
 
     Attributes:
-      losses: name -> `Sum`, unweighted; coefficients are applied once, in the last line of the objective.
-      metrics: name -> `Sum`, logged only.
-      arrays: name -> ids, int32 counts or requested inner tensors; names are disjoint between layers.
+      losses: Name -> `Sum` of an auxiliary loss. The objective multiplies it by its coefficient.
+      metrics: Name -> `Sum` of a metric, which is only logged.
+      arrays: Name -> ids, int32 counts or requested inner tensors. No two layers use the same name.
     """
 
     losses: dict[str, Sum] = dataclasses.field(default_factory=dict)
@@ -123,21 +123,21 @@ class Aux:
         )
 
     def prefixed(self, prefix: str) -> Aux:
-        """The same values under `prefix/name`."""
+        """Returns the same values under the names `prefix/name`."""
         return Aux(*({f"{prefix}/{name}": value for name, value in part.items()} for part in _parts(self)))
 
 
 @tree_dataclass
 class Batch:
-    """One segment of every row, or with a leading `segments` axis one update's worth of them.
+    """One segment of every row, or with a leading axis `segments` all segments of a training step.
 
     Attributes:
-      inputs: int32 `[batch, length]`, the tokens read; or float32, a vector of numbers a row.
-      targets: int32 `[batch, length]`, the tokens to predict; they cross segment borders.
-      mask: bool `[batch, length]`, True = a real token; a prefix of each row.
-      weights: float32 `[batch, length]`, 1 = the target is scored.
-      start_of_document: bool `[batch]`, the row begins a new document in this segment.
-      extras: name -> array with leading `[batch]` (neighbour ids, source tokens, byte counts of targets).
+      inputs: Tokens to read, int32 `[batch, length]`. Or vectors of numbers, float32 `[batch, width]`.
+      targets: Tokens to predict, int32 `[batch, length]`. The last one of a segment is the first one of the next.
+      mask: Valid tokens, bool `[batch, length]`. They are a prefix of each row.
+      weights: Weights of the targets in the loss, float32 `[batch, length]`. 0 for a target that is not scored.
+      start_of_document: Whether a row starts a new document in this segment, bool `[batch]`.
+      extras: Name -> array with leading axis `batch`, such as neighbour ids, source tokens or byte counts of targets.
     """
 
     inputs: Leaf
@@ -149,9 +149,9 @@ class Batch:
 
 
 SegmentLoss = Callable[[Mapping[str, Any], Any, Batch, Any], tuple[Any, Any, Sum, Aux]]
-"""`loss(variables, memory, segment, key) -> (memory, batch_stats, negative log likelihood, aux)`, what a model has to
-say about one segment. `variables` has the collections params, tables, batch_stats, constants and sinks, and `method`,
-what a learner keeps in `TrainState.method`, where it keeps something."""
+"""Loss of a model on one segment: `loss(variables, memory, segment, key) -> (memory, batch_stats, negative log
+likelihood, aux)`. `variables` has the collections params, tables, batch_stats, constants and sinks, and the state of
+the learning method as `method` (`TrainState.method`), if it has one."""
 
 
 def _add_by_name(a: dict[str, Sum], b: dict[str, Sum]) -> dict[str, Sum]:
@@ -159,7 +159,7 @@ def _add_by_name(a: dict[str, Sum], b: dict[str, Sum]) -> dict[str, Sum]:
 
 
 def _tuples(value: Any) -> Any:
-    """What JSON holds, with tuples for lists."""
+    """Replaces the lists of a JSON value by tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
