@@ -59,8 +59,8 @@ class AnnotatedDocuments(Documents):
             if len(array) != self.offsets[-1]:
                 raise ValueError(f"{name}: given {len(array)} entries, allowed: {self.offsets[-1]}, one for each token")
         added = [*sorted(self._arrays), *([NUMBER] if numbers else [])]
-        if taken := set(documents.annotate(0)) & set(added) if len(documents) else set():
-            raise ValueError(f"arrays: given {sorted(taken)[0]!r}, which the documents have; give it another name")
+        if conflicts := set(documents.annotate(0)) & set(added) if len(documents) else set():
+            raise ValueError(f"arrays: given {sorted(conflicts)[0]!r}, which the documents have; give it another name")
         original, names = documents.fingerprint, "/".join(added)
         self.fingerprint = original and hashlib.sha256(f"{original}/{names}{version}".encode()).hexdigest()[:16]
 
@@ -160,20 +160,20 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
         raise ValueError(f"values: given {values.min()}, allowed: tokens, and -1 where there is none")
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    for other, about in _read_descriptions(folder).items():
-        if other != split and about["store"] != store:
-            raise ValueError(f"store: given {store!r}, allowed: {about['store']!r}, the one of {folder / other}.json")
+    for other, content in _read_descriptions(folder).items():
+        if other != split and content["store"] != store:
+            raise ValueError(f"store: given {store!r}, allowed: {content['store']!r}, the one of {folder / other}.json")
     values = np.ascontiguousarray(values, np.int32)
     (folder / f"{split}.json").unlink(missing_ok=True)  # written last: without it the file is not finished
     np.save(folder / f"{split}.npy", values)
-    about = {
+    content = {
         "documents": documents.fingerprint,
         "neighbors": values.shape[1],
         "store": store,
         "target_among": _compute_target_shares(values, documents),
         "sha256": hashlib.sha256(values.data).hexdigest(),
     }
-    (folder / f"{split}.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
+    (folder / f"{split}.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
@@ -202,10 +202,10 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
         raise ValueError(f"neighbors: {path} is of store {about['store']}, allowed: {stores[0]}, as the other splits")
     try:
         values = np.load(path.with_suffix(".npy"), mmap_mode="r")
-        whole = hashlib.sha256(values.data).hexdigest() == about["sha256"]
+        is_intact = hashlib.sha256(values.data).hexdigest() == about["sha256"]
     except (OSError, EOFError, ValueError):  # not there, or not of the length that it begins with
-        whole = False
-    if not whole:
+        is_intact = False
+    if not is_intact:
         raise ValueError(
             f"neighbors: {path.with_suffix('.npy')} is damaged; find them again by `memjax datastore neighbors`"
         )

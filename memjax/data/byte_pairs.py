@@ -97,6 +97,7 @@ class BytePairTokenizer(_ByteTable):
         return np.array(ids, np.int32)
 
     def _spell(self, text: str) -> list[int]:
+        """Returns the ids of a text that contains no whole name of a special token."""
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         masked = self.mask_id is not None and MASK in text
         if self.lossless and not masked and self.decode_bytes(ids) != utf8_bytes(text):
@@ -166,6 +167,8 @@ def _byte_of_character() -> dict[str, int]:
     Printable Latin-1 characters stand for themselves. The characters from U+0100 on stand for the other bytes, in
     order.
     """
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(0x100 + place): byte for place, byte in enumerate(hidden)}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    not_printable = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + place): byte for place, byte in enumerate(not_printable)
+    }

@@ -170,39 +170,39 @@ class Dialogues(Documents):
         """Returns the tokens of an utterance, with its speaker's mark before and the end token after them."""
         tokens = self.tokenizer.encode(utterance.text)
         max_length = self._max_lengths["utterance"]
-        tail = [] if len(tokens) > max_length else [self.tokenizer.end_id]
+        end = [] if len(tokens) > max_length else [self.tokenizer.end_id]
         mark = self.tokenizer.speaker_ids[utterance.speaker]
-        return np.concatenate([[mark], tokens[:max_length], tail]).astype(np.int32)
+        return np.concatenate([[mark], tokens[:max_length], end]).astype(np.int32)
 
     def _lay_out(self, number: int, dialogue: Dialogue) -> Iterator[Any]:
         """Yields the documents that a dialogue becomes, each as returned by `_join_part`."""
-        said = [self._encode_utterance(utterance) for utterance in dialogue.utterances]
+        utterances = [self._encode_utterance(utterance) for utterance in dialogue.utterances]
         separator = np.array([self.tokenizer.separator_id], np.int32)
         document = separator[:0] if self._layout == "none" else self._encode_document(dialogue.document)
         if self._layout == "memory":
             # Inputs are one token behind: the last mark is the first thing that the dialogue's first segment reads.
             fill = -(len(document) + 1) % self._length + 1
             head = np.concatenate([document, np.repeat(separator, fill)])
-            yield self._join_part(number, dialogue, head, said, 0, 0, len(said))
+            yield self._join_part(number, dialogue, head, utterances, 0, 0, len(utterances))
             return
         head = np.concatenate([document, separator])
         room = self._length - len(head)
-        longest = max(len(tokens) for tokens in said)
+        longest = max(len(tokens) for tokens in utterances)
         if longest > room:
             raise ValueError(
                 f"segment_length: given {self._length}, allowed: at least {len(head) + longest} tokens: {len(head)} of "
                 f"document and mark, and an utterance of {longest}"
             )
         first = 0
-        while first < len(said):
-            again = _count_fitting(said[:first][::-1], min(room // 2, room - len(said[first])))
-            used = sum(len(tokens) for tokens in said[first - again : first])
-            stop = first + _count_fitting(said[first:], room - used)
-            yield self._join_part(number, dialogue, head, said, first - again, first, stop)
+        while first < len(utterances):
+            again = _count_fitting(utterances[:first][::-1], min(room // 2, room - len(utterances[first])))
+            used = sum(len(tokens) for tokens in utterances[first - again : first])
+            stop = first + _count_fitting(utterances[first:], room - used)
+            yield self._join_part(number, dialogue, head, utterances, first - again, first, stop)
             first = stop
 
     def _join_part(
-        self, number: int, dialogue: Dialogue, head: np.ndarray, said: Sequence[np.ndarray], *bounds: int
+        self, number: int, dialogue: Dialogue, head: np.ndarray, utterances: Sequence[np.ndarray], *bounds: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Turn, ...]]:
         """Joins the head and the utterances `[begin, stop)`, of which those from `first` on are scored.
 
@@ -211,15 +211,15 @@ class Dialogues(Documents):
         """
         begin, first, stop = bounds
         place, turns = len(head), []
-        total = place + sum(len(tokens) for tokens in said[begin:stop])
+        total = place + sum(len(tokens) for tokens in utterances[begin:stop])
         weights, informed = np.zeros(total, np.float32), np.zeros(total, bool)
         for index in range(begin, stop):
-            start, place = place + 1, place + len(said[index])
+            start, place = place + 1, place + len(utterances[index])
             if index >= first:
                 weights[start:place] = 1
                 informed[start:place] = dialogue.utterances[index].informed
                 turns.append(Turn(number, index, start, place))
-        return np.concatenate([head, *said[begin:stop]]), weights, informed, tuple(turns)
+        return np.concatenate([head, *utterances[begin:stop]]), weights, informed, tuple(turns)
 
 
 def _count_fitting(pieces: Sequence[np.ndarray], room: int) -> int:
@@ -239,13 +239,13 @@ def cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
       ValueError: No such files, or a dialogue about a document that is missing.
     """
     files = _read_files(Path(path), f"Conversations/{FOLDERS[split]}/")
-    about = {name: json.loads(text) for name, text in files.items()}
+    contents = {name: json.loads(text) for name, text in files.items()}
     documents = {
-        _document_number(body): _document_text(body) for name, body in about.items() if name.startswith("WikiData/")
+        _document_number(body): _document_text(body) for name, body in contents.items() if name.startswith("WikiData/")
     }
     dialogues = []
-    for name in sorted(name for name in about if name.startswith("Conversations/")):
-        body = about[name]
+    for name in sorted(name for name in contents if name.startswith("Conversations/")):
+        body = contents[name]
         if _document_number(body) not in documents:
             raise ValueError(
                 f"data.source.path: {path} has no document {_document_number(body)} in WikiData, which {name} needs"
@@ -269,11 +269,11 @@ def dialogue_texts(dialogues: Sequence[Dialogue]) -> Texts:
 
 def _read_files(path: Path, conversations: str) -> dict[str, str]:
     """Reads the files of all documents, and of the dialogues in the folder `conversations`: name -> text."""
-    wanted = lambda name: name.endswith(".json") and name.startswith(("WikiData/", conversations))
+    is_needed = lambda name: name.endswith(".json") and name.startswith(("WikiData/", conversations))
     archive = path / ARCHIVE if path.is_dir() else path
     if (path / "WikiData").is_dir():
         names = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*.json"))]
-        return {name: (path / name).read_text("utf-8") for name in names if wanted(name)}
+        return {name: (path / name).read_text("utf-8") for name in names if is_needed(name)}
     if not archive.is_file():
         raise ValueError(
             f"data.source.path: {path} has neither WikiData nor {ARCHIVE}; give the folder of CMU-DoG, which is at "
@@ -283,7 +283,7 @@ def _read_files(path: Path, conversations: str) -> dict[str, str]:
     with tarfile.open(archive) as opened:
         for member in opened:
             name = member.name.removeprefix("./")
-            if wanted(name):
+            if is_needed(name):
                 body = opened.extractfile(member)
                 assert body is not None
                 files[name] = body.read().decode("utf-8")
@@ -297,10 +297,10 @@ def _document_number(body: Mapping[str, Any]) -> int:
 
 def _document_text(body: Mapping[str, Any]) -> str:
     """Joins the four sections of a document, one line each, the first section one line per field."""
-    about = body["0"]
+    first_section = body["0"]
     lines = []
     for name in ("movieName", "year", "genre", "director", "introduction", "cast", "rating", "critical_response"):
-        value = about.get(name, "")
+        value = first_section.get(name, "")
         lines.append(" ".join(" ".join(value if isinstance(value, list) else [value]).split()))
     lines += [" ".join(body[section].split()) for section in ("1", "2", "3")]
     return "\n".join(line for line in lines if line) + "\n"

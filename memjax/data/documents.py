@@ -140,8 +140,8 @@ class DocumentRange(Documents):
         """
         self._documents, self._begin, self._size = documents, begin, end - begin
         self.sliced, self.every_token = documents.sliced, documents.every_token
-        whole, part = documents.fingerprint, f"{begin}:{end}" if begin else f"first {end}"
-        self.fingerprint = whole and hashlib.sha256(f"{whole}/{part}".encode()).hexdigest()[:16]
+        fingerprint, selection = documents.fingerprint, f"{begin}:{end}" if begin else f"first {end}"
+        self.fingerprint = fingerprint and hashlib.sha256(f"{fingerprint}/{selection}".encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
         return self._size

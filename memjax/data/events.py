@@ -107,8 +107,8 @@ class MarkedEvents(EvenDocuments):
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         """Returns which tokens are answers, and weights that score only these."""
-        asked = np.arange(self.num_tokens(index)) - self.num_events * self._span - self._filler_length
-        is_answer = (asked >= 0) & (asked % 2 == 1)
+        place_in_questions = np.arange(self.num_tokens(index)) - self.num_events * self._span - self._filler_length
+        is_answer = (place_in_questions >= 0) & (place_in_questions % 2 == 1)
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
 
     @property

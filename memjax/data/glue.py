@@ -99,17 +99,17 @@ def glue_texts(name: str, path: str, *, split: str, validation: float, test: flo
     task = _task(name)
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
-    files = {part: _files(Path(path), choices) for part, choices in _FILES.items()}
+    files = {part: _find_files(Path(path), choices) for part, choices in _FILES.items()}
     if not files["train"] or not files["validation"]:
-        only = files["train"] or files["validation"]
-        if not only:
+        existing_files = files["train"] or files["validation"]
+        if not existing_files:
             raise ValueError(f"data.source.path: {path} has no train.tsv or dev.tsv, allowed: the folder of {name}")
-        examples = [example for file in only for example in _read_tsv(file, task)]
+        examples = [example for file in existing_files for example in _read_tsv(file, task)]
         return [e for e in examples if split_of("\t".join(e.texts), validation=validation, test=test) == split]
-    chosen = files[split]
-    if split == "test" and not (chosen and _has_labels(chosen[0], task)):
-        chosen = files["validation"]
-    return [example for file in chosen for example in _read_tsv(file, task)]
+    selected_files = files[split]
+    if split == "test" and not (selected_files and _has_labels(selected_files[0], task)):
+        selected_files = files["validation"]
+    return [example for file in selected_files for example in _read_tsv(file, task)]
 
 
 def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
@@ -136,7 +136,7 @@ def _task(name: str) -> GlueTask:
     return GLUE[name]
 
 
-def _files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
+def _find_files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
     """Returns the paths of the first set of files that is complete. Empty if none is."""
     for names in choices:
         paths = [file for name in names if (file := find_packed(folder, f"{name}.tsv"))]
@@ -145,7 +145,7 @@ def _files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
     return []
 
 
-def _columns(header: Sequence[str], task: GlueTask) -> tuple[list[int], int] | None:
+def _find_columns(header: Sequence[str], task: GlueTask) -> tuple[list[int], int] | None:
     """Returns the column numbers of the texts and of the class. None if a header lacks one of the columns."""
     if isinstance(task.label, int):
         return [int(place) for place in task.texts], task.label
@@ -156,21 +156,28 @@ def _columns(header: Sequence[str], task: GlueTask) -> tuple[list[int], int] | N
     return places[:-1], places[-1]
 
 
-def _rows(file: Path) -> Iterator[list[str]]:
+def _read_rows(file: Path) -> Iterator[list[str]]:
+    """Reads the rows of a TSV file without quotes."""
     return csv.reader(read_text(file).split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
 def _has_labels(file: Path, task: GlueTask) -> bool:
-    header = next(_rows(file), [])
+    """Returns whether a file has a column of classes."""
+    header = next(_read_rows(file), [])
     if isinstance(task.label, int):
         return len(header) > max(task.label, *(int(place) for place in task.texts))
-    return _columns(header, task) is not None
+    return _find_columns(header, task) is not None
 
 
 def _read_tsv(file: Path, task: GlueTask) -> Iterator[LabelledText]:
-    rows = _rows(file)
+    """Reads the examples of a TSV file.
+
+    Raises:
+      ValueError: A missing column, a line with too few columns, or an unknown class.
+    """
+    rows = _read_rows(file)
     header = [] if isinstance(task.label, int) else next(rows, [])
-    columns = _columns(header, task)
+    columns = _find_columns(header, task)
     if columns is None:
         names = ", ".join(str(name) for name in (*task.texts, task.label))
         raise ValueError(f"{file}: its columns are {', '.join(header) or 'none'}, allowed: with {names}")
@@ -180,10 +187,11 @@ def _read_tsv(file: Path, task: GlueTask) -> Iterator[LabelledText]:
             continue
         if len(row) <= max(*texts, label):
             raise ValueError(f"{file}, line {number}: {len(row)} columns, allowed: at least {max(*texts, label) + 1}")
-        yield LabelledText(tuple(row[place] for place in texts), _class(row[label], task, file, number))
+        yield LabelledText(tuple(row[place] for place in texts), _class_number(row[label], task, file, number))
 
 
-def _class(text: str, task: GlueTask, file: Path, line: int) -> int:
+def _class_number(text: str, task: GlueTask, file: Path, line: int) -> int:
+    """Returns the number of the class that a field names, and raises `ValueError` for an unknown one."""
     if task.classes and text in task.classes:
         return task.classes.index(text)
     allowed = task.classes or tuple(str(number) for number in range(task.num_classes))

@@ -135,8 +135,8 @@ class WrittenExamples(Examples):
         del epoch
         prompt, answer = self.rows[index]
         targets, weights = np.zeros(self._length, np.int32), np.zeros(self._length, np.float32)
-        asked = slice(len(prompt) - 1, len(prompt) + len(answer))
-        targets[asked], weights[asked] = [*answer, self._tokenizer.end_id], 1
+        target_places = slice(len(prompt) - 1, len(prompt) + len(answer))
+        targets[target_places], weights[target_places] = [*answer, self._tokenizer.end_id], 1
         return Example(np.array([*prompt, *answer], np.int32), targets, weights)
 
     def num_tokens(self, index: int, /) -> int:
@@ -213,10 +213,10 @@ def prompt_of(context: Sequence[int], question: Sequence[int], answer_id: int, r
     Raises:
       ValueError: The question and ANS alone are longer.
     """
-    left = room - 1 - len(question)
-    if left < 0:
+    context_room = room - 1 - len(question)
+    if context_room < 0:
         raise ValueError(f"question: given {len(question)} tokens, allowed: up to {room - 1}")
-    return [*context[:left], *question, answer_id]
+    return [*context[:context_room], *question, answer_id]
 
 
 def select_instructions(instructions: Sequence[Instruction], number: int, *, seed: int = 0) -> list[Instruction]:
@@ -237,13 +237,13 @@ def select_instructions(instructions: Sequence[Instruction], number: int, *, see
     groups: dict[str, list[int]] = {}
     for place, instruction in enumerate(instructions):
         groups.setdefault(instruction.group or f"\0{instruction.question}\0{instruction.context}", []).append(place)
-    of = lambda name: hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()
-    chosen: list[int] = []
-    for name in sorted(groups, key=of):
-        if len(chosen) >= number:
+    hash_of = lambda name: hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()
+    selected: list[int] = []
+    for name in sorted(groups, key=hash_of):
+        if len(selected) >= number:
             break
-        chosen += groups[name]
-    return [instructions[place] for place in sorted(chosen)]
+        selected += groups[name]
+    return [instructions[place] for place in sorted(selected)]
 
 
 # Readers
@@ -314,8 +314,8 @@ def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> s
       >>> state_text([("food", "thai"), ("area", "west")], ["phone"]), state_text([], [])
       ('food: thai, area: west; phone', 'none')
     """
-    parts = ", ".join(f"{slot}: {value}" for slot, value in informs), ", ".join(requests)
-    return f"{parts[0]}; {parts[1]}" if parts[1] else parts[0] or NO_CHANGE
+    texts = ", ".join(f"{slot}: {value}" for slot, value in informs), ", ".join(requests)
+    return f"{texts[0]}; {texts[1]}" if texts[1] else texts[0] or NO_CHANGE
 
 
 def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
@@ -332,9 +332,9 @@ def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
     """
     if text.strip() == NO_CHANGE:
         return {}, frozenset()
-    said, _, asked = text.partition(";")
-    pairs = [part.partition(":") for part in said.split(",") if part.strip()]
-    requests = frozenset(part.strip() for part in asked.split(",") if part.strip())
+    informs, _, requested = text.partition(";")
+    pairs = [part.partition(":") for part in informs.split(",") if part.strip()]
+    requests = frozenset(part.strip() for part in requested.split(",") if part.strip())
     if not all(colon for _, colon, _ in pairs) or not (pairs or requests):
         return None
     return {slot.strip(): value.strip() for slot, _, value in pairs}, requests
@@ -395,10 +395,10 @@ def read_query(text: str) -> Query | None:
     match = _QUERY.fullmatch(text.strip())
     if match is None:
         return None
-    aggregate, column, where = match.groups()
-    conditions, at, where = set[tuple[str, str, str]](), 0, (where or "").lower()
-    while at < len(where):
-        condition = _CONDITION.match(where, at)
+    aggregate, column, conditions_text = match.groups()
+    conditions, at, conditions_text = set[tuple[str, str, str]](), 0, (conditions_text or "").lower()
+    while at < len(conditions_text):
+        condition = _CONDITION.match(conditions_text, at)
         if condition is None:
             return None
         name, sign, quoted, bare = condition.groups()

@@ -28,7 +28,7 @@ _ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 
 
 def labelled_texts(
-    path: str, numbers: Mapping[str, int], *, rules: ReadingRules = ReadingRules(), **how: Any
+    path: str, numbers: Mapping[str, int], *, rules: ReadingRules = ReadingRules(), **options: Any
 ) -> TextSplits:
     """Reads and splits a user's own labelled file or folder.
 
@@ -37,7 +37,7 @@ def labelled_texts(
         `.json` and so on), and optionally `validation` and `test` files.
       numbers: Mapping from a label in the files to the number of its class.
       rules: Encoding of the files, and rules for rows that may be skipped.
-      **how: Arguments of `split_texts` except `files`.
+      **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: No such file, a file of another form, a class without a number, or no training or test examples.
@@ -53,7 +53,7 @@ def labelled_texts(
         split: {str(file): list(map(to_titled_text, read_rows(file, rules=rules, report=report)))}
         for split, file in labelled_files(path).items()
     }
-    skipped, splits = report.finish(), split_texts(files, **how)
+    skipped, splits = report.finish(), split_texts(files, **options)
     for split in ("train", "test"):
         if not splits.texts[split]:
             num_rows = sum(len(rows) for rows_of_file in files.values() for rows in rows_of_file.values())
@@ -70,7 +70,7 @@ def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...
       rules: Encoding of the files, and rules for rows that may be skipped.
 
     Raises:
-      ValueError: A path that `labelled_texts` refuses, or a file in which (almost) every row has another label.
+      ValueError: A path that `labelled_texts` refuses, or a file with more labels than half the number of its rows.
     """
     report = ReadingReport("rows", path, rules)
     rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules, report=report)]

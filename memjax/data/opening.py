@@ -182,6 +182,7 @@ def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str
 
 
 def _count_documents(documents: Documents) -> dict[str, int]:
+    """Counts the documents, tokens, bytes and skipped documents of a split."""
     numbers = range(len(documents))
     return {
         "documents": len(documents),
@@ -420,6 +421,7 @@ def _open_seqio(
 
 
 def _ids(tokenizer: Any) -> tuple[int, int]:
+    """Returns the vocabulary size and the begin id of a tokenizer."""
     return tokenizer.vocab_size, tokenizer.begin_id
 
 
@@ -429,4 +431,5 @@ def _skip_key(source: Any) -> tuple[str, ...]:
 
 
 def _digest(*parts: str) -> str:
+    """Returns 12 hexadecimal digits of the SHA-256 of texts, as part of a file name."""
     return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()[:12]

@@ -121,12 +121,12 @@ class TextPieces(Pieces):
         del epoch
         begin, end, last = self.bounds(index)
         tokens = np.concatenate([*self.parts(begin, min(end + 1, last))]).astype(np.int32)
-        inputs, asked = tokens[: end - begin], tokens[1:]
+        inputs, next_tokens = tokens[: end - begin], tokens[1:]
         targets, weights = np.zeros(self._length, np.int32), np.zeros(self._length, np.float32)
         # A token is asked for where the one before it is read; behind the first one that may be the prompt.
-        places = np.arange(len(asked)) + (self._prompt is not None)
+        places = np.arange(len(next_tokens)) + (self._prompt is not None)
         inputs = with_prompt(inputs, self._prompt, self._where)
-        targets[places], weights[places] = asked, 1
+        targets[places], weights[places] = next_tokens, 1
         return Example(inputs, targets, weights)
 
     def num_tokens(self, index: int, /) -> int:
@@ -136,7 +136,7 @@ class TextPieces(Pieces):
     def num_bytes(self, index: int, /) -> int:
         """Returns the number of UTF-8 bytes of the targets of a piece, or one per target without a tokenizer."""
         begin, end, last = self.bounds(index)
-        asked = self.parts(begin + 1, min(end + 1, last))
+        targets = self.parts(begin + 1, min(end + 1, last))
         return int(
-            sum(len(part) if self._tokenizer is None else self._tokenizer.token_bytes(part).sum() for part in asked)
+            sum(len(part) if self._tokenizer is None else self._tokenizer.token_bytes(part).sum() for part in targets)
         )

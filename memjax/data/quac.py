@@ -26,19 +26,20 @@ LACKS = "have no answer in their text"
 Answers = Sequence[tuple[str, int]]
 
 
-def quac_questions(path: str, **how: Any) -> QuestionSplit:
+def quac_questions(path: str, **options: Any) -> QuestionSplit:
     """Reads one split of QuAC from a folder with `train_v0.2.json` and `val_v0.2.json`.
 
     The file `val_v0.2.json` is both the validation and the test split.
 
     Args:
       path: Folder of the files.
-      **how: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the titles of the articles.
+      **options: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the titles of the
+        articles.
 
     Raises:
       ValueError: An unknown split, a folder without the files, or a file of another form.
     """
-    return split_questions(path, FILES, _read_json, **how)
+    return split_questions(path, FILES, _read_json, **options)
 
 
 def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
@@ -81,7 +82,7 @@ def _read_json(file: Path) -> Iterator[Entry]:
             for paragraph in article["paragraphs"]:
                 for turn in paragraph["qas"]:
                     answers = [(answer["text"], answer["answer_start"]) for answer in turn["answers"]]
-                    asked = (turn["question"], paragraph["context"], turn["orig_answer"]["text"])
-                    yield _entry_of_turn(article["title"], *asked, answers)
+                    question_parts = (turn["question"], paragraph["context"], turn["orig_answer"]["text"])
+                    yield _entry_of_turn(article["title"], *question_parts, answers)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{file}: not of the form of QuAC ({type(error).__name__}: {error})") from None

@@ -195,8 +195,8 @@ def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
         case configs.SeqioInstructions(name=name):
             return seqio_instructions(name, split)
         case configs.AskedTexts():
-            asked = open_source(data, split)
-            return [Instruction(q.context, q.question, tuple(text for text, _ in q.answers)) for q in asked]
+            questions = open_source(data, split)
+            return [Instruction(q.context, q.question, tuple(text for text, _ in q.answers)) for q in questions]
     names = class_names(source)
     if not names or "labelled" not in source.gives:
         allowed = "a source of instructions, of questions, or of texts whose classes have names"
@@ -237,22 +237,22 @@ def classified_texts(source: configs.Source) -> TextSplits:
     if not isinstance(source, configs.ClassifiedTexts):
         raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts with classes")
     names = ("text", "num_train", "num_validation", "num_test", "sampling", "equality")
-    how: Any = {name: getattr(source, name) for name in names} | _shares(source) | {"seed": source.sampling_seed}
-    how["names"] = class_names(source)
+    options: Any = {name: getattr(source, name) for name in names} | _shares(source) | {"seed": source.sampling_seed}
+    options["names"] = class_names(source)
     match source:
         case configs.TextClasses(data_set=name, path=path):
             files = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
-            return class_texts(name, path, **files, **how)
+            return class_texts(name, path, **files, **options)
         case configs.CLBenchmark(task=name, path=path):
-            return cl_benchmark_texts(name, path, **how)
+            return cl_benchmark_texts(name, path, **options)
         case configs.TfdsClasses(name=name, title_feature=title, text_feature=body, label_feature=label):
-            where = {"first_class": source.first_class, "data_dir": source.data_dir}
-            return tfds_class_texts(name, title=title, body=body, label=label, **where, **how)
+            location = {"first_class": source.first_class, "data_dir": source.data_dir}
+            return tfds_class_texts(name, title=title, body=body, label=label, **location, **options)
         case configs.SeqioClasses(name=name, classes=classes):
-            return seqio_class_texts(name, classes=classes, first_class=source.first_class, **how)
+            return seqio_class_texts(name, classes=classes, first_class=source.first_class, **options)
         case configs.LabelledFile(path=path, classes=classes, numbers=numbers):
-            how["rules"] = rules_of(source)
-            return labelled_texts(path, dict(zip(classes, numbers, strict=True)), **how)
+            options["rules"] = rules_of(source)
+            return labelled_texts(path, dict(zip(classes, numbers, strict=True)), **options)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
@@ -286,22 +286,22 @@ def asked_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
     Raises:
       ValueError: A source without a reader, or an error of the reader.
     """
-    path, where = source.path, source.data_dir
-    here: dict[str, Any] = {"split": split, **_shares(source)}
+    path, data_dir = source.path, source.data_dir
+    options: dict[str, Any] = {"split": split, **_shares(source)}
     match source:
         case configs.Squad():
             articles = {"part": source.part, "parts": source.parts}
             if path:
-                return squad_questions(path, **articles, **here)
-            return tfds_squad_questions(split=split, data_dir=where, **articles)
+                return squad_questions(path, **articles, **options)
+            return tfds_squad_questions(split=split, data_dir=data_dir, **articles)
         case configs.TriviaQa(pages=pages, max_words=most):
             if path:
-                return trivia_qa_questions(path, pages=pages, max_words=most, **here)
-            return tfds_trivia_qa_questions(split=split, data_dir=where, pages=pages, max_words=most)
+                return trivia_qa_questions(path, pages=pages, max_words=most, **options)
+            return tfds_trivia_qa_questions(split=split, data_dir=data_dir, pages=pages, max_words=most)
         case configs.Quac():
-            return quac_questions(path, **here) if path else tfds_quac_questions(split=split, data_dir=where)
+            return quac_questions(path, **options) if path else tfds_quac_questions(split=split, data_dir=data_dir)
         case configs.QaSrl(domain=domain):
-            return qa_srl_questions(path, domain=domain, split=split, validation=here["validation"])
+            return qa_srl_questions(path, domain=domain, split=split, validation=options["validation"])
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 

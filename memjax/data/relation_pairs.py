@@ -60,11 +60,11 @@ def relation_pairs(
     names = [" ".join(name_words(name)) for name in splits.names]
     allowed = set(known) if split == "train" and known else set(range(1, 1 + len(names)))
     pairs: list[RelationPair] = []
-    taken = np.zeros(len(names), int)
+    num_taken = np.zeros(len(names), int)
     for group, sentence in enumerate(splits.sentences[split]):
         label = sentence.label
-        taken[label] += 1
-        if sentences and taken[label] > sentences:
+        num_taken[label] += 1
+        if sentences and num_taken[label] > sentences:
             continue
         others = [other for other in drawn_candidates(sentence, candidates) if 1 + other in allowed]
         for other in (label, *others):
@@ -103,11 +103,11 @@ def cached_pairs(
     if pairs.shape != (len(labels), 3) or pairs.dtype.kind != "i":
         actual, allowed = f"{pairs.dtype} {list(pairs.shape)}", f"int32 [{len(labels)}, 3]"
         raise ValueError(f"{file}: given {actual}, allowed: {allowed}")
-    chosen = np.isin(pairs[:, 1], relations) if len(relations) else np.ones(len(pairs), bool)
+    is_selected = np.isin(pairs[:, 1], relations) if len(relations) else np.ones(len(pairs), bool)
     if split == "train" and len(known):
-        chosen &= (labels == 1) | np.isin(pairs[:, 2], known)
-    if not chosen.any():
+        is_selected &= (labels == 1) | np.isin(pairs[:, 2], known)
+    if not is_selected.any():
         allowed = f"some of {', '.join(map(str, np.unique(pairs[:, 1])))}"
         raise ValueError(f"data.source.relations: given {tuple(relations)}, allowed: {allowed}")
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(is_selected)
     return Vectors(values, np.asarray(labels[rows], np.int32), rows, (0, 1), groups=pairs[rows, 0])

@@ -67,8 +67,8 @@ class RelationSplits(NamedTuple):
     Attributes:
       names: Names of the relations, in the order of their numbers.
       sentences: Mapping from split to its sentences.
-      repeated: Number of lines that were left out because their sentence and relation, or a sentence of the test split,
-        occurred before.
+      repeated: Number of lines that were left out because they repeat a sentence with its relation, or a sentence of
+        the test files.
       without: Number of lines that were left out because they have no candidates or no relation.
     """
 
@@ -166,6 +166,15 @@ def _read_files(
     validation_share: float,
     test_share: float,
 ) -> RelationSplits:
+    """Reads the splits of `relation_files`.
+
+    Args:
+      files: Path and time of change of the file of names, the training files and the test files, in this order.
+      entities: Path and time of change of the files of entity positions.
+      num_train: Number of training files.
+      validation_share: Share of the training sentences that is held out for validation.
+      test_share: Share of the training sentences that is held out for the test if there are no test files.
+    """
     names = tuple(line.strip() for line in read_text(files[0][0]).splitlines() if line.strip())
     parts: dict[str, list[RelationSentence]] = {"train": [], "test": []}
     without = 0
@@ -285,7 +294,7 @@ def tacred_sentences(path: str, *, num_candidates: int = 10, seed: int = 0) -> R
             rows[split] = [{**row, "place": f"{file}, {row['id']}"} for row in json.loads(read_text(file))]
         except (ValueError, TypeError, KeyError):
             raise ValueError(f"{file}: no list of sentences with an id, allowed: TACRED's JSON") from None
-    names = sorted({str(row.get("relation")) for some in rows.values() for row in some} - {NO_RELATION})
+    names = sorted({str(row.get("relation")) for split_rows in rows.values() for row in split_rows} - {NO_RELATION})
     number = {name: place for place, name in enumerate(names)}
 
     def sentence(row: Mapping[str, Any]) -> RelationSentence:
@@ -299,8 +308,10 @@ def tacred_sentences(path: str, *, num_candidates: int = 10, seed: int = 0) -> R
         return RelationSentence(" ".join(words).lower(), label, others, spans)  # type: ignore[arg-type]
 
     try:
-        related_rows = {split: [row for row in some if row["relation"] != NO_RELATION] for split, some in rows.items()}
-        sentences = {split: [sentence(row) for row in some] for split, some in related_rows.items()}
+        related_rows = {
+            split: [row for row in split_rows if row["relation"] != NO_RELATION] for split, split_rows in rows.items()
+        }
+        sentences = {split: [sentence(row) for row in split_rows] for split, split_rows in related_rows.items()}
     except KeyError as error:
         raise ValueError(f"{path}: a sentence without {error.args[0]!r}, allowed: TACRED's JSON") from None
     return RelationSplits(
@@ -351,14 +362,14 @@ def made_relations(
     """
     sentences = {}
     for split in SPLITS:
-        draw, some = random_of(f"relations/{seed}/{split}"), []
+        draw, split_sentences = random_of(f"relations/{seed}/{split}"), []
         for turn in range(num_train if split == "train" else max(num_train // 2, 1)):
             for label in range(num_relations):
                 place, words = draw.randint(1, 4), list(draw.choice(FILLERS, 4))
                 words[place] = f"cue{label}"
                 others = draw.permutation([relation for relation in range(num_relations) if relation != label])
-                chosen = tuple(int(relation) for relation in others[: num_candidates or None])
+                candidates = tuple(int(relation) for relation in others[: num_candidates or None])
                 text = " ".join([SUBJECTS[(turn + label) % len(SUBJECTS)], *words])
-                some.append(RelationSentence(text, label, chosen, (0, 0, 4, 4)))
-        sentences[split] = some
+                split_sentences.append(RelationSentence(text, label, candidates, (0, 0, 4, 4)))
+        sentences[split] = split_sentences
     return RelationSplits(tuple(f"/made/cue{number}" for number in range(num_relations)), sentences)

@@ -45,7 +45,7 @@ def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuf
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """The splitmix64 hash of each uint64 value."""
+    """Returns the splitmix64 hash of each uint64 value."""
     values = values * np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -53,7 +53,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Joins the positions of all hosts, each of which holds the rows of one host, to the position of the run.
+    """Merges the positions of all hosts, each with the rows of one host, into the position of the run.
 
     The result can be restored with any other split of the rows over hosts.
 
@@ -99,7 +99,7 @@ class Row:
 
 
 def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
-    """Makes a batch of padding `[*shape, length]` with room for examples like `like`.
+    """Makes a batch of padding `[*shape, length]` that examples of one form can be written into.
 
     Args:
       like: Example that sets the number of targets and the names, types and shapes of the extras. Inputs have its
@@ -108,13 +108,13 @@ def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
       length: Number of tokens of a segment.
     """
     numbers = like.inputs.dtype if like.inputs.dtype.kind == "f" else np.dtype(np.int32)
-    asked = (*shape, len(like.targets))
+    target_shape = (*shape, len(like.targets))
     read = {name: np.zeros((*shape, length, *a.shape[1:]), a.dtype) for name, a in like.annotations.items()}
     return Batch(
         inputs=np.zeros((*shape, length), numbers),
-        targets=np.zeros(asked, np.int32),
+        targets=np.zeros(target_shape, np.int32),
         mask=np.zeros((*shape, length), bool),
-        weights=np.zeros(asked, np.float32),
+        weights=np.zeros(target_shape, np.float32),
         start_of_document=np.zeros(shape, bool),
         extras=read | {name: np.zeros((*shape, *a.shape), a.dtype) for name, a in like.context.items()},
     )
@@ -129,9 +129,9 @@ def put(batch: Batch, place: Any, example: Example, start: bool) -> None:
       example: Inputs, targets, weights, annotations and context of the segment.
       start: Whether the segment starts a document, so that the row's memory is reset.
     """
-    size, asked = len(example.inputs), len(example.targets)
+    size, num_targets = len(example.inputs), len(example.targets)
     batch.inputs[place][:size], batch.mask[place][:size] = example.inputs, True
-    batch.targets[place][:asked], batch.weights[place][:asked] = example.targets, example.weights
+    batch.targets[place][:num_targets], batch.weights[place][:num_targets] = example.targets, example.weights
     batch.start_of_document[place] = start
     for name, array in example.annotations.items():
         batch.extras[name][place][:size] = array
@@ -272,6 +272,7 @@ class RowStream(abc.ABC):
         """Counts the segments that a row has left from a position on. Only called with a finite number of `epochs`."""
 
     def _identity(self) -> dict[str, Any]:
+        """Returns the settings and data that a position must agree with to be restored."""
         return {
             "rows": self.rows,
             "protocol": self._protocol,
@@ -283,6 +284,11 @@ class RowStream(abc.ABC):
         }
 
     def _restore(self, position: Mapping[str, Any]) -> None:
+        """Moves the rows of this host to a position.
+
+        Raises:
+          ValueError: The position belongs to other data or settings, or lacks a row of this host.
+        """
         restored, ours = json.loads(json.dumps(dict(position["stream"]))), self._identity()
         if restored != ours:
             content = {name for name in {**ours, **restored} if ours.get(name) != restored.get(name)}
@@ -298,6 +304,7 @@ class RowStream(abc.ABC):
         return (row, 0) if self._epochs is not None else (row % len(self._documents), row // len(self._documents))
 
     def _order(self, epoch: int, lap: int) -> np.ndarray:
+        """Returns a permutation of the items in an epoch. Those of earlier epochs are removed from the cache."""
         if (epoch, lap) not in self._orders:
             self._orders = {key: order for key, order in self._orders.items() if key[0] >= epoch - 2}
             self._orders[epoch, lap] = epoch_order(
@@ -306,6 +313,7 @@ class RowStream(abc.ABC):
         return self._orders[epoch, lap]
 
     def _has_more(self, row: Row) -> bool:
+        """Returns whether a row has a segment left to read."""
         if self._epochs is not None and row.epoch >= self._epochs:
             return False
         return self._protocol == "contiguous" or self._first_place(row.row)[0] < len(self._documents)

@@ -47,8 +47,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     partial.mkdir(parents=True)
     for name, content in base.files().items():
         (partial / name).write_bytes(content)
-    about = {"kind": type(base).__name__, "fingerprint": base.fingerprint, "vocab_size": base.vocab_size}
-    (partial / ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+    description = {"kind": type(base).__name__, "fingerprint": base.fingerprint, "vocab_size": base.vocab_size}
+    (partial / ABOUT).write_text(json.dumps(description, indent=2) + "\n", "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     partial.replace(folder)
 
@@ -59,17 +59,17 @@ def load_tokenizer(folder: Path) -> Any:
     Raises:
       ValueError: A file is missing or damaged, or the tokenizer has another fingerprint than the saved one.
     """
-    about = folder / ABOUT
-    if not about.is_file():
-        raise ValueError(f"tokenizer: {about} is missing, allowed: the folder that was made with the run, whole")
+    about_file = folder / ABOUT
+    if not about_file.is_file():
+        raise ValueError(f"tokenizer: {about_file} is missing, allowed: the folder that was made with the run, whole")
     try:
-        description = json.loads(about.read_text("utf-8"))
-        load, wanted = _LOADERS[description["kind"]], description["fingerprint"]
+        description = json.loads(about_file.read_text("utf-8"))
+        load, fingerprint = _LOADERS[description["kind"]], description["fingerprint"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"tokenizer: {about} is damaged, allowed: the file that was made with the run") from error
+        raise ValueError(f"tokenizer: {about_file} is damaged, allowed: the file that was made with the run") from error
     tokenizer = load(folder)
-    if tokenizer is not None and tokenizer.fingerprint != wanted:
+    if tokenizer is not None and tokenizer.fingerprint != fingerprint:
         raise ValueError(
-            f"tokenizer: {folder} holds {tokenizer.fingerprint}, allowed: {wanted}, which the run was trained with"
+            f"tokenizer: {folder} holds {tokenizer.fingerprint}, allowed: {fingerprint}, which the run was trained with"
         )
     return tokenizer

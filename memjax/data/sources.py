@@ -172,18 +172,18 @@ def select_split(
         return texts
     _check_split(split)
     places = [split_of(name, validation=validation, test=test) for name in texts.names]
-    chosen = [index for index, place in enumerate(places) if place == split]
+    indices = [index for index, place in enumerate(places) if place == split]
     shares_of = {"train": 1 - validation - test, "validation": validation, "test": test}
     if few_are_cut and any(share > 0 and name not in places for name, share in shares_of.items()):
         cut = lambda index: _part_of_text(texts[index], split, texts.names[index], validation=validation, test=test)
         names = [f"{name} ({split})" for name in texts.names]
         return Texts(names, cut, f"{texts.fingerprint}-{split}-{validation:g}-{test:g}-inside")
-    if not chosen:
+    if not indices:
         raise ValueError(
             f"split: no document in {split} ({shares_of[split]:.0%} of {len(texts)} by a hash of the name); "
             "give more documents, or a larger share"
         )
-    return texts.select(chosen, f"{split}-{validation:g}-{test:g}")
+    return texts.select(indices, f"{split}-{validation:g}-{test:g}")
 
 
 def text_files(
@@ -411,6 +411,7 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
 
 
 def _check_split(split: str) -> str:
+    """Returns the name of a split, and raises `ValueError` for an unknown one."""
     if split not in SPLITS:
         raise ValueError(f"split: {split!r}; allowed are {', '.join(SPLITS)}")
     return split
@@ -455,6 +456,7 @@ def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
 
 
 def _is_between_blank_lines(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a matched line of a text has blank lines before and after it."""
     before = text[text.rfind("\n", 0, max(match.start() - 1, 0)) + 1 : match.start()]
     after = text[match.end() + 1 : text.find("\n", match.end() + 1) + 1]
     return not before.strip() and not after.strip()

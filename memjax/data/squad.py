@@ -20,7 +20,7 @@ __all__ = ["read_questions", "squad_questions", "tfds_squad_questions"]
 FILES = ("train-v1.1.json", "dev-v1.1.json")
 
 
-def squad_questions(path: str, *, part: int = 0, parts: int = 1, **how: Any) -> QuestionSplit:
+def squad_questions(path: str, *, part: int = 0, parts: int = 1, **options: Any) -> QuestionSplit:
     """Reads one split of SQuAD from a folder with `train-v1.1.json` and `dev-v1.1.json`.
 
     The development file is both the validation and the test split, as in papers. A folder with only one of the files is
@@ -30,12 +30,12 @@ def squad_questions(path: str, *, part: int = 0, parts: int = 1, **how: Any) -> 
       path: Folder of the files.
       part: Number of the group of articles to read, from 0 to `parts - 1`.
       parts: Number of groups into which articles are divided, by another hash of their titles. 1 to read all articles.
-      **how: Arguments `split`, `validation` and `test` of `split_questions`.
+      **options: Arguments `split`, `validation` and `test` of `split_questions`.
 
     Raises:
       ValueError: An unknown split, a folder without the files, or a file of another form.
     """
-    return split_questions(path, FILES, functools.partial(_entries, part=part, parts=parts), **how)
+    return split_questions(path, FILES, functools.partial(_entries, part=part, parts=parts), **options)
 
 
 def tfds_squad_questions(*, split: str, data_dir: str, part: int = 0, parts: int = 1) -> QuestionSplit:
@@ -51,8 +51,8 @@ def tfds_squad_questions(*, split: str, data_dir: str, part: int = 0, parts: int
     answers = lambda value: tuple((text(t), int(s)) for t, s in zip(value["text"], value["answer_start"], strict=True))
     examples = tfds_examples("squad", split="train" if split == "train" else "validation", data_dir=data_dir or None)
     question = lambda row: Question(text(row["question"]), text(row["context"]), answers(row["answers"]))
-    chosen = (example for example in examples if parts == 1 or _part_of(text(example["title"]), parts) == part)
-    return gather(Entry("", question(example)) for example in chosen)
+    selected = (example for example in examples if parts == 1 or _part_of(text(example["title"]), parts) == part)
+    return gather(Entry("", question(example)) for example in selected)
 
 
 def read_questions(file: Path) -> list[Question]:
@@ -70,6 +70,7 @@ def _part_of(title: str, parts: int) -> int:
 
 
 def _entries(file: Path, part: int = 0, parts: int = 1) -> Iterator[Entry]:
+    """Reads the questions of a file whose articles belong to a group."""
     for title, questions in _read_json(file):
         if _part_of(title, parts) == part:
             yield from (Entry(title, question) for question in questions)
@@ -85,5 +86,6 @@ def _read_json(file: Path) -> list[tuple[str, list[Question]]]:
 
 
 def _questions(paragraph: Mapping[str, Any]) -> list[Question]:
+    """Converts the questions of a paragraph."""
     answers = lambda entry: tuple((answer["text"], answer["answer_start"]) for answer in entry["answers"])
     return [Question(entry["question"], paragraph["context"], answers(entry)) for entry in paragraph["qas"]]

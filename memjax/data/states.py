@@ -74,10 +74,10 @@ def with_states(examples: Examples, folder: str | Path, first: int) -> Examples:
     if not has_states(examples, folder, first):
         allowed = "a folder that training has filled, with the encoder of training.init_from"
         raise ValueError(f"data.states: given {str(folder)!r} without {file.name}, allowed: {allowed}")
-    about = json.loads(file.with_suffix(".json").read_text("utf-8"))
-    if about.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
+    description = json.loads(file.with_suffix(".json").read_text("utf-8"))
+    if description.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
         raise ValueError(f"data.states: {file} has changed since it was written; remove it, so that it is made again")
-    return ExamplesWithStates(examples, np.load(file, mmap_mode="r"), about["encoder"])
+    return ExamplesWithStates(examples, np.load(file, mmap_mode="r"), description["encoder"])
 
 
 def has_states(examples: Examples, folder: str | Path, first: int, encoder: str = "") -> bool:
@@ -92,10 +92,10 @@ def has_states(examples: Examples, folder: str | Path, first: int, encoder: str 
     Raises:
       ValueError: The states come from another encoder than `encoder`.
     """
-    about = _file(examples, folder, first).with_suffix(".json")
-    if not about.is_file():
+    description_file = _file(examples, folder, first).with_suffix(".json")
+    if not description_file.is_file():
         return False
-    stored_encoder = json.loads(about.read_text("utf-8"))["encoder"]
+    stored_encoder = json.loads(description_file.read_text("utf-8"))["encoder"]
     if encoder not in ("", stored_encoder):
         raise ValueError(
             f"data.states: given {str(folder)!r} with states of {stored_encoder}, allowed: those of {encoder}"
@@ -123,11 +123,12 @@ def write_states(
         array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(tokens, dim))
         fill(array)
         array.flush()
-    about = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}
-    about["sha256"] = file_sha256(file)
+    description = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}
+    description["sha256"] = file_sha256(file)
     with replaced(file.with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+        partial.write_text(json.dumps(description, indent=2) + "\n", "utf-8")
 
 
 def _file(examples: Examples, folder: str | Path, first: int) -> Path:
+    """Returns the path of the states of examples."""
     return Path(folder).expanduser() / f"{examples.fingerprint}-layer{first}.npy"

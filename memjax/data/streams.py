@@ -71,6 +71,7 @@ class Streams(RowStream):
 
     @functools.cached_property
     def _lengths(self) -> np.ndarray:
+        """Number of tokens of each document, int64 `[documents]`."""
         return np.array([self._documents.num_tokens(i) for i in range(len(self._documents))], np.int64)
 
     def _require_tokens(self) -> None:
@@ -124,6 +125,7 @@ class Streams(RowStream):
         return Example(inputs, tokens[first:], weights, notes, context)
 
     def _read(self, row: Row, document: int, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the tokens `[begin, end)` of a document and their annotations."""
         if self._documents.sliced:
             return self._documents.window(document, begin, end)
         # The whole document is read once while the row is in it.
@@ -133,6 +135,7 @@ class Streams(RowStream):
         return tokens[begin:end], {name: array[begin:end] for name, array in annotations.items()}
 
     def _read_corpus(self, row: Row, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the tokens `[begin, end)` of the joined corpus and their annotations."""
         order = self._order(row.epoch, 0)
         if row.epoch not in self._document_ends:
             self._document_ends = {epoch: ends for epoch, ends in self._document_ends.items() if epoch >= row.epoch - 1}

@@ -106,7 +106,7 @@ def class_texts(
     train_files: Sequence[str] = ("train.csv",),
     test_files: Sequence[str] = ("test.csv",),
     class_order: Sequence[str] = (),
-    **how: Any,
+    **options: Any,
 ) -> TextSplits:
     """Reads and splits one of the five data sets of Zhang et al. (2015).
 
@@ -116,7 +116,7 @@ def class_texts(
       train_files: Names of the training files (also `.xz`, `.gz`), of any form that `read_titled_texts` reads.
       test_files: Names of the test files. Empty to hold out a share of the training files.
       class_order: Names of the classes in the order in which the files number them. Empty for the order of Zhang et al.
-      **how: Arguments of `split_texts` except `files`.
+      **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: An unknown data set, a file that is missing or of another form, or a class that the data set does not
@@ -146,10 +146,10 @@ def class_texts(
             files.setdefault(split, {})[str(file.relative_to(path))] = rows
     if not files:
         raise ValueError("data.source.train: given (), allowed: at least one file")
-    return split_texts(files, **how)
+    return split_texts(files, **options)
 
 
-def cl_benchmark_texts(task: str, path: str, **how: Any) -> TextSplits:
+def cl_benchmark_texts(task: str, path: str, **options: Any) -> TextSplits:
     """Reads and splits one of the 15 tasks of O-LoRA's benchmark.
 
     A split without a file is held out by a hash of the texts. The published part of the benchmark has 14 tasks without
@@ -158,7 +158,7 @@ def cl_benchmark_texts(task: str, path: str, **how: Any) -> TextSplits:
     Args:
       task: Name of the task, a key of `CL_BENCHMARK`.
       path: Folder `CL_Benchmark`, which contains `NLI`, `SC`, `TC` and so on.
-      **how: Arguments of `split_texts` except `files`.
+      **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: An unknown task, or one without files.
@@ -174,11 +174,11 @@ def cl_benchmark_texts(task: str, path: str, **how: Any) -> TextSplits:
     }
     if not files:
         raise ValueError(f"data.source.path: {path} has no {folder}/train.json or test.json, allowed: those of {task}")
-    return split_texts(files, **how)
+    return split_texts(files, **options)
 
 
 def tfds_class_texts(
-    name: str, *, title: str, body: str, label: str, first_class: int, data_dir: str, **how: Any
+    name: str, *, title: str, body: str, label: str, first_class: int, data_dir: str, **options: Any
 ) -> TextSplits:
     """Reads and splits the labelled texts of a prepared builder of TensorFlow Datasets.
 
@@ -189,7 +189,7 @@ def tfds_class_texts(
       label: Name of the feature with the class. Negative numbers are read as no class.
       first_class: Number to add to the classes of the builder.
       data_dir: Folder of prepared data sets. Empty for the default of TFDS.
-      **how: Arguments of `split_texts` except `files`.
+      **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: A builder that is unknown or not prepared, or lacks a feature.
@@ -208,18 +208,18 @@ def tfds_class_texts(
 
     report = ReadingReport("examples", name, ReadingRules())
     read = lambda split: list(map(row, tfds_examples(name, split=split, data_dir=data_dir or None, report=report)))
-    splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+    splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **options)
     return replace(splits, skipped=report.finish())
 
 
-def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **how: Any) -> TextSplits:
+def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **options: Any) -> TextSplits:
     """Reads and splits the examples of a seqio Task whose `inputs` are texts and whose `targets` are names of classes.
 
     Args:
       name: Name of the registered Task.
       classes: Names of the classes in the order of their numbers. Empty if the targets are numbers.
       first_class: Number of the first class (or number to add to the targets, if they are numbers).
-      **how: Arguments of `split_texts` except `files`.
+      **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: An unknown Task, one without `inputs`, or a target that is no class.
@@ -235,7 +235,7 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
     report = ReadingReport("examples", name, ReadingRules())
     read = lambda split: [row(*pair) for pair in seqio_pairs(name, split=split, report=report)]
     available = seqio_splits(name)
-    splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+    splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **options)
     return replace(splits, skipped=report.finish())
 
 

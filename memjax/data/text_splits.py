@@ -202,19 +202,19 @@ def split_texts(
             _count(without_class, name, len(rows) - len(keyed))
             labels = {key: row.label for key, row in reversed(keyed)}  # the label of the first of equal rows
             if split != "test" or split == pool:
-                for other, others in seen.items():
-                    has_same_class = [others[key] == row.label for key, row in keyed if key in others]
+                for other, other_labels in seen.items():
+                    has_same_class = [other_labels[key] == row.label for key, row in keyed if key in other_labels]
                     _count(shared, (name, other), len(has_same_class))
                     _count(other_class, (name, other), has_same_class.count(False))
                     _check_classes(name, other, has_same_class)
                 _count(shared, (name, name), len(keyed) - len(labels))
                 _count(other_class, (name, name), sum(labels[key] != row.label for key, row in keyed))
-                fresh = list(_yield_new(keyed, set().union(*seen.values())))
-                removed += len(keyed) - len(fresh)
-                keyed = fresh
+                new_rows = list(_yield_new(keyed, set().union(*seen.values())))
+                removed += len(keyed) - len(new_rows)
+                keyed = new_rows
             seen[name] = labels
             rows_of_split[split] += keyed
-        _check_kept(split, files[split], rows_of_split, names or {}, equality)
+        _check_classes_remain(split, files[split], rows_of_split, names or {}, equality)
     shares = {"validation": validation, "test": test}
     shares = {name: share if name == pool or name not in given_splits else 0.0 for name, share in shares.items()}
     pooled, rows_of_split[pool] = rows_of_split[pool], []
@@ -222,12 +222,12 @@ def split_texts(
         rows_of_split[split_of(key, **shares)].append((key, row))
     join = functools.partial(_example, titled=text == "title_and_text")
     numbers = {"train": num_train, "validation": num_validation, "test": num_test}
-    chosen = {
+    selected = {
         split: [join(row) for _, row in select_texts(rows, numbers[split], sampling=sampling, seed=seed)]
         for split, rows in rows_of_split.items()
     }
-    near = _count_near(chosen["train"], chosen["test"]) if equality == "exact" else 0
-    return TextSplits(chosen, shared, other_class, removed, without_class, near)
+    num_nearly_shared = _count_near(selected["train"], selected["test"]) if equality == "exact" else 0
+    return TextSplits(selected, shared, other_class, removed, without_class, num_nearly_shared)
 
 
 def select_texts(
@@ -252,12 +252,12 @@ def select_texts(
     hashes = [hashlib.sha256(f"{seed}/{key}".encode()).digest() for key, _ in rows]
     ranked = sorted(range(len(rows)), key=hashes.__getitem__)
     if sampling == "balanced":
-        taken: collections.Counter[int | None] = collections.Counter()
+        num_of_class: collections.Counter[int | None] = collections.Counter()
         turns: dict[int, int] = {}
         for place in ranked:  # the n-th of its class comes in the n-th turn
             label = rows[place][1].label
-            taken[label] += 1
-            turns[place] = taken[label]
+            num_of_class[label] += 1
+            turns[place] = num_of_class[label]
         ranked.sort(key=turns.__getitem__)
     return [rows[place] for place in sorted(ranked[:number])]
 
@@ -285,7 +285,7 @@ def _check_classes(name: str, other: str, same: Sequence[bool]) -> None:
         )
 
 
-def _check_kept(
+def _check_classes_remain(
     split: str,
     files: Mapping[str, Sequence[TitledText]],
     kept: Mapping[str, Sequence[tuple[str, TitledText]]],

@@ -78,6 +78,7 @@ class TokenizedTexts(Documents):
         return self._encode(index)[2]
 
     def _encode(self, index: int) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
+        """Returns the tokens, the number of bytes and the annotations of a document, and caches them."""
         if index not in self._encoded_documents:
             text = self.texts[index]
             ids = self.tokenizer.encode(text)

@@ -32,7 +32,7 @@ PAGES = {"web": "SearchResults", "wikipedia": "EntityPages"}
 LACKS = "have no name of the answer on their pages"
 
 
-def trivia_qa_questions(path: str, *, pages: str, max_words: int, **how: Any) -> QuestionSplit:
+def trivia_qa_questions(path: str, *, pages: str, max_words: int, **options: Any) -> QuestionSplit:
     """Reads one split of TriviaQA from the published folder `triviaqa-rc`.
 
     The development file is both the validation and the test split.
@@ -41,7 +41,8 @@ def trivia_qa_questions(path: str, *, pages: str, max_words: int, **how: Any) ->
       path: Folder with `qa/web-train.json`, `evidence/web` and so on.
       pages: Kind of pages: 'web' or 'wikipedia'.
       max_words: Number of words of a page to read, the first ones. 0 for all.
-      **how: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the ids of the questions.
+      **options: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the ids of the
+        questions.
 
     Raises:
       ValueError: An unknown split, a folder without the files, or a file of another form.
@@ -59,7 +60,7 @@ def trivia_qa_questions(path: str, *, pages: str, max_words: int, **how: Any) ->
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{file}: not of the form of TriviaQA ({type(error).__name__}: {error})") from None
 
-    return split_questions(path, (f"qa/{pages}-train.json", f"qa/{pages}-dev.json"), read, **how)
+    return split_questions(path, (f"qa/{pages}-train.json", f"qa/{pages}-dev.json"), read, **options)
 
 
 def tfds_trivia_qa_questions(*, pages: str, max_words: int, split: str, data_dir: str) -> QuestionSplit:
@@ -116,8 +117,8 @@ def _entry(group: str, question: str, names: Iterable[str], texts: Iterable[str 
     for text in texts:
         page = _first_words(text or "", max_words)
         if match := first_match(names, page):
-            others = tuple((name, -1) for name in dict.fromkeys(names) if name != match[0])
-            return Entry(group, Question(question, page, (match, *others)))
+            other_names = tuple((name, -1) for name in dict.fromkeys(names) if name != match[0])
+            return Entry(group, Question(question, page, (match, *other_names)))
     return Entry(group, None, LACKS)
 
 

@@ -102,11 +102,11 @@ class LabelledVectors(Examples):
         order = b"" if parts.columns is None else parts.columns.astype("<i8").tobytes()
         digest = hashlib.sha256(np.asarray(parts.values.shape[1:]).astype("<i8").tobytes() + order)
         for begin in range(0, len(self), CHUNK):
-            some = parts.values[parts.rows[begin : begin + CHUNK]]
-            if some.dtype.kind == "f" and not np.isfinite(some).all():
-                number = begin + int(np.argmin(np.isfinite(some).all(axis=1)))
+            chunk = parts.values[parts.rows[begin : begin + CHUNK]]
+            if chunk.dtype.kind == "f" and not np.isfinite(chunk).all():
+                number = begin + int(np.argmin(np.isfinite(chunk).all(axis=1)))
                 raise ValueError(f"examples: example {number} has a number that is not finite, allowed: finite ones")
-            digest.update(some.tobytes())
+            digest.update(chunk.tobytes())
         digest.update(self._labels.astype("<i4").tobytes() + f"/{parts.divisor}/".encode() + bytes(asked))
         return digest.hexdigest()[:16]
 
@@ -169,7 +169,8 @@ def blobs(
 ) -> Vectors:
     """Generates synthetic vectors: a Gaussian cloud for each class.
 
-    The centre and the examples of a class depend on the seed and the class alone, so that tasks share them.
+    The centre of a class depends on the seed and the class alone, and its examples also on the split, so that all tasks
+    share them.
 
     Args:
       split: 'train', 'validation' or 'test'. Splits have different examples around the same centres.

@@ -70,8 +70,8 @@ class Windows:
         Raises:
           ValueError: A position of other windows.
         """
-        whole = {name: value for name, value in layout.items() if name != "host_rows"}
-        stream = {"fingerprint": documents.fingerprint, "protocol": "sliding_window", **whole}
+        settings = {name: value for name, value in layout.items() if name != "host_rows"}
+        stream = {"fingerprint": documents.fingerprint, "protocol": "sliding_window", **settings}
         if position is not None and position["stream"] != stream:
             raise ValueError(f"position: given one in {position['stream']}, allowed: in {stream}")
         self.position = {"stream": stream, "batches": 0 if position is None else position["batches"]}
@@ -96,17 +96,17 @@ def _cut_windows(documents: Documents, length: int, stride: int, begin_token: in
         else:
             inputs, targets = np.concatenate([np.array([begin_token], np.int32), tokens[:-1]]), tokens
         weights = np.asarray(annotations.pop("weights", np.ones(len(targets))), np.float32)
-        scored = 0
-        while scored < len(targets):
-            end = min(len(targets), scored + (stride if scored else length))
+        num_scored = 0
+        while num_scored < len(targets):
+            end = min(len(targets), num_scored + (stride if num_scored else length))
             begin = max(0, end - length)
             yield Example(
                 inputs[begin:end],
                 targets[begin:end],
-                np.where(np.arange(begin, end) >= scored, weights[begin:end], 0),
+                np.where(np.arange(begin, end) >= num_scored, weights[begin:end], 0),
                 {name: array[begin:end] for name, array in annotations.items()},
             )
-            scored = end
+            num_scored = end
 
 
 def _stack_windows(windows: Sequence[Example], start: int, stop: int, length: int) -> Batch:
