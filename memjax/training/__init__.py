@@ -1,4 +1,4 @@
-"""Segment-recurrent training: losses over segments, the train step and its state, the loop, checkpoints, evaluation."""
+"""Training over segments with a memory: losses, train step, training loop, checkpoints and evaluation."""
 
 from memjax.training.assembly import *
 from memjax.training.checkpoints import *

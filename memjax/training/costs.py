@@ -1,7 +1,7 @@
-"""Floating-point operations of a traced program, loops multiplied out.
+"""Counts the floating-point operations of a traced program, with loops multiplied by their length.
 
-The compiler's own analysis (`compiled.cost_analysis()`) counts the body of a loop once however often it runs, and a
-training step is a loop over segments around a loop over layers. The jaxpr knows how often.
+The analysis of the compiler (`compiled.cost_analysis()`) counts the body of a loop once, although a training step is a
+loop over segments around a loop over layers. This module counts in the jaxpr, which knows the length of a loop.
 """
 
 import math
@@ -18,25 +18,25 @@ ARITHMETIC = frozenset(
     "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv lgamma digamma "
     "cumsum cumprod cummax cummin cumlogsumexp clamp floor ceil round nextafter".split()
 )
-"""primitives of one operation per element of the result, counted on request"""
+"""Primitives with one operation per element of the result. They are counted with `elementwise=True`."""
 
 REDUCTIONS = frozenset(
     "reduce reduce_sum reduce_prod reduce_max reduce_min argmax argmin reduce_window reduce_window_sum".split()
 )
-"""primitives of one operation per element of the operand, counted on request"""
+"""Primitives with one operation per element of the operand. They are counted with `elementwise=True`."""
 
 
 def count_flops(function: Callable[..., Any], *args: Any, elementwise: bool = False, **kwargs: Any) -> int:
-    """Operations of `function(*args, **kwargs)`, which is traced and not run.
+    """Counts the floating-point operations of `function(*args, **kwargs)` without running it.
 
     Args:
-      function: a function of arrays; jitted, differentiated or batched ones too.
-      *args: arrays or their shapes (`jax.ShapeDtypeStruct`), in trees.
-      elementwise: as in `jaxpr_flops`.
-      **kwargs: more of the same.
+      function: Function of arrays. It may be jitted, differentiated or batched.
+      *args: Trees of arrays or shapes (`jax.ShapeDtypeStruct`), the positional arguments of `function`.
+      elementwise: Whether to count elementwise operations and reductions too. See `jaxpr_flops`.
+      **kwargs: Trees of arrays or shapes, the keyword arguments of `function`.
 
     Returns:
-      What `jaxpr_flops` says of the program.
+      Number of operations that `jaxpr_flops` counts in the traced program.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 8), jnp.float32)
@@ -49,19 +49,20 @@ def count_flops(function: Callable[..., Any], *args: Any, elementwise: bool = Fa
 
 
 def jaxpr_flops(jaxpr: Any, *, elementwise: bool = False) -> int:
-    """Operations of a traced program: 2 for each multiplication and addition of its products of matrices.
+    """Counts the floating-point operations of a traced program: 2 per multiply-add in its matrix products.
 
-    Counted are `dot_general` and `conv_general_dilated` (positions that fall on padding included). The body of a scan
-    counts as often as it runs, of a conditional the costliest branch, a kernel of Pallas once per point of its grid,
-    and a `shard_map` once per shard: the result is the work of all devices together, as it is outside of a `shard_map`.
-    Calls (jit, checkpoint, custom derivatives) count as what they call. Everything else is 0.
+    It counts `dot_general` and `conv_general_dilated`, including positions on padding. The body of a scan counts once
+    per iteration, a conditional as its costliest branch, a Pallas kernel once per point of its grid, and a `shard_map`
+    once per shard, so that the result is the work of all devices together. Calls (jit, checkpoint, custom derivatives)
+    count as the program that they call. All other operations count 0.
 
-    A `while_loop` does not say how often it runs: **it counts once**. `fori_loop` between Python integers is a scan.
+    The number of iterations of a `while_loop` is not known: **its body counts once**. A `fori_loop` between Python
+    integers is a scan.
 
     Args:
-      jaxpr: of `jax.make_jaxpr(function)(...)`.
-      elementwise: also count 1 for each element that a floating-point operation makes (`ARITHMETIC`) or a reduction
-        reads (`REDUCTIONS`). Comparisons, selections, conversions and movements remain 0.
+      jaxpr: Traced program, from `jax.make_jaxpr(function)(...)`.
+      elementwise: Whether to count also 1 for each element that a floating-point operation makes (`ARITHMETIC`) or a
+        reduction reads (`REDUCTIONS`). Comparisons, selections, conversions and copies count 0 in any case.
 
     Example:
       >>> def run(x):
@@ -75,6 +76,7 @@ def jaxpr_flops(jaxpr: Any, *, elementwise: bool = False) -> int:
 
 
 def _equation_flops(equation: Any, elementwise: bool) -> int:
+    """Counts the operations of one equation of a jaxpr."""
     params, name = equation.params, equation.primitive.name
     inside = lambda jaxpr: jaxpr_flops(jaxpr, elementwise=elementwise)
     match name:
@@ -83,7 +85,7 @@ def _equation_flops(equation: Any, elementwise: bool) -> int:
             shape = equation.invars[0].aval.shape
             return 2 * _size(equation.outvars[0]) * math.prod(shape[axis] for axis in contracted)
         case "conv_general_dilated":
-            # The kernel's axes: features out, features in (of one group), then those of space.
+            # Axes of the kernel: output features, input features (of one group), then spatial axes.
             axes = params["dimension_numbers"].rhs_spec
             shape = equation.invars[1].aval.shape
             return 2 * _size(equation.outvars[0]) * math.prod(shape[axis] for axis in axes[1:])
@@ -102,10 +104,11 @@ def _equation_flops(equation: Any, elementwise: bool) -> int:
     if name in ARITHMETIC or name in REDUCTIONS:
         counted = elementwise and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact)
         return _size(equation.outvars[0] if name in ARITHMETIC else equation.invars[0]) if counted else 0
-    # Calls have had many names, but their program only two; that of a scatter is how it combines two numbers.
+    # Calls have had many names, but their program only two. The program of a scatter only combines two numbers.
     called = None if name.startswith("scatter") else params.get("jaxpr", params.get("call_jaxpr"))
     return 0 if called is None else inside(called)
 
 
 def _size(variable: Any) -> int:
+    """Returns the number of elements of a variable of a jaxpr."""
     return math.prod(variable.aval.shape)

@@ -1,4 +1,4 @@
-"""Evaluations of models that have diverged: far worse than answers at random."""
+"""Detects evaluations of models that have diverged, which score far worse than random answers."""
 
 import math
 from collections.abc import Mapping
@@ -8,14 +8,16 @@ from memjax.training.evaluation import EvaluationResult
 __all__ = ["DIVERGED", "describe_divergence", "divergence_limit", "final_divergence", "has_diverged"]
 
 DIVERGED = 10
-"""times the nats of a uniform answer, beyond which an evaluation is that of a model that has diverged"""
+"""Multiple of the nats per target of a uniform answer above which a model counts as diverged."""
 
 
 def divergence_limit(num_choices: int) -> float:
-    """Returns the nats a target that only a model that has diverged needs: `DIVERGED` times those of a uniform answer.
+    """Returns the nats per target above which a model counts as diverged.
+
+    It is `DIVERGED` times the nats of a uniform distribution over the choices.
 
     Args:
-      num_choices: Number of answers that a target is one of, such as the entries of a vocabulary.
+      num_choices: Number of possible values of a target, such as the size of the vocabulary.
 
     Example:
       >>> round(divergence_limit(num_choices=1000), 2)
@@ -25,16 +27,16 @@ def divergence_limit(num_choices: int) -> float:
 
 
 def has_diverged(result: EvaluationResult, limit: float) -> bool:
-    """Returns whether an evaluation needs more nats a target than the limit; without targets it does not."""
+    """Returns whether an evaluation has more nats per target than the limit. False without targets."""
     return (result.nats_per_token or 0) > limit
 
 
 def describe_divergence(result: EvaluationResult, limit: float, learning_rate: float) -> str:
-    """Returns a line about an evaluation that has diverged, in nats a target, with what may help.
+    """Describes an evaluation of a diverged model in one line, with settings that may help.
 
     Args:
-      result: The evaluation.
-      limit: Limit of the evaluation, from `divergence_limit`.
+      result: Result of the evaluation.
+      limit: Nats per target above which the model counts as diverged, from `divergence_limit`.
       learning_rate: Highest learning rate of the schedule.
     """
     return (
@@ -46,10 +48,12 @@ def describe_divergence(result: EvaluationResult, limit: float, learning_rate: f
 def final_divergence(
     results: Mapping[str, EvaluationResult], limits: Mapping[str, float]
 ) -> dict[str, float | None] | None:
-    """Returns nats and limit, a target, of the evaluation without a name; None unless all evaluations have diverged.
+    """Returns the nats per target and the limit of the unnamed evaluation if all evaluations have diverged.
+
+    Returns None if at least one evaluation has not diverged.
 
     Args:
-      results: Evaluations at the end of a run, by name; '' has no name.
+      results: Evaluations at the end of a run by name. '' is the unnamed one.
       limits: Limit of each evaluation, from `divergence_limit`.
     """
     if not all(has_diverged(result, limits[name]) for name, result in results.items()):

@@ -1,4 +1,4 @@
-"""The extension of a run: it is trained for more steps than it was begun with."""
+"""Describes the extension of a run, which is trained for more steps than it was started with."""
 
 import dataclasses
 
@@ -9,11 +9,11 @@ __all__ = ["describe_extension"]
 
 
 def describe_extension(training: Training, before: int, step: int) -> str:
-    """Returns the line about a run whose number of steps has changed, with the jump of its learning rate.
+    """Describes in one line how the number of steps of a run has changed, and the jump of its learning rate.
 
     Args:
       training: Settings of the run, with the new number of steps.
-      before: Number of steps that the run was begun with.
+      before: Number of steps that the run was started with.
       step: Number of steps done.
 
     Example:

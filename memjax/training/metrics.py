@@ -1,4 +1,4 @@
-"""Numbers for people: rates, bits, byte counts, and the file they are written to."""
+"""Computes metrics for people, such as perplexity and bits per byte, and writes them to `metrics.jsonl`."""
 
 import json
 import math
@@ -17,7 +17,7 @@ LN2 = math.log(2.0)
 
 
 def count_parameters(params: Any) -> int:
-    """Number of values in a tree of arrays or shapes.
+    """Counts the values in a tree of arrays or shapes.
 
     Example:
       >>> count_parameters({"kernel": np.zeros((2, 3)), "bias": np.zeros(3)})
@@ -27,7 +27,7 @@ def count_parameters(params: Any) -> int:
 
 
 def count_bytes(tree: Any) -> int:
-    """Bytes of a tree of arrays or shapes.
+    """Counts the bytes of a tree of arrays or shapes.
 
     Example:
       >>> count_bytes({"kernel": np.zeros((2, 3), np.float32)})
@@ -37,25 +37,25 @@ def count_bytes(tree: Any) -> int:
 
 
 def bits_per_byte(nats: float, num_bytes: float) -> float | None:
-    """Nats as bits per UTF-8 byte; None where the bytes are not known."""
+    """Converts nats to bits per UTF-8 byte. Returns None if the number of bytes is 0, that is, not known."""
     return nats / LN2 / num_bytes if num_bytes else None
 
 
 def perplexity(nats_per_token: float) -> float:
-    """`exp(nats_per_token)`, infinity where that overflows."""
+    """Computes the perplexity `exp(nats_per_token)`. Returns infinity if it overflows."""
     return math.exp(nats_per_token) if nats_per_token < 700 else math.inf
 
 
 def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
-    """The metrics of a log line from the totals of a train state.
+    """Computes the metrics of a log line from the totals of a train state.
 
     Args:
-      totals: name -> `Sum` on the host, as in `TrainState.totals`.
+      totals: `TrainState.totals` on the host, a `Sum` by name.
 
     Returns:
-      `nats_per_token`, `perplexity`, `bits_per_byte` where the batches count bytes, `tokens` (read), `targets`
-      (scored; of other kinds of update `KIND/targets`), `gradient_norm`, `skipped` (steps), and the mean of every other
-      sum; None where nothing was summed.
+      Metrics by name: `nats_per_token`, `perplexity`, `bits_per_byte` if the batches count bytes, `tokens` (tokens
+      read), `targets` (targets scored, for other kinds of update as `KIND/targets`), `gradient_norm`, `skipped`
+      (number of steps), and the mean of every other sum. A metric is None if nothing was summed.
     """
     values = {name: (float(s.total), float(s.weight)) for name, s in totals.items()}
     means = {name: total / weight if weight else None for name, (total, weight) in values.items()}
@@ -72,10 +72,10 @@ def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one JSON object a line, each with `step`, `attempt` and `kind`.
+    """The file `metrics.jsonl` of a run, with one JSON object per line, each with `step`, `attempt` and `kind`.
 
-    Evaluations are identified by `step`, `stage`, `phase` and `name`. A line that names no stage is of stage 0, one
-    that names no phase is of its updates, one without a name is of `Config.evaluation`.
+    Evaluations are identified by `step`, `stage`, `phase` and `name`. A line without `stage` belongs to stage 0, a line
+    without `phase` to the updates of its stage, and a line without `name` to `Config.evaluation`.
 
     Example:
       >>> import tempfile
@@ -92,13 +92,19 @@ class MetricsFile:
         self.path, self.attempt = path, attempt
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Appends a line and hands it to the operating system at once."""
+        """Appends a line and writes it to the file at once."""
         line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(line)) + "\n")
 
     def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
-        """Drops the lines after `step`, or that phase of that stage, and what a killed process left half-written."""
+        """Removes the lines after a position of the run, and a half-written last line.
+
+        Args:
+          step: Step of the last line to keep.
+          stage: Stage of the last line to keep. None keeps all lines of `step`.
+          phase: Phase of the last line to keep, if `stage` is given.
+        """
         if not self.path.exists():
             return
         order = ("before", "steps", "after")
@@ -110,12 +116,12 @@ class MetricsFile:
         temporary.replace(self.path)
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines; [] where there is no file."""
+        """Reads all lines. The list is empty if there is no file."""
         return read_metrics(self.path)
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`; a half-written last line is left out."""
+    """Reads the lines of a file `metrics.jsonl`, without a half-written last line."""
     path = Path(path)
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -127,7 +133,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """Values that are not finite have no JSON form: None."""
+    """Replaces numbers that are not finite by None, since JSON cannot represent them."""
     if isinstance(value, Mapping):
         return {name: _finite(v) for name, v in value.items()}
     if isinstance(value, float | np.floating):

@@ -1,4 +1,4 @@
-"""Traces of a few steps with `jax.profiler`: what the host and the devices did, and for how long."""
+"""Traces a few training steps with `jax.profiler`, to see how long the host and the devices work on what."""
 
 import re
 from collections.abc import Callable
@@ -8,24 +8,27 @@ from typing import Any
 import jax
 
 Steps = tuple[int, int]
-"""first and last step, counted as in the log: over all attempts of a run"""
+"""First and last step of a trace. Steps are counted over all attempts at a run, as in the log."""
 
 
 def read_steps(text: str) -> Steps:
-    """The steps that a command line names.
+    """Reads the first and the last step of a trace from the text of an option, `FIRST:LAST`.
+
+    Raises:
+      ValueError: The text has another form.
 
     Example:
       >>> read_steps("10:15")
       (10, 15)
     """
-    found = re.fullmatch(r"(\d+):(\d+)", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    if not match:
         raise ValueError(f"profile: given {text!r}, allowed: FIRST:LAST, as 10:15 for steps 10 to 15")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def check_steps(steps: Steps, last: int) -> None:
-    """Raises `ValueError` unless a run of `last` steps has these."""
+    """Raises `ValueError` unless the steps of a trace are within a run of `last` steps."""
     if not 2 <= steps[0] <= steps[1] <= last:
         raise ValueError(
             f"profile: given {steps[0]}:{steps[1]}, allowed: FIRST:LAST from 2 (the first step compiles) to "
@@ -34,18 +37,20 @@ def check_steps(steps: Steps, last: int) -> None:
 
 
 class Profile:
-    """Traces steps of one attempt at a run, in the first process.
+    """Traces some steps of one attempt at a run, in the first process.
 
-    The first step of an attempt is left out: its compilation would fill the trace.
+    The first step of an attempt is not traced.
     """
 
+    # The compilation in the first step would fill the trace.
+
     def __init__(self, steps: Steps | None, folder: Path, tell: Callable[[int, str], None]):
-        """Prepares; nothing runs yet.
+        """Prepares the trace without starting it.
 
         Args:
-          steps: first and last; None traces nothing.
-          folder: where traces go, a folder of its own for each.
-          tell: gets the step and one line, once it is written.
+          steps: First and last step to trace. None for no trace.
+          folder: Folder of traces. Each trace is written to a new folder in it.
+          tell: Function `tell(step, line)` that is called when a trace was written.
         """
         self.folder, self._tell = folder, tell
         self._steps = steps if jax.process_index() == 0 else None
@@ -53,11 +58,11 @@ class Profile:
         self._step = 0
 
     def around(self, train_step: Callable[..., Any], done: int) -> Callable[..., Any]:
-        """The train step that traces itself where it should.
+        """Wraps a train step so that the chosen steps are traced.
 
         Args:
-          train_step: `(state, batch) -> (state, metrics)`.
-          done: steps before the first call.
+          train_step: Function `train_step(state, batch) -> (state, metrics)`.
+          done: Number of steps done before the first call.
         """
         if self._steps is None:
             return train_step
@@ -67,9 +72,9 @@ class Profile:
             self._tell(done, f"profile: steps {self._steps[0]} to {last} are over, nothing is traced")
             return train_step
 
-        def traced(state: Any, batch: Any) -> Any:
+        def step_with_trace(state: Any, batch: Any) -> Any:
             if self._step + 1 == first:
-                jax.block_until_ready(state)  # what is still running belongs to an earlier step
+                jax.block_until_ready(state)  # earlier steps may still be running
                 jax.profiler.start_trace(self.folder)
                 self._since = first
             with jax.profiler.StepTraceAnnotation("train", step_num=self._step + 1):
@@ -80,10 +85,10 @@ class Profile:
                 self.close()
             return result
 
-        return traced
+        return step_with_trace
 
     def close(self) -> None:
-        """Writes what has been traced, also where the run ends before the last of the steps."""
+        """Ends and writes the trace, even if the run ends before the last step to trace."""
         if self._since is None:
             return
         first, self._since = self._since, None

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 import dataclasses
 import sys
@@ -11,14 +11,14 @@ __all__ = ["Event", "Progress", "report_preparation"]
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something to tell about a run.
+    """An event of a run to show to the user, such as a log line, an evaluation or the end.
 
     Attributes:
-      kind: `start`, `log`, `evaluation`, `checkpoint`, `note`, `stopped` or `finished`.
-      step: steps done.
-      steps: steps of the whole run.
-      values: the numbers, those of `metrics.jsonl` where there is such a line.
-      text: the same as one line for people.
+      kind: Kind of event: `start`, `log`, `evaluation`, `checkpoint`, `note`, `stopped` or `finished`.
+      step: Number of steps done.
+      steps: Number of steps of the whole run.
+      values: Values of the event by name. Log lines and evaluations have the values of their line in `metrics.jsonl`.
+      text: Description of the event in one line.
     """
 
     kind: str
@@ -29,15 +29,16 @@ class Event:
 
 
 class Progress:
-    """Shows events: a line each, and on a terminal a bar that follows the log lines."""
+    """Shows events, each as a line. On a terminal, log lines update a progress bar instead."""
 
     def __init__(self, stream: Any = None):
-        """Writes to `stream`, standard error if None."""
+        """Prepares to write to `stream`. None for standard error."""
         self._stream = sys.stderr if stream is None else stream
         self._bar: Any = None
         self._task: Any = None
 
     def __call__(self, event: Event) -> None:
+        """Shows one event. Checkpoints are not shown."""
         if event.kind in ("stopped", "finished"):
             self.close()
         if self._bar is None and event.kind in ("start", "log") and self._stream.isatty():
@@ -52,11 +53,13 @@ class Progress:
             self._bar.console.print(event.text, markup=False)
 
     def close(self) -> None:
+        """Removes the progress bar, if there is one."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def _open(self, event: Event) -> None:
+        """Opens the progress bar at the step of an event."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
@@ -69,7 +72,7 @@ class Progress:
 
 
 def describe_numbers(values: Mapping[str, Any]) -> str:
-    """The numbers of a log line or an evaluation that fit on a screen.
+    """Describes the main numbers of a log line or an evaluation in one short line.
 
     Example:
       >>> describe_numbers({"nats_per_token": 2.0, "bits_per_byte": 1.5, "tokens_per_second": 12345.6, "other": 1.0})
@@ -88,13 +91,13 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
     shown = [("nats_per_token", "loss {:.4f}"), ("bits_per_byte", "bits/byte {:.4f}"), ("accuracy", "accuracy {:.3f}")]
     shown += [("matthews", "Matthews {:.3f}"), ("exact_match", "exact match {:.2f}"), ("f1", "F1 {:.2f}")]
     texts = [form.format(values[name]) for name, form in shown if values.get(name) is not None]
-    # 0 = not measured: a single batch, or an update that reads no tokens.
+    # 0 means not measured: a single batch, or an update that reads no tokens.
     texts += [f"{values['tokens_per_second']:,.0f} tokens/s"] if values.get("tokens_per_second") else []
     return "  ".join(texts)
 
 
 def describe_duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds.
+    """Formats seconds as hours, minutes and seconds.
 
     Example:
       >>> describe_duration(3725), describe_duration(42)
@@ -106,10 +109,10 @@ def describe_duration(seconds: float) -> str:
 
 
 def report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
-    """Returns `progress(what, done, total)`, which reports the preparation of data every few seconds.
+    """Makes a function `progress(what, done, total)` that reports the preparation of data every few seconds.
 
     Args:
-      report: Gets the events.
+      report: Function that is called with each event.
       steps: Number of steps of the run.
     """
     times: dict[str, float] = {}

@@ -1,13 +1,13 @@
-"""The data of a run: recorded while it is trained, and compared whenever its documents are opened.
+"""Records the data of a run in training, and compares it whenever the documents of the run are opened.
 
-`data.json` of a run directory holds for every task ('' for `data.source`)
+The file `data.json` of a run directory has these entries for every task ('' for `data.source`):
 
-    paths      path as it was typed -> the absolute one, and the one relative to the run directory
-    files      file -> its size, its time in ns, and its SHA-256 ('' where the files are too many bytes to hash)
-    splits     split -> the fingerprint of its documents, and their number
+    paths      for each path as it was typed: the absolute path, and the path relative to the run directory
+    files      for each file: its size, its time in ns, and its SHA-256 ('' if the files have too many bytes to hash)
+    splits     for each split: the fingerprint of its documents, and their number
 
-The files tell what has changed, also where settings of the task differ. The fingerprints are those of all sources, and
-need no files.
+The files show what has changed, even if the settings of the task differ. The fingerprints exist for all sources,
+including those without files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memjax.training.runs import config_to_dict, flat_settings, read_json, write
 __all__ = ["RunData"]
 
 FILE = "data.json"
-MAX_HASHED_BYTES = 4 << 30  # Of the files of a source that is not read as texts, which hash all of theirs anyway.
+MAX_HASHED_BYTES = 4 << 30  # A source with more bytes is not hashed, except for texts, which are hashed anyway.
 NOT_OF_DOCUMENTS = ("rows", "seed", "cache_dir")  # Fields of `data` under which the documents stay the same.
 
 Read = Callable[[str], Any]
@@ -35,10 +35,10 @@ Recorded = Mapping[str, Any]
 
 
 class RunData:
-    """The recorded data of a run, to which everything that the run opens is compared.
+    """The record of a run's data. All documents that the run opens are compared with it.
 
     Attributes:
-      other: Descriptions of the data that was read instead, each once.
+      other: Descriptions of the other data that was read instead, without repetitions.
       held: Parsed sources of the run, so that each is read once (see `memjax.data.source_files.hold_sources`).
     """
 
@@ -52,21 +52,22 @@ class RunData:
         is_training: bool = False,
         tell: Callable[[str], None] = lambda line: None,
     ):
-        """Keeps what was recorded; nothing is read yet.
+        """Makes a record without reading any data.
 
         Args:
-          run: The run directory.
-          recorded: Task -> `paths`, `files` and `splits`. None if the run has recorded nothing.
-          same_settings: Whether the documents are read with the settings of the run, so that fingerprints compare.
-          is_other: Whether the user has named other data, which is then read, and said, where it differs.
-          is_training: Whether the run is trained, which needs its own data.
-          tell: Gets lines for the user.
+          run: Run directory. '' for no run.
+          recorded: `paths`, `files` and `splits` of each task by name. None if the run has recorded nothing.
+          same_settings: Whether the documents are read with the settings of the run, so that fingerprints can be
+            compared.
+          is_other: Whether the user has named other data. Data that differs is then read and reported, not refused.
+          is_training: Whether the run is trained, which requires the data of the run.
+          tell: Function that is called with lines for the user.
         """
         self.other: list[str] = []
         self.held: dict[int, Any] = {}
         self._run, self._recorded = Path(run).expanduser() if run else None, {**(recorded or {})}
         self._same_settings, self._is_other, self._is_training = same_settings, is_other, is_training
-        self._tell, self._said = tell, set[str]()
+        self._tell, self._reported = tell, set[str]()
         self._opened: dict[tuple[str, str], tuple[Any, list[Any]]] = {}
         self._keeps = False
 
@@ -81,15 +82,15 @@ class RunData:
         is_named: bool = False,
         tell: Callable[[str], None] = lambda line: None,
     ) -> RunData:
-        """Reads the record of a run that is opened.
+        """Reads the record of a run that is opened for evaluation or generation.
 
         Args:
-          run: The run directory.
-          config: The configuration in it.
-          given: The configuration that is used instead. None for that of the run.
-          extra: Values in its checkpoint beside the arrays. Runs of earlier versions have no other record.
-          is_named: Whether the user has named the data, even if it is where that of the run was.
-          tell: Gets lines for the user.
+          run: Run directory.
+          config: Configuration of the run.
+          given: Configuration to use instead. None for that of the run.
+          extra: JSON value that was saved in the checkpoint. Runs of earlier versions have no other record.
+          is_named: Whether the user has named the data, even if the path is that of the run.
+          tell: Function that is called with lines for the user.
         """
         other = config if given is None else given
         recorded = read_record(run)
@@ -102,7 +103,10 @@ class RunData:
         )
 
     def with_existing_paths(self, config: Config) -> Config:
-        """Returns the configuration with paths that exist: as typed, beside the run, or where they were in training."""
+        """Returns the configuration with paths that exist.
+
+        A path is looked up as typed, beside the run directory, and where it was in training.
+        """
         if self._run is None:
             return config
         stream, data = config.lifelong, config.data
@@ -127,18 +131,20 @@ class RunData:
         """Opens the documents of a split and compares them with those of training.
 
         Args:
-          config: The configuration whose `data.source` is read, with paths that exist.
+          config: Configuration whose `data.source` is read, with paths that exist.
           task: Name of the task of a stream. '' for `data.source`.
           split: Name of the split.
-          read: `read(split)`, opens documents.
-          same_settings: Whether the settings are those under which the documents of the task were recorded.
+          read: Function `read(split)` that opens the documents.
+          same_settings: Whether the settings are those with which the documents of the task were recorded.
 
         Raises:
-          ValueError: The data is not that of training, or is not there.
+          ValueError: The data differs from that of training, or does not exist.
         """
         source, known = config.data.source, self._recorded.get(task)
         if known is None and self._run and not self._is_training:
-            self._say(f"the data{f' of {task}' * bool(task)} was not recorded in training, and cannot be compared")
+            self._report_once(
+                f"the data{f' of {task}' * bool(task)} was not recorded in training, and cannot be compared"
+            )
         changes = self._changes(source, known) if known else None
         try:
             with hold_sources(self.held):
@@ -161,13 +167,13 @@ class RunData:
         return documents
 
     def check_files(self, config: Config, task: str = "") -> None:
-        """Raises `ValueError` if files of a source have changed whose documents are not opened."""
+        """Raises `ValueError` if files of a source have changed, without opening its documents."""
         known = self._recorded.get(task)
         if known and not self._is_other and (changes := self._changes(config.data.source, known)):
             raise ValueError(self._refusal(config, task, changes))
 
     def keep(self, run: Path) -> None:
-        """Writes what was opened into a run directory, and from now on whatever is opened."""
+        """Writes the record of all opened splits to a run directory, now and whenever a further split is opened."""
         self._run, self._keeps = run, True
         self._write()
 
@@ -182,48 +188,56 @@ class RunData:
         read: Read,
         same_settings: bool,
     ) -> Sequence[str]:
-        """Describes what has changed. Empty where nothing has, or nothing can be compared."""
+        """Describes the differences between the data and its record. Empty without differences or comparable data."""
         splits = known.get("splits", {})
         if same_settings and split in splits:
-            return () if _is_same(documents, splits[split]) else changes or [_counted(split, documents, splits[split])]
+            return (
+                ()
+                if _is_same(documents, splits[split])
+                else changes or [_split_change(split, documents, splits[split])]
+            )
         if changes is not None:
             return changes
-        if same_settings and splits:  # This split was never opened: one that was tells whether the data is the same.
+        if same_settings and splits:  # This split was not recorded. A recorded one shows whether the data is the same.
             other = next(iter(splits))
             try:
-                recorded, theirs = splits[other], read(other)
+                recorded, other_documents = splits[other], read(other)
             except (ValueError, OSError) as error:
-                self._say(f"the data cannot be compared with that of training: {error}")
+                self._report_once(f"the data cannot be compared with that of training: {error}")
                 return ()
-            return () if _is_same(theirs, recorded) else [_counted(other, theirs, recorded)]
-        self._say(f"the data of the {split} split was read with other settings in training, and cannot be compared")
+            return () if _is_same(other_documents, recorded) else [_split_change(other, other_documents, recorded)]
+        self._report_once(
+            f"the data of the {split} split was read with other settings in training, and cannot be compared"
+        )
         return ()
 
     def _changes(self, source: Any, known: Recorded) -> list[str] | None:
-        """Describes the files that differ. None where no files were recorded."""
+        """Describes the files that differ from the record. None if no files were recorded."""
         recorded = known.get("files")
         if not recorded:
             return None
-        files, hashed = _named(source_files(source)), all(sha256 for _, _, sha256 in recorded.values())
+        files, is_hashed = _name_files(source_files(source)), all(sha256 for _, _, sha256 in recorded.values())
         for name in recorded.keys() & files.keys():
-            if hashed:
+            if is_hashed:
                 remember_file(files[name], *recorded[name])
-        if len(files) == len(recorded) == 1:  # whatever its name
+        if len(files) == len(recorded) == 1:  # a single file may have another name
             recorded = dict(zip(files, recorded.values(), strict=True))
         folder = Path(source.path) if len(recorded) > 1 else Path(source.path).parent
         paths = {name: str(files.get(name, folder / name)) for name in {**recorded, **files}}
-        lines = (_change(path, files.get(name), recorded.get(name), hashed) for name, path in paths.items())
+        lines = (_change(path, files.get(name), recorded.get(name), is_hashed) for name, path in paths.items())
         return [line for line in lines if line]
 
     def _refuse_or_tell(self, config: Config, task: str, split: str, changes: Sequence[str]) -> None:
+        """Raises `ValueError` for data that has changed, or reports it if the user has named other data."""
         if not self._is_other:
             raise ValueError(self._refusal(config, task, changes))
         data = describe_source(config.data.source)
         if data not in self.other:
             self.other.append(data)
-        self._say(f"{f'{task}, ' * bool(task)}{split}: reads {data}, other data than that of training")
+        self._report_once(f"{f'{task}, ' * bool(task)}{split}: reads {data}, other data than that of training")
 
     def _refusal(self, config: Config, task: str, changes: Sequence[str]) -> str:
+        """Returns the error message for data that has changed, with the option that reads it anyway."""
         shown = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
         source = config.data.source
         if self._is_training:
@@ -237,15 +251,16 @@ class RunData:
         problem = f"the data{f' of {task}' * bool(task)} has changed since it was trained"
         return f"{self._run}: {problem}: {shown}; allowed: the data as it was, or {remedy}"
 
-    def _say(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+    def _report_once(self, line: str) -> None:
+        """Reports a line to the user, unless it was reported before."""
+        if line not in self._reported:
+            self._reported.add(line)
             self._tell(f"{self._run}: {line}")
 
     # Record
 
     def _write(self) -> None:
-        """Adds what was opened to the record, and writes it."""
+        """Adds the opened splits to the record and writes it."""
         assert self._run is not None
         if not self._opened:
             return
@@ -263,21 +278,23 @@ class RunData:
     # Paths
 
     def _find_source(self, source: Any, task: str = "") -> Any:
+        """Returns a source with a path that exists, preferably one with the recorded files."""
         path = source.path
         if not path:
             return source
         known = self._recorded.get(task, {})
-        places = [place for place in self._tried(path) if _is_there(place)]
+        places = [place for place in self._possible_paths(path) if _exists(place)]
         if len(places) > 1 and known.get("files"):
             fits = lambda place: not self._changes(dataclasses.replace(source, path=place), known)
             places = [place for place in places if fits(place)] or places
         return dataclasses.replace(source, path=places[0]) if places and places[0] != path else source
 
     def _find(self, path: str) -> str:
-        return next(filter(_is_there, self._tried(path)), path) if path else path
+        """Returns the first possible path that exists, or the path as typed."""
+        return next(filter(_exists, self._possible_paths(path)), path) if path else path
 
-    def _tried(self, path: str) -> list[str]:
-        """Returns the places of a path: as typed, beside the run, and where it was in training."""
+    def _possible_paths(self, path: str) -> list[str]:
+        """Lists the possible paths of data: as typed, beside the run directory, and where it was in training."""
         assert self._run is not None
         run = Path(os.path.abspath(self._run))
         beside = [] if Path(path).is_absolute() else [str(folder / path) for folder in (run.parent, run.parent.parent)]
@@ -286,18 +303,19 @@ class RunData:
         return [*dict.fromkeys([path, *beside, *relative, *absolute])]
 
     def _missing(self, source: Any) -> str:
-        """Says where the data of a source was looked for, if it is nowhere."""
+        """Returns the error message for data that does not exist, with all paths that were tried. '' if it exists."""
         path = source.path
-        if not path or self._run is None or (self._is_training and not self._recorded) or _is_there(path):
+        if not path or self._run is None or (self._is_training and not self._recorded) or _exists(path):
             return ""
+        paths = ", ".join(self._possible_paths(path))
         return (
-            f"data.source.path: given {path!r}, which is not there; looked for {', '.join(self._tried(path))}; "
+            f"data.source.path: given {path!r}, which is not there; looked for {paths}; "
             "allowed: a path that exists (--data.source.path PATH)"
         )
 
 
 def read_record(run: Path | str) -> dict[str, Any] | None:
-    """Reads the record of a run, task -> `paths`, `files` and `splits`. None where the run has none.
+    """Reads the `paths`, `files` and `splits` of each task from the record of a run. None if the run has no record.
 
     Raises:
       ValueError: The file is damaged.
@@ -313,10 +331,12 @@ def read_record(run: Path | str) -> dict[str, Any] | None:
 
 
 def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the record of a run that was trained before runs had one: the documents of plain training, if any.
+    """Makes the record of a run of an earlier version, which has no `data.json`, from its checkpoint.
+
+    The record has the documents of plain training. It is empty for a stream of tasks.
 
     Args:
-      extra: Values in a checkpoint of the run beside the arrays.
+      extra: JSON value that was saved in a checkpoint of the run.
     """
     position = extra.get("position") or {}
     stream = position.get("stream") if "stage" in position else position
@@ -327,7 +347,7 @@ def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_source(source: Any) -> str:
-    """Describes a source by its path with number and bytes of its files, or by its name.
+    """Describes a source by its path with the number and bytes of its files, or by its name.
 
     Example:
       >>> from memjax.config import SeqioTask
@@ -342,53 +362,58 @@ def describe_source(source: Any) -> str:
 
 
 def _recorded_files(source: Any) -> dict[str, list[Any]]:
+    """Returns size, time and SHA-256 of all files of a source by name."""
     files = source_files(source)
-    hashed = source.gives[0] in ("texts", "pairs") or sum(f.stat().st_size for f in files) <= MAX_HASHED_BYTES
-    return {name: list(_facts(file, hashed)) for name, file in _named(files).items()}
+    is_hashed = source.gives[0] in ("texts", "pairs") or sum(f.stat().st_size for f in files) <= MAX_HASHED_BYTES
+    return {name: list(_facts(file, is_hashed)) for name, file in _name_files(files).items()}
 
 
-def _facts(file: Path, hashed: bool) -> tuple[int, int, str]:
-    return *file_facts(file), file_sha256(file) if hashed else ""
+def _facts(file: Path, is_hashed: bool) -> tuple[int, int, str]:
+    """Returns size, time in ns and SHA-256 of a file. The SHA-256 is '' unless `is_hashed`."""
+    return *file_facts(file), file_sha256(file) if is_hashed else ""
 
 
-def _named(files: Sequence[Path]) -> dict[str, Path]:
-    """Returns name -> file, the names relative to the folder of all files."""
+def _name_files(files: Sequence[Path]) -> dict[str, Path]:
+    """Returns files by their names relative to their common folder."""
     if not files:
         return {}
     root = Path(os.path.commonpath([os.path.abspath(file.parent) for file in files]))
     return {Path(os.path.abspath(file)).relative_to(root).as_posix(): file for file in files}
 
 
-def _change(name: str, file: Path | None, recorded: Sequence[Any] | None, hashed: bool) -> str:
-    """Describes how a file differs from its record, '' if it does not."""
+def _change(name: str, file: Path | None, recorded: Sequence[Any] | None, is_hashed: bool) -> str:
+    """Describes how a file differs from its record. '' if it does not."""
     if file is None:
         return f"{name} is {'read no more' if os.path.exists(name) else 'gone'}"
     if recorded is None:
         return f"{name} is new"
-    size, _, sha256 = _facts(file, hashed)
+    size, _, sha256 = _facts(file, is_hashed)
     if size != recorded[0]:
         return f"{name} has {size:,} bytes, it had {recorded[0]:,}"
-    return f"{name} has other content in its {size:,} bytes" if hashed and sha256 != recorded[2] else ""
+    return f"{name} has other content in its {size:,} bytes" if is_hashed and sha256 != recorded[2] else ""
 
 
 def _is_same(documents: Any, recorded: Sequence[Any]) -> bool:
+    """Returns whether documents have the recorded fingerprint. True if none was recorded."""
     return recorded[0] is None or documents.fingerprint == recorded[0]
 
 
-def _counted(split: str, documents: Any, recorded: Sequence[Any]) -> str:
+def _split_change(split: str, documents: Any, recorded: Sequence[Any]) -> str:
+    """Describes how the documents of a split differ from their record: in number or in content."""
     number = len(documents)
     if number != recorded[1]:
         return f"the {split} split has {number:,} examples, it had {recorded[1]:,}"
     return f"the {split} split has other content{f' in its {number:,} examples' * (number > 1)}"
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
+    """Returns whether a path or a pattern of paths matches a file or a folder."""
     whole = os.path.expanduser(path)
     return os.path.exists(whole) or next(iglob(whole, recursive=True), None) is not None
 
 
 def _settings(config: Config) -> tuple[Any, Any]:
-    """Returns the settings on which the documents of a run depend, besides the place of the data."""
+    """Returns the settings that the documents of a run depend on, without the location of the data."""
     data = flat_settings(config_to_dict(config.data))
     places = (*config.data.places, *NOT_OF_DOCUMENTS)
     names = {place.removesuffix(".") for place in places}
@@ -398,6 +423,6 @@ def _settings(config: Config) -> tuple[Any, Any]:
 
 
 def _places(config: Config) -> Any:
-    """Returns the settings that say where the data of a run is."""
+    """Returns the settings with the location of the data of a run."""
     data, stream = config.data, config.lifelong
     return config_to_dict(data.source), data.neighbors, data.states, stream and (stream.folder, len(stream.tasks))

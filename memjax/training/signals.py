@@ -1,4 +1,4 @@
-"""Stopping a run from outside: it finishes its step, saves and says so."""
+"""Stops a run on a signal: it finishes its step, saves a checkpoint and reports it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class StoppedBySignal(Exception):  # noqa: N818 (a request, not an error)
     """A signal ended the run after everything was saved.
 
     Attributes:
-      signal: its number; the exit code of a command is 128 more.
-      step: steps done.
+      signal: Number of the signal.
+      step: Number of steps done.
     """
 
     def __init__(self, signal_number: int, step: int, path: Path):
@@ -23,17 +23,25 @@ class StoppedBySignal(Exception):  # noqa: N818 (a request, not an error)
 
     @property
     def exit_code(self) -> int:
+        """Exit code of the command line, 128 plus the number of the signal."""
         return 128 + self.signal
 
 
 class StopSignal:
-    """Notes the first SIGTERM or SIGINT; a second one acts as usual. Outside the main thread it notes nothing."""
+    """Context manager that records the first SIGTERM or SIGINT instead of ending the process.
+
+    A second signal acts as usual. Outside the main thread no signal is recorded.
+
+    Attributes:
+      received: Number of the signal that was received. None for no signal.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._previous: dict[int, Any] = {}
 
     def __call__(self) -> bool:
+        """Returns whether a signal was received."""
         return self.received is not None
 
     def __enter__(self) -> StopSignal:
@@ -46,11 +54,13 @@ class StopSignal:
         self._restore()
 
     def _note(self, number: int, frame: Any) -> None:
+        """Records a signal and restores the previous handlers."""
         del frame
         self.received = number
         self._restore()
 
     def _restore(self) -> None:
+        """Restores the signal handlers from before."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}

@@ -1,4 +1,4 @@
-"""Steps that were skipped because something was not finite, and the end of a run that has too many of them."""
+"""Counts steps that were skipped because a value was not finite, and ends runs with too many of them in a row."""
 
 from typing import Any
 
@@ -7,17 +7,18 @@ import jax
 __all__ = ["NonFiniteError", "SkippedSteps"]
 
 UNREAD = 1000
-"""steps after which the device is asked where nothing else asks it"""
+"""Largest number of steps whose result is not yet read from the device."""
 
 
-class NonFiniteError(Exception):  # noqa: N818 (what is found, not a mistake)
-    """A run cannot go on, or not finish, with what is not finite; its line says all."""
+class NonFiniteError(Exception):
+    """A run cannot continue or finish because the loss, the gradient or an update is not finite."""
 
 
 class SkippedSteps:
-    """How many of the last steps were skipped without one between them that was not.
+    """Counts the steps that were skipped in a row up to the last step.
 
-    A step says so on the device; it is asked where training waits for it anyway, not after each step.
+    The device reports whether a step was skipped. The reports are read when training waits for the device anyway, and
+    not after each step.
 
     Example:
       >>> skipped = SkippedSteps()
@@ -27,20 +28,24 @@ class SkippedSteps:
       2
 
     Attributes:
-      limit: of a row of them; the count stands still once it is reached. 0 = none.
+      limit: Largest allowed number of skipped steps in a row. The count stops once it is reached. 0 for no limit.
     """
 
     def __init__(self, limit: int = 0, count: int = 0):
         self.limit, self._count, self._unread = limit, count, list[Any]()
 
     def add(self, lost: Any) -> None:
-        """The next step; `lost` is 1 where it was skipped, as an array that need not be there yet."""
+        """Adds the report of the next step.
+
+        Args:
+          lost: 1 if the step was skipped, else 0. It may be an array that is still being computed.
+        """
         self._unread.append(lost)
         if len(self._unread) >= UNREAD:
             self.read()
 
     def read(self) -> int:
-        """The count after the steps so far; waits for the device."""
+        """Waits for the device and returns the number of steps skipped in a row up to now."""
         unread, self._unread = self._unread, []
         for lost in jax.device_get(unread):
             if not self.is_over:
@@ -49,5 +54,5 @@ class SkippedSteps:
 
     @property
     def is_over(self) -> bool:
-        """Whether the limit was reached when the device was asked last."""
+        """Whether the limit was reached when the reports were last read."""
         return 0 < self.limit <= self._count

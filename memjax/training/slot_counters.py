@@ -1,4 +1,7 @@
-"""Counters of the slots of value tables, kept and saved with the tables (see `memjax.inspection.slot_usage`)."""
+"""Counts how often each slot of a value table is used during training.
+
+The counters are saved with the tables. See `memjax.inspection.slot_usage` for measuring a trained model.
+"""
 
 import dataclasses
 import math
@@ -16,12 +19,14 @@ from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, la
 __all__ = ["count_usage"]
 
 COUNTERS = ("lookups", "top", "weights")
+"""Counters of each slot: lookups, tokens for which the slot has the largest weight, and the sum of its weights."""
 
 
 def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
-    """The rule, with counters of every table in its moments: those of `SlotCounts`, as int32 and float32.
+    """Adds counters of slot usage to a table optimiser.
 
-    They are kept and saved with the state; `pull_usage` reads them and sets them to 0.
+    The counters of every table are those of `SlotCounts`, int32 and float32. They are part of the moments and are saved
+    with them. `pull_usage` reads them and sets them to 0.
     """
 
     def init(values: Any) -> Any:
@@ -41,10 +46,11 @@ def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
 
 
 def _count(counters: tuple[Array, ...], rows: TouchedRows, ok: Array) -> tuple[Array, ...]:
+    """Adds the touched rows of a step to the counters of a table. A skipped step adds nothing."""
     if rows.ids.ndim == 3:
         return jax.vmap(lambda counters, rows: _count(counters, rows, ok))(counters, rows)
     lookups, top, weights = counters
-    # On every device: counters that are split over devices would else be added up between them as a whole.
+    # Copied to every device. Otherwise counters that are split over devices would be summed over them as a whole.
     ids = constrain(jnp.where(ok, rows.ids, lookups.shape[0]), None, None)
     heavy = constrain(rows.weights, None, None)
     return (
@@ -55,11 +61,11 @@ def _count(counters: tuple[Array, ...], rows: TouchedRows, ok: Array) -> tuple[A
 
 
 def pull_usage(tables: Tables) -> tuple[dict[str, float], Tables]:
-    """What the counters say since they were last pulled, and the tables with counters at 0.
+    """Reads the counters of slot usage and resets them to 0.
 
     Returns:
-      `layer_<index>/usage`, `/top_usage`, `/count_divergence` and `/weight_divergence` of every table (see
-      `SlotCounts`), {} without counters; and the tables.
+      Metrics by name, and the tables with counters at 0. The metrics of every table are `layer_<index>/usage`,
+      `/top_usage`, `/count_divergence` and `/weight_divergence` (see `SlotCounts`). They are empty without counters.
     """
     usage = tables.moments.get("usage") if isinstance(tables.moments, dict) else None
     if not usage or not jax.tree.leaves(usage):
@@ -71,22 +77,23 @@ def pull_usage(tables: Tables) -> tuple[dict[str, float], Tables]:
 
 @jax.jit
 def _describe(usage: Mapping[str, Any]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    """Computes the metrics of all tables from their counters."""
+    metrics: dict[str, Array] = {}
 
     def divergence(counts: Array) -> Array:
         shares = counts / jnp.maximum(counts.sum(dtype=jnp.float32), 1e-30)
         terms = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0)
         return jnp.where(counts.any(), jnp.maximum(math.log(len(counts)) + terms.sum(), 0), 0)
 
-    def one(path: Path, *counters: Array) -> None:
+    def add_table(path: Path, *counters: Array) -> None:
         stacked = [c if c.ndim == 2 else c[None] for c in counters]
         prefixes = layer_prefixes(path, jax.ShapeDtypeStruct((*counters[0].shape, 1), jnp.float32))
         for index, prefix in enumerate(prefixes):
             lookups, top, weights = (c[index] for c in stacked)
-            found[f"{prefix}usage"] = jnp.mean(lookups > 0)
-            found[f"{prefix}top_usage"] = jnp.mean(top > 0)
-            found[f"{prefix}count_divergence"] = divergence(lookups)
-            found[f"{prefix}weight_divergence"] = divergence(weights)
+            metrics[f"{prefix}usage"] = jnp.mean(lookups > 0)
+            metrics[f"{prefix}top_usage"] = jnp.mean(top > 0)
+            metrics[f"{prefix}count_divergence"] = divergence(lookups)
+            metrics[f"{prefix}weight_divergence"] = divergence(weights)
 
-    map_tables(one, *(usage[name] for name in COUNTERS))
-    return found
+    map_tables(add_table, *(usage[name] for name in COUNTERS))
+    return metrics
