@@ -191,11 +191,8 @@ class RunData:
         """Describes the differences between the data and its record. Empty without differences or comparable data."""
         splits = known.get("splits", {})
         if same_settings and split in splits:
-            return (
-                ()
-                if _is_same(documents, splits[split])
-                else changes or [_split_change(split, documents, splits[split])]
-            )
+            recorded = splits[split]
+            return () if _is_same(documents, recorded) else changes or [_split_change(split, documents, recorded)]
         if changes is not None:
             return changes
         if same_settings and splits:  # This split was not recorded. A recorded one shows whether the data is the same.

@@ -1,14 +1,16 @@
-"""Run directories: what a run writes, and who may write there.
+"""Makes, checks and reads run directories.
+
+A run directory has these files and folders:
 
 config.json      the resolved configuration
 command.txt      the command of every attempt
 versions.json    versions and devices of every attempt
 metrics.jsonl    one line per log and evaluation
-data.json        what its data was, see `memjax.training.run_data`
-tokenizer/       see `memjax.data.saved_tokenizers`
-checkpoints/     see `memjax.training.checkpoints`
-profile/         traces of steps, where asked for
-finished.json    the results, once the run is through
+data.json        the record of the data, see `memjax.training.run_data`
+tokenizer/       the tokenizer, see `memjax.data.saved_tokenizers`
+checkpoints/     the checkpoints, see `memjax.training.checkpoints`
+profile/         traces of steps, if requested
+finished.json    the results of a finished run
 """
 
 import copy
@@ -48,36 +50,38 @@ IGNORED = (
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
     *("training.tensorboard", "training.wandb"),
 )
-"""fields that may differ when a run goes on: where things are and are shown, the run itself included"""
+"""Fields that may change when a run continues: locations of data and runs, sharding, and views of metrics."""
 STEPS = "training.steps"
-"""the field that may grow when a run goes on"""
+"""Field that may grow when a run continues."""
 MEMORY_FIELDS = ("data.rows",)
-"""fields that may differ besides when a run goes on with empty memories"""
+"""Further fields that may change when a run continues with empty memories."""
 TOKENIZER = "tokenizer"
-"""the folder of a run's own tokenizer"""
+"""Folder of the tokenizer in a run directory."""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
+"""Packages whose versions are recorded for every attempt."""
 
 
 class RunDirectory:
-    """The directory of one run, opened by one attempt at a time; of several processes only the first one writes.
+    """The directory of one run, locked by one attempt at a time. Of several processes only the first one writes.
 
     Attributes:
-      path: `workdir/name`.
-      attempt: how often the run has been started, this time included.
+      path: Path of the directory, `workdir/name`.
+      attempt: Number of times that the run was started, including this one.
     """
 
     def __init__(self, config: Config, *, reset_memory: bool = False):
-        """Opens the directory of `config` and makes it where it is new.
+        """Opens the run directory of a configuration. It is created if it does not exist.
 
-        A stream takes more tasks than its run has had, and plain training more steps, whether the run is through or
-        not: the configuration replaces the one there.
+        The configuration replaces the saved one if it has more tasks or more training steps, whether the run is
+        finished or not.
 
         Args:
-          config: of the run.
-          reset_memory: `MEMORY_FIELDS` may differ from those there, and replace them.
+          config: Configuration of the run.
+          reset_memory: Whether `MEMORY_FIELDS` may differ from the saved configuration, and replace it.
 
         Raises:
-          ValueError: it is not empty and not a run directory, its config differs, or another process trains in it.
+          ValueError: The directory is not empty and not a run directory, its configuration differs, or another process
+            trains in it.
         """
         self.path, self._lock, self._writes = run_path(config), None, is_first()
         check_directory(self.path, config, reset_memory=reset_memory)
@@ -87,7 +91,9 @@ class RunDirectory:
             self._lock = _lock(self.path)
         try:
             if self._writes and (replaces or not (self.path / "config.json").exists()):
-                (self.path / "finished.json").unlink(missing_ok=True)  # first: what is not through is gone on with
+                (self.path / "finished.json").unlink(
+                    missing_ok=True
+                )  # first, so that the run counts as unfinished from now on
                 write_json(self.path / "config.json", config_to_dict(config))
             self._earlier = read_json(self.path / "versions.json") or []
             if not isinstance(self._earlier, list):
@@ -98,7 +104,7 @@ class RunDirectory:
         self.attempt = len(self._earlier) + 1
 
     def check_shared(self, seconds: float = 30.0) -> None:
-        """Raises `ValueError` unless this process sees what the first one has written."""
+        """Raises `ValueError` unless this process sees the files of process 0 within some seconds."""
         end = time.monotonic() + seconds
         while not (self.path / "config.json").exists():
             if time.monotonic() > end:
@@ -109,12 +115,12 @@ class RunDirectory:
             time.sleep(0.5)
 
     def keep_tokenizer(self, tokenizer: Any) -> None:
-        """Copies the tokenizer into the directory, once; None = the data is tokens already."""
+        """Copies the tokenizer into the directory, unless there is one. None for data that consists of tokens."""
         if self._writes and tokenizer is not None and not (self.path / TOKENIZER).is_dir():
             save_tokenizer(tokenizer, self.path / TOKENIZER)
 
     def record_attempt(self, step: int) -> None:
-        """Notes command, versions and devices of this attempt, which starts after `step`."""
+        """Records the command, versions and devices of this attempt, which starts after `step`."""
         if not self._writes:
             return
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
@@ -123,21 +129,23 @@ class RunDirectory:
         write_json(self.path / "versions.json", [*self._earlier, attempt])
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
-        """Marks the run as through."""
+        """Writes `finished.json`, which marks the run as finished."""
         if self._writes:
             write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
 
     def close(self) -> None:
+        """Releases the lock of the directory."""
         if self._lock is not None:
             self._lock.close()
 
 
 def run_path(config: Config) -> Path:
-    """The run directory of a configuration.
+    """Returns the path of the run directory of a configuration.
 
     Raises:
-      ValueError: the workdir is an address; as a path it would be a folder of that name on a machine that goes away.
+      ValueError: `workdir` is a URL, such as that of a bucket.
     """
+    # As a path, a URL would be a local folder of that name, on a machine that may go away.
     if "://" in config.workdir:
         raise ValueError(
             f"workdir: given {config.workdir!r}, allowed: a folder; mount a bucket with gcsfuse and name its folder "
@@ -147,7 +155,16 @@ def run_path(config: Config) -> Path:
 
 
 def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -> None:
-    """Raises `ValueError` unless a run of `config` may begin or go on in `path`."""
+    """Checks that a run of a configuration may begin or continue in a directory.
+
+    Args:
+      path: Run directory. It need not exist.
+      config: Configuration of the run.
+      reset_memory: Whether `MEMORY_FIELDS` may differ from the saved configuration.
+
+    Raises:
+      ValueError: The directory belongs to something else, or to a run of another configuration.
+    """
     if not path.exists():
         return
     if not path.is_dir():
@@ -164,7 +181,7 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
     old, new = load_config(path), config
     if new.takes_tasks_of(old):
         old, new = _same_tasks(path, old, new)
-    there, here = config_to_dict(old), config_to_dict(new)
+    saved, current = config_to_dict(old), config_to_dict(new)
     if takes_steps(path, config):
         before, wanted = old.training.steps, new.training.steps
         if wanted < before:
@@ -172,22 +189,25 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
                 f"training.steps: given {wanted}, allowed: {before} or more, which the run in {path} was made for; a "
                 "shorter one needs another name"
             )
-        there["training"]["steps"] = wanted
-    difference = describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
+        saved["training"]["steps"] = wanted
+    difference = describe_difference(saved, current, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"
-        if not describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS)):
+        if not describe_difference(saved, current, (*IGNORED, *MEMORY_FIELDS)):
             hint = "its memories belong to those rows; --reset-memory goes on with empty ones"
         raise ValueError(f"{path}: holds a run of another config, {difference}; {hint}")
 
 
 def takes_tasks(path: Path, config: Config) -> bool:
-    """Whether a stream of tasks has a run in `path` that knows less of them."""
+    """Returns whether the configuration has more tasks than its run in `path`, which it continues."""
     return (path / "config.json").exists() and config.takes_tasks_of(load_config(path))
 
 
 def takes_steps(path: Path, config: Config) -> bool:
-    """Whether a run in `path` differs from a configuration in the number of steps alone; streams have their own."""
+    """Returns whether the configuration differs from its run in `path` only in the number of training steps.
+
+    Streams of tasks count their steps themselves, so that the result is False for them.
+    """
     if config.lifelong is not None or not (path / "config.json").exists():
         return False
     old, new = (config_to_dict(settings) for settings in (load_config(path), config))
@@ -195,21 +215,25 @@ def takes_steps(path: Path, config: Config) -> bool:
 
 
 def takes_more(path: Path, config: Config) -> bool:
-    """Whether a run in `path`, finished or not, goes on with more tasks or more steps than it was begun with."""
+    """Returns whether the configuration continues its run in `path` with more tasks or more steps than before."""
     return takes_tasks(path, config) or takes_steps(path, config)
 
 
 def _same_tasks(path: Path, old: Config, new: Config) -> tuple[Config, Config]:
-    """Both with the tasks of the old one, which the new one must begin with."""
+    """Returns both configurations with the tasks of the old one only.
+
+    Raises:
+      ValueError: The tasks of the new configuration do not begin with those of the old one.
+    """
     assert old.lifelong is not None and new.lifelong is not None
-    learned, given = ([task.name for task in stream.in_order] for stream in (old.lifelong, new.lifelong))
-    if given[: len(learned)] != learned:
-        raise ValueError(f"lifelong.order: given {given}, allowed: {learned} first, the tasks of the run in {path}")
+    learned, order = ([task.name for task in stream.in_order] for stream in (old.lifelong, new.lifelong))
+    if order[: len(learned)] != learned:
+        raise ValueError(f"lifelong.order: given {order}, allowed: {learned} first, the tasks of the run in {path}")
     return old.of_first_tasks(len(learned)), new.of_first_tasks(len(learned))
 
 
 def config_to_dict(config: Any) -> Any:
-    """A configuration as JSON values; every dataclass names its type.
+    """Converts a configuration to JSON values. Every dataclass becomes a dictionary with its `type`.
 
     Example:
       >>> from memjax.config import Bytes
@@ -219,16 +243,16 @@ def config_to_dict(config: Any) -> Any:
     if dataclasses.is_dataclass(config):
         fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
         if fields.get("cache_dir") == "":
-            fields["cache_dir"] = None  # where earlier versions wrote '', they meant the default folder
+            fields["cache_dir"] = None  # in earlier versions '' was the default folder
         return {"type": SAVED_TYPES.get(name := type(config).__name__, name), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
 
 
 def model_for_fingerprint(model: Any) -> Any:
-    """Returns the settings of a model as JSON values for a fingerprint, which stays when settings are added.
+    """Converts the settings of a model to JSON values for a fingerprint that does not change when settings are added.
 
     Args:
-      model: Settings of a model. Fields that earlier versions lacked are left out where they change nothing (`ADDED`).
+      model: Settings of a model. Fields that earlier versions lacked are left out if they have no effect (`ADDED`).
 
     Example:
       >>> from memjax.config import Model
@@ -243,10 +267,12 @@ def model_for_fingerprint(model: Any) -> Any:
 
 
 def config_from_dict(value: Any) -> Any:
-    """The inverse of `config_to_dict`; fields that are missing have their defaults, or what was there before them.
+    """Builds a configuration from JSON values, the inverse of `config_to_dict`.
+
+    Missing fields have their defaults, or the values that had their effect in earlier versions.
 
     Raises:
-      ValueError: a type or field that this version does not have.
+      ValueError: A type or field is unknown to this version.
     """
     if isinstance(value, list):
         return tuple(config_from_dict(item) for item in value)
@@ -267,10 +293,10 @@ def config_from_dict(value: Any) -> Any:
 
 
 def load_config(path: Path | str) -> Config:
-    """The configuration of a run directory.
+    """Reads the configuration of a run directory.
 
     Raises:
-      ValueError: it is not a run directory, or its configuration is damaged or of another version of memjax.
+      ValueError: The path is not a run directory, or its configuration is damaged or of another version of memjax.
     """
     path = Path(path).expanduser()
     value = read_json(path / "config.json")
@@ -289,40 +315,41 @@ def load_config(path: Path | str) -> Config:
 
 
 def open_tokenizer(path: Path | str, wanted: str | None = None) -> Any:
-    """The tokenizer that a run carries; None where it has none of its own (see `memjax.data.saved_tokenizers`).
+    """Opens the tokenizer in a run directory (see `memjax.data.saved_tokenizers`). None if the run has none.
 
     Args:
-      path: the run directory.
-      wanted: the fingerprint that its checkpoint names; None = it names none.
+      path: Run directory.
+      wanted: Fingerprint of the tokenizer according to the checkpoint. None if the checkpoint has none.
 
     Raises:
-      ValueError: the tokenizer is gone, damaged or another one.
+      ValueError: The tokenizer is missing although `wanted` is given, or it is damaged.
     """
     folder = Path(path).expanduser() / TOKENIZER
     return load_tokenizer(folder) if folder.is_dir() or wanted is not None else None
 
 
 def check_tokenizer(found: str | None, wanted: str | None, run: Path | str) -> None:
-    """Raises `ValueError` unless the texts of a run become the ids that its checkpoint was trained on.
+    """Raises `ValueError` unless the tokenizer of a run is the one that its checkpoint was trained with.
 
     Args:
-      found: fingerprint of the tokenizer that is there.
-      wanted: that of the checkpoint; None = it names none.
-      run: the directory.
+      found: Fingerprint of the tokenizer in the run directory.
+      wanted: Fingerprint of the tokenizer according to the checkpoint. None if the checkpoint has none.
+      run: Run directory.
     """
     if wanted is not None and found != wanted:
         raise ValueError(f"{run}: its tokenizer is {found}, allowed: {wanted}, which its checkpoint was trained with")
 
 
 def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
-    """The configuration of a model that has grown.
+    """Returns the configuration of a model after its growth steps.
 
     Args:
-      config: as the run began.
-      lineage: field -> value, in the order of growth, as `{"model.feed_forward.dim": 512}`; `GROWTH` is no field.
+      config: Configuration at the beginning of the run.
+      lineage: Growth history. Each growth step maps fields to values, such as `{"model.feed_forward.dim": 512}`. The
+        key `GROWTH` is not a field.
 
     Raises:
-      ValueError: a field that the configuration does not have.
+      ValueError: The configuration does not have a field.
     """
     config = copy.deepcopy(config)
     for path, value in (item for fields in lineage for item in fields.items() if item[0] != GROWTH):
@@ -337,29 +364,35 @@ def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) ->
 
 
 def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:
-    """Which fields differ between two configurations as dicts, '' where none does."""
+    """Describes the fields in which two configurations differ. '' if they do not differ.
+
+    Args:
+      there: Configuration in the run directory as JSON values.
+      given: Configuration that the user has given as JSON values.
+      ignored: Fields that may differ.
+    """
     a, b = flat_settings(there), flat_settings(given)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name not in ignored]
-    shown = [f"{name} = {_show(a, name)} there and {_show(b, name)} here" for name in names[:3]]
-    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    lines = [f"{name} = {_show(a, name)} there and {_show(b, name)} here" for name in names[:3]]
+    return ", ".join(lines) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def versions() -> dict[str, Any]:
-    """Versions and devices of this process."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    """Returns the versions of Python and packages and the devices of this process, by name."""
+    facts = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            facts[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
     devices = jax.devices()
-    found |= {"backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
-    return found | {"processes": jax.process_count(), "random_generator": random_generator()}
+    facts |= {"backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
+    return facts | {"processes": jax.process_count(), "random_generator": random_generator()}
 
 
 def random_generator() -> str:
     """Names the random number generator of JAX in this process, such as 'threefry2x32, partitionable'."""
-    config: Any = jax.config  # its flags are no attributes that a type checker knows
+    config: Any = jax.config  # a type checker does not know its flags
     name = str(config.jax_default_prng_impl)
     if name != "threefry2x32":
         return name
@@ -370,11 +403,11 @@ def generator_of(path: Path | str) -> str:
     """Names the random number generators that the attempts at a run have recorded.
 
     Returns:
-      The generators in their order, joined by " then "; '' where the run has recorded none.
+      The generators in their order, joined by " then ". '' if the run has recorded none.
     """
     try:
         attempts = read_json(Path(path).expanduser() / "versions.json")
-    except (ValueError, OSError):  # what says where a run was made is not needed to read it
+    except (ValueError, OSError):  # a run can be read without it
         return ""
     attempts = attempts if isinstance(attempts, list) else []
     names = [attempt.get("random_generator", "") for attempt in attempts if isinstance(attempt, dict)]
@@ -382,7 +415,7 @@ def generator_of(path: Path | str) -> str:
 
 
 def describe_generator(path: Path | str) -> str:
-    """Returns a line about a run made under another random number generator than this process has; '' for others."""
+    """Describes in one line that a run has another random number generator than this process. '' if it has not."""
     recorded, present = generator_of(path), random_generator()
     if recorded in ("", present):
         return ""
@@ -392,10 +425,10 @@ def describe_generator(path: Path | str) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file, None where it does not exist.
+    """Reads a JSON file. Returns None if it does not exist.
 
     Raises:
-      ValueError: it is damaged.
+      ValueError: The file is damaged.
     """
     if not path.exists():
         return None
@@ -406,28 +439,30 @@ def read_json(path: Path) -> Any:
 
 
 def read_finished(path: Path | str) -> dict[str, Any] | None:
-    """What `finished.json` of a run directory says, None where its run is not through.
+    """Reads `finished.json` of a run directory. Returns None if the run is not finished.
 
     Raises:
-      ValueError: it is damaged.
+      ValueError: The file is damaged.
     """
     file = Path(path).expanduser() / "finished.json"
-    found = read_json(file)
-    fields = found.get("results") if isinstance(found, dict) else None
-    if found is not None and not (isinstance(fields, dict) and "evaluation" in fields and "step" in found):
+    content = read_json(file)
+    results = content.get("results") if isinstance(content, dict) else None
+    if content is not None and not (isinstance(results, dict) and "evaluation" in results and "step" in content):
         raise ValueError(f"{file}: damaged (it has no step or no results), allowed: the JSON file of a finished run")
-    return found
+    return content
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all."""
+    """Writes a JSON file atomically."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
 def flat_settings(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Field -> value of a configuration as a dict; the kind of a part stands under the part's own name.
+    """Flattens a configuration in JSON values to a dictionary by the dotted names of its fields.
+
+    The type of a part is the value at the name of the part.
 
     Example:
       >>> flat_settings({"type": "A", "rows": 2, "parts": [{"type": "B", "size": [1, 2]}]})
@@ -439,17 +474,21 @@ def flat_settings(value: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix.removesuffix("."): value}
     flat: dict[str, Any] = {}
     for name, item in value.items():
-        # The kind of a part goes under the part's own name.
         flat |= {prefix.removesuffix("."): item} if name == "type" else flat_settings(item, f"{prefix}{name}.")
     return flat
 
 
 def _show(flat: dict[str, Any], name: str) -> str:
+    """Returns the value of a field as text, or "nothing" if the field is missing."""
     return repr(flat[name]) if name in flat else "nothing"
 
 
 def _lock(path: Path) -> Any:
-    """An advisory lock that ends with the process, also when it is killed."""
+    """Locks a run directory for this process. The lock ends with the process, even if it is killed.
+
+    Raises:
+      ValueError: Another process has the lock.
+    """
     file = (path / ".lock").open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -458,6 +497,6 @@ def _lock(path: Path) -> Any:
         raise ValueError(
             f"{path}: another process trains in this directory; wait for it, or give another name"
         ) from None
-    except OSError:  # File systems without locks: nothing to hold.
+    except OSError:  # The file system has no locks.
         pass
     return file
