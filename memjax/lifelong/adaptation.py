@@ -1,5 +1,4 @@
-"""Adaptation: parameters that take a few gradient steps, on stored examples before one prediction, or on the batches of
-an episode before its query.
+"""Local adaptation of parameters by a few gradient steps: on stored examples before a prediction, or within an episode.
 
 Sprechmann et al. 2018 (MbPA), https://arxiv.org/abs/1802.10542, and de Masson d'Autume et al. 2019 (MbPA++),
 https://arxiv.org/abs/1906.01076. For every query i with its neighbours (x_k, y_k), k = 1..K,
@@ -17,9 +16,9 @@ lambda                  `penalty`
 L                       `steps`
 ======================  ================================
 
-`inner_steps` are those of an episode, one for each batch (Finn et al. 2017, https://arxiv.org/abs/1703.03400). What is
-learned through either is of first order, where the gradient is that at the adapted parameters, or of second order,
-where it goes through the steps.
+`inner_steps` adapts within an episode, by one step on each batch (Finn et al. 2017, https://arxiv.org/abs/1703.03400).
+Learning through the adaptation is of first order if the gradient is taken at the adapted parameters, and of second
+order if it is propagated through the steps.
 """
 
 import functools
@@ -37,7 +36,7 @@ Loss = Callable[[Any, Any], Array]
 Rule = Callable[[Any], optax.GradientTransformation]
 
 NUM_NEIGHBORS = 32
-"""of a query, in the MbPA++ paper and in both public codes"""
+"""Number of neighbours of a query in the MbPA++ paper and in both public codes."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"rule": optax.sgd, "learning_rate": 5e-3, "penalty": 1e-3, "steps": 30},
@@ -54,7 +53,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "steps": 20,
     },
 }
-"""Keyword arguments of `adapt`, by where they are from; the weights are uniform in all of them.
+"""Keyword arguments of `adapt` by their source. Weights are uniform in all sources.
 
 * paper: of MbPA++. Recalled and not verified: the learning rate, and the penalty (text; for questions 1e-4).
 * h3lio5: github.com/h3lio5/episodic-lifelong-learning. Recalled and not verified: eps and no decay, which are the
@@ -77,48 +76,53 @@ def adapt(
     rule: Rule = optax.sgd,
     order: int = 1,
 ) -> Any:
-    """The parameters after some gradient steps on `sum(weights * loss) + penalty * |params - those given|^2`.
+    """Adapts parameters by gradient steps on `sum(weights * loss) + penalty * |params - initial params|^2`.
 
-    What is given is not touched. Without any weight above 0 nothing moves, bit for bit, also where the rule decays. The
-    gradient of the penalty is exactly 0 in the first step: with one step it has no effect.
+    The given parameters are not changed. If no weight is above 0 the result equals them bit for bit, even if the update
+    rule has weight decay. The gradient of the penalty is exactly 0 in the first step, so with one step it has no
+    effect.
 
     Args:
-      loss: `loss(params, support) -> [neighbors]`, without dropout; finite also of a neighbour that is missing.
-      params: a tree.
-      support: a tree, the neighbours.
-      weights: of each neighbour's loss, 0 = it is missing.
-      steps: how many, static; 0 = none.
-      learning_rate: a number or a scalar.
-      penalty: on the squared distance (lambda), not divided by the number of neighbours; a number or a scalar.
-      select: `select(path) -> bool`, of paths such as "layers_3/attention/query": what is adapted, and in the penalty.
-        All else is neither copied nor differentiated. None = everything.
-      rule: `rule(learning_rate)`, an optax transformation. It sees what is selected, and `optax.MaskedNode` elsewhere.
-      order: of derivatives of the result: 2 = those of all steps; 1 = as if each step added a constant.
+      loss: `loss(params, support)` returns losses `[neighbors]`. It must be without dropout, and finite even for
+        missing neighbours.
+      params: Tree of parameters.
+      support: Tree of arrays with the neighbours.
+      weights: Weight of each neighbour's loss. 0 for missing neighbours.
+      steps: Number of gradient steps, a static integer. 0 for none.
+      learning_rate: Learning rate, a number or a scalar array.
+      penalty: Weight of the squared distance (lambda), a number or a scalar array. It is not divided by the number of
+        neighbours.
+      select: `select(path)` returns whether a parameter is adapted, by a path such as "layers_3/attention/query". Other
+        parameters are not copied, differentiated or penalised. None to adapt all.
+      rule: `rule(learning_rate)` makes the optax transformation of the steps. It sees the adapted parameters, and
+        `optax.MaskedNode` in the place of all others.
+      order: Order of derivatives of the result: 2 propagates gradients through all steps, 1 treats the steps as
+        constants.
 
     Returns:
       The adapted parameters, a tree like `params`.
 
     Raises:
-      ValueError: steps below 0, nothing selected, a loss that is not one number a neighbour, another order, or the
-        second where the loss has no second derivative.
+      ValueError: `steps` is negative, no parameter is selected, the loss is not one number for each neighbour, the
+        order is unknown, or it is 2 and the loss has no second derivative.
 
     Example:
       >>> square = lambda params, support: (params["head"]["w"] * params["scale"] - support) ** 2
       >>> params = {"head": {"w": jnp.array(0.0)}, "scale": jnp.array(1.0)}
       >>> support, weights = jnp.array([1.0, 3.0]), jnp.array([0.5, 0.5])
-      >>> given = {"steps": 50, "learning_rate": 0.1, "select": lambda path: path.startswith("head/")}
-      >>> new = adapt(square, params, support, weights, penalty=0.0, **given)
+      >>> options = {"steps": 50, "learning_rate": 0.1, "select": lambda path: path.startswith("head/")}
+      >>> new = adapt(square, params, support, weights, penalty=0.0, **options)
       >>> print(round(float(new["head"]["w"]), 3), float(new["scale"]))
       2.0 1.0
-      >>> print(round(float(adapt(square, params, support, weights, penalty=1.0, **given)["head"]["w"]), 3))
+      >>> print(round(float(adapt(square, params, support, weights, penalty=1.0, **options)["head"]["w"]), 3))
       1.0
     """
     if steps < 0:
         raise ValueError(f"steps: given {steps}, allowed: 0 or more")
-    base, fixed = _chosen(params, select), _constant(params, order)
+    base, fixed = _select_parameters(params, select), _stop_gradient_if_first_order(params, order)
 
     def objective(some: Any, _: None) -> Array:
-        losses = loss(_merged(some, fixed), support)
+        losses = loss(_merge_parameters(some, fixed), support)
         if losses.shape != weights.shape:
             raise ValueError(f"loss: given losses {losses.shape}, allowed: {weights.shape}, one for each neighbour")
         return jnp.sum(weights * losses)
@@ -129,7 +133,7 @@ def adapt(
 
     adapted = _descend(objective, base, None, steps=steps, link=rule(learning_rate), order=order, pull=pull)
     moves = jnp.any(weights != 0)
-    return _merged(jax.tree.map(lambda new, old: jnp.where(moves, new, old), adapted, base), params)
+    return _merge_parameters(jax.tree.map(lambda new, old: jnp.where(moves, new, old), adapted, base), params)
 
 
 def inner_steps(
@@ -141,41 +145,45 @@ def inner_steps(
     select: Callable[[str], bool] | None = None,
     order: int = 1,
 ) -> Any:
-    """The parameters after one step of gradient descent on each of some batches, in their order.
+    """Adapts parameters by one step of gradient descent on each of some batches, in their order.
 
-    Nothing is kept of a step for derivatives of the first order, whatever their number; for those of the second order a
-    step keeps the parameters that it began with, and is done again.
+    For first-order derivatives no step is stored, whatever the number of steps. For second-order derivatives the first
+    parameters of every step are stored, and the step is computed again in the backward pass.
 
-    Differs from published code (Holla et al. 2020): nothing but the order of the derivatives is chosen.
+    Differs from published code (Holla et al. 2020): only the order of the derivatives can be chosen.
 
     Args:
-      loss: `loss(params, batch) -> scalar`; 0 of a batch of padding.
-      params: a tree; what is given is not touched.
-      batches: a tree, leaves `[steps, ...]`.
-      learning_rate: a number or a scalar (alpha).
-      select: as in `adapt`.
-      order: of derivatives of the result, as in `adapt`.
+      loss: `loss(params, batch)` returns a scalar, which must be 0 for a batch of padding.
+      params: Tree of parameters. They are not changed.
+      batches: Tree of arrays `[steps, ...]`.
+      learning_rate: Learning rate (alpha), a number or a scalar array.
+      select: `select(path)` returns whether a parameter is adapted. None to adapt all. See `adapt`.
+      order: Order of derivatives of the result, 1 or 2. See `adapt`.
 
     Returns:
-      The adapted parameters, a tree like `params`; what is not selected is that of `params` itself.
+      The adapted parameters, a tree like `params`. Parameters that are not selected are those of `params`, so gradients
+      flow to them.
 
     Raises:
-      ValueError: as `adapt`.
+      ValueError: no parameter is selected, the order is unknown, or it is 2 and the loss has no second derivative.
 
     Example:
       >>> loss = lambda w, batch: (w - batch) ** 2 / 2
       >>> print(inner_steps(loss, jnp.array(0.0), jnp.array([1.0, 2.0]), learning_rate=0.5))
       1.25
-      >>> behind = lambda w, **given: loss(inner_steps(loss, w, jnp.array([1.0, 2.0]), learning_rate=0.5, **given), 1.0)
+      >>> adapt = lambda w, **options: inner_steps(loss, w, jnp.array([1.0, 2.0]), learning_rate=0.5, **options)
+      >>> query_loss = lambda w, **options: loss(adapt(w, **options), 1.0)
       >>> for order in (1, 2):
-      ...     print(jax.grad(behind)(jnp.array(0.0), order=order))
+      ...     print(jax.grad(query_loss)(jnp.array(0.0), order=order))
       0.25
       0.0625
     """
-    base, fixed = _chosen(params, select), _constant(params, order)
+    base, fixed = _select_parameters(params, select), _stop_gradient_if_first_order(params, order)
     (steps,) = {leaf.shape[0] for leaf in jax.tree.leaves(batches)}
-    objective = lambda some, batch: loss(_merged(some, fixed), batch)
-    return _merged(_descend(objective, base, batches, steps=steps, link=optax.sgd(learning_rate), order=order), params)
+    objective = lambda some, batch: loss(_merge_parameters(some, fixed), batch)
+    return _merge_parameters(
+        _descend(objective, base, batches, steps=steps, link=optax.sgd(learning_rate), order=order), params
+    )
 
 
 def _descend(
@@ -188,19 +196,29 @@ def _descend(
     order: int,
     pull: Callable[[Any, Any], Any] = lambda gradient, some: gradient,
 ) -> Any:
-    """`base` after some updates of `link`; `pull(gradient, some)` is what it is given."""
+    """Applies `steps` updates of the optax transformation `link` to parameters and returns the result.
+
+    Args:
+      objective: `objective(params, batch)` returns a scalar.
+      base: Parameters before the updates.
+      batches: Tree of arrays `[steps, ...]`, or None.
+      steps: Number of updates.
+      link: Optax transformation.
+      order: Order of derivatives of the result, 1 or 2.
+      pull: `pull(gradient, params)` changes a gradient before it is transformed.
+    """
 
     def step(carry: tuple[Any, Any], batch: Any) -> tuple[tuple[Any, Any], None]:
         some, state = carry
-        # Of a constant, nothing of the loss is linearised a second time, and what has no second derivative will do.
-        here = _constant(some, order)
-        gradient = _constant(pull(jax.grad(objective)(here, batch), here), order)
+        # With constants the loss is not linearised a second time, so it needs no second derivative.
+        here = _stop_gradient_if_first_order(some, order)
+        gradient = _stop_gradient_if_first_order(pull(jax.grad(objective)(here, batch), here), order)
         updates, state = link.update(gradient, state, here)
         return (optax.apply_updates(some, updates), state), None
 
-    body, start = step, (base, link.init(_constant(base, order)))
+    body, start = step, (base, link.init(_stop_gradient_if_first_order(base, order)))
     if order == 2:
-        # Errors of the loss itself come first, so that what fails behind them is its second derivative.
+        # Tracing once shows errors of the loss itself, so later failures are those of its second derivative.
         jax.eval_shape(step, start, jax.tree.map(lambda leaf: leaf[0], batches) if steps else None)
         body = jax.checkpoint(step, prevent_cse=False)
     try:
@@ -213,22 +231,22 @@ def _descend(
     return adapted
 
 
-def _constant(tree: Any, order: int) -> Any:
-    """What a step is computed from; of the first order, nothing is derived from it.
+def _stop_gradient_if_first_order(tree: Any, order: int) -> Any:
+    """Stops gradients through a tree for first-order derivatives, and returns it unchanged for second-order ones.
 
     Raises:
-      ValueError: another order.
+      ValueError: the order is neither 1 nor 2.
     """
     if order not in (1, 2):
         raise ValueError(f"order: given {order}, allowed: 1 or 2")
     return jax.lax.stop_gradient(tree) if order == 1 else tree
 
 
-def _chosen(params: Any, select: Callable[[str], bool] | None) -> Any:
-    """What is adapted.
+def _select_parameters(params: Any, select: Callable[[str], bool] | None) -> Any:
+    """Returns the parameters to adapt. See `selected`.
 
     Raises:
-      ValueError: nothing.
+      ValueError: no parameter is selected.
     """
     base = selected(params, select)
     if not jax.tree.leaves(base):
@@ -237,20 +255,26 @@ def _chosen(params: Any, select: Callable[[str], bool] | None) -> Any:
     return base
 
 
-def _merged(some: Any, params: Any) -> Any:
-    """The parameters with others in the place of what is selected."""
+def _merge_parameters(some: Any, params: Any) -> Any:
+    """Returns all parameters, with the selected ones replaced by `some`."""
     return jax.tree.map(lambda leaf, new: leaf if _is_masked(new) else new, params, some)
 
 
 def selected(params: Any, select: Callable[[str], bool] | None = None) -> Any:
-    """What of the parameters is adapted, with `optax.MaskedNode` in the place of all else (see `adapt`).
+    """Returns the parameters to adapt, with `optax.MaskedNode` in the place of all others.
+
+    Args:
+      params: Tree of parameters.
+      select: `select(path)` returns whether a parameter is adapted. None to adapt all. See `adapt`.
 
     Example:
       >>> selected({"head": 1.0, "layers": 2.0}, lambda path: path == "head")
       {'head': 1.0, 'layers': MaskedNode()}
     """
-    chosen = lambda path: select is None or select(_name(path))
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if chosen(path) else optax.MaskedNode(), params)
+    is_selected = lambda path: select is None or select(_name(path))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf if is_selected(path) else optax.MaskedNode(), params
+    )
 
 
 def adapted_outputs(
@@ -264,34 +288,34 @@ def adapted_outputs(
     batch_size: int | None = None,
     **adaptation: Any,
 ) -> Any:
-    """What the model says of every query, each time with parameters that were adapted to its own neighbours.
+    """Computes the output for every query with parameters that were adapted to its own neighbours.
 
-    The adapted parameters never exist for more than `batch_size` queries, and are not returned. Queries that are split
-    over devices (as many a device of a group as of all) need no communication.
+    Adapted parameters exist for at most `batch_size` queries at once and are not returned. Queries that are split over
+    devices need no communication if each group has equally many on every device.
 
     Args:
-      loss: as `adapt` has it, of the neighbours of one query.
-      predict: `predict(params, query) -> output`, of one query.
-      params: a tree, the same for all queries.
-      queries: a tree, leaves `[queries, ...]`.
-      supports: a tree, leaves `[queries, ...]`.
-      weights: of neighbours (`neighbor_weights`).
-      batch_size: queries side by side, each with a copy of what is adapted (times three: its gradient, its momentum);
-        the groups come one after the other. None = all at once.
-      **adaptation: of `adapt`.
+      loss: Loss of the neighbours of one query. See `adapt`.
+      predict: `predict(params, query)` returns the output for one query.
+      params: Tree of parameters that are adapted for every query.
+      queries: Tree of arrays `[queries, ...]`.
+      supports: Tree of arrays `[queries, ...]` with the neighbours of every query.
+      weights: Weights of the neighbours (`neighbor_weights`).
+      batch_size: Number of queries that are adapted side by side. Each needs three copies of the adapted parameters:
+        the parameters, their gradient and their momentum. None for all queries at once.
+      **adaptation: Keyword arguments of `adapt`.
 
     Returns:
-      A tree like an output, leaves `[queries, ...]`.
+      A tree like an output, with arrays `[queries, ...]`.
 
     Raises:
-      ValueError: a batch size below 1, or as `adapt`.
+      ValueError: `batch_size` is below 1, or `adapt` raises it.
 
     Example:
       >>> loss = lambda w, support: (w - support) ** 2
       >>> supports, weights = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [1.0], [0.0]])
-      >>> given = {"steps": 40, "learning_rate": 0.2, "penalty": 0.0}
+      >>> options = {"steps": 40, "learning_rate": 0.2, "penalty": 0.0}
       >>> outputs = adapted_outputs(
-      ...     loss, lambda w, query: w * query, jnp.array(0.5), jnp.array([1.0, 10.0, 10.0]), supports, weights, **given
+      ...     loss, jnp.multiply, jnp.array(0.5), jnp.array([1.0, 10.0, 10.0]), supports, weights, **options
       ... )
       >>> print(outputs.round(3))
       [ 1. 20.  5.]
@@ -299,25 +323,25 @@ def adapted_outputs(
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size: given {batch_size}, allowed: 1 or more, or None for all queries at once")
     count = weights.shape[0]
-    each = lambda query, support, weights: predict(adapt(loss, params, support, weights, **adaptation), query)
-    at_once = lambda given: jax.vmap(each)(*given)
-    given = (queries, supports, weights)
+    answer = lambda query, support, weights: predict(adapt(loss, params, support, weights, **adaptation), query)
+    at_once = lambda arguments: jax.vmap(answer)(*arguments)
+    arguments = (queries, supports, weights)
     if batch_size is None or batch_size >= count:
-        return at_once(given)
+        return at_once(arguments)
     groups = count // batch_size
     whole = groups * batch_size
 
-    # A group takes every `groups`-th query, so that one of a split axis lies on all of its devices.
+    # A group takes every `groups`-th query, so that each group is spread over all devices of a split axis.
     def split(leaf: Array) -> Array:
         return jnp.swapaxes(leaf[:whole].reshape(batch_size, groups, *leaf.shape[1:]), 0, 1)
 
     def join(leaf: Array) -> Array:
         return jnp.swapaxes(leaf, 0, 1).reshape(whole, *leaf.shape[2:])
 
-    outputs = jax.tree.map(join, jax.lax.map(at_once, jax.tree.map(split, given)))
+    outputs = jax.tree.map(join, jax.lax.map(at_once, jax.tree.map(split, arguments)))
     if whole == count:
         return outputs
-    rest = at_once(jax.tree.map(lambda leaf: leaf[whole:], given))
+    rest = at_once(jax.tree.map(lambda leaf: leaf[whole:], arguments))
     return jax.tree.map(lambda first, last: jnp.concatenate([first, last]), outputs, rest)
 
 
@@ -329,19 +353,19 @@ def neighbor_weights(
     epsilon: float | Float[Array, ""] = 1e-3,
     temperature: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "*queries neighbors"]:
-    """How much each neighbour of a query counts (alpha): together 1, and 0 where one is missing or all are.
+    """Computes the weight of each neighbour of a query (alpha). Weights sum to 1, or to 0 if all are missing.
 
     Args:
-      distances: squared L2, as a search gives them; for inner products ("softmax") give their negative. Those of
-        missing neighbours may be anything.
-      valid: which neighbours there are.
-      kind: "uniform" (MbPA++); "inverse_distance", `1 / (epsilon + distance)`, the kernel of MbPA; or "softmax" of
+      distances: Squared L2 distances, as a search returns them. For inner products give their negative with "softmax".
+        Distances of missing neighbours are ignored.
+      valid: Whether each neighbour exists.
+      kind: "uniform" (MbPA++), "inverse_distance" for `1 / (epsilon + distance)` (the kernel of MbPA), or "softmax" of
         `-distance / temperature`.
-      epsilon: above 0. The default was recalled, not verified.
-      temperature: above 0.
+      epsilon: Constant of "inverse_distance", above 0. The default was recalled, not verified.
+      temperature: Temperature of "softmax", above 0.
 
     Raises:
-      ValueError: another kind.
+      ValueError: the kind is unknown.
 
     Example:
       >>> distances, valid = jnp.array([[1.0, 3.0, 0.0]]), jnp.array([[True, True, False]])
@@ -355,7 +379,7 @@ def neighbor_weights(
         case "uniform":
             scores = jnp.ones_like(distances)
         case "inverse_distance":
-            scores = 1 / (epsilon + jnp.maximum(distances, 0))  # a rounded |q|^2 - 2 qk + |k|^2 may lie below 0
+            scores = 1 / (epsilon + jnp.maximum(distances, 0))  # A rounded |q|^2 - 2 qk + |k|^2 may be negative.
         case "softmax":
             nearest = jnp.min(distances, axis=-1, where=valid, initial=jnp.inf, keepdims=True)
             scores = jnp.exp(-jnp.where(valid, distances - nearest, 0) / temperature)

@@ -1,15 +1,16 @@
-"""EMR and EA-EMR: what is kept of earlier tasks is learned between the batches of a task, and embeddings are aligned.
+"""EMR and EA-EMR: replay of stored examples between the batches of a task, and alignment of embeddings after it.
 
 Wang, Xiong, Yu, Guo, Chang and Wang, "Sentence Embedding Alignment for Lifelong Relation Extraction", NAACL 2019,
 https://arxiv.org/abs/1903.02588.
 
-EMR: before each batch of a task, one update on all that is kept of one earlier task, each task in turn. EA-EMR: after
-the task a linear map is fitted, which brings the embeddings of kept sentences and of their relations to where they were
-before the task; it stands before the similarity from then on. What is kept is chosen after a task.
+EMR: before each batch of a task, one update learns all stored examples of an earlier task. Earlier tasks take turns.
+EA-EMR: after the task a linear map is fitted that maps the embeddings of stored sentences and of their relations to
+their values before the task. From then on the map is applied in front of the similarity. Examples of a task are chosen
+and stored after it.
 
-Differs from the paper or its code: the map begins as the identity (the code's with random values); the embedding of a
-relation is kept once, and not once for each of its sentences; sentences and names have one encoder; a row of a loss
-counts as another, however many candidates it has.
+Differs from the paper or its code: the map begins as the identity (in the code with random values). The embedding of a
+relation is stored once, not once for each of its sentences. Sentences and names share one encoder. Rows of a loss have
+equal weights, however many candidates they have.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ from memjax.typing import Batch, Sum
 __all__ = ["ALIGN", "EA_EMR", "REHEARSE", "CyclingBatches", "alignment_loss", "ea_emr", "emr"]
 
 EA_EMR = "ea_emr"
-"""what is kept, in `TrainState.method`: the embeddings of kept sentences and of classes, and the map's optimiser"""
+"""Name of the state in `TrainState.method`: embeddings of stored sentences and classes, and the map's optimiser."""
 REHEARSE, ALIGN = "rehearse", "align"
-"""kinds of update"""
+"""Names of the kinds of update other than those of the stream."""
 
 
 class How(NamedTuple):
-    """The fields of `memjax.config.EAEMR`, which says what they mean; EMR has no alignments."""
+    """The settings of EA-EMR and EMR. `memjax.config.EAEMR` describes the fields. EMR has no alignments."""
 
     size: int
     selection: Literal["random", "flat"]
@@ -69,102 +70,105 @@ class How(NamedTuple):
 
 
 def emr(**fields: Any) -> Method:
-    """EMR; `fields` are those of `memjax.config.EMR`."""
+    """Makes the method EMR. The keyword arguments are the fields of `memjax.config.EMR`."""
     return _method(How(**fields))
 
 
 def ea_emr(**fields: Any) -> Method:
-    """EA-EMR; `fields` are those of `memjax.config.EAEMR`."""
+    """Makes the method EA-EMR. The keyword arguments are the fields of `memjax.config.EAEMR`."""
     return _method(How(**fields))
 
 
 def _method(how: How) -> Method:
+    """Makes EA-EMR, or EMR if `how` has no alignments."""
     needs = Requirements(boundaries=True, examples=True)
     base = chain_components(Component(EA_EMR, requirements=needs))
     rule = optax.adam(how.learning_rate)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        made = base.learner(experiment, layout, objective)
-        tasks, example, model = len(settings_of(experiment).tasks), made.batch_shapes[STREAM], experiment.model
+        base_learner = base.learner(experiment, layout, objective)
+        tasks, example, model = len(settings_of(experiment).tasks), base_learner.batch_shapes[STREAM], experiment.model
 
         def start(values: Mapping[str, Any]) -> TrainState:
-            state = allocate_kept(made.init(values), tasks, how.size)
+            state = allocate_kept(base_learner.init(values), tasks, how.size)
             if not how.alignments:
                 return state
-            held = state.constants["head"][ALIGNMENT]
-            dim = held["bias"].shape[0]
-            kept = {
+            alignment = state.constants["head"][ALIGNMENT]
+            dim = alignment["bias"].shape[0]
+            stored = {
                 "sentences": jnp.zeros((tasks, how.size, dim), jnp.float32),
                 "classes": jnp.zeros((model.head.num_classes, dim), jnp.float32),
-                "optimizer": rule.init(held),
+                "optimizer": rule.init(alignment),
             }
-            return dataclasses.replace(state, method={**state.method, EA_EMR: kept})
+            return dataclasses.replace(state, method={**state.method, EA_EMR: stored})
 
         def observe(state: TrainState, batch: Any, kind: str) -> Any:
             if kind == ALIGN:
-                return _aligned(model, rule, state, batch)
-            return made.update(state, batch, kind)
+                return _align_once(model, rule, state, batch)
+            return base_learner.update(state, batch, kind)
 
         rows = rows_like(example, max(how.size, 1))
         used = {REHEARSE: rows} if how.size and tasks > 1 else {}
         used |= {ALIGN: rows} if how.alignments and tasks > 1 else {}
-        return made._replace(init=start, update=observe, batch_shapes={**made.batch_shapes, **used})
+        return base_learner._replace(init=start, update=observe, batch_shapes={**base_learner.batch_shapes, **used})
 
     return base._replace(
-        learner=learner, stages=lambda task, own: _Stages(how, rule, task).all(own), needs=needs, takes_tasks=False
+        learner=learner, stages=lambda task, own: _TaskStages(how, rule, task).all(own), needs=needs, takes_tasks=False
     )
 
 
-class _Stages:
-    """The stages of one task; what phases do is `change(state, context) -> state`."""
+class _TaskStages:
+    """Makes the stages of one task. Its phases are methods `change(state, context) -> state`."""
 
     def __init__(self, how: How, rule: optax.GradientTransformation, task: TaskInfo):
         self.how, self.rule, self.index, self.experiment = how, rule, task.index, task.experiment
         self.chosen = KeptExamples(task.parts, task.experiment)
 
-    def all(self, own: Stage) -> list[Stage]:
-        """The task's own, with what is kept of others between its batches; then the alignment."""
+    def all(self, task_stage: Stage) -> list[Stage]:
+        """Returns the stage of the task, with stored examples between its batches, then the stage of the alignment."""
         rehearses = bool(self.index and self.how.size)
         if rehearses:
-            assert isinstance(own.steps, int)
-            own = own._replace(open_stream=self._rehearsing(own), steps=2 * own.steps)
-        own = own._replace(before=phase_of(self._begin), after=phase_of(self._keep_some))
+            assert isinstance(task_stage.steps, int)
+            task_stage = task_stage._replace(
+                open_stream=self._open_with_rehearsal(task_stage), steps=2 * task_stage.steps
+            )
+        task_stage = task_stage._replace(before=phase_of(self._begin), after=phase_of(self._store_examples))
         if not (rehearses and self.how.alignments):
-            return [own]
-        opened = lambda state, position: CyclingBatches(
-            self._kept(state), ALIGN, self.how.alignments, position=position
+            return [task_stage]
+        open_stream = lambda state, position: CyclingBatches(
+            self._stored_batches(state), ALIGN, self.how.alignments, position=position
         )
         fields: dict[str, Any] = {
-            "open_stream": opened,
+            "open_stream": open_stream,
             "steps": self.how.alignments * (self.index + 1),
-            "task": own.task,
+            "task": task_stage.task,
         }
-        fields |= {"before": phase_of(self._renew), "after": phase_of(self._embed)}
-        return [own, Stage(f"{own.name}, alignment", **fields)]
+        fields |= {"before": phase_of(self._reset_optimizer), "after": phase_of(self._store_all_embeddings)}
+        return [task_stage, Stage(f"{task_stage.name}, alignment", **fields)]
 
-    def _rehearsing(self, own: Stage) -> Any:
-        """`open` of the stage with the batches of earlier tasks before its own."""
+    def _open_with_rehearsal(self, task_stage: Stage) -> Any:
+        """Makes the function that opens the stream of a task, with stored batches of earlier tasks between its own."""
 
-        def opened(state: TrainState, position: Any) -> CyclingBatches:
-            inner = own.open_stream(state, position and position["own"])
-            return CyclingBatches(self._kept(state, self.index), REHEARSE, between=inner, position=position)
+        def open_stream(state: TrainState, position: Any) -> CyclingBatches:
+            inner = task_stage.open_stream(state, position and position["own"])
+            return CyclingBatches(self._stored_batches(state, self.index), REHEARSE, between=inner, position=position)
 
-        return opened
+        return open_stream
 
-    def _kept(self, state: TrainState, tasks: int | None = None) -> list[Batch]:
-        """All that is kept of each of the first tasks, a batch each."""
-        found = []
+    def _stored_batches(self, state: TrainState, tasks: int | None = None) -> list[Batch]:
+        """Returns a batch of all stored examples for each of the first `tasks` tasks. None for all up to this one."""
+        batches = []
         for task in range(self.index + 1 if tasks is None else tasks):
             stream = self.chosen.stream(kept_example_ids(state, task), None, rows=self.how.size, epochs=1)
-            found.append(self._with_candidates(next(stream), task))
-        return found
+            batches.append(self._with_candidates(next(stream), task))
+        return batches
 
     def _with_candidates(self, batch: Batch, task: int) -> Batch:
-        """With other candidates, of the classes that were seen, where examples have candidates."""
+        """Replaces the candidates of a batch, if it has any, by random ones among the classes seen so far."""
         number = self.how.num_candidates
         if not number or CLASSES not in batch.extras or not batch.extras[CLASSES].any():
             return batch
-        parts = (self.chosen.of_task(one) for one in range(self.index + 1))
+        parts = (self.chosen.of_task(index) for index in range(self.index + 1))
         seen = np.unique(np.concatenate([self.chosen.labels(numbers) for numbers in parts]))
         allowed = np.zeros_like(batch.extras[CLASSES])
         seed = self.experiment.config.data.seed
@@ -177,10 +181,12 @@ class _Stages:
     # Phases
 
     def _begin(self, state: TrainState, context: PhaseContext) -> TrainState:
+        """Marks the classes of the task as seen."""
         del context
         return note_seen_classes(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index)))
 
-    def _keep_some(self, state: TrainState, context: PhaseContext) -> TrainState:
+    def _store_examples(self, state: TrainState, context: PhaseContext) -> TrainState:
+        """Chooses and stores examples of the task."""
         how = self.how
         if not how.size:
             return state
@@ -190,55 +196,57 @@ class _Stages:
         numbers = choose_rehearsal_examples(read, how.size, context.key, how.selection, normalized=how.normalized)
         context.report(f"emr: {len(numbers)} examples of task {self.index} are kept")
         state = keep_examples(state, self.index, numbers)
-        return self._embedded(state, [self.index]) if how.alignments else state
+        return self._store_embeddings(state, [self.index]) if how.alignments else state
 
-    def _renew(self, state: TrainState, context: PhaseContext) -> TrainState:
-        """With the map's optimiser at its beginning."""
+    def _reset_optimizer(self, state: TrainState, context: PhaseContext) -> TrainState:
+        """Resets the optimiser of the map."""
         del context
         optimizer = self.rule.init(state.constants["head"][ALIGNMENT])
-        return _with_kept(state, optimizer=optimizer)
+        return _with_method_state(state, optimizer=optimizer)
 
-    def _embed(self, state: TrainState, context: PhaseContext) -> TrainState:
+    def _store_all_embeddings(self, state: TrainState, context: PhaseContext) -> TrainState:
+        """Stores the aligned embeddings of the stored sentences of all tasks so far."""
         del context
-        return self._embedded(state, range(self.index + 1))
+        return self._store_embeddings(state, range(self.index + 1))
 
-    def _embedded(self, state: TrainState, tasks: Sequence[int]) -> TrainState:
-        """With the embeddings, behind the map, of what is kept of some tasks."""
-        kept, held = state.method[EA_EMR], state.constants["head"][ALIGNMENT]
-        sentences, classes = np.array(kept["sentences"]), np.array(kept["classes"])
+    def _store_embeddings(self, state: TrainState, tasks: Sequence[int]) -> TrainState:
+        """Stores the aligned embeddings of the stored sentences of some tasks and of their classes."""
+        stored, alignment = state.method[EA_EMR], state.constants["head"][ALIGNMENT]
+        sentences, classes = np.array(stored["sentences"]), np.array(stored["classes"])
         variables = model_collections(model_variables(state))
-        vectors = align(held, class_vectors(self.experiment.model, variables, None))
+        vectors = align(alignment, class_vectors(self.experiment.model, variables, None))
         for task in tasks:
             numbers = kept_example_ids(state, task)
             read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
-            sentences[task, : len(numbers)] = align(held, jnp.asarray(read.features))
-            own = np.unique(read.labels)
-            classes[own] = np.asarray(vectors)[own]
-        return _with_kept(state, sentences=jnp.asarray(sentences), classes=jnp.asarray(classes))
+            sentences[task, : len(numbers)] = align(alignment, jnp.asarray(read.features))
+            labels = np.unique(read.labels)
+            classes[labels] = np.asarray(vectors)[labels]
+        return _with_method_state(state, sentences=jnp.asarray(sentences), classes=jnp.asarray(classes))
 
 
-def _with_kept(state: TrainState, **kept: Any) -> TrainState:
+def _with_method_state(state: TrainState, **kept: Any) -> TrainState:
+    """Replaces entries of the method state."""
     new = {**state.method[EA_EMR], **kept}
     return dataclasses.replace(state, method={**state.method, EA_EMR: new})
 
 
 class CyclingBatches:
-    """Batches that come again and again, each in turn, as a stream of updates.
+    """A stream of updates that repeats a list of batches in turn, optionally alternating with another stream.
 
     Attributes:
-      position: JSON-able: how many were given; and where the stream between them stands, and whether its next update is
-        due.
+      position: JSON value with the number of batches that were read, the position of the other stream, and whether its
+        next update is due.
     """
 
     def __init__(self, batches: Sequence[Any], kind: str, times: int = 0, *, between: Any = None, position: Any = None):
-        """Goes on with the next update.
+        """Makes a stream that continues with the update after `position`.
 
         Args:
-          batches: at least one.
-          kind: of update.
-          times: how often each comes, where nothing is between them.
-          between: a stream of updates, one of which follows each batch; with it all ends.
-          position: where an earlier one stood; `between` stands there already.
+          batches: Batches to repeat, at least one.
+          kind: Kind of the updates that read these batches.
+          times: Number of times that each batch is read. Used only without `between`.
+          between: Stream of updates, one of which follows each batch. The whole stream ends with it.
+          position: Position of an earlier stream. `between` must already be at its position. None for the beginning.
         """
         self._batches, self._kind, self._times, self._between = batches, kind, times, between
         self._given, self._due = (position["given"], position["due"]) if position else (0, False)
@@ -267,6 +275,7 @@ class CyclingBatches:
         return self._kind, self._next()
 
     def _next(self) -> Any:
+        """Returns the next batch in turn."""
         batch = self._batches[self._given % len(self._batches)]
         self._given += 1
         return batch
@@ -276,7 +285,13 @@ class CyclingBatches:
 
 
 def class_vectors(model: Any, variables: Mapping[str, Any], needed: Any) -> Float[Array, "classes dim"]:
-    """The vectors of classes before the map; of names those that are needed, None = all."""
+    """Returns the vectors of the classes in front of the map.
+
+    Args:
+      model: The Linen model.
+      variables: Variables of the model.
+      needed: Classes whose names must be encoded, bool `[classes]`, if vectors come from names. None for all classes.
+    """
     if not model.head.named:
         return variables["params"]["head"][VECTORS]
     return model.apply(variables, model.all_names() if needed is None else needed, method="name_vectors")
@@ -285,7 +300,13 @@ def class_vectors(model: Any, variables: Mapping[str, Any], needed: Any) -> Floa
 def alignment_loss(
     alignment: Mapping[str, Any], now: Float[Array, "rows dim"], before: Float[Array, "rows dim"], there: Any
 ) -> Float[Array, ""]:
-    """The mean squared difference of embeddings behind the map from what they were.
+    """Computes the mean squared difference between mapped embeddings and their values before the task.
+
+    Args:
+      alignment: Kernel and bias of the linear map.
+      now: Present embeddings.
+      before: Embeddings before the task.
+      there: Weight of each row, 1 or 0 for padding.
 
     Example:
       >>> identity = {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}
@@ -296,34 +317,36 @@ def alignment_loss(
     return jnp.sum(squares * there) / jnp.maximum(jnp.sum(there), 1)
 
 
-def _aligned(
+def _align_once(
     model: Any, rule: optax.GradientTransformation, state: TrainState, batch: Batch
 ) -> tuple[TrainState, dict[str, Sum]]:
-    """One update of the map on what is kept of a task: a step on its sentences, then one on their classes."""
-    kept, rows = state.method[EA_EMR], jax.tree.map(lambda leaf: leaf[0], batch)
+    """Makes one update of the map on the stored examples of a task: a step on sentences, then one on classes."""
+    stored, rows = state.method[EA_EMR], jax.tree.map(lambda leaf: leaf[0], batch)
     variables = model_collections(model_variables(state))
-    there = (rows.weights[:, 0] > 0).astype(jnp.float32)
-    labels = jnp.where(there > 0, rows.targets[:, 0], 0)
+    present = (rows.weights[:, 0] > 0).astype(jnp.float32)
+    labels = jnp.where(present > 0, rows.targets[:, 0], 0)
     place = jnp.argmax(state.method[CHOSEN].reshape(1, -1) == rows.extras[EXAMPLE][:, None], axis=1)
-    count = kept["classes"].shape[0]
-    needed = jnp.zeros(count, bool).at[jnp.where(there > 0, labels, count)].set(True, mode="drop")
+    count = stored["classes"].shape[0]
+    needed = jnp.zeros(count, bool).at[jnp.where(present > 0, labels, count)].set(True, mode="drop")
     pairs = (
-        (features_of(model, variables, rows), kept["sentences"].reshape(-1, kept["sentences"].shape[-1])[place]),
-        (class_vectors(model, variables, needed)[labels], kept["classes"][labels]),
+        (features_of(model, variables, rows), stored["sentences"].reshape(-1, stored["sentences"].shape[-1])[place]),
+        (class_vectors(model, variables, needed)[labels], stored["classes"][labels]),
     )
-    start = (state.constants["head"][ALIGNMENT], kept["optimizer"])
+    start = (state.constants["head"][ALIGNMENT], stored["optimizer"])
     (alignment, optimizer), losses = start, []
     for now, before in pairs:
         now = jax.lax.stop_gradient(now.astype(jnp.float32))
-        loss, gradient = jax.value_and_grad(alignment_loss)(alignment, now, before, there)
+        loss, gradient = jax.value_and_grad(alignment_loss)(alignment, now, before, present)
         updates, optimizer = rule.update(gradient, optimizer, alignment)
         alignment = optax.apply_updates(alignment, updates)
         losses.append(loss)
     ok = jnp.isfinite(losses[0]) & jnp.isfinite(losses[1])
     alignment, optimizer = jax.tree.map(lambda new, old: jnp.where(ok, new, old), (alignment, optimizer), start)
     head = {**state.constants["head"], ALIGNMENT: alignment}
-    new = _with_kept(dataclasses.replace(state, constants={**state.constants, "head": head}), optimizer=optimizer)
-    one = jnp.ones((), jnp.float32)
-    counted = lambda value: Sum(jnp.where(ok, value, 0).astype(jnp.float32), one)
-    sums = {"sentences": counted(losses[0]), "classes": counted(losses[1])}
-    return new, {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), one)}
+    new = _with_method_state(
+        dataclasses.replace(state, constants={**state.constants, "head": head}), optimizer=optimizer
+    )
+    unit = jnp.ones((), jnp.float32)
+    metric = lambda value: Sum(jnp.where(ok, value, 0).astype(jnp.float32), unit)
+    sums = {"sentences": metric(losses[0]), "classes": metric(losses[1])}
+    return new, {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), unit)}

@@ -1,26 +1,27 @@
-"""EMAR: prototypes of classes, from kept examples, that are activated and reconsolidated after every task.
+"""EMAR: class prototypes of stored examples that are activated and reconsolidated after every task.
 
 Han, Dai, Gao, Lin, Liu, Li, Sun and Zhou, "Continual Relation Learning via Episodic Memory Activation and
 Reconsolidation", ACL 2020, https://aclanthology.org/2020.acl-main.573.
 
-A task k is learned in stages: its own examples; then, `rounds` times, activation (memory and task together) and
-reconsolidation (examples of the memory against prototypes, which no gradient reaches). What is answered is the class
-whose final prototype is most similar.
+A task k is learned in stages. The first learns its examples. Then `rounds` times follow activation (examples of the
+memory and the task together) and reconsolidation (examples of the memory against prototypes, which get no gradients).
+A query is answered with the class whose final prototype is most similar.
 
 ======================  ==========================================================
 paper                   here
 ======================  ==========================================================
-T_k, M_k                the task, the kept examples of it (`CHOSEN`)
+T_k, M_k                the task, the stored examples of it (`CHOSEN`)
 r_i                     the vector of a class in the head (`VECTORS`)
-f, g                    what the head reads, its similarity
-P_i, I_i                `instances` of the kept examples of a class
+f, g                    the input of the head, the similarity in it
+P_i, I_i                `instances` of the stored examples of a class
 p_i                     `prototypes`, fixed for a round
-p~_i                    `(r_i + sum f) / (1 + number)`, over all kept examples
+p~_i                    `(r_i + sum f) / (1 + number)`, over all stored examples
 ======================  ==========================================================
 
-Differs from the paper: a class without kept examples (a memory smaller than the classes of a task) has r_i for its
-prototype. From its code (`memjax.config.EMAR.as_published`): names are read by the encoder of sentences, as there; the
-dummy class is left out; nothing that was kept is kept twice; the loss of a last batch counts by its share.
+Differs from the paper: the prototype of a class without stored examples (with a memory smaller than the classes of a
+task) is r_i. Differs from its code (`memjax.config.EMAR.as_published`): there is no dummy class, no example is stored
+twice, and the loss of a last batch is weighted by its share of rows. As in the code, the encoder of sentences reads
+names too.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ __all__ = [
 ]
 
 EMAR = "emar"
-"""what is kept, in `TrainState.method`: prototypes of the round, and the sums that the final ones are made of"""
+"""Name of the state in `TrainState.method`: the prototypes of the round, and the sums that make the final ones."""
 ACTIVATE, RECONSOLIDATE = "activate", "reconsolidate"
-"""kinds of update"""
+"""Names of the kinds of update other than those of the stream."""
 
 
 class How(NamedTuple):
-    """The fields of `memjax.config.EMAR`, which says what they mean."""
+    """The settings of EMAR. `memjax.config.EMAR` describes the fields."""
 
     size: int
     selection: Selection
@@ -91,50 +92,50 @@ class How(NamedTuple):
 
 
 def emar(**fields: Any) -> Method:
-    """The method; `fields` are those of `How`."""
+    """Makes the method EMAR. The keyword arguments are the fields of `How`."""
     how = How(**fields)
 
     def init(params: Any) -> dict[str, Any]:
         classes, dim = head_vectors(params).shape
         zeros = lambda: jnp.zeros((classes, dim), jnp.float32)
-        named = {"relations": zeros()} if how.embedding == "name" else {}
-        return {"prototypes": zeros(), "totals": zeros(), "counts": jnp.zeros(classes, jnp.float32), **named}
+        from_names = {"relations": zeros()} if how.embedding == "name" else {}
+        return {"prototypes": zeros(), "totals": zeros(), "counts": jnp.zeros(classes, jnp.float32), **from_names}
 
     needs = Requirements(boundaries=True, examples=True)
     base = chain_components(Component(EMAR, init, requirements=needs))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        made = base.learner(experiment, layout, objective)
+        base_learner = base.learner(experiment, layout, objective)
         against = make_update(experiment, objective, Component(EMAR, init, wrap_stream_loss=use_prototypes))
-        tasks, example = len(settings_of(experiment).tasks), made.batch_shapes[STREAM]
+        tasks, example = len(settings_of(experiment).tasks), base_learner.batch_shapes[STREAM]
 
         def start(values: Mapping[str, Any]) -> TrainState:
-            return allocate_kept(made.init(values), tasks, how.size)
+            return allocate_kept(base_learner.init(values), tasks, how.size)
 
         def observe(state: TrainState, batch: Any, kind: str) -> Any:
-            return (against if kind == RECONSOLIDATE else made.update)(state, batch, kind)
+            return (against if kind == RECONSOLIDATE else base_learner.update)(state, batch, kind)
 
         kinds = {ACTIVATE: example, RECONSOLIDATE: rows_like(example, how.rows)}
         used = {kind: kinds[kind] for kind, epochs in plan_passes(how) if epochs and how.rounds}
-        return made._replace(
+        return base_learner._replace(
             init=start,
             update=observe,
-            batch_shapes={**made.batch_shapes, **used},
+            batch_shapes={**base_learner.batch_shapes, **used},
             adapt_variables=with_final_prototypes,
         )
 
     return base._replace(
-        learner=learner, stages=lambda task, own: _Stages(how, task).all(own), needs=needs, takes_tasks=False
+        learner=learner, stages=lambda task, own: _TaskStages(how, task).all(own), needs=needs, takes_tasks=False
     )
 
 
 def plan_passes(how: How) -> tuple[tuple[str, int], ...]:
-    """The passes of a round, each with its epochs; without a memory there is nothing to reconsolidate."""
+    """Returns the kinds of update of a round and the epochs of each. Without a memory there is no reconsolidation."""
     return (ACTIVATE, how.activations), (RECONSOLIDATE, how.reconsolidations if how.size else 0)
 
 
-class _Stages:
-    """The stages of one task; what phases do is `change(state, context) -> state`."""
+class _TaskStages:
+    """Makes the stages of one task. Its phases are methods `change(state, context) -> state`."""
 
     def __init__(self, how: How, task: TaskInfo):
         self.how, self.task, self.index, self.experiment = how, task, task.index, task.experiment
@@ -146,47 +147,47 @@ class _Stages:
         if how.first == "both" and self.index and how.size:
             # As many passes as over the task alone, so that no task gets fewer updates than `least_updates`.
             epochs = settings_of(self.experiment).passes(len(self.chosen.of_task(self.index)), rows)
-            task_stage = task_stage._replace(**self._reading(STREAM, self._both, epochs, rows, 0))
-        stages = [(task_stage, [self._begin], [self._keep_some])]
+            task_stage = task_stage._replace(**self._fields_of_reading(STREAM, self._task_and_stored, epochs, rows, 0))
+        stages = [(task_stage, [self._begin], [self._store_examples])]
         for number in range(how.rounds):
             # Prototypes are those of the model before the round.
             before = [lambda state, context, number=number: self._with_prototypes(state, number)]
             for kind, epochs in plan_passes(how):
                 if epochs:
-                    stages.append((self._pass(kind, epochs, number, task_stage), [*before, self._renew], []))
+                    stages.append((self._pass(kind, epochs, number, task_stage), [*before, self._reset_optimizer], []))
                     before = []
         stages[-1][2].append(self._finish)
         return [stage._replace(before=phase_of(*before), after=phase_of(*after)) for stage, before, after in stages]
 
     def _pass(self, kind: str, epochs: int, number: int, own: Stage) -> Stage:
-        """A stage of one kind of update."""
+        """Makes the stage of a pass of one kind of update in round `number`."""
         if kind == ACTIVATE:
-            fields = self._reading(kind, self._both, epochs, self.config.data.rows, number)
+            fields = self._fields_of_reading(kind, self._task_and_stored, epochs, self.config.data.rows, number)
         else:
             sets = lambda state: self._instances(state, "instances", number)
-            fields = self._reading(kind, sets, epochs, self.how.rows, number)
+            fields = self._fields_of_reading(kind, sets, epochs, self.how.rows, number)
         return Stage(f"{own.name}, {kind} {number + 1}", task=own.task, **fields)
 
-    def _reading(
+    def _fields_of_reading(
         self, kind: str, numbers: Callable[[TrainState], np.ndarray], epochs: int, rows: int, number: int
     ) -> dict[str, Any]:
-        """Fields of a stage that reads some examples, in another order in every round."""
+        """Makes the fields of a stage that reads the examples of `numbers(state)`, in another order in every round."""
 
-        def opened(state: TrainState, position: Any) -> SingleKindStream:
+        def open_stream(state: TrainState, position: Any) -> SingleKindStream:
             return SingleKindStream(
                 self.chosen.stream(numbers(state), position, rows=rows, epochs=epochs, order=number), kind
             )
 
-        return {"open_stream": opened, "steps": lambda state: epochs * -(-len(numbers(state)) // rows)}
+        return {"open_stream": open_stream, "steps": lambda state: epochs * -(-len(numbers(state)) // rows)}
 
-    # Which examples
+    # Numbers of examples
 
-    def _both(self, state: TrainState) -> np.ndarray:
-        """Those of the task and those that are kept, none twice."""
+    def _task_and_stored(self, state: TrainState) -> np.ndarray:
+        """Returns the numbers of the examples of the task and of the stored ones, each once."""
         return np.union1d(self.chosen.of_task(self.index), kept_example_ids(state))
 
     def _instances(self, state: TrainState, purpose: str, number: int) -> np.ndarray:
-        """Kept ones, some of each class."""
+        """Draws stored examples, at most `instances` of each class, by a purpose and the number of the round."""
         numbers = kept_example_ids(state)
         name = f"{purpose}/{self.config.data.seed}/{self.index}/{number}"
         return draw_instances(numbers, self.chosen.labels(numbers), self.how.instances, name)
@@ -194,16 +195,19 @@ class _Stages:
     # Phases
 
     def _begin(self, state: TrainState, context: PhaseContext) -> TrainState:
-        return self._renew(
+        """Marks the classes of the task as seen, and resets the optimiser."""
+        return self._reset_optimizer(
             note_seen_classes(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index))),
             context,
         )
 
-    def _renew(self, state: TrainState, context: PhaseContext) -> TrainState:
+    def _reset_optimizer(self, state: TrainState, context: PhaseContext) -> TrainState:
+        """Resets the optimiser, if `new_optimizer` is set."""
         del context
         return with_fresh_optimizer(state, self.task) if self.how.new_optimizer else state
 
-    def _keep_some(self, state: TrainState, context: PhaseContext) -> TrainState:
+    def _store_examples(self, state: TrainState, context: PhaseContext) -> TrainState:
+        """Chooses and stores examples of the task."""
         if not self.how.size:
             return state
         read = read_features(
@@ -214,43 +218,46 @@ class _Stages:
         return keep_examples(state, self.index, numbers)
 
     def _with_prototypes(self, state: TrainState, number: int) -> TrainState:
-        """Prototypes of the round."""
-        totals, counts = self._sums(state, self._instances(state, "prototypes", number))
-        vectors = self._relations(state)
-        own = 1.0 if self.how.embedding == "name" else 0.0  # a name counts as one of the examples, as in the code
-        means = (own * vectors + totals) / np.maximum(own + counts, 1)[:, None]
-        return _with_kept(state, prototypes=np.where(counts[:, None] > 0, means, vectors))
+        """Computes the prototypes of a round."""
+        totals, counts = self._class_sums(state, self._instances(state, "prototypes", number))
+        vectors = self._class_vectors(state)
+        name_weight = (
+            1.0 if self.how.embedding == "name" else 0.0
+        )  # As in the published code, a name counts as an example.
+        means = (name_weight * vectors + totals) / np.maximum(name_weight + counts, 1)[:, None]
+        return _with_method_state(state, prototypes=np.where(counts[:, None] > 0, means, vectors))
 
     def _finish(self, state: TrainState, context: PhaseContext) -> TrainState:
-        """With what the final prototypes are made of."""
+        """Stores the sums that the final prototypes are made of."""
         del context
-        totals, counts = self._sums(state, kept_example_ids(state))
-        named = {"relations": self._relations(state)} if self.how.embedding == "name" else {}
-        return _with_kept(state, totals=totals, counts=counts, **named)
+        totals, counts = self._class_sums(state, kept_example_ids(state))
+        from_names = {"relations": self._class_vectors(state)} if self.how.embedding == "name" else {}
+        return _with_method_state(state, totals=totals, counts=counts, **from_names)
 
-    def _sums(self, state: TrainState, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of what the head reads of some examples."""
+    def _class_sums(self, state: TrainState, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Computes the sum of the features of examples and their number, for each class."""
         classes, dim = head_vectors(state.params).shape
         if not len(numbers):
             return np.zeros((classes, dim), np.float32), np.zeros(classes, np.float32)
         read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
         return class_sums(read.features, read.labels, classes)
 
-    def _relations(self, state: TrainState) -> np.ndarray:
-        """The r of every class."""
+    def _class_vectors(self, state: TrainState) -> np.ndarray:
+        """Returns the vector r of every class: from the head, or from the encoded name."""
         if self.how.embedding == "learned":
             return np.asarray(head_vectors(state.params), np.float32)
-        return np.asarray(_named(self.experiment.model)(model_collections(model_variables(state))), np.float32)
+        return np.asarray(_name_encoder(self.experiment.model)(model_collections(model_variables(state))), np.float32)
 
 
-def _with_kept(state: TrainState, **kept: np.ndarray) -> TrainState:
+def _with_method_state(state: TrainState, **kept: np.ndarray) -> TrainState:
+    """Replaces entries of the method state."""
     new = {**state.method[EMAR], **{name: jnp.asarray(value, jnp.float32) for name, value in kept.items()}}
     return dataclasses.replace(state, method={**state.method, EMAR: new})
 
 
 @functools.lru_cache(maxsize=4)
-def _named(model: Any) -> Any:
-    """`vectors(variables)`, what a model makes of the names of all classes; compiled once for a model."""
+def _name_encoder(model: Any) -> Any:
+    """Makes a function `vectors(variables)` that encodes the names of all classes. It is compiled once for a model."""
     return jax.jit(lambda variables: model.apply(variables, model.all_names(), method="name_vectors"))
 
 
@@ -258,17 +265,17 @@ def _named(model: Any) -> Any:
 
 
 def head_vectors(params: Any) -> Any:
-    """The vectors of the classes in a head of similarities, `[classes, dim]`."""
+    """Returns the vectors of the classes in a similarity head, `[classes, dim]`, from its parameters."""
     return params["head"][VECTORS]
 
 
 def with_head_vectors(params: Any, vectors: Any) -> Any:
-    """The parameters with other vectors of the classes."""
+    """Replaces the vectors of the classes in the parameters of a model."""
     return {**params, "head": {**params["head"], VECTORS: vectors}}
 
 
 def use_prototypes(objective: Objective, model: Any) -> Objective:
-    """The objective with the prototypes of the round for the vectors of the classes; no gradient reaches them."""
+    """Wraps an objective so that it uses the prototypes of the round as class vectors. They get no gradients."""
     del model
 
     def loss(variables: Mapping[str, Any], *rest: Any) -> Any:
@@ -279,18 +286,23 @@ def use_prototypes(objective: Objective, model: Any) -> Objective:
 
 
 def with_final_prototypes(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
-    """The variables that are evaluated: the final prototypes for the vectors of the classes."""
+    """Returns the variables for evaluation (`Learner.adapt_variables`), with the final prototypes as class vectors."""
     del support, key
-    kept = state.method[EMAR]
-    relations = kept.get("relations", head_vectors(state.params))
-    params = with_head_vectors(state.params, final_prototypes(relations, kept["totals"], kept["counts"]))
+    stored = state.method[EMAR]
+    relations = stored.get("relations", head_vectors(state.params))
+    params = with_head_vectors(state.params, final_prototypes(relations, stored["totals"], stored["counts"]))
     return {**model_variables(state), "params": params}
 
 
 def final_prototypes(
     relations: Float[Any, "classes dim"], totals: Float[Any, "classes dim"], counts: Float[Any, " classes"]
 ) -> Float[Any, "classes dim"]:
-    """`(r + sum f) / (1 + number)` of every class; r alone where nothing of it is kept.
+    """Computes the final prototypes of all classes, `(r + sum f) / (1 + number)`. Without examples this is r.
+
+    Args:
+      relations: Vectors r of the classes.
+      totals: Sums of the features of the stored examples of each class.
+      counts: Numbers of stored examples of each class.
 
     Example:
       >>> final_prototypes(jnp.array([[1.0], [5.0]]), jnp.array([[8.0], [0.0]]), jnp.array([2.0, 0.0])).tolist()
@@ -302,7 +314,12 @@ def final_prototypes(
 def class_sums(
     features: Float[np.ndarray, "examples dim"], labels: Int[np.ndarray, " examples"], num_classes: int
 ) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
-    """The sum of the features of each class, and how many there are.
+    """Computes the sum of the features of each class, and the number of its examples.
+
+    Args:
+      features: Features of examples.
+      labels: Classes of the examples.
+      num_classes: Number of classes.
 
     Example:
       >>> totals, counts = class_sums(np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 1]), 3)
@@ -315,7 +332,13 @@ def class_sums(
 
 
 def draw_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name: str) -> np.ndarray:
-    """At most so many examples of each class, drawn by a name; 0 = all.
+    """Draws at most `instances` examples of each class at random.
+
+    Args:
+      numbers: Numbers of the examples.
+      labels: Classes of the examples.
+      instances: Maximum number of examples of each class. 0 for all examples.
+      name: Name that seeds the draw.
 
     Example:
       >>> draw_instances(np.array([7, 8, 9]), np.array([0, 0, 1]), 1, "prototypes/0").size
@@ -324,5 +347,5 @@ def draw_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name
     if not instances:
         return numbers
     order = random_of(name).permutation(len(numbers))
-    kept = [order[labels[order] == label][:instances] for label in np.unique(labels)]
-    return np.sort(numbers[np.concatenate(kept)]) if kept else numbers
+    chosen = [order[labels[order] == label][:instances] for label in np.unique(labels)]
+    return np.sort(numbers[np.concatenate(chosen)]) if chosen else numbers

@@ -1,7 +1,7 @@
-"""What EMAR, EMR and EA-EMR share: examples of every task that are kept, who is chosen, and streams that read them.
+"""Rehearsal of stored examples for EMAR, EMR and EA-EMR: how they are chosen, stored and read again.
 
-Examples are kept by their numbers, in the train state: they stay where the run reads its data from, which a memory of
-rows would copy. What a run says of the bytes that it keeps leaves the sentences out.
+The train state stores the numbers of the examples and not the examples. They are read again from the data of the run,
+so sentences do not count in the bytes that a method stores.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = [
 ]
 
 CHOSEN = "chosen"
-"""the kept examples in `TrainState.method`: int32 `[tasks, size]`, their numbers in the run, -1 = none"""
+"""Name in `TrainState.method` of the numbers of stored examples in the run, int32 `[tasks, size]`. -1 for none."""
 Selection = Literal["two_level", "flat", "random"]
 
 
-# Who is kept
+# The choice of examples
 
 
 def choose_rehearsal_examples(
     read: HeadFeatures, size: int, key: Any, how: Selection, *, normalized: bool = False
 ) -> np.ndarray:
-    """The numbers of the examples of a task that are kept, int32 `[at most size]`.
+    """Chooses the examples of a task to store and returns their numbers, int32 `[at most size]`.
 
     Args:
-      read: the examples of the task.
-      size: of the memory of a task.
-      key: of what is drawn.
-      how: "flat": the examples nearest to the centroids of k-means over the task. "two_level": as many of each class
-        as `class_quotas` say, nearest to the centroids of k-means over the class. "random": any.
-      normalized: features of length 1.
+      read: Features, labels and numbers of the examples of the task.
+      size: Number of examples to store for the task.
+      key: Random key.
+      how: "flat": the examples nearest to the centroids of k-means over the task. "two_level": for each class a number
+        from `class_quotas`, nearest to the centroids of k-means over the class. "random": a uniform sample.
+      normalized: Whether features are scaled to length 1.
     """
     size = min(size, len(read.numbers))
     if how == "random":
@@ -65,20 +65,28 @@ def choose_rehearsal_examples(
     if how == "flat":
         return np.sort(read.numbers[first]).astype(np.int32)
     classes = np.unique(read.labels)
-    importance = [int(np.sum(read.labels[first] == one)) for one in classes]
-    there = [np.flatnonzero(read.labels == one) for one in classes]
-    kept = []
+    importance = [int(np.sum(read.labels[first] == label)) for label in classes]
+    indices_of_class = [np.flatnonzero(read.labels == label) for label in classes]
+    chosen = []
     for number, (places, quota) in enumerate(
-        zip(there, class_quotas(importance, [*map(len, there)], size), strict=True)
+        zip(indices_of_class, class_quotas(importance, [*map(len, indices_of_class)], size), strict=True)
     ):
         if quota:
-            kept.append(places[cluster_representatives(read.features[places], quota, jax.random.fold_in(key, number))])
-    return np.sort(read.numbers[np.concatenate(kept)]).astype(np.int32)
+            chosen.append(
+                places[cluster_representatives(read.features[places], quota, jax.random.fold_in(key, number))]
+            )
+    return np.sort(read.numbers[np.concatenate(chosen)]).astype(np.int32)
 
 
 def cluster_representatives(features: np.ndarray, number: int, key: Any) -> np.ndarray:
-    """Places of so many different examples, one nearest to the centroid of each cluster."""
-    # Few programs, however many examples there are.
+    """Clusters features by k-means and returns the index of one example for each cluster, the nearest to its centroid.
+
+    Args:
+      features: Features of the examples, `[examples, dim]`.
+      number: Number of clusters.
+      key: Random key.
+    """
+    # Padded to a power of two, so that few programs are compiled.
     padded = 1 << (len(features) - 1).bit_length()
     points = np.zeros((padded, features.shape[1]), np.float32)
     points[: len(features)] = features
@@ -89,105 +97,120 @@ _select = jax.jit(select_examples, static_argnums=1)
 
 
 def class_quotas(importance: Sequence[int], available: Sequence[int], size: int) -> list[int]:
-    """How many examples of each class are kept (Han et al. 2020): `size` in all, an equal share of each.
+    """Computes how many examples of each class to store, with equal shares for all classes (Han et al. 2020).
 
-    A share that is no whole number is rounded up for the most important classes, the first of equal ones, and down for
-    the others. What a class has not, goes to the others in the same order, one to each in turn.
+    Shares that are not whole numbers are rounded up for the most important classes, the first of equal ones, and down
+    for the others. What a class lacks goes to the other classes in the same order, one example at a time.
 
     Args:
-      importance: of each class.
-      available: examples that it has.
-      size: examples in all.
+      importance: Importance of each class.
+      available: Number of examples of each class.
+      size: Number of examples to store in all.
 
     Example:
       >>> class_quotas([1, 5, 3], [9, 9, 9], 7), class_quotas([1, 5, 3], [9, 1, 9], 7)
       ([2, 3, 2], [3, 1, 3])
     """
-    order = sorted(range(len(importance)), key=lambda one: (-importance[one], one))
+    order = sorted(range(len(importance)), key=lambda label: (-importance[label], label))
     share, left = size // len(order), min(size, sum(available))
-    found = [min(share, count) for count in available]
-    left -= sum(found)
-    for one in itertools.cycle(order):
+    quotas = [min(share, count) for count in available]
+    left -= sum(quotas)
+    for label in itertools.cycle(order):
         if not left:
-            return found
-        more = min(available[one] - found[one], 1)
-        found[one], left = found[one] + more, left - more
-    return found
+            return quotas
+        more = min(available[label] - quotas[label], 1)
+        quotas[label], left = quotas[label] + more, left - more
+    return quotas
 
 
-# Streams of them
+# Streams of stored examples
 
 
 class KeptExamples(NamedTuple):
-    """The examples of all tasks, of which some are kept.
+    """The examples of all tasks, with functions that read the stored ones among them.
 
     Attributes:
-      parts: the examples of all tasks.
-      experiment: of the run.
+      parts: Examples of all tasks.
+      experiment: Experiment of the run.
     """
 
     parts: Sequence[TaskSlice]
     experiment: Experiment
 
     def joined(self, numbers: np.ndarray, order: int = 0) -> JoinedExamples:
-        """Those with these numbers, in one of many orders; 0 = theirs."""
+        """Joins the examples with given numbers into a data set.
+
+        Args:
+          numbers: Numbers of the examples in the run.
+          order: 0 for the order of `numbers`. Any other number is a seed of a random order.
+        """
         seed = self.experiment.config.data.seed
         places = epoch_order(len(numbers), seed=seed, epoch=order, lap=1, shuffle=order > 0)
         return JoinedExamples(self.parts, order=np.asarray(numbers, np.int64)[places])
 
     def of_task(self, index: int) -> np.ndarray:
-        """The numbers of the examples of a task."""
+        """Returns the numbers of all examples of a task."""
         part = self.parts[index]
         return np.arange(part.first, part.first + len(part.examples))
 
     def labels(self, numbers: np.ndarray) -> np.ndarray:
-        """The classes of examples."""
+        """Returns the classes of examples by their numbers."""
         every = JoinedExamples(self.parts)
         return np.array([int(every.example(int(number)).targets[0]) for number in numbers], np.int32)
 
     def stream(
         self, numbers: np.ndarray, position: Mapping[str, Any] | None, *, rows: int, epochs: int, order: int = 0
     ) -> RowStream:
-        """The batches of some epochs of the examples with these numbers, in one of many orders."""
+        """Makes a stream of batches of the examples with given numbers.
+
+        Args:
+          numbers: Numbers of the examples in the run.
+          position: Position of an earlier stream to continue. None for the beginning.
+          rows: Number of rows of a batch.
+          epochs: Number of times that each example is read.
+          order: Seed of the order of the examples.
+        """
         config = self.experiment.config
-        own = dataclasses.replace(config, data=dataclasses.replace(config.data, rows=rows))
+        config_of_stream = dataclasses.replace(config, data=dataclasses.replace(config.data, rows=rows))
         examples = self.joined(numbers, 1 + order)
-        return dataclasses.replace(self.experiment, config=own).stream(position, split=examples, epochs=epochs)
+        return dataclasses.replace(self.experiment, config=config_of_stream).stream(
+            position, split=examples, epochs=epochs
+        )
 
 
 def allocate_kept(state: TrainState, tasks: int, size: int) -> TrainState:
-    """With room for the numbers of `size` examples of each task."""
+    """Adds room for the numbers of `size` examples of each task to the train state."""
     room = {CHOSEN: jnp.full((tasks, size), -1, jnp.int32)} if size else {}
     return dataclasses.replace(state, method={**state.method, **room})
 
 
 def kept_example_ids(state: TrainState, task: int | None = None) -> np.ndarray:
-    """The numbers of the kept examples, of one task or of all."""
+    """Returns the numbers of the stored examples of a task, or of all tasks."""
     if CHOSEN not in state.method:
         return np.zeros(0, np.int64)
-    kept = np.asarray(state.method[CHOSEN])
-    numbers = kept.reshape(-1) if task is None else kept[task]
+    stored = np.asarray(state.method[CHOSEN])
+    numbers = stored.reshape(-1) if task is None else stored[task]
     return numbers[numbers >= 0].astype(np.int64)
 
 
 def keep_examples(state: TrainState, task: int, numbers: np.ndarray) -> TrainState:
-    """With the kept examples of a task."""
-    kept = np.array(state.method[CHOSEN])
-    kept[task, : len(numbers)] = numbers
-    return dataclasses.replace(state, method={**state.method, CHOSEN: jnp.asarray(kept)})
+    """Stores the numbers of the chosen examples of a task in the train state."""
+    stored = np.array(state.method[CHOSEN])
+    stored[task, : len(numbers)] = numbers
+    return dataclasses.replace(state, method={**state.method, CHOSEN: jnp.asarray(stored)})
 
 
 def note_seen_classes(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
-    """With the classes of a task among those that training has read, where the head of the model notes them."""
+    """Marks classes as seen in the constants of the model, if its head stores them."""
     return dataclasses.replace(state, constants=note_classes(state.constants, model.head_place, np.unique(labels)))
 
 
 def with_fresh_optimizer(state: TrainState, task: TaskInfo) -> TrainState:
-    """With an optimiser at its beginning."""
+    """Resets the optimiser of the train state to its first state."""
     optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
     return dataclasses.replace(state, opt_state=optimizer.init(state.params))
 
 
 def rows_like(example: Any, rows: int) -> Any:
-    """Shapes of a batch like another one, with so many rows."""
+    """Returns the shapes of a batch with another number of rows."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0], rows, *leaf.shape[2:]), leaf.dtype), example)
