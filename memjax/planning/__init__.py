@@ -1,4 +1,4 @@
-"""What a step would need on TPUs that are not here: compiled ahead of time, and explained."""
+"""Compiles the steps of a configuration ahead of time for TPUs that are not here, and explains what they need."""
 
 from memjax.planning.advice import Tip, advise
 from memjax.planning.cases import Case, Estimate, estimate, plan

@@ -1,4 +1,4 @@
-"""What to change about a step that does not fit into the memory of its devices."""
+"""Suggests changes to a configuration whose step does not fit into the memory of its devices."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from memjax.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Tip:
-    """A change that would make room.
+    """A change of the configuration that would save memory.
 
     Attributes:
-      change: what to add to the command line.
-      why: in a few words.
-      saves: bytes per device, roughly.
-      enough: that would do.
+      change: Options to add to the command line.
+      why: Reason for the saving in a few words.
+      saves: Approximate number of bytes that each device saves.
+      enough: Whether this change alone makes the step fit.
     """
 
     change: str
@@ -25,18 +25,18 @@ class Tip:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Situation:
-    """A step that does not fit; bytes are per device.
+class _StepSizes:
+    """Sizes of a step that does not fit, in bytes per device.
 
     Attributes:
-      config: the configuration.
-      training: an update, not evaluation or generation.
-      rows: batch rows of all devices.
-      mesh: axis -> devices.
-      weights: parameters, optimizer state and gradients.
-      memory: states of memories.
-      activations: everything temporary but gradients.
-      missing: how much too much it is.
+      config: Configuration of the step.
+      training: Whether the step is an update. False for evaluation and generation.
+      rows: Number of rows of a batch on all devices together.
+      mesh: Axis of the mesh -> number of devices along it.
+      weights: Bytes of parameters, optimizer state, tables and gradients.
+      memory: Bytes of the states of memories.
+      activations: Bytes of all temporary arrays other than gradients.
+      missing: Bytes that the step needs beyond those of the device.
     """
 
     config: Config
@@ -50,12 +50,12 @@ class _Situation:
 
     @property
     def parts(self) -> int:
-        """Devices that share the rows."""
+        """Number of devices over which the rows are split."""
         return self.mesh["data"] * self.mesh["fsdp"]
 
     @property
     def own_rows(self) -> int:
-        """Rows of a device."""
+        """Number of rows on one device."""
         return self.rows // self.parts
 
     @property
@@ -63,8 +63,12 @@ class _Situation:
         return "data.rows" if self.training else "evaluation.rows"
 
     def divisor(self, part: int, number: int, most: int = 8) -> int:
-        """A power of two that divides `number`, from 2 to `most`: the smallest that makes `part` small enough, or the
-        largest.
+        """Finds a power of two that divides `number`: the smallest that shrinks `part` enough, or else the largest.
+
+        Args:
+          part: Bytes that are divided.
+          number: Setting that is divided, such as a number of rows.
+          most: Largest power of two.
         """
         divisor = 2
         while part - part // divisor < self.missing and number % (2 * divisor) == 0 and 2 * divisor <= most:
@@ -73,21 +77,25 @@ class _Situation:
 
 
 def bytes_needed(facts: Mapping[str, Any]) -> int:
-    """Bytes of HBM per device: what the compiler took where it fits, what it asked for where it does not."""
+    """Returns the bytes of HBM that a step needs on each device, whether or not it fits.
+
+    Args:
+      facts: Facts about the step (`memjax.planning.aot.Measurement`).
+    """
     return max(facts["memory"]["total"] if facts["memory"] else 0, facts["required"])
 
 
 def advise(config: Config, facts: Mapping[str, Any]) -> list[Tip]:
-    """What would make room, with what it saves roughly; the largest first.
+    """Suggests changes that save memory, the largest saving first.
 
     Args:
-      config: the configuration that does not fit.
-      facts: what was found out about it (`memjax.planning.aot.Measurement`), and `what`.
+      config: Configuration whose step does not fit.
+      facts: Facts about the step (`memjax.planning.aot.Measurement`), and `what` it is: 'train', 'eval' or 'decode'.
     """
     parts, training = facts["parts"], facts["what"] == "train"
     parameters = parts.get("parameters", 0)
     gradients = parameters if training else 0
-    now = _Situation(
+    now = _StepSizes(
         config=config,
         training=training,
         rows=config.data.rows if training else config.evaluation.rows,
@@ -104,17 +112,17 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Tip]:
     return sorted(tips, key=lambda tip: -tip.saves)
 
 
-def _search_tips(now: _Situation) -> Iterator[Tip]:
+def _search_tips(now: _StepSizes) -> Iterator[Tip]:
     model = now.config.model
     if model.carrier.sorts_all_scores:
-        # A full sort of all scores: float32 scores and int32 slots, before and after.
+        # A full sort holds float32 scores and int32 slots, before and after.
         heads = max(model.num_heads // now.mesh["model"], 1)
         scores = now.own_rows * heads * now.config.data.segment_length * (model.carrier.memory_length or 0)
         saved = min(16 * scores, now.activations)
         yield Tip("--model.attention.retrieval approximate", "'exact' sorts all scores on a TPU", saved)
 
 
-def _memory_tips(now: _Situation) -> Iterator[Tip]:
+def _memory_tips(now: _StepSizes) -> Iterator[Tip]:
     if not now.memory:
         return
     if now.config.model.memory_dtype == "float32":
@@ -125,7 +133,7 @@ def _memory_tips(now: _Situation) -> Iterator[Tip]:
     if length > 1:
         divisor = now.divisor(now.memory, length)
         yield Tip(f"--{name} {length // divisor}", "fewer slots", now.memory - now.memory // divisor)
-    # More rows per device and fewer heads of each are as much memory; it helps where a device has a single row.
+    # Splitting heads helps only if a device has a single row: more rows with fewer heads each need as much memory.
     if now.own_rows == 1 and now.parts % 2 == 0:
         model = 2 * now.mesh["model"]
         by_heads = now.config.model.num_heads % model == 0 and now.config.sharding.memory == "heads"
@@ -137,7 +145,7 @@ def _memory_tips(now: _Situation) -> Iterator[Tip]:
         yield Tip(" ".join(change), why, (now.memory + now.activations) // 2)
 
 
-def _weight_tips(now: _Situation) -> Iterator[Tip]:
+def _weight_tips(now: _StepSizes) -> Iterator[Tip]:
     data, fsdp = now.mesh["data"], now.mesh["fsdp"]
     if data > 1:
         saved = int(now.weights * (1 - 1 / data))
@@ -145,22 +153,24 @@ def _weight_tips(now: _Situation) -> Iterator[Tip]:
         yield Tip(f"--sharding.fsdp {data * fsdp} --sharding.data 1", why, saved)
 
 
-def _row_tips(now: _Situation) -> Iterator[Tip]:
+def _row_tips(now: _StepSizes) -> Iterator[Tip]:
     if now.own_rows % 2 == 0:
-        both = now.memory + now.activations
-        divisor = now.divisor(both, now.own_rows)
+        variable_bytes = now.memory + now.activations
+        divisor = now.divisor(variable_bytes, now.own_rows)
         yield Tip(
-            f"--{now.rows_field} {now.rows // divisor}", "fewer rows to remember and compute", both - both // divisor
+            f"--{now.rows_field} {now.rows // divisor}",
+            "fewer rows to remember and compute",
+            variable_bytes - variable_bytes // divisor,
         )
 
 
-def _activation_tips(now: _Situation) -> Iterator[Tip]:
+def _activation_tips(now: _StepSizes) -> Iterator[Tip]:
     training, model = now.config.training, now.config.model
     if training.rematerialize in ("none", "segment", "offload") and model.num_layers > 1:
         policy = "per_layer" if training.segments_per_update == 1 else "segment_nested"
-        kept = now.own_rows * now.config.data.segment_length * model.dim * model.num_layers
-        kept *= 2 if model.compute_dtype == "bfloat16" else 4
-        saved = int(now.activations * (1 - 1 / model.num_layers)) - kept
+        saved_inputs = now.own_rows * now.config.data.segment_length * model.dim * model.num_layers
+        saved_inputs *= 2 if model.compute_dtype == "bfloat16" else 4
+        saved = int(now.activations * (1 - 1 / model.num_layers)) - saved_inputs
         why = "keep the inputs of layers, compute the rest again"
         yield Tip(f"--training.rematerialize {policy}", why, saved)
     if now.own_rows % (2 * training.accumulate) == 0:

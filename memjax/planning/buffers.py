@@ -1,4 +1,4 @@
-"""Where the HBM of a device goes: what the compiler has written down about its buffers (`--xla_dump_to`)."""
+"""Reads how a compiled program uses the HBM of a device from the compiler's dumps of its buffers (`--xla_dump_to`)."""
 
 import dataclasses
 import re
@@ -15,7 +15,7 @@ _COARSE = frozenset(
     "while broadcast_in_dim dynamic_update_slice dynamic_slice select_n copy reshape transpose squeeze concatenate "
     "convert_element_type".split()
 )
-"""operations whose name says little about what a buffer holds"""
+"""Operations whose name says little about the contents of a buffer."""
 _PATH_NOISE = re.compile(
     r"jit\(\w+\)|jvp\(.*\)|transpose\(.*\)|vmap\(.*\)|while|body|closed_call|checkpoint|rematted_computation|stack|"
     r"stack\._run|\w+\.body"
@@ -24,12 +24,12 @@ _PATH_NOISE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A piece of the temporary memory of a device.
+    """A temporary buffer in the memory of a device.
 
     Attributes:
-      bytes: with padding.
-      shape: of what it holds at the moment of the greatest need.
-      where: the part of the model that made it, '' where that is not known.
+      bytes: Size in bytes, with padding.
+      shape: Shape of the array that it holds when the program needs most memory.
+      where: Part of the model that computes the array. '' if it is not known.
     """
 
     bytes: int
@@ -42,10 +42,10 @@ class Memory:
     """Bytes of HBM that a program needs on one device, with padding.
 
     Attributes:
-      arguments: what it is given.
-      outputs: what it returns, `aliased` included.
-      aliased: arguments that it may overwrite with outputs.
-      temporaries: everything else while it runs.
+      arguments: Bytes of the arguments.
+      outputs: Bytes of the results, including those in `aliased`.
+      aliased: Bytes of arguments that the program may overwrite with results.
+      temporaries: Bytes of all other arrays while the program runs.
     """
 
     arguments: int
@@ -55,7 +55,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """What is taken while the program runs."""
+        """Bytes that are in use while the program runs."""
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
@@ -68,17 +68,17 @@ class _Value:
 
 
 def parse_memory(assignment: str) -> Memory:
-    """The sums of a buffer assignment.
+    """Sums the buffers of a program by kind.
 
     Args:
-      assignment: text of the dump `*buffer-assignment.txt`.
+      assignment: Text of the compiler's dump `*buffer-assignment.txt`.
     """
     arguments = outputs = aliased = temporaries = 0
     for line in assignment.splitlines():
-        found = _ALLOCATION.match(line)
-        if not found or found[2]:  # other memories have a color
+        match = _ALLOCATION.match(line)
+        if not match or match[2]:  # buffers outside the HBM have a color
             continue
-        size, kind = int(found[1]), found[3]
+        size, kind = int(match[1]), match[3]
         is_argument, leaves = kind.startswith("parameter"), "maybe-live-out" in kind or kind.startswith("output shape")
         arguments += size * is_argument
         outputs += size * leaves
@@ -88,19 +88,19 @@ def parse_memory(assignment: str) -> Memory:
 
 
 def largest_temporaries(assignment: str, live_ranges: str, module: Module, limit: int = 6) -> list[Buffer]:
-    """The largest temporary buffers at the moment when they need most together.
+    """Lists the largest temporary buffers at the moment when all of them together need most memory.
 
     Args:
-      assignment: text of the dump `*buffer-assignment.txt`.
-      live_ranges: text of the dump `*live-range.txt`.
-      module: the program.
-      limit: how many.
+      assignment: Text of the compiler's dump `*buffer-assignment.txt`.
+      live_ranges: Text of the compiler's dump `*live-range.txt`.
+      module: Compiled program.
+      limit: Largest number of buffers.
     """
     values = list(_temporaries(assignment))
     alive = _alive_at_peak(values, _live_ranges(live_ranges))
     instructions = {i.name: (scope, i) for scope in module.computations.values() for i in scope.values()}
     sharing: dict[tuple[int, int, str], list[str]] = defaultdict(list)
-    for value in values:  # What is updated in place, or passed through a loop, has many names.
+    for value in values:  # An array that is updated in place, or passed through a loop, has many names.
         sharing[value.offset, value.bytes, value.shape].append(value.name)
     buffers = []
     for value in sorted(alive, key=lambda value: -value.bytes)[:limit]:
@@ -111,7 +111,7 @@ def largest_temporaries(assignment: str, live_ranges: str, module: Module, limit
 
 
 def describe_place(op_name: str) -> str:
-    """A place in a traced program in a few words.
+    """Shortens the path of an operation in a traced program to the part of the model and the operation.
 
     Example:
       >>> describe_place("jit(step)/transpose(jvp(Model))/stack/stack._run/while/body/layers_0/attention/add")
@@ -130,14 +130,14 @@ def describe_place(op_name: str) -> str:
 
 
 def _temporaries(assignment: str) -> Iterator[_Value]:
-    """The values that share the temporary memory of the HBM."""
+    """Yields the values in the temporary memory of the HBM."""
     inside = False
     for line in assignment.splitlines():
         if line.startswith("allocation"):
-            found = _ALLOCATION.match(line)
-            inside = bool(found and not found[2] and found[3].startswith("preallocated-temp"))
-        elif inside and (found := _VALUE.match(line)):
-            yield _Value(found[1], int(found[3]), int(found[4]), found[5])
+            match = _ALLOCATION.match(line)
+            inside = bool(match and not match[2] and match[3].startswith("preallocated-temp"))
+        elif inside and (match := _VALUE.match(line)):
+            yield _Value(match[1], int(match[3]), int(match[4]), match[5])
 
 
 def _live_ranges(text: str) -> dict[str, tuple[int, int]]:
@@ -145,13 +145,13 @@ def _live_ranges(text: str) -> dict[str, tuple[int, int]]:
     for line in text.partition("BufferLiveRange:")[2].splitlines():
         if line.startswith("  ") and not line.startswith("   "):
             break
-        if found := _RANGE.match(line):
-            ranges[found[1].removesuffix("{}")] = (int(found[2]), int(found[3]))
+        if match := _RANGE.match(line):
+            ranges[match[1].removesuffix("{}")] = (int(match[2]), int(match[3]))
     return ranges
 
 
 def _alive_at_peak(values: Sequence[_Value], ranges: Mapping[str, tuple[int, int]]) -> list[_Value]:
-    """The values alive when most bytes are, one for each place in memory."""
+    """Returns the values that are alive when most bytes are in use, one for each position in memory."""
     moments = sorted({ranges[value.name][0] for value in values if value.name in ranges})
     starts: dict[int, list[_Value]] = defaultdict(list)
     stops: dict[int, list[_Value]] = defaultdict(list)
@@ -180,19 +180,19 @@ def _alive_at_peak(values: Sequence[_Value], ranges: Mapping[str, tuple[int, int
 def _origin(
     module: Module, instructions: Mapping[str, tuple[Mapping[str, Instruction], Instruction]], name: str
 ) -> str:
-    """Where the contents of a value come from: its own place in the program, or that of what is put into it."""
+    """Describes where a value is computed: its own operation, or if that says little, the operations of its inputs."""
     if name.partition("{")[0] not in instructions:
         return ""
     scope, instruction = instructions[name.partition("{")[0]]
-    own = instruction.op_name
-    if own and own.rpartition("/")[2] not in _COARSE:
-        return describe_place(own)
+    op_name = instruction.op_name
+    if op_name and op_name.rpartition("/")[2] not in _COARSE:
+        return describe_place(op_name)
     called = instruction.attribute("calls") or instruction.attribute("called_computations")
     inner = module.computations.get(called, {})
     sources = [i.op_name for i in inner.values() if i.opcode != "parameter"]
     sources += [scope[operand].op_name for operand in instruction.operands if operand in scope]
     telling = [source for source in sources if source and source.rpartition("/")[2] not in _COARSE]
-    return describe_place(max(telling, key=lambda source: source.count("/"), default=own))
+    return describe_place(max(telling, key=lambda source: source.count("/"), default=op_name))
 
 
 def _detail(place: str) -> tuple[bool, int]:

@@ -1,16 +1,16 @@
-"""What a step would need on TPUs that are not here: memory, work, communication, and what limits its speed.
+"""Plans steps on TPUs that are not here: their memory, computation and communication, and an estimate of their time.
 
 The TPU compiler (libtpu, the extra `plan`) compiles the step of a configuration for a named slice on any x86 Linux
-machine. It says how much memory each device needs; operations are counted from the traced program, traffic from the
+machine and reports how much memory each device needs. FLOPs are counted in the traced program, memory traffic in the
 compiled one. The time of a step is an estimate from published peaks, not a measurement:
 
     step = max(FLOPs / peak FLOP/s, HBM bytes / HBM bandwidth, sent bytes / ICI bandwidth)
 
 It assumes that work is split evenly, that computation, memory traffic and communication overlap completely, that
-products of matrices run at the bfloat16 peak, that every operand is read from the HBM once, and that collectives use
-all links of a chip at once. So it is a lower bound. Model FLOPs utilisation (MFU) is then the time that the model's own
-FLOPs would take at the peak, over that of the step: an upper bound. They are all products of matrices of the step,
-those of attention and of the search in a memory too, and nothing that is recomputed.
+matrix products run at the bfloat16 peak, that every operand is read from the HBM once, and that collectives use all
+links of a chip at once. It is therefore a lower bound of the time. Model FLOPs utilisation (MFU) is the time that the
+model's own FLOPs would take at the peak, divided by the time of the step. It is an upper bound. The model's own FLOPs
+are all matrix products of the step, including attention and search in a memory, without recomputation.
 """
 
 import dataclasses
@@ -32,27 +32,27 @@ from memjax.training.runs import config_to_dict
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
-    # What is compiled for a TPU is written to the cache and never found again.
+    # Programs that are compiled for a TPU would be written to the cache and never found again.
     "JAX_ENABLE_COMPILATION_CACHE": "0",
-    # libtpu looks for its machine; these answer, and let several processes compile at once.
+    # libtpu asks for its machine. These variables answer, and let several processes compile at once.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""of the process that compiles; set nowhere else"""
+"""Environment variables of the process that compiles. They are set nowhere else."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One thing to plan.
+    """A configuration, a TPU slice and a kind of step that are to be planned.
 
     Attributes:
-      config: the configuration.
-      topology: the slice.
-      what: 'train', 'eval' or 'decode'.
-      value: the swept field and its value, '' where nothing is swept.
-      generation: the task that the model of the configuration has grown for, '' of one that stays as it is.
+      config: Configuration of the step.
+      topology: TPU slice.
+      what: Kind of step: 'train', 'eval' or 'decode'.
+      value: Swept field and its value, such as 'data.rows = 8'. '' without a sweep.
+      generation: Task for which the model has been grown. '' for a model that does not grow.
     """
 
     config: Config
@@ -64,18 +64,18 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Seconds of a step, and what it makes of the devices.
+    """An estimate of the time of a step and of how well it uses the devices.
 
     Attributes:
-      compute: seconds of products of matrices.
-      hbm: seconds of memory traffic.
-      ici: seconds of collectives.
-      step: the longest of them.
-      bound: which it is: 'compute', 'hbm' or 'ici'.
-      utilization: of the peak, by the FLOPs of the model.
+      compute: Seconds of matrix products.
+      hbm: Seconds of memory traffic.
+      ici: Seconds of collectives.
+      step: Seconds of the step, the largest of these three.
+      bound: Name of the largest: 'compute', 'hbm' or 'ici'.
+      utilization: Model FLOPs utilisation, the share of the peak that the model's own FLOPs reach.
       intensity: FLOPs per byte of HBM traffic.
-      balance: the intensity from which on the chip computes longer than it reads and writes.
-      tokens_per_second: read by all devices together.
+      balance: Intensity above which the chip needs more time to compute than to read and write.
+      tokens_per_second: Tokens that all devices together read per second.
     """
 
     compute: float
@@ -90,22 +90,23 @@ class Estimate:
 
 
 def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[str, Any]]:
-    """Compiles the steps of one case in a process of its own.
+    """Compiles the steps of one case in a separate process and returns all facts about them.
 
     Args:
-      case: what to plan.
-      vocab_size: ids; 0 = what the configuration says.
-      widest: as in `memjax.planning.aot.measure`.
+      case: Configuration, slice and kind of step to plan.
+      vocab_size: Size of the vocabulary. 0 for the one of the configuration's data.
+      widest: Whether to find how many rows with their own parameters fit. See `memjax.planning.aot.measure`.
 
     Returns:
-      For each step the facts as JSON values: those of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`,
-      `generation`, `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (of `Estimate`, None where it
-      does not fit), `tips` (of `Tip`, where it does not fit), `assumptions` and `versions` of the compiler.
+      Facts of each step as JSON values: the fields of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`,
+      `generation`, `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (fields of `Estimate`, None if
+      the step does not fit), `tips` (fields of each `Tip` if it does not fit), `assumptions`, and `versions` of the
+      compiler.
 
     Raises:
       ModuleNotFoundError: libtpu is not installed.
-      ValueError: the configuration does not fit the topology.
-      RuntimeError: the compiler failed.
+      ValueError: The configuration cannot be run on the slice, such as rows that do not divide over its devices.
+      RuntimeError: The compiler failed.
     """
     facts = {
         "name": case.config.name,
@@ -123,17 +124,19 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
     known = {"assumptions": assumptions(case.topology), "versions": versions}
 
-    def explained(step: dict[str, Any]) -> dict[str, Any]:
-        found = {**facts, **step}
-        found["estimate"] = dataclasses.asdict(estimate(found, case.topology)) if found["fits"] else None
-        found["tips"] = [] if found["fits"] else [dataclasses.asdict(tip) for tip in advise(case.config, found)]
-        return {**found, **known}
+    def add_estimate(step: dict[str, Any]) -> dict[str, Any]:
+        complete = {**facts, **step}
+        complete["estimate"] = dataclasses.asdict(estimate(complete, case.topology)) if complete["fits"] else None
+        complete["tips"] = (
+            [] if complete["fits"] else [dataclasses.asdict(tip) for tip in advise(case.config, complete)]
+        )
+        return {**complete, **known}
 
-    return [explained(step) for step in steps]
+    return [add_estimate(step) for step in steps]
 
 
 def check_topologies(topologies: Iterable[Topology]) -> None:
-    """Asks libtpu whether it offers each slice, in one process: a second that would be refused stops the first.
+    """Checks that libtpu offers every slice before the first is compiled for.
 
     Args:
       topologies: Slices that are to be compiled for.
@@ -146,23 +149,24 @@ def check_topologies(topologies: Iterable[Topology]) -> None:
 
 
 def assumptions(topology: Topology) -> str:
-    """What the estimate of a time rests on, in a few sentences."""
+    """Describes the assumptions of the estimated time of a step, for the user."""
     generation = topology.generation
     return (
         f"step = the longest of FLOPs / {generation.peak_flops / 1e12:,.0f} TFLOP/s (bfloat16), HBM bytes / "
         f"{generation.hbm_bandwidth / 1e9:,.0f} GB/s and sent bytes / {generation.ici_bandwidth / 1e9:,.0f} GB/s "
-        f"(published, per {generation.name} chip), as if work were split evenly, all three overlapped completely, each "
-        "compiled operation read its operands once and all links were busy; nothing was run, and a step takes longer. "
-        "MFU = FLOPs of the model (products of matrices, nothing recomputed) / (peak x step)"
+        f"(published, per {generation.name} chip). This assumes that work is split evenly, that all three overlap "
+        "completely, that each compiled operation reads its operands once and that all links are busy. Nothing was "
+        "run, and a real step takes longer. "
+        "MFU = the model's own FLOPs (matrix products, without recomputation) / (peak x step)"
     )
 
 
 def estimate(facts: dict[str, Any], topology: Topology) -> Estimate:
-    """The roofline of a step (see the module's docstring).
+    """Estimates the time of a step by a roofline model. See the module's docstring for its assumptions.
 
     Args:
-      facts: as in `memjax.planning.aot.Measurement`.
-      topology: of the devices.
+      facts: Facts about the step (`memjax.planning.aot.Measurement`).
+      topology: Slice that the step runs on.
     """
     devices = topology.num_devices
     sent = sum(part["sent_bytes"] for part in facts["collectives"])
@@ -185,7 +189,7 @@ def estimate(facts: dict[str, Any], topology: Topology) -> Estimate:
 
 
 def environment(folder: str) -> dict[str, str]:
-    """The environment of the process that compiles and dumps what it compiles into `folder`."""
+    """Returns the environment variables of the compiling process, which dumps its programs into `folder`."""
     package = str(Path(__file__).parent.parent.parent)
     flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=jit_plan_"
     return {
@@ -198,7 +202,7 @@ def environment(folder: str) -> dict[str, str]:
 
 
 def _compile(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Runs the compiling process: what it says of each step."""
+    """Runs the compiling process and returns its JSON answer for each step."""
     if importlib.util.find_spec("libtpu") is None:
         raise ModuleNotFoundError(
             "libtpu is not installed; pip install 'memjax[plan]' (Linux on x86-64)", name="libtpu"

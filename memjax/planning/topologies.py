@@ -1,4 +1,4 @@
-"""TPU slices by name, and the public facts about their chips.
+"""Parses the names of TPU slices, and lists public facts about their chips.
 
 A name is `GENERATION:SHAPE` with the shape in chips (`v5e:4x4`, `v5p:4x4x4`), or what Google Cloud sells,
 `GENERATION-NUMBER`. The number counts chips for v5e (also `v5litepod-16`) and v6e, and TensorCores, two per chip, for
@@ -29,16 +29,16 @@ class Generation:
     """One generation of TPUs.
 
     Attributes:
-      name: as in the names of slices.
-      peak_flops: bfloat16 operations per second of a chip.
-      hbm_bandwidth: bytes per second of a chip.
-      ici_bandwidth: bytes per second that a chip can send to its neighbours over all links together.
-      hbm_limit: bytes of a device that a program may use.
-      dimensions: of the network, 2 or 3.
+      name: Name of the generation in the names of slices, such as 'v5e'.
+      peak_flops: Floating-point operations of a chip per second in bfloat16.
+      hbm_bandwidth: Bytes per second that a chip can read from or write to its HBM.
+      ici_bandwidth: Bytes per second that a chip can send to its neighbours over all links together.
+      hbm_limit: Bytes of HBM on one device that a program may use.
+      dimensions: Number of dimensions of the network between chips, 2 or 3.
       most_chips: Number of chips in the largest slice.
-      devices_per_chip: as JAX counts devices.
-      number_per_chip: what the number in a name counts per chip, TensorCores or chips.
-      options: of `jax.experimental.topologies.get_topology_desc`.
+      devices_per_chip: Number of JAX devices on a chip.
+      number_per_chip: Number that a chip contributes to the number in a slice's name: 1 for chips, 2 for TensorCores.
+      options: Options for `jax.experimental.topologies.get_topology_desc`.
     """
 
     name: str
@@ -67,19 +67,19 @@ GENERATIONS: dict[str, Generation] = {
         Generation("tpu7x", 2307e12, 7380e9, 600e9, int(94.74 * GIB), 3, 9216, devices_per_chip=2, number_per_chip=2),
     )
 }  # fmt: skip
-"""name -> generation"""
+"""Name of a generation -> its facts."""
 
 ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x", "7x": "tpu7x", "ironwood": "tpu7x", "trillium": "v6e"}
-"""other names of generations"""
+"""Other name of a generation -> its name here."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A slice of a pod.
+    """A TPU slice: chips of one generation, connected in a grid.
 
     Attributes:
-      generation: of its chips.
-      shape: chips along each dimension.
+      generation: Generation of the chips.
+      shape: Number of chips along each dimension of the grid.
     """
 
     generation: Generation
@@ -87,7 +87,7 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As the compiler wants it: `v5e:4x4`."""
+        """Name of the slice as the compiler expects it, such as `v5e:4x4`."""
         return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
 
     @property
@@ -96,31 +96,31 @@ class Topology:
 
     @property
     def num_devices(self) -> int:
-        """Devices, as JAX counts them."""
+        """Number of devices, as JAX counts them."""
         return self.num_chips * self.generation.devices_per_chip
 
     @property
     def peak_flops(self) -> float:
-        """bfloat16 operations per second of a device."""
+        """Floating-point operations of a device per second in bfloat16."""
         return self.generation.peak_flops / self.generation.devices_per_chip
 
     @property
     def hbm_bandwidth(self) -> float:
-        """Bytes per second of a device."""
+        """Bytes per second that a device can read from or write to its HBM."""
         return self.generation.hbm_bandwidth / self.generation.devices_per_chip
 
     @property
     def ici_bandwidth(self) -> float:
-        """Bytes per second that a device can send."""
+        """Bytes per second that a device can send to other devices."""
         return self.generation.ici_bandwidth / self.generation.devices_per_chip
 
     @property
     def hbm_limit(self) -> int:
-        """Bytes of a device that a program may use."""
+        """Bytes of HBM on a device that a program may use."""
         return self.generation.hbm_limit
 
     def devices(self) -> list[Any]:
-        """Devices to compile for; needs libtpu, and no TPU.
+        """Returns devices of the slice to compile for. This needs libtpu, but no TPU.
 
         Raises:
           ValueError: libtpu does not offer the slice.
@@ -213,10 +213,11 @@ def _generation(name: str, prefix: str) -> Generation:
 
 
 def _shapes(generation: Generation, chips: int) -> list[tuple[int, ...]]:
-    """Every shape of so many chips, the cubest first, as libtpu's hosts of 2 x 2 chips allow it.
+    """Lists every shape of a number of chips that hosts of 2 x 2 chips allow, the most cubic first.
 
-    Of slices of more than 64 chips in three dimensions those that are made of cubes of 4 x 4 x 4 come before others,
-    since these alone are sold. Of shapes that are the same but for their order, one counts: sides grow, ones last.
+    For more than 64 chips in three dimensions, shapes made of cubes of 4 x 4 x 4 replace all others if there are any,
+    since only these are sold. Shapes that differ only in the order of their sides count once, with sides in ascending
+    order and sides of 1 last.
     """
     divisors = [side for side in range(1, chips + 1) if chips % side == 0]
     if generation.dimensions == 2:
