@@ -95,7 +95,7 @@ def make_update_functions(
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
-    """Makes the learning-rate schedule, a function of the number of optimiser steps done."""
+    """Makes the learning-rate schedule that a configuration describes."""
     steps = -(-training.steps // training.apply_every)  # the last window may be shorter
     return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 

@@ -92,7 +92,7 @@ class Checkpoints:
         """Lists the steps with a complete checkpoint in ascending order. Damage shows only when one is read."""
         if self._opened is None and not self.directory.is_dir():
             return []
-        return sorted(self._manager().all_steps())
+        return sorted(self._open_manager().all_steps())
 
     def save(self, step: int, tree: Any, *, extra: Any = None) -> None:
         """Writes one checkpoint and returns when it is complete.
@@ -109,13 +109,13 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
-        arrays = {name: _local(leaf) for name, leaf in flatten(tree).items()}
+        arrays = {name: _to_host(leaf) for name, leaf in flatten(tree).items()}
         empty = [name for name, array in arrays.items() if not array.size]
         if empty:
             raise ValueError(
                 f"checkpoint: {empty[0]} has shape {arrays[empty[0]].shape}; leave arrays of size zero out"
             )
-        manager = self._manager()
+        manager = self._open_manager()
         for damaged in sorted(self.damaged):
             manager.delete(damaged)
         self.damaged.clear()
@@ -161,8 +161,8 @@ class Checkpoints:
             lacking.clear()
             lacking.update((name, np.zeros(shapes[name].shape, shapes[name].dtype)) for name in absent)
             shapes = {name: leaf for name, leaf in shapes.items() if name not in lacking}
-            for name, leaf in _keys(tree):
-                saved, here = manifest["keys"].get(name), _generator(leaf)
+            for name, leaf in _find_keys(tree):
+                saved, here = manifest["keys"].get(name), _generator_name(leaf)
                 if saved not in (None, here):
                     raise ValueError(
                         f"{self.directory}: checkpoint {step} was made under the random number generator {saved}, "
@@ -173,7 +173,7 @@ class Checkpoints:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
             return list(arrays), {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()}
 
-        newest = self._newest(select, only=step)
+        newest = self._read_newest(select, only=step)
         if newest is None:
             return None
         step, arrays, manifest = newest
@@ -206,7 +206,7 @@ class Checkpoints:
         if step is not None and step not in self.steps():
             raise ValueError(f"step: given {step}, allowed: steps with a checkpoint, {self.steps()}")
         select = lambda manifest, _: ([name for name in manifest["arrays"] if name.startswith(prefix)], {})
-        newest = self._newest(select, only=step)
+        newest = self._read_newest(select, only=step)
         if newest is None:
             raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
         return newest[0], newest[1], newest[2]["extra"]
@@ -222,7 +222,7 @@ class Checkpoints:
             self._opened.close()
             self._opened = None
 
-    def _newest(
+    def _read_newest(
         self, select: Callable[[Mapping[str, Any], int], tuple[list[str], Mapping[str, Any]]], only: int | None = None
     ) -> tuple[int, dict[str, Any], Any] | None:
         """Reads the newest intact checkpoint, or the one of step `only`.
@@ -238,7 +238,7 @@ class Checkpoints:
         steps = self.steps() if only is None else [only]
         for step in reversed(steps):
             try:
-                manifest = _attempt("its manifest cannot be read", self._read_manifest, step)
+                manifest = _read_on_all("its manifest cannot be read", self._read_manifest, step)
                 if manifest["format"] != FORMAT:
                     raise ValueError(
                         f"{self.directory}: checkpoint {step} has format {manifest['format']}, allowed: {FORMAT}; read "
@@ -246,7 +246,7 @@ class Checkpoints:
                     )
                 names, shardings = select(manifest, step)
                 arguments = (step, names, manifest["arrays"], shardings)
-                arrays = _attempt("its arrays cannot be read", self._read_arrays, *arguments)
+                arrays = _read_on_all("its arrays cannot be read", self._read_arrays, *arguments)
                 descriptions = describe_arrays(arrays)
                 wrong = [name for name in names if descriptions[name] != manifest["arrays"][name]]
                 if not wrong:
@@ -264,7 +264,7 @@ class Checkpoints:
         """Reads the manifest of a checkpoint and checks its checksum."""
         import orbax.checkpoint as ocp
 
-        manifest = self._manager().restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
+        manifest = self._open_manager().restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
         if manifest.pop("checksum") != _checksum_of_json(manifest):
             raise ValueError("checksum")
         return manifest
@@ -286,9 +286,9 @@ class Checkpoints:
             item=item, restore_args={name: place(name) for name in names}, partial_restore=True
         )
         with _silence_later_reads():
-            return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
+            return self._open_manager().restore(step, args=ocp.args.Composite(state=restore)).state
 
-    def _manager(self) -> Any:
+    def _open_manager(self) -> Any:
         """Returns the checkpoint manager of Orbax, opened on first use."""
         if self._opened is None:
             import orbax.checkpoint as ocp
@@ -321,7 +321,7 @@ def flatten(tree: Any) -> dict[str, Any]:
       {'counts/0': 2, 'counts/1': 3, 'params/bias': 1}
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    leaves_by_name = {_name(path): leaf for path, leaf in leaves}
+    leaves_by_name = {_leaf_name(path): leaf for path, leaf in leaves}
     if len(leaves_by_name) != len(leaves):
         raise ValueError("checkpoint: two leaves have the same name; keep '/' out of the names of modules")
     return {name: _key_data(leaf) if _is_key(leaf) else leaf for name, leaf in leaves_by_name.items()}
@@ -329,16 +329,16 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 def key_kinds(tree: Any) -> dict[str, str]:
     """Returns the random number generator of every `jax.random` key of a tree, by the name of the leaf."""
-    return {name: str(jax.random.key_impl(leaf)) for name, leaf in _keys(tree)}
+    return {name: str(jax.random.key_impl(leaf)) for name, leaf in _find_keys(tree)}
 
 
-def _keys(tree: Any) -> list[tuple[str, Any]]:
+def _find_keys(tree: Any) -> list[tuple[str, Any]]:
     """Lists `(name, leaf)` of every `jax.random` key in a tree of arrays or shapes."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
+    return [(_leaf_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
 
 
-def _generator(leaf: Any) -> str:
+def _generator_name(leaf: Any) -> str:
     """Returns the name of the random number generator of a key or of the shape of a key."""
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")
     dtypes = {jax.eval_shape(functools.partial(jax.random.key, impl=kind), 0).dtype: kind for kind in kinds}
@@ -355,7 +355,7 @@ def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] 
     """
 
     def pick(path: tuple[Any, ...], leaf: Any) -> Any:
-        name = _name(path)
+        name = _leaf_name(path)
         return jax.random.wrap_key_data(arrays[name], impl=(keys or {})[name]) if _is_key(leaf) else arrays[name]
 
     return jax.tree_util.tree_map_with_path(pick, expected)
@@ -401,7 +401,7 @@ def _silence_later_reads() -> Iterator[None]:
         sys.unraisablehook = previous
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _leaf_name(path: tuple[Any, ...]) -> str:
     """Returns the name of a leaf from its path in the tree."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
@@ -417,7 +417,7 @@ class _DamagedCheckpoint(Exception):  # noqa: N818 (a state, not a mistake)
     """A checkpoint cannot be read or differs from what was saved."""
 
 
-def _attempt(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
+def _read_on_all(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
     """Calls `read(*arguments)` and returns its result.
 
     Raises:
@@ -434,7 +434,7 @@ def _attempt(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
     return value
 
 
-def _local(leaf: Any) -> Any:
+def _to_host(leaf: Any) -> Any:
     """Copies an array to the host, unless the run has several processes, whose arrays Orbax writes from the devices."""
     return leaf if jax.process_count() > 1 and isinstance(leaf, jax.Array) else np.asarray(jax.device_get(leaf))
 
@@ -461,14 +461,14 @@ def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
     """
     if not arrays:
         return {}
-    sums = jax.device_get(_checksums([_words(array) for array in arrays.values()]))
+    sums = jax.device_get(_checksums([_view_as_32_bits(array) for array in arrays.values()]))
     return {
         name: [str(array.dtype), list(array.shape), "".join(f"{int(part):08x}" for part in parts)]
         for (name, array), parts in zip(arrays.items(), sums, strict=True)
     }
 
 
-def _words(array: Any) -> Any:
+def _view_as_32_bits(array: Any) -> Any:
     """Views 64-bit NumPy arrays as uint32, with a last axis of size 2. Other arrays are returned unchanged."""
     # JAX without 64 bits would convert the values. The checksum needs only their bits.
     if isinstance(array, np.ndarray) and array.dtype.itemsize == 8:
@@ -496,10 +496,10 @@ def _checksum(array: jax.Array) -> jax.Array:
     for axis, size in enumerate(bits.shape):
         place = place * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
     seeds = (np.uint32(0x9E3779B9), np.uint32(0x85EBCA77))
-    return jnp.stack([jnp.sum(_mix(bits + _mix(place ^ seed)), dtype=jnp.uint32) for seed in seeds])
+    return jnp.stack([jnp.sum(_hash_32_bits(bits + _hash_32_bits(place ^ seed)), dtype=jnp.uint32) for seed in seeds])
 
 
-def _mix(x: jax.Array) -> jax.Array:
+def _hash_32_bits(x: jax.Array) -> jax.Array:
     """Hashes uint32 values one-to-one with the finaliser of MurmurHash3 (Appleby 2011)."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)

@@ -29,7 +29,7 @@ READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 
 
 class PerRowAdaptation(NamedTuple):
-    """Test-time adaptation: functions that score every row with parameters that were adapted to this row.
+    """Functions that adapt the parameters of a model to every row and score the row with them (test-time adaptation).
 
     It is for models without a state. `rows` is a `Batch` without a segment axis. Its weights are 1 for all targets of a
     row that has tokens, and 0 for empty rows.
@@ -123,22 +123,27 @@ class Score:
 
     @property
     def nats_per_token(self) -> float | None:
+        """Mean negative log-likelihood of a target in nats. None without targets."""
         return self.nats / self.targets if self.targets else None
 
     @property
     def bits_per_token(self) -> float | None:
+        """Mean negative log-likelihood of a target in bits. None without targets."""
         return self.nats / LN2 / self.targets if self.targets else None
 
     @property
     def bits_per_byte(self) -> float | None:
+        """Negative log-likelihood in bits per UTF-8 byte of the text. None if the number of bytes is not known."""
         return self.nats / LN2 / self.bytes if self.bytes else None
 
     @property
     def perplexity(self) -> float | None:
+        """Perplexity per target. None without targets."""
         return perplexity(self.nats / self.targets) if self.targets else None
 
     @property
     def accuracy(self) -> float | None:
+        """Fraction of targets that are the most probable choice of the model. None if they were not counted."""
         return self.correct / self.targets if self.correct is not None and self.targets else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -337,18 +342,18 @@ class Evaluator:
         self.model, self.documents, self.reading = model, documents, reading
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
-        self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
+        self._accuracy, self._layout, self._memory_sharding, self.fit = accuracy, layout, None, fit
         self._answer = answer
-        self._find = adapt_rows.retrieve_support if adapt_rows and adapt_rows.runs_outside_jit else None
+        self._retrieve = adapt_rows.retrieve_support if adapt_rows and adapt_rows.runs_outside_jit else None
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
         options = {"accuracy": accuracy, "change": change, "adapt_rows": adapt_rows, **shown}
-        score, self._kind = make_score(model, **options), (options, reading.rows, layout)
+        score, self._sharing_key = make_score(model, **options), (options, reading.rows, layout)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
         check_rows(reading.rows, layout.mesh, what="evaluation.rows")
         memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(reading.rows))), layout.rows()
-        self._held = memory
+        self._memory_sharding = memory
         support = (None,) if adapt_rows and adapt_rows.runs_outside_jit else ()
         self._score = jax.jit(
             score,
@@ -359,35 +364,35 @@ class Evaluator:
 
     def share(self, other: Evaluator) -> None:
         """Shares the compiled score of another evaluator if it has the same model, options, rows and layout."""
-        if other.model == self.model and other._kind == self._kind:
+        if other.model == self.model and other._sharing_key == self._sharing_key:
             self._score = other._score
 
     def release(self) -> None:
         """Frees the compiled score, even if a stored exception still refers to this object."""
         free_programs([self._score])
 
-    def _start(self, num_rows: int) -> Any:
+    def _new_memory(self, num_rows: int) -> Any:
         """Makes a new memory, placed on the devices of the layout."""
-        if self._held is None:
+        if self._memory_sharding is None:
             return self.model.init_state(num_rows)
-        return jax.jit(lambda: self.model.init_state(num_rows), out_shardings=self._held)()
+        return jax.jit(lambda: self.model.init_state(num_rows), out_shardings=self._memory_sharding)()
 
-    def _place(self, batch: Batch) -> tuple[Any, ...]:
+    def _place_batch(self, batch: Batch) -> tuple[Any, ...]:
         """Returns the arrays of a batch that the compiled score takes, placed on the devices of the layout."""
         extras = self.model.choose_extras(batch.extras)
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
 
-    def _support(self, variables: Mapping[str, Any], batch: Batch) -> tuple[Any, ...]:
+    def _retrieve_support(self, variables: Mapping[str, Any], batch: Batch) -> tuple[Any, ...]:
         """Retrieves the support of the rows of a batch, as one further argument of the compiled score.
 
         Returns an empty tuple without adaptation, or if the compiled score retrieves the support.
         """
-        if self._find is None:
+        if self._retrieve is None:
             return ()
         extras = self.model.choose_extras(batch.extras)
         rows = _rows_of(batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
-        return (self._find(variables, rows),)
+        return (self._retrieve(variables, rows),)
 
     def __call__(
         self,
@@ -408,7 +413,7 @@ class Evaluator:
         """
         variables, split = self.fit(variables), self.documents
         num_rows = self.host_rows[1] - self.host_rows[0]
-        memory = self._start(num_rows)
+        memory = self._new_memory(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
         nothing = Score(correct=0 if self._accuracy else None)
         total, subsets, chosen = nothing, {}, {}
@@ -438,7 +443,7 @@ class Evaluator:
                 chosen = self._subsets_of(batch)
             with self._layout.active() if self._layout else contextlib.nullcontext():
                 memory, scored, more = self._score(
-                    variables, memory, *self._place(batch), *self._support(variables, batch)
+                    variables, memory, *self._place_batch(batch), *self._retrieve_support(variables, batch)
                 )
             sums = jax.tree.map(jnp.add, sums, more) if sums else more
             if pending is not None:  # The last batch is read back while this one runs.

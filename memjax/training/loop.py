@@ -352,7 +352,7 @@ class _RunLoop:
         self.position, self.stream = Position(), None
         self.skipped = SkippedSteps(self.config.training.max_skipped)
         self.scores: dict[tuple[Position, str], EvaluationResult] = {}
-        self._use(())
+        self._switch_learner(())
 
     def finish(self) -> TrainingResult:
         """Starts or continues the run, runs the remaining stages, evaluates and writes `finished.json`."""
@@ -361,9 +361,11 @@ class _RunLoop:
         self._catch_up_evaluation(info)
         while self.position.stage < len(self.stages):
             stage = self.stages[self.position.stage]
-            phase = {"before": self._before, "steps": self._steps, "after": self._after}[self.position.phase]
+            phase = {"before": self._run_before, "steps": self._run_updates, "after": self._run_after}[
+                self.position.phase
+            ]
             info = phase(stage, info)
-        results = self._scores(info, self.learner.evaluators)
+        results = self._run_evaluations(info, self.learner.evaluators)
         for name, result in results.items():
             if not math.isfinite(result.nats):
                 what = f"the evaluation {name!r}" if name else "the evaluation"
@@ -373,7 +375,7 @@ class _RunLoop:
         evaluations = {name: result.as_dict() for name, result in results.items() if name}
         values = {"evaluation": results[""].as_dict(), **({"evaluations": evaluations} if evaluations else {})}
         values |= self.sizes
-        divergence = final_divergence(results, {name: self._limit(name) for name in results})
+        divergence = final_divergence(results, {name: self._divergence_limit(name) for name in results})
         values |= {"diverged": divergence} if divergence else {}
         text = describe_score(results[""])
         record.finish(info.step, values, f"DIVERGED, {text}" if divergence else text)
@@ -381,24 +383,24 @@ class _RunLoop:
 
     # Start
 
-    def _use(self, lineage: GrowthHistory) -> None:
-        """Makes and compiles the learner for a growth history."""
+    def _switch_learner(self, lineage: GrowthHistory) -> None:
+        """Makes and compiles the learner for a growth history and uses it from now on."""
         self.lineage, self.learner = lineage, self.make_learner(lineage)
-        self.places = CompiledLearner(self.record.layout, self.learner)
+        self.compiled = CompiledLearner(self.record.layout, self.learner)
 
     def release(self) -> None:
         """Frees the compiled programs of the learner and the evaluators."""
         # An exception that the caller or a notebook stores keeps this object alive.
-        self.places.release()
+        self.compiled.release()
         for evaluator in self.learner.evaluators.values():
             evaluator.release()
 
-    def _expected(self, number: int, extra: Any) -> Any:
+    def _expected_shapes(self, number: int, extra: Any) -> Any:
         """Returns the shapes of the arrays that a checkpoint with the growth history in `extra` must have."""
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
-            self._use(lineage)
-        saved = self.places.checkpoint_shapes()
+            self._switch_learner(lineage)
+        saved = self.compiled.checkpoint_shapes()
         return {**saved, "memory": None, "restart": None} if self.record.reset_memory else saved
 
     def _start(self) -> TrainState:
@@ -407,13 +409,13 @@ class _RunLoop:
         The state comes from the newest checkpoint, otherwise from `training.init_from`, otherwise it is new.
         """
         record, training, rows = self.record, self.config.training, self.config.data.rows
-        check_frozen(training.frozen, self.places.shapes)
+        check_frozen(training.frozen, self.compiled.shapes)
         without = ("memory/", "restart") if record.reset_memory else ()
         # Earlier versions had other metrics in the totals.
-        restored, notes = record.checkpoints.restore(self._expected, without, anew=("totals/",)), list[str]()
+        restored, notes = record.checkpoints.restore(self._expected_shapes, without, anew=("totals/",)), list[str]()
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
-            state, first = self.places.from_checkpoint(restored.tree), self.stages[0].steps
+            state, first = self.compiled.from_checkpoint(restored.tree), self.stages[0].steps
             self.skipped = SkippedSteps(training.max_skipped, restored.extra.get("skipped", 0))
             steps = first if isinstance(first, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
@@ -426,12 +428,12 @@ class _RunLoop:
                     self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))
                 notes.append("memories are empty, and rows begin their next epoch")
         else:
-            values, anew = self.places.new_variables(), training.reinitialized
+            values, anew = self.compiled.new_variables(), training.reinitialized
             if training.init_from:
                 start = {"reinitialized": anew, "report": notes.append}
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
-            state = self.places.init(values)
+            state = self.compiled.init(values)
         if self.position.phase == "steps":  # errors are raised before anything is written
             self.stream = self.stages[self.position.stage].open_stream(state, self.position.stream)
         record.start_attempt(self.position, None if restored is None else restored.extra)
@@ -462,36 +464,36 @@ class _RunLoop:
         interval = self.config.training.evaluate_every
         due = interval and info.step and info.step % interval == 0 and self.position.phase == "steps"
         if due and not all(self.record.is_evaluated(self.position, name) for name in self.learner.evaluators):
-            self._evaluate(info)
+            self._evaluate_all(info)
 
     # Phases
 
-    def _before(self, stage: Stage, info: StepInfo) -> StepInfo:
+    def _run_before(self, stage: Stage, info: StepInfo) -> StepInfo:
         """Runs the evaluations and the phase before the updates of a stage."""
-        self._scores(info, stage.evaluate_before)
-        info.state = self._change(stage.before, info)
+        self._run_evaluations(info, stage.evaluate_before)
+        info.state = self._run_phase(stage.before, info)
         steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
         self._begin_phase(info, stage.before, phase="steps", steps=(*self.position.steps, steps), stream=None)
         return info
 
-    def _steps(self, stage: Stage, info: StepInfo) -> StepInfo:
+    def _run_updates(self, stage: Stage, info: StepInfo) -> StepInfo:
         """Runs the updates of a stage, with logging, evaluations and checkpoints."""
         training, record, first, last = self.config.training, self.record, info.step, self.position.end
         begin = time.perf_counter()
         if self.stream is None:
             self.stream = stage.open_stream(info.state, self.position.stream)
         evaluate, save = (
-            call_every(training.evaluate_every, self._evaluate),
+            call_every(training.evaluate_every, self._evaluate_all),
             call_every(training.checkpoint_every, self._save),
         )
-        update_state, state = self.trace.around(self.places.update_inlined, first), info.state
+        update_state, state = self.trace.around(self.compiled.update_inlined, first), info.state
 
         def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, Sum]]:
             state, sums = update_state(state, update)
             # A window of `apply_every` steps ends with its stage: gradients of one task never update the next task.
-            return (self.places.finish(state) if self.position.step + 1 == last else state), sums
+            return (self.compiled.finish(state) if self.position.step + 1 == last else state), sums
 
-        for info in training_steps(step, state, self._updates(self.stream), steps=last, first=first):
+        for info in training_steps(step, state, self._open_updates(self.stream), steps=last, first=first):
             self.position = self.position._replace(step=info.step)
             if info.step == first + 1:
                 self._first_step(info, begin)
@@ -506,10 +508,10 @@ class _RunLoop:
         self._begin_phase(info, stage.after, phase="after", stream=self.stream.position)
         return info
 
-    def _after(self, stage: Stage, info: StepInfo) -> StepInfo:
+    def _run_after(self, stage: Stage, info: StepInfo) -> StepInfo:
         """Runs the phase and the evaluations after the updates of a stage."""
-        info.state = self._change(stage.after, info)
-        self._scores(info, stage.evaluate_after)
+        info.state = self._run_phase(stage.after, info)
+        self._run_evaluations(info, stage.evaluate_after)
         self._begin_phase(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
         return info
 
@@ -523,11 +525,11 @@ class _RunLoop:
         if beside is not do_nothing:
             self._save(info)
 
-    def _updates(self, stream: Any) -> Iterator[tuple[str, Any]]:
+    def _open_updates(self, stream: Any) -> Iterator[tuple[str, Any]]:
         """Iterates over the updates of a stream and places each on its devices, without reading ahead."""
-        return map(self.places.put_update, iter(stream.__next__, None))
+        return map(self.compiled.put_update, iter(stream.__next__, None))
 
-    def _change(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
+    def _run_phase(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
         """Runs a phase and returns the state after it, placed on the devices.
 
         If the phase has changed the growth history, the learner is made again.
@@ -541,7 +543,7 @@ class _RunLoop:
             if self.record.stop():
                 raise EvaluationInterrupted
 
-        data = lambda: self._updates(stage.open_stream(info.state, None))
+        data = lambda: self._open_updates(stage.open_stream(info.state, None))
         tell = lambda line: self.record.log_event("note", info.step, line)
         # The position of a measurement is after its phase, so that a repeated phase writes it again.
         place = {"stage": self.position.stage, "phase": {"before": "steps"}.get(self.position.phase, "after")}
@@ -554,9 +556,9 @@ class _RunLoop:
             raise self.record.stopped(info.step) from None
         grown = tuple(lineage) != self.lineage
         if grown:
-            self._use(tuple(lineage))
+            self._switch_learner(tuple(lineage))
             self.sizes = self._sizes(state)
-        return self.places.adopt_state(state, grown=grown)
+        return self.compiled.adopt_state(state, grown=grown)
 
     # Hooks
 
@@ -586,9 +588,9 @@ class _RunLoop:
         none = jax.tree.map(jnp.zeros_like, info.state.totals)
         info.state = dataclasses.replace(info.state, totals=none, tables=tables)
         self.record.write_steps(self.position, totals, int(applied), usage)
-        self._check(info)
+        self._check_skipped(info)
 
-    def _check(self, info: StepInfo) -> int:
+    def _check_skipped(self, info: StepInfo) -> int:
         """Returns the number of steps skipped in a row up to now.
 
         Raises:
@@ -602,35 +604,35 @@ class _RunLoop:
             )
         return count
 
-    def _evaluate(self, info: StepInfo) -> None:
+    def _evaluate_all(self, info: StepInfo) -> None:
         """Runs all evaluations after a step. A signal interrupts them without ending the run here."""
         with self.record.clock.paused(info.metrics), contextlib.suppress(EvaluationInterrupted):
             for name in self.learner.evaluators:
-                self._score(info, name)
+                self._run_evaluation(info, name)
 
     def _save(self, info: StepInfo) -> None:
         """Saves a checkpoint at the current position, unless there is already one."""
         if self.stream is not None:
             self.position = self.position._replace(stream=self.stream.position)
         with self.record.clock.paused(info.metrics):
-            skipped = self._check(info)
+            skipped = self._check_skipped(info)
             self.record.save(
-                self.position, self.lineage, lambda: self.places.to_checkpoint(info.state), skipped=skipped
+                self.position, self.lineage, lambda: self.compiled.to_checkpoint(info.state), skipped=skipped
             )
 
-    def _scores(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
+    def _run_evaluations(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
         """Runs evaluations and returns their results by name. A signal raises `StoppedBySignal`."""
         try:
-            return {name: self._score(info, name) for name in names}
+            return {name: self._run_evaluation(info, name) for name in names}
         except EvaluationInterrupted:
             raise self.record.stopped(info.step) from None
 
-    def _limit(self, name: str) -> float:
+    def _divergence_limit(self, name: str) -> float:
         """Returns the nats per target of an evaluation above which the model counts as diverged."""
         length = self.learner.evaluators[name].reading.segment_length
         return divergence_limit(self.learner.model.num_choices(length))
 
-    def _score(self, info: StepInfo, name: str) -> EvaluationResult:
+    def _run_evaluation(self, info: StepInfo, name: str) -> EvaluationResult:
         """Runs one evaluation after a step, or returns its result if it has already run at this position."""
         place = self.position._replace(stream=None)
         # At the end, the evaluation belongs to the last stage. For plain training it belongs to its updates.
@@ -644,7 +646,7 @@ class _RunLoop:
             self.record.write_score(place, name, result)
             self.scores[place, name] = result
             # A task of a stream that is forgotten or not learned yet may score as badly without harm.
-            if self.config.lifelong is None and has_diverged(result, limit := self._limit(name)):
+            if self.config.lifelong is None and has_diverged(result, limit := self._divergence_limit(name)):
                 rate = self.config.training.schedule.learning_rate
                 self.record.log_event("note", info.step, describe_divergence(result, limit, rate))
         return self.scores[place, name]

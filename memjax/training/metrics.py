@@ -95,7 +95,7 @@ class MetricsFile:
         """Appends a line and writes it to the file at once."""
         line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(line)) + "\n")
+            file.write(json.dumps(_replace_non_finite(line)) + "\n")
 
     def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
         """Removes the lines after a position of the run, and a half-written last line.
@@ -132,10 +132,10 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     return lines
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """Replaces numbers that are not finite by None, since JSON cannot represent them."""
     if isinstance(value, Mapping):
-        return {name: _finite(v) for name, v in value.items()}
+        return {name: _replace_non_finite(v) for name, v in value.items()}
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value

@@ -71,7 +71,7 @@ def connect(
     line = f"processes: {whom} did not come within {seconds} s; start all of them with the same coordinator"
     # Nothing in Python can interrupt the wait, hence the exit. JAX would end the process too, but later and with a
     # stack trace: it takes long for its own timeouts.
-    alarm = threading.Timer(seconds, _end, (line,))
+    alarm = threading.Timer(seconds, _exit_with_message, (line,))
     alarm.start()
     try:
         jax.distributed.initialize(
@@ -228,11 +228,13 @@ class ProcessMonitor:
                 barrier("still here", self._timeout)
             except ProcessTimeout as missing:
                 if not self._done.is_set():
-                    _end(f"{missing}; this process ends, the same command goes on from the last checkpoint")
+                    _exit_with_message(
+                        f"{missing}; this process ends, the same command goes on from the last checkpoint"
+                    )
                 return
 
 
-def _end(line: str) -> None:
+def _exit_with_message(line: str) -> None:
     """Prints a line to standard error and exits with code 1."""
     print(f"memjax: {line}", file=sys.stderr, flush=True)
     exit_immediately(1)

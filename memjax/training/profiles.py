@@ -1,4 +1,4 @@
-"""Traces a few training steps with `jax.profiler`, to see how long the host and the devices work on what."""
+"""Traces a few training steps with `jax.profiler`, to see what the host and the devices did, and for how long."""
 
 import re
 from collections.abc import Callable

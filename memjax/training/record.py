@@ -201,7 +201,7 @@ class RunLogger:
     def write_score(self, position: Position, name: str, result: EvaluationResult) -> None:
         """Writes and reports the result of an evaluation. It is written only once for each position and name."""
         step, config = position.step, self.config
-        identity = {key: value for key, value in _identity(position, name).items() if value != PLAIN[key]}
+        identity = {key: value for key, value in _evaluation_identity(position, name).items() if value != PLAIN[key]}
         split = {evaluation.name: evaluation.split for evaluation in config.evaluations}.get(
             name, config.evaluation.split
         )
@@ -213,7 +213,7 @@ class RunLogger:
 
     def is_evaluated(self, position: Position, name: str) -> bool:
         """Returns whether the metrics have a line of this evaluation at this position."""
-        wanted = {"kind": "evaluation", "step": position.step, **_identity(position, name)}
+        wanted = {"kind": "evaluation", "step": position.step, **_evaluation_identity(position, name)}
         return any(wanted.items() <= {**PLAIN, **line}.items() for line in self._metrics.read())
 
     # Events
@@ -234,7 +234,7 @@ class RunLogger:
         self.log_event("finished", step, f"{self.path}: finished, {text}", results)
 
 
-def _identity(position: Position, name: str) -> dict[str, Any]:
+def _evaluation_identity(position: Position, name: str) -> dict[str, Any]:
     """Returns the values that identify an evaluation among those of one step."""
     return {"stage": position.stage, "phase": position.phase, "name": name}
 

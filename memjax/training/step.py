@@ -126,9 +126,9 @@ def init_train_state(
     )
 
     def sums(state: TrainState, batch: Batch) -> dict[str, Sum]:
-        segment = _first(batch)
+        segment = _take_first(batch)
         _, _, nll, aux = objective.loss(_loss_variables(state), state.memory, segment, state.key)
-        values = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(segment)}
+        values = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_count_tokens(segment)}
         return _step_sums(values, jnp.zeros(()), jnp.ones((), bool))
 
     return dataclasses.replace(state, totals={name: Sum.zero() for name in jax.eval_shape(sums, state, batch)})
@@ -163,7 +163,7 @@ def finish_window(state: TrainState, optimizer: optax.GradientTransformation) ->
     update: Any = optimizer.update
     updates, opt_state = update(nothing, state.opt_state, state.params, finish=True)
     params = optax.apply_updates(state.params, updates)
-    ok = _stays_finite((params, opt_state), (state.params, state.opt_state))
+    ok = _all_still_finite((params, opt_state), (state.params, state.opt_state))
     params, opt_state = select_state(ok, (params, opt_state), (state.params, state.opt_state))
     return dataclasses.replace(state, params=params, opt_state=opt_state)
 
@@ -310,10 +310,10 @@ def compute_gradients(
     over_segments = functools.partial(
         loss_over_segments, rematerialize=rematerialize, segments_per_checkpoint=segments_per_checkpoint
     )
-    group = _Group(objective, state, keys, accumulate, without, over_segments)
+    group = _RowGroupObjective(objective, state, keys, accumulate, without, over_segments)
     memories = _split_rows(memory, accumulate, state_axes(memory))
     batches = _split_rows(batch, accumulate, jax.tree.map(lambda leaf: 1, batch))
-    trained = (state.params, _sinks(objective.loss, state, memories, batches, keys[without:]))
+    trained = (state.params, _make_sinks(objective.loss, state, memories, batches, keys[without:]))
     value, gradients, written, batch_stats, nll, aux = (
         _gradients_by_row_groups if accumulate > 1 else _gradients_of_all_rows
     )(group, trained, memories, batches)
@@ -325,7 +325,7 @@ def compute_gradients(
         saved=saved,
         batch_stats=batch_stats,
         arrays=aux.arrays,
-        sums={"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(batch)},
+        sums={"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_count_tokens(batch)},
         starts=None if has_separate_memory else jnp.any(batch.start_of_document, axis=0),
         single=single,
     )
@@ -368,7 +368,7 @@ def apply_gradients(
     for leaf in jax.tree.leaves(gradients.sinks):
         ok &= jnp.all(jnp.isfinite(leaf))
     # An optimiser can turn a finite gradient into a non-finite update: by non-finite moments, 0 / 0 or a rate of 1e30.
-    ok &= _stays_finite(
+    ok &= _all_still_finite(
         (params, opt_state, gradients.batch_stats, method),
         (state.params, state.opt_state, state.batch_stats, state.method),
     )
@@ -378,7 +378,7 @@ def apply_gradients(
         tables = Tables(*table_optimizer.update(tables.values, tables.moments, touched, step=state.step, ok=ok))
     select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
     sums = _step_sums(gradients.sums, norm, ok)
-    params, later = _ok_after(ok, select(params, state.params))
+    params, later = _delay_ok(ok, select(params, state.params))
     memory, restart = state.memory, state.restart
     if gradients.memory is not None:
         restore = restore_state if gradients.single else select_state
@@ -398,7 +398,7 @@ def apply_gradients(
     return new, sums
 
 
-def _stays_finite(new: Any, old: Any) -> Array:
+def _all_still_finite(new: Any, old: Any) -> Array:
     """Returns whether every entry that was finite in the old arrays is finite in the new ones, a bool scalar.
 
     Integer arrays are not checked.
@@ -410,7 +410,7 @@ def _stays_finite(new: Any, old: Any) -> Array:
     return ok
 
 
-def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:
+def _delay_ok(ok: Array, params: Any) -> tuple[Any, Array]:
     """Returns the parameters and `ok`, such that XLA computes `ok` after all parameters."""
     # New parameters are computed from the old moments once more, and not from the new ones. Unless the moments are
     # provably overwritten later, XLA copies all of them first: a tenth of a step on a CPU.
@@ -423,7 +423,7 @@ def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Group:
+class _RowGroupObjective:
     """Computes the objective of one row group as a function of `(params, sinks)`, to be differentiated.
 
     Attributes:
@@ -475,7 +475,7 @@ class _Group:
         return self.objective.value(nll, aux, divisors), (memory, batch_stats, nll, aux)
 
 
-def _gradients_of_all_rows(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
+def _gradients_of_all_rows(group: _RowGroupObjective, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
     """Computes the gradients of all rows at once.
 
     `memories` and `batches` have one row group at axis 0.
@@ -484,13 +484,13 @@ def _gradients_of_all_rows(group: _Group, trained: Any, memories: Any, batches: 
       `(objective, gradients, memories, batch_stats, nll, aux)`.
     """
     (value, (memory, batch_stats, nll, aux)), gradients = jax.value_and_grad(group, has_aux=True)(
-        trained, None, _first(memories), group.state.batch_stats, _first(batches), 0
+        trained, None, _take_first(memories), group.state.batch_stats, _take_first(batches), 0
     )
-    aux = Aux(aux.losses, aux.metrics, _lead(aux.arrays))
-    return value, (gradients[0], _lead(gradients[1])), _lead(memory), batch_stats, nll, aux
+    aux = Aux(aux.losses, aux.metrics, _add_leading_axis(aux.arrays))
+    return value, (gradients[0], _add_leading_axis(gradients[1])), _add_leading_axis(memory), batch_stats, nll, aux
 
 
-def _gradients_by_row_groups(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
+def _gradients_by_row_groups(group: _RowGroupObjective, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
     """Computes the gradients by a scan over row groups, with the result of `_gradients_of_all_rows`.
 
     `memories` and `batches` have the row groups at axis 0.
@@ -526,7 +526,7 @@ def _named_losses(objective: Objective, aux: Aux) -> dict[str, Sum]:
     return {f"losses/{name}": value for name, value in objective.losses(aux).items()}
 
 
-def _counts(batch: Batch) -> dict[str, Sum]:
+def _count_tokens(batch: Batch) -> dict[str, Sum]:
     """Counts the tokens of a batch and, if the batch carries them, the bytes of its scored targets."""
     weight, counts = jnp.ones((), jnp.float32), {}
     if "target_bytes" in batch.extras:
@@ -543,7 +543,7 @@ def _step_sums(sums: dict[str, Sum], norm: Array, ok: Bool[Array, ""]) -> dict[s
     return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), weight)}
 
 
-def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, keys: Array) -> Any:
+def _make_sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, keys: Array) -> Any:
     """Makes zeros that collect the gradients of the looked-up table rows of one row group.
 
     A model without value tables gets an empty dictionary.
@@ -551,7 +551,9 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
     if not state.tables.values:
         return {}
     aux = jax.eval_shape(
-        lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3], _first(memories), _first(_first(batches))
+        lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3],
+        _take_first(memories),
+        _take_first(_take_first(batches)),
     )
     return make_gradient_sinks(state.tables.values, aux.arrays, keys.shape[0])
 
@@ -567,7 +569,7 @@ def _split_rows(tree: Any, groups: int, axes: Any) -> Any:
         shape = (*leaf.shape[:axis], leaf.shape[axis] // groups, groups, *leaf.shape[axis + 1 :])
         return jnp.moveaxis(jnp.reshape(leaf, shape), axis + 1, 0)
 
-    return _lead(tree) if groups == 1 else jax.tree.map(split, tree, axes)
+    return _add_leading_axis(tree) if groups == 1 else jax.tree.map(split, tree, axes)
 
 
 def _join_rows(memories: Any, like: Any) -> Any:
@@ -579,11 +581,11 @@ def _join_rows(memories: Any, like: Any) -> Any:
     return jax.tree.map(join, memories, state_axes(like), like)
 
 
-def _first(tree: Any) -> Any:
+def _take_first(tree: Any) -> Any:
     """Returns the first entry along axis 0 of every leaf."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
-def _lead(tree: Any) -> Any:
+def _add_leading_axis(tree: Any) -> Any:
     """Adds an axis of size 1 in front of every leaf."""
     return jax.tree.map(lambda leaf: leaf[None], tree)

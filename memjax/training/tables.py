@@ -98,7 +98,7 @@ def sparse_sgd(learning_rate: Schedule) -> TableOptimizer:
         rule = _keep_finite(lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,))
 
         update_table = lambda table, rows: update_rows((table,), *_lookups_that_count(rows, ok), rule)[0]
-        return map_tables(lambda path, table: _over_layers(update_table, table, touched[path]), values), moments
+        return map_tables(lambda path, table: _map_over_layers(update_table, table, touched[path]), values), moments
 
     return TableOptimizer(lambda values: {}, update)
 
@@ -158,7 +158,7 @@ def table_adam(
             new = rule(arrays, gradient_of_rows(arrays[0], *_lookups_that_count(rows, ok), **places))
             return tuple(jnp.where(ok, n.astype(o.dtype), o) for n, o in zip(new, arrays, strict=True))
 
-        each = lambda path, *arrays: _over_layers(update_table, arrays, touched[path])
+        each = lambda path, *arrays: _map_over_layers(update_table, arrays, touched[path])
         values, mu, nu = split_pairs(map_tables(each, values, moments["mu"], moments["nu"]), 3)
         return values, {"mu": mu, "nu": nu}
 
@@ -216,7 +216,7 @@ def _lookups_that_count(rows: TouchedRows, ok: Array) -> tuple[Array, Array, Arr
     return rows.ids, jnp.where(ok, rows.weights, 0), gradients
 
 
-def _over_layers(function: Callable[..., Any], arrays: Any, rows: TouchedRows) -> Any:
+def _map_over_layers(function: Callable[..., Any], arrays: Any, rows: TouchedRows) -> Any:
     """Computes `function(arrays, rows)`, for each layer if the arrays have a leading axis of layers."""
     return jax.vmap(function)(arrays, rows) if rows.ids.ndim == 3 else function(arrays, rows)
 
@@ -306,7 +306,10 @@ def touched_rows(values: Any, sink_gradients: Any, arrays: Mapping[str, Any]) ->
     for path, table in _flatten(values):
         stacked = len(table.shape) == 3
         weighed = weights_of(path, table, arrays) is not None
-        flat = {name: array.reshape(-1, array.shape[-1] if weighed else 1) for name, array in _lookups(arrays).items()}
+        flat = {
+            name: array.reshape(-1, array.shape[-1] if weighed else 1)
+            for name, array in _select_lookups(arrays).items()
+        }
         ids = ids_of(path, table, flat)
         weights = weights_of(path, table, flat) if weighed else jnp.ones(ids.shape, table.dtype)
         gradients = leaves[path]
@@ -317,7 +320,7 @@ def touched_rows(values: Any, sink_gradients: Any, arrays: Mapping[str, Any]) ->
     return touched
 
 
-def _lookups(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _select_lookups(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Selects the ids and weights of lookups from `Aux.arrays`."""
     return {name: array for name, array in arrays.items() if name.endswith(("/ids", "/weights"))}
 
@@ -327,7 +330,7 @@ def map_tables(function: Callable[..., Any], values: Any, *others: Any) -> Any:
 
     `leaves` are the entries of `others`, trees of the same structure, at the path of the table.
     """
-    return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_names(path), *leaves), values, *others)
+    return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_path_names(path), *leaves), values, *others)
 
 
 def split_pairs(tuples: Any, number: int) -> tuple[Any, ...]:
@@ -338,9 +341,9 @@ def split_pairs(tuples: Any, number: int) -> tuple[Any, ...]:
 
 def _flatten(tree: Any) -> list[tuple[Path, Any]]:
     """Lists `(path, leaf)` of all leaves of a tree."""
-    return [(_names(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [(_path_names(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def _names(path: tuple[Any, ...]) -> Path:
+def _path_names(path: tuple[Any, ...]) -> Path:
     """Converts a path of `jax.tree_util` to a tuple of names."""
     return tuple(str(key.key) for key in path)

@@ -55,15 +55,19 @@ def test_one_process_obeys_at_once():
 def test_who_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(processes, "num_processes", lambda: 4)
     monkeypatch.setattr(jax, "process_index", lambda: 2)
-    assert processes._missing(TIMED_OUT) == "processes 1, 3 of 4"
-    assert processes._missing(UNHEALTHY) == "process 2 of 4"
-    assert processes._missing(NO_ANSWER) == "process 0 (the coordinator)"
-    assert processes._missing("another error") == "another process"
+    assert processes._name_missing_processes(TIMED_OUT) == "processes 1, 3 of 4"
+    assert processes._name_missing_processes(UNHEALTHY) == "process 2 of 4"
+    assert processes._name_missing_processes(NO_ANSWER) == "process 0 (the coordinator)"
+    assert processes._name_missing_processes("another error") == "another process"
 
 
 def test_the_coordinator_does_not_name_itself(monkeypatch):
     assert jax.process_index() == 0
     monkeypatch.setattr(processes, "num_processes", lambda: 4)
-    assert processes._missing(NO_ANSWER) == "another process"
+    assert processes._name_missing_processes(NO_ANSWER) == "another process"
     monkeypatch.setattr(processes, "num_processes", lambda: 2)
-    assert processes._missing(NO_ANSWER) == processes._missing("another error") == "process 1 of 2"
+    assert (
+        processes._name_missing_processes(NO_ANSWER)
+        == processes._name_missing_processes("another error")
+        == "process 1 of 2"
+    )
