@@ -1,4 +1,4 @@
-"""Keys of a `config.json` of Hugging Face `transformers`, and the settings that they are here."""
+"""Mappings between keys of a `config.json` of Hugging Face's `transformers` and settings of memjax."""
 
 import dataclasses
 import functools
@@ -30,17 +30,18 @@ Described = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One key of a `config.json`.
+    """A key of a `config.json` and the setting of memjax that it corresponds to.
 
     Attributes:
       key: Name of the key.
       default: Value where the file lacks the key.
-      path: Our setting, its parts separated by '.'. Empty for a key without one, which `allowed` restricts.
-      load: `load(value, described)` gives our value, None = the same.
-      dump: `dump(ours, model)` gives theirs, None = the same.
-      allowed: `allowed(described)` is the only value of a key without a setting that changes what the model computes.
-      trains: Whether a key without a setting has an effect on training alone. A difference from `allowed` is then
-        accepted and reported.
+      path: Dotted path of the setting in the model's settings. '' for a key without a setting, which `allowed`
+        restricts.
+      load: Function `load(value, described)` that converts the key's value to the setting's. None for equal values.
+      dump: Function `dump(value, model)` that converts the setting's value to the key's. None for equal values.
+      allowed: Function `allowed(described)` that returns the only allowed value of a key without a setting.
+      trains: Whether a key without a setting has an effect on training only. A value that differs from `allowed` is
+        then accepted and reported.
     """
 
     key: str
@@ -53,12 +54,12 @@ class Field:
 
 
 def fixed_key(key: str, value: Any, allowed: Callable[[Described], Any] | None = None) -> Field:
-    """Returns a key whose value must be the default, or what `allowed` gives, for lack of a setting."""
+    """Returns a key without a setting, whose value must be `value` or the result of `allowed`."""
     return Field(key, value, allowed=allowed or (lambda described: value))
 
 
 def training_key(key: str, value: Any, like: str) -> Field:
-    """Returns a key that has an effect on training alone, where the setting of the key `like` stands for it."""
+    """Returns a key with an effect on training only, for which memjax uses the setting of the key `like`."""
     return Field(key, value, allowed=operator.itemgetter(like), trains=True)
 
 
@@ -75,7 +76,7 @@ def activation_key(key: str, default: str) -> Field:
 
 
 def head_count_key(key: str, default: int, dim: str) -> Field:
-    """Returns the key of the number of heads, which divides the width that the key `dim` gives."""
+    """Returns the key of the number of heads, which must divide the value of the key `dim`, the width."""
 
     def load(heads: int, described: Described) -> int:
         if heads < 1 or described[dim] % heads:
@@ -86,13 +87,19 @@ def head_count_key(key: str, default: int, dim: str) -> Field:
 
 
 def hidden_size_key(key: str, default: int | None, dim: str) -> Field:
-    """Returns the key of the width of feed-forward parts; None = 4 times that which the key `dim` gives."""
+    """Returns the key of the width of feed-forward parts, whose default None is 4 times the value of the key `dim`."""
     load = lambda width, described: width or 4 * described[dim]
     return Field(key, default, "feed_forward.dim", load, lambda ours, model: ours or 4 * model.dim)
 
 
 def epsilon_key(key: str, default: float, ours: float) -> Field:
-    """Returns the key of the number that norms add to the variance; None here = `ours`, the family's."""
+    """Returns the key of the number that norms add to the variance.
+
+    Args:
+      key: Name of the key.
+      default: Value where the file lacks the key.
+      ours: Number of the architecture, for which the setting is None.
+    """
     load = lambda value, described: None if value == ours else float(value)
     return Field(key, default, "norm_epsilon", load, lambda value, model: ours if value is None else value)
 
@@ -101,7 +108,7 @@ def complete_keys(fields: Iterable[Field], described: Described) -> dict[str, An
     """Returns a configuration with the defaults of the keys that it lacks.
 
     Raises:
-      ValueError: A value of another type than the default has.
+      ValueError: A value has another type than the default.
     """
     complete = {**{field.key: field.default for field in fields}, **described}
     for field in fields:
@@ -110,14 +117,14 @@ def complete_keys(fields: Iterable[Field], described: Described) -> dict[str, An
 
 
 def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]:
-    """Returns a line for each key whose value changes training alone.
+    """Returns a line for each key whose value would change training only.
 
     Args:
       fields: Keys of the family.
       described: Configuration, from `complete_keys`.
 
     Raises:
-      ValueError: A value that changes what the model computes and has no counterpart here.
+      ValueError: A value changes what the model computes, and memjax cannot express it.
     """
     notes = list[str]()
     for field in fields:
@@ -131,7 +138,7 @@ def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]
 
 
 def load_settings(fields: Iterable[Field], described: Described, model: config.Model) -> None:
-    """Sets in a model the settings that the keys of a configuration, from `complete_keys`, have."""
+    """Sets the settings of a model to the values of a configuration, from `complete_keys`."""
     for field in fields:
         if field.path:
             value = described[field.key] if field.load is None else field.load(described[field.key], described)
@@ -140,7 +147,7 @@ def load_settings(fields: Iterable[Field], described: Described, model: config.M
 
 
 def dump_settings(fields: Iterable[Field], model: config.Model) -> dict[str, Any]:
-    """Returns the keys of a configuration, with the values that the settings of a model give them."""
+    """Returns a configuration with the values of a model's settings."""
     described: dict[str, Any] = {}
     for field in fields:
         value = field.default

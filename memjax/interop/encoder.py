@@ -1,4 +1,4 @@
-"""Text encoders of Hugging Face `transformers`: what BERT and those that came of it share."""
+"""Base class of the text encoders of Hugging Face's `transformers`: BERT and its descendants."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -19,11 +19,11 @@ EPSILON = 1e-12
 
 
 class Encoder(Family):
-    """A text encoder: the layers, positions, types and heads that BERT has.
+    """A text encoder with the layers, positions, token types and heads of BERT.
 
     Attributes:
-      classes: Beginning of the names of its classes.
-      names: Our module -> theirs, `{}` being the number of a layer.
+      classes: Start of the names of transformers' classes, such as "Bert".
+      names: Name of a module in memjax -> its name in transformers, in which `{}` stands for the number of a layer.
     """
 
     classes: str
@@ -101,14 +101,14 @@ class Encoder(Family):
         yield from hf.norm(f"{path}/feed_forward/layer_norm", names["feed_forward_norm"], dim)
 
     def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
-        """Returns the model, with a pooler where there are tensors of one."""
+        """Returns the settings of a model, with a pooler if there are tensors of one."""
         encoder_attention(model).pooler = f"{self.names['pooler']}.weight" in names
         return model
 
     def heads(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Mapping[str, config.TaskKind | None]:
-        """Returns the classes that are known, and the task of the head that each has in the weights."""
+        """Returns the supported classes of transformers, and the task of the head that each has in the weights."""
         masked, asked = f"{self.names['head_dense']}.weight" in weights, "qa_outputs.weight" in weights
         known: dict[str, config.TaskKind | None] = {
             f"{self.classes}ForMaskedLM": config.MaskedLanguageModeling() if masked else None,
@@ -122,7 +122,7 @@ class Encoder(Family):
         return {**known, f"{self.classes}Model": None}
 
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
-        """Returns the texts of the task."""
+        """Returns texts for the task, which a run of the model reads by default."""
         del dialogues
         sources = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}
         source, length = sources.get(type(task), (config.TextFiles(), 128))
@@ -130,7 +130,7 @@ class Encoder(Family):
         return config.Data(source=source, tokenizer=self.tokenizer(), segment_length=length)
 
     def tokenizer(self) -> config.TokenizerKind:
-        """Returns the kind of its tokenizer."""
+        """Returns the settings of the tokenizer."""
         return config.WordPiece()
 
     def read_model(
@@ -146,7 +146,7 @@ class Encoder(Family):
         return read._replace(task=task or config.MaskedLanguageModeling())
 
     def task_here(self, model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
-        """Returns the task, or None where transformers has another head for it."""
+        """Returns the task, or None where transformers has a different head for it."""
         match task:
             case config.Classification():
                 return task if self.has_classes(model) else None
@@ -155,11 +155,11 @@ class Encoder(Family):
         return task
 
     def head_activation(self, model: config.Model) -> Any:
-        """Returns the activation of its head of masked tokens."""
+        """Returns the activation of the head of masked tokens."""
         return model.feed_forward.activation
 
     def has_classes(self, model: config.Model) -> bool:
-        """Returns whether its head of classes is ours."""
+        """Whether the head of classes of transformers is that of memjax."""
         del model
         return False
 
@@ -174,7 +174,7 @@ class Encoder(Family):
         return self.classes + ends.get(type(task), "Model")
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the names of classes, unless there are the two that every configuration has."""
+        """Returns the keys with the names of classes. {} for two classes, which are the default."""
         del model
         match task:
             case config.Classification(num_classes=classes) if classes != 2:
@@ -183,7 +183,7 @@ class Encoder(Family):
         return {}
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns name, value and allowed value of settings that it has no key for."""
+        """Returns the name, the value and the allowed value of settings that `config.json` has no key for."""
         encoder_attention(model)
         head_dim = model.dim // model.num_heads
         return [("model.head_dim", model.head_dim or head_dim, head_dim)]
@@ -192,10 +192,10 @@ class Encoder(Family):
 def layer_names(
     layer: str, attention: Sequence[str], feed_forward: Sequence[str], norms: Sequence[str]
 ) -> dict[str, str]:
-    """Returns the names of the parts of a layer, as `Encoder.names` has them.
+    """Returns the names of the parts of a layer for `Encoder.names`.
 
     Args:
-      layer: Beginning of the names, `{}` being the number of the layer.
+      layer: Start of the names, in which `{}` stands for the number of the layer.
       attention: Projections of queries, keys and values, and of the output.
       feed_forward: First and second dense layer.
       norms: Norm of the attention part, and of the feed-forward part.
@@ -206,7 +206,7 @@ def layer_names(
 
 
 def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> config.Classification | None:
-    """Returns the task of a head of classes, None where there is none.
+    """Returns the task of a head of classes. None for weights without such a head.
 
     Args:
       described: The configuration.
@@ -232,7 +232,11 @@ def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> con
 
 
 def encoder_attention(model: config.Model) -> config.Bidirectional:
-    """Returns the attention part of a text encoder; a `ValueError` for a model that is none."""
+    """Returns the attention of a text encoder.
+
+    Raises:
+      ValueError: The model is not a text encoder.
+    """
     if model.attention.is_causal:
         raise ValueError(f"model.attention: given {model.attention_kind}, allowed: Bidirectional")
     return cast(config.Bidirectional, model.attention)

@@ -1,4 +1,4 @@
-"""Which architecture of Hugging Face `transformers` a folder holds, or a run can be written as."""
+"""Finds the architecture of Hugging Face's `transformers` of a folder or of a run."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -37,13 +37,13 @@ def family_of_weights(described: Mapping[str, Any]) -> Family:
 
 
 def family_of_run(model: config.AnyModel) -> Family:
-    """Returns the family that a model's weights can be written as, its memory aside.
+    """Returns the family in which the weights of a model can be exported, apart from its memory.
 
     Args:
       model: Settings of the model.
 
     Raises:
-      ValueError: A model that transformers does not have.
+      ValueError: Transformers has no such model.
     """
     kind = "" if model.translates else model.carrier.exports_as
     if kind not in FAMILIES:

@@ -1,8 +1,8 @@
-"""One architecture of Hugging Face `transformers` as tables, and everything that import and export do with them.
+"""Import and export of an architecture of Hugging Face's `transformers`, which is described by tables.
 
-A family says which keys of `config.json` are which of our settings (`memjax.interop.config_keys`) and which tensors are
-which of our parameters (`memjax.interop.state_dicts.Entry`). Reading, writing and all checks are here, once, so that a
-new family inherits them.
+A family maps keys of `config.json` to settings (`memjax.interop.config_keys`) and tensors to parameters
+(`memjax.interop.state_dicts.Entry`). Reading, writing and all checks are in the base class, so that a new family
+inherits them.
 """
 
 import abc
@@ -34,20 +34,20 @@ from memjax.models.transformer import join_collection, split_collection
 __all__ = ["Family", "Imported"]
 
 MOST_PROBLEMS = 8
-"""mismatches that one line names"""
+"""maximum number of mismatches that an error line names"""
 
 
 class Imported(NamedTuple):
-    """The model in a folder of transformers: settings, parameters and everything that came with them.
+    """A model that was read from a folder of transformers: settings, parameters and everything else in the folder.
 
     Attributes:
-      model: Its architecture.
-      params: Parameters of the model, in its own grouping of layers.
+      model: Settings of the model.
+      params: Parameters of the model, grouped by layers as the model does.
       data: Data that a run of the model reads by default.
-      task: The task whose head the weights have. None = no head.
-      left: Tensors that have no place here, such as the heads of other tasks, by the names of the file.
-      notes: A line for each option that is accepted although it differs here.
-      rows: First rows of tensors that are no parameters here, by the name of the tensor and `[:count]`.
+      task: Task whose head the weights have. None for weights without a head.
+      left: Name in the file -> tensor, of tensors that memjax has no parameters for, such as heads of other tasks.
+      notes: A line for each option that is accepted although memjax does it differently.
+      rows: Name of a tensor and `[:count]` -> its first rows, which are no parameters in memjax.
     """
 
     model: config.Model
@@ -60,20 +60,20 @@ class Imported(NamedTuple):
 
 
 class Family(abc.ABC):
-    """One architecture of transformers: a subclass says what is its own.
+    """Base class of the architectures of transformers that can be imported and exported.
 
     Attributes:
-      name: Its name in messages.
-      model_type: Its name in `config.json`.
-      fields: The keys of `config.json`.
-      prefix: Prefix of the names that the class without a head has too.
-      layer: Beginning of the names of the first layer, behind the prefix.
-      head_parts: Beginnings of the names of heads.
+      name: Name of the architecture in messages.
+      model_type: Name of the architecture in `config.json`.
+      fields: Keys of `config.json`.
+      prefix: Prefix of the names of tensors of the model without a head.
+      layer: Start of the names of the first layer, after the prefix.
+      head_parts: Starts of the names of heads.
       beside: Parts of the names of tensors that may be left over.
-      constants: Ends of the names of those that are no parameters, such as masks.
-      has_headless: Whether an export without a task has the names of the class without a head.
+      constants: Ends of the names of tensors that are no parameters, such as masks.
+      has_headless: Whether an export without a task uses the names of the class without a head.
       writes_tied: Whether a state dict repeats tied tensors.
-      takes_dialogues: Whether the vocabulary may get the marks of dialogues.
+      takes_dialogues: Whether the marks of dialogues can be added to the vocabulary.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Family(abc.ABC):
     writes_tied = False
     takes_dialogues = False
 
-    # What a subclass says
+    # Methods of subclasses
 
     @abc.abstractmethod
     def base(self) -> config.Model:
@@ -96,22 +96,22 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[Entry]:
-        """Yields the table of parameters, with the names of the class that has the head of the task."""
+        """Yields the mappings of all parameters, with the names of transformers' class for the task."""
 
     @abc.abstractmethod
     def heads(self, described: Described, weights: Mapping[str, np.ndarray]) -> Mapping[str, config.TaskKind | None]:
-        """Returns the classes of transformers that are known, and the task of the head of each."""
+        """Returns the supported classes of transformers, and the task of the head of each. None for no head."""
 
     @abc.abstractmethod
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
-        """Returns what a run reads, unless it is told something else."""
+        """Returns the data that a run of the model reads by default."""
 
     @abc.abstractmethod
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the class that an export is for."""
+        """Returns the name of transformers' class that an export is for."""
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns further keys of the `config.json` of that class."""
+        """Returns the further keys that `config.json` needs for the class of an export."""
         del model, task
         return {}
 
@@ -121,34 +121,34 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns name, value and allowed value of settings that the family has no key for."""
+        """Returns the name, the value and the allowed value of settings that `config.json` has no key for."""
 
     def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
-        """Returns the model of a configuration, changed to what the names of the tensors say."""
+        """Returns the settings of a model, with changes that follow from the names of the tensors."""
         del names
         return model
 
     def task_here(self, model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
-        """Returns the task, or None where transformers has another head for it."""
+        """Returns the task, or None where transformers has a different head for it."""
         del model
         return task
 
     def complete(self, params: Mapping[str, Any], model: config.Model) -> Mapping[str, Any]:
-        """Returns the parameters with those that only transformers has."""
+        """Returns the parameters, with those added that only transformers has."""
         del model
         return params
 
     def buffers(self, model: config.Model) -> dict[str, np.ndarray]:
-        """Returns the constants of a complete state dict."""
+        """Returns the tensors of a complete state dict that are no parameters."""
         del model
         return {}
 
     def differences(self, model: config.Model) -> tuple[str, ...]:
-        """Returns what the exported model computes otherwise, its memory aside, a line each."""
+        """Returns a line for each difference of the exported model's computation, apart from the memory."""
         del model
         return ()
 
-    # What every family does
+    # Methods of all families
 
     def model_config(self, hf_config: Described) -> config.Model:
         """Returns the model that a configuration (`config.json`, or `to_dict()` of its class) describes.
@@ -177,7 +177,11 @@ class Family(abc.ABC):
         return model, notes
 
     def finish(self, model: config.Model, described: Described) -> None:
-        """Sets what several keys say together; a `ValueError` where they do not fit."""
+        """Sets the settings that depend on several keys.
+
+        Raises:
+          ValueError: The keys do not fit each other.
+        """
         del model, described
 
     def export_config(
@@ -233,7 +237,7 @@ class Family(abc.ABC):
     def _import(
         self, weights: Mapping[str, np.ndarray], model: config.Model, task: Any, initial: Any, extra_ids: int
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Returns the parameters, and the tensors that have no place by the names of the file."""
+        """Returns the parameters, and the tensors that memjax has no parameters for by their names in the file."""
         if extra_ids < 0:
             raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
         check_finite(weights)

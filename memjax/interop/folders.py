@@ -1,4 +1,4 @@
-"""Folders of Hugging Face `transformers`: config.json, and safetensors in one file or several."""
+"""Reading and writing of model folders of Hugging Face's `transformers`: config.json and safetensors files."""
 
 import json
 import re
@@ -17,7 +17,7 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 SHARD_BYTES = 5_000_000_000
-"""of one file of weights; more go to several"""
+"""maximum number of bytes of a file of weights; larger weights are written to several files"""
 
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -25,7 +25,7 @@ HUB_FILES = (CONFIG_FILE, "generation_config.json", "*.safetensors", INDEX_FILE)
 
 
 def find_folder(given: str | Path, files: Iterable[str]) -> Path:
-    """Returns a folder: the one that is given, or a download of what has this name on the Hugging Face hub.
+    """Returns the path of a model folder, which is downloaded if it is named on the Hugging Face hub.
 
     Args:
       given: A folder, or a name such as `org/name`.
@@ -58,13 +58,13 @@ def find_folder(given: str | Path, files: Iterable[str]) -> Path:
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The configuration and the state dict of a folder.
+    """Reads the configuration and the state dict of a folder.
 
     Args:
-      folder: with `config.json`, and `model.safetensors` or its parts and their `model.safetensors.index.json`.
+      folder: Folder with `config.json`, and with `model.safetensors` or its parts and `model.safetensors.index.json`.
 
     Raises:
-      ValueError: a file that is missing, or not whole.
+      ValueError: A file is missing or incomplete.
     """
     folder = Path(folder).expanduser()
     described = read_described(folder)
@@ -91,10 +91,10 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarra
 
 
 def read_described(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a folder.
+    """Reads the `config.json` of a folder.
 
     Raises:
-      ValueError: there is no such file.
+      ValueError: The folder has no such file.
     """
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(f"folder: {folder} has no {CONFIG_FILE}, allowed: a folder as save_pretrained writes it")
@@ -102,10 +102,10 @@ def read_described(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
-    """A state dict, or that of a safetensors file.
+    """Reads a safetensors file, or returns a copy of a state dict.
 
     Raises:
-      ValueError: a file that is not whole.
+      ValueError: The file is incomplete.
     """
     if not isinstance(weights, str | Path):
         return dict(weights)
@@ -123,33 +123,34 @@ def write_folder(
     shard_bytes: int = SHARD_BYTES,
     places: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a folder that transformers and `read_folder` read.
+    """Writes a folder that transformers and `read_folder` can read.
 
     Args:
-      folder: made where it is not there.
-      described: the configuration.
-      weights: the state dict. An array that has several names is written under the first, as save_pretrained does.
-      shard_bytes: of one file; where there are more, each tensor goes to one of several.
-      places: Name of a tensor -> name of its file, instead of files by size. Others go to the first of them.
+      folder: Folder, which is made if it does not exist.
+      described: Configuration.
+      weights: State dict. An array with several names is written under the first one, as save_pretrained does.
+      shard_bytes: Maximum number of bytes of a file. Larger weights are written to several files.
+      places: Name of a tensor -> name of its file, instead of files by size. Tensors without an entry go to the first
+        file.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", "utf-8")
     seen: set[int] = set()
-    kept = {n: w for n, w in weights.items() if not (id(w) in seen or seen.add(id(w)))}
+    unique = {n: w for n, w in weights.items() if not (id(w) in seen or seen.add(id(w)))}
     if places:
-        files = {name: places.get(name, min(places.values())) for name in kept}
+        files = {name: places.get(name, min(places.values())) for name in unique}
     else:
-        parts = _parts(kept, shard_bytes)
+        parts = _parts(unique, shard_bytes)
         if len(parts) == 1:
-            save_weights(kept, folder / WEIGHTS_FILE)
+            save_weights(unique, folder / WEIGHTS_FILE)
             return
         files: dict[str, str] = {}
         for number, names in enumerate(parts, 1):
             files |= dict.fromkeys(names, f"model-{number:05d}-of-{len(parts):05d}.safetensors")
     for file in dict.fromkeys(files.values()):
-        save_weights({name: kept[name] for name in kept if files[name] == file}, folder / file)
-    index = {"metadata": {"total_size": sum(w.nbytes for w in kept.values())}, "weight_map": files}
+        save_weights({name: unique[name] for name in unique if files[name] == file}, folder / file)
+    index = {"metadata": {"total_size": sum(w.nbytes for w in unique.values())}, "weight_map": files}
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
 
 
@@ -159,15 +160,15 @@ def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
 
 
 def copy_files(names: Iterable[str], folder: Path, to: Path) -> list[str]:
-    """Copies the files that are there, and says which."""
-    found = [name for name in names if (folder / name).is_file()]
-    for name in found:
+    """Copies those files that exist, and returns their names."""
+    existing = [name for name in names if (folder / name).is_file()]
+    for name in existing:
         shutil.copyfile(folder / name, to / name)
-    return found
+    return existing
 
 
 def _parts(weights: Mapping[str, np.ndarray], most: int) -> list[list[str]]:
-    """Names in order, in parts of at most so many bytes (or of one tensor)."""
+    """Divides names of tensors, in their order, into parts of at most `most` bytes or of a single tensor."""
     parts: list[list[str]] = [[]]
     size = 0
     for name, weight in weights.items():

@@ -1,7 +1,7 @@
-"""Trained runs as models of EleutherAI's `lm-eval`, with their memory or without.
+"""Trained runs as models of EleutherAI's `lm-eval`, with or without their memory.
 
-A request is a document of its own: the memory is empty at its beginning and holds whatever the request itself has read
-that is longer than a segment. So a task with long contexts says what the memory is worth there.
+Every request is a document: the memory is empty at its start, and then holds earlier segments of the same request. So a
+task with long contexts shows how much the memory helps.
 
     import lm_eval
     from memjax.interop.harness import harness_model
@@ -30,7 +30,7 @@ from memjax.typing import Batch
 __all__ = ["RunScorer", "harness_model"]
 
 REQUEST = "request"
-"""Annotation of tokens: the number of their request."""
+"""Name of the annotation of tokens with the number of their request"""
 
 
 class RunScorer:
@@ -41,12 +41,12 @@ class RunScorer:
 
         Args:
           run: Directory of a run, or the run itself.
-          memory: Whether the model keeps its memory. Without, its length is 0, as in `memjax eval --memory off`.
+          memory: Whether the model uses its memory. False sets its length to 0, as `memjax eval --memory off`.
           rows: Number of requests that are read side by side.
-          max_tokens: Largest number of tokens of a continuation, where a request names none.
+          max_tokens: Maximum number of tokens of a continuation for requests that do not set one.
 
         Raises:
-          ValueError: A run that does not continue texts, or whose model has no memory to turn off.
+          ValueError: The run does not continue texts, or its model has no memory to turn off.
         """
         loaded = run if isinstance(run, LoadedRun) else load_run(run)
         experiment = loaded.experiment
@@ -84,7 +84,7 @@ class RunScorer:
         return self._score([np.concatenate(pair) for pair in pairs], counted)
 
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
-        """Returns the log-probability of each text, in nats: every token once, after all that stands before it."""
+        """Returns the log-probability of each text in nats; each token is predicted from all before it."""
         tokens = [np.asarray(self.tokenizer.encode(text), np.int32) for text in texts]
         return [nats for nats, _ in self._score(tokens, [np.ones(len(ids), bool) for ids in tokens])]
 
@@ -118,14 +118,14 @@ class RunScorer:
         return texts
 
     def _encode(self, context: str, continuation: str) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of both, cut where the context ends; blanks between them belong to the continuation."""
+        """Returns the tokens of a context and of its continuation, to which blanks between the two belong."""
         bare = context.rstrip()
         whole = np.asarray(self.tokenizer.encode(context + continuation), np.int32)
         length = len(self.tokenizer.encode(bare))
         return whole[:length], whole[length:]
 
     def _prepare(self, documents: ArrayDocuments) -> Evaluator:
-        """An evaluation of other documents with the program of the first one."""
+        """Returns an evaluator for other documents, which shares the compiled program of the first one."""
         evaluator = self._run.experiment.evaluator(self._evaluation, documents=documents)
         evaluator.subsets = {}  # those of the run's own data
         if self._evaluator is not None:
@@ -134,7 +134,10 @@ class RunScorer:
         return evaluator
 
     def _score(self, tokens: Sequence[np.ndarray], counted: Sequence[np.ndarray]) -> list[tuple[float, bool]]:
-        """Sums over the counted tokens of every request. One without tokens is certain."""
+        """Returns the log-probability of the counted tokens of every request, and whether each is the most probable.
+
+        A request without counted tokens has log-probability 0.
+        """
         nats, greedy = np.zeros(len(tokens)), np.ones(len(tokens), bool)
         numbers = [number for number, where in enumerate(counted) if where.any()]
         if not numbers:
@@ -190,7 +193,7 @@ def harness_model(run: str | Path | LoadedRun, **settings: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Settings:
-    """Settings of a continuation, as a request names them."""
+    """The settings of a continuation that a request asks for."""
 
     until: tuple[str, ...]
     max_tokens: int

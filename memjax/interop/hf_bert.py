@@ -85,12 +85,12 @@ class Bert(Encoder):
         return {"BertForPreTraining": known["BertForMaskedLM"], **known}
 
     def has_classes(self, model: config.Model) -> bool:
-        """Returns whether its head of classes is ours."""
+        """Whether the head of classes of transformers is that of memjax."""
         return encoder_attention(model).pooler
 
 
 class DistilBert(Encoder):
-    """DistilBERT (Sanh et al. 2019): no types of tokens, no pooler."""
+    """DistilBERT (Sanh et al. 2019), which has no token types and no pooler."""
 
     name, model_type, classes = "DistilBERT", "distilbert", "DistilBert"
     prefix, layer = "distilbert.", "transformer.layer."
@@ -228,5 +228,5 @@ def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterato
 
 
 def differences(model: config.Model) -> tuple[str, ...]:
-    """Returns what the exported model computes otherwise, its memory aside: nothing."""
+    """Returns a line for each difference of the exported model's computation: none."""
     return _family_of_model(model).differences(model)

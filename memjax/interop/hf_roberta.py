@@ -25,7 +25,7 @@ __all__ = ["FAMILY", "Roberta", "vocab_size"]
 
 PADDING_ID = 1
 OFFSET = PADDING_ID + 1
-"""rows of the table of positions before that of the first token"""
+"""number of rows of the table of positions before the row of the first token"""
 _HEADS = {
     "head_dense": "lm_head.dense",
     "head_norm": "lm_head.layer_norm",
@@ -87,11 +87,11 @@ class Roberta(Encoder):
         return "gelu_exact"
 
     def has_classes(self, model: config.Model) -> bool:
-        """Returns whether its head of classes is ours."""
+        """Whether the head of classes of transformers is that of memjax."""
         return BERT.has_classes(model)
 
     def tokenizer(self) -> config.TokenizerKind:
-        """Returns the kind of its tokenizer."""
+        """Returns the settings of the tokenizer."""
         return config.BytePairs()
 
 

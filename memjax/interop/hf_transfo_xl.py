@@ -143,7 +143,7 @@ class TransfoXL(Family):
         return {FREQUENCIES: frequencies.astype(np.float32)}
 
     def differences(self, model: config.Model) -> tuple[str, ...]:
-        """Returns what the exported model computes otherwise, its memory aside."""
+        """Returns a line for each difference of the exported model's computation, apart from the memory."""
         if _attention(model).empty_memory == "zeros":
             return ()
         return (
@@ -171,14 +171,14 @@ def _vocabulary(dim: int, output: Any) -> Iterator[hf.Entry]:
             yield hf.Entry(tuple(f"vocabulary/{ours}_{i}" for i in clusters), tensors, apart, together, tied)
         return
     for i in clusters:
-        shape, own = (dim // output.div_val**i, dim), f"crit.out_projs.{i}"
+        shape, output_projection = (dim // output.div_val**i, dim), f"crit.out_projs.{i}"
         is_tied = bool(output.tie_projections) and output.tie_projections[i]
         yield hf.same(f"vocabulary/embedding_{i}", embedding(i), -1, shape[0], tied=(layer(i, "weight"),))
         yield hf.same(f"vocabulary/bias_{i}", layer(i, "bias"), -1)
-        projection, tied = f"transformer.word_emb.emb_projs.{i}", (own,) if is_tied else ()
+        projection, tied = f"transformer.word_emb.emb_projs.{i}", (output_projection,) if is_tied else ()
         yield hf.matrix(f"vocabulary/projection_{i}", projection, shape, tied=tied)
         if not is_tied:
-            yield hf.matrix(f"vocabulary/output_projection_{i}", own, shape)
+            yield hf.matrix(f"vocabulary/output_projection_{i}", output_projection, shape)
 
 
 def _attention(model: config.Model) -> Any:
@@ -188,7 +188,7 @@ def _attention(model: config.Model) -> Any:
 
 
 def _no_biases(tables: Mapping[str, Any], output: Any) -> dict[str, np.ndarray]:
-    """Biases of zero for every entry, and for every cluster."""
+    """Returns biases of zero for every vocabulary entry and every cluster."""
     sizes = {n.replace("embedding", "bias"): len(t) for n, t in tables.items() if n.startswith("embedding")}
     sizes |= {} if output.is_one_softmax else {"cluster_bias": len(output.cutoffs)}
     return {name: np.zeros(size, np.float32) for name, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""Parameters of a model without its memory: their tables of a vocabulary, and how two sets are one."""
+"""Helpers for parameters of imported models: tables of the vocabulary, checks, and merging of two sets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,12 +41,12 @@ def check_finite(weights: Mapping[str, np.ndarray]) -> None:
 
 
 def is_tied(model: config.Model) -> bool:
-    """Returns whether the scores of a vocabulary are made with its embeddings."""
+    """Whether the output weights of a model are its input embeddings."""
     return model.output.softmax.tied
 
 
 def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns a phrase for each table of a vocabulary that has not as many entries as the embeddings."""
+    """Returns a phrase for each table of a vocabulary whose number of entries differs from that of the embeddings."""
     uneven = []
     for name, table in tables.items():
         entries = len(tables.get(f"embedding{name[name.find('_') :] if '_' in name else ''}", table))
@@ -56,7 +56,7 @@ def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Returns the tables of a vocabulary with `count` entries more, each the mean of all others."""
+    """Returns the tables of a vocabulary with `count` additional entries, each of which is the mean of the others."""
 
     def extend(table: np.ndarray) -> np.ndarray:
         mean = table.mean(axis=0, keepdims=True, dtype=np.float64).astype(table.dtype)
@@ -66,11 +66,11 @@ def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.
 
 
 def merge_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `old` with the leaves that `new` has."""
+    """Returns `old` with the leaves of `new` in place of its own."""
     are_trees = lambda name: isinstance(old.get(name), Mapping) and isinstance(new[name], Mapping)
     return {**old, **{name: merge_params(old[name], new[name]) if are_trees(name) else new[name] for name in new}}
 
 
 def layer_groups(model: config.Model) -> tuple[tuple[int, int], ...]:
-    """Returns the first layer and the number of layers of each group; 0 for a layer alone."""
+    """Returns the first layer and the number of layers of each group of scanned layers. 0 for a layer not scanned."""
     return make_stack(model, segment_length=1).groups()

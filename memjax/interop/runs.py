@@ -1,10 +1,10 @@
-"""Run directories made of the weights of Hugging Face `transformers`, and such folders made of runs.
+"""Import of Hugging Face's `transformers` weights into run directories, and export of runs.
 
     import_run("gpt2", "runs/gpt2")    # then: memjax generate --run runs/gpt2 --prompt ...
     export_run("runs/gpt2", "again")   # equal tensors, configuration and tokenizer
 
-A run that was imported keeps what came with its weights and has no place in it (`RUN/huggingface`: the configuration,
-the files of the tokenizer, the heads of other tasks), and gives it back.
+An imported run stores everything in the folder that it has no use for in `RUN/huggingface` (configuration, files of the
+tokenizer, heads of other tasks), and an export restores it.
 """
 
 import dataclasses
@@ -47,24 +47,24 @@ KEPT = "huggingface"
 NAMES_FILE, REST_FILE = "names.json", "rest.safetensors"
 GENERATION_FILE = "generation_config.json"
 BESIDE = (*FILES, GENERATION_FILE)
-"""files beside the weights that come back as they were"""
+"""names of files beside the weights that an export restores unchanged"""
 LEFT_OUT_FILE = "memjax_left_out.json"
 MOST_PADDING = 512
-"""rows of an embedding that may be padding"""
+"""number of rows of a table of embeddings below which they may be padding"""
 UNLIMITED = 10**30
-"""length that transformers writes for a model that takes texts of any length"""
+"""maximum length that transformers writes for a model that takes texts of any length"""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImportedRun:
-    """A run directory that was made of a folder.
+    """A run directory that was made from a folder of transformers.
 
     Attributes:
       config: Configuration of the run.
-      num_parameters: Number of parameters of its model.
-      vocab_size: Number of ids of its tokenizer.
-      left: Names of tensors that the model has no place for; they are kept beside it, and exported with it.
-      notes: A line for each option that is accepted although it differs here.
+      num_parameters: Number of parameters of the model.
+      vocab_size: Number of ids of the tokenizer.
+      left: Names of tensors that the model has no parameters for. They are stored in the run, and exported again.
+      notes: A line for each option that is accepted although memjax does it differently.
     """
 
     config: config.Config
@@ -76,15 +76,15 @@ class ImportedRun:
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """A folder that was made of a run.
+    """A folder for transformers that was made from a run.
 
     Attributes:
       checkpoint: Checkpoint that was read.
       model_type: Name of the architecture in transformers.
       num_parameters: Number of parameters in the folder.
       files: Names of all files of the folder.
-      left_out: Name in a checkpoint -> shape, of arrays that transformers' class has no place for.
-      notes: Lines about what the model computes otherwise there, and what transformers does not have.
+      left_out: Name in a checkpoint -> shape, of arrays that transformers' class has no parameters for.
+      notes: Lines about differences of the exported model's computation, and about things that were not exported.
     """
 
     checkpoint: LoadedCheckpoint
@@ -96,18 +96,20 @@ class Exported:
 
 
 def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> ImportedRun:
-    """Makes a run directory at step 0: `memjax generate`, `eval`, `export` and `training.init_from` take it.
+    """Makes a run directory at step 0 from a folder of transformers.
+
+    The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
 
     Args:
       folder: Folder as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of
         the tokenizer; or its name on the Hugging Face hub (`org/name`), from where it is downloaded. `model_type` says
         which family it is (`memjax.interop.families`).
       path: Path of the run directory, which must not exist.
-      dialogues: Whether the vocabulary of a GPT-2 gets the marks of dialogues (`memjax.data.dialogue`), which begin as
-        the mean of all entries.
+      dialogues: Whether to add the marks of dialogues (`memjax.data.dialogue`) to the vocabulary of a GPT-2. Their
+        initial embeddings are the mean of all entries.
 
     Raises:
-      ValueError: A file that is missing or not whole, weights or a tokenizer that does not fit, a path that exists.
+      ValueError: A file is missing or incomplete, weights or tokenizer do not fit, or the path exists.
     """
     path = Path(path).expanduser()
     if path.exists():
@@ -148,7 +150,7 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
 
 
 def is_padded(rows: int, entries: int) -> bool:
-    """Returns whether a table of embeddings has some rows more than entries, so that their number is a round one.
+    """Whether a table of embeddings has been padded with rows after its entries, up to a multiple of 8.
 
     Example:
       >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)
@@ -160,16 +162,16 @@ def is_padded(rows: int, entries: int) -> bool:
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> Exported:
     """Writes the newest intact checkpoint of a run as `save_pretrained` of transformers does.
 
-    What the architecture there has no place for (a memory, the marks of dialogues) is left out and named in
-    `memjax_left_out.json` beside the weights.
+    Parameters that the architecture in transformers lacks (a memory, the marks of dialogues) are left out, and listed
+    in `memjax_left_out.json` beside the weights.
 
     Args:
       run: The run directory.
-      folder: Folder to write to, which is not there or empty.
-      shard_bytes: Largest number of bytes of one file of weights; more go to several.
+      folder: Folder to write to, which must not exist or be empty.
+      shard_bytes: Maximum number of bytes of a file of weights. Larger weights are written to several files.
 
     Raises:
-      ValueError: A model that transformers does not have, no checkpoint, or a folder that is not empty.
+      ValueError: Transformers has no such model, the run has no checkpoint, or the folder is not empty.
     """
     run, folder = Path(run).expanduser(), Path(folder).expanduser()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -223,7 +225,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
 
 
 def family_of_kept(run: Path) -> Family | None:
-    """Returns the family of the weights that a run was imported from. None = it was not imported."""
+    """Returns the family of the weights that a run was imported from. None for a run that was not imported."""
     return family_of_weights(folders.read_described(run / KEPT)) if (run / KEPT).is_dir() else None
 
 
@@ -234,10 +236,10 @@ def _as_it_came(
     tables: Mapping[str, np.ndarray],
     tied: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns configuration and weights of an imported run, with the names and types of the files it was made of.
+    """Returns the configuration and weights of an imported run, with the names and dtypes of its original files.
 
     Args:
-      kept: Folder of what came with the weights.
+      kept: Folder in the run with the original configuration, names and remaining tensors.
       family: Family of the run.
       described: Configuration of the run's model.
       tables: Tensors by their names in the tables of the family.
@@ -275,7 +277,11 @@ def special_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:
-    """The files of the tokenizer, those that came with imported weights as they were; what is lacking, a line each."""
+    """Writes the files of the tokenizer, or copies those that came with imported weights.
+
+    Returns:
+      A line where there is no tokenizer to export.
+    """
     if (run / KEPT).is_dir():
         folders.copy_files(BESIDE, run / KEPT, to)
         return []
@@ -297,7 +303,7 @@ def _check_entries(tables: Mapping[str, Any], vocabulary: Any, size: int) -> Non
 
 
 def _cut(tables: Mapping[str, Any], vocabulary: Any) -> dict[str, Any]:
-    """The tables without padding, of a vocabulary that may have no bias (an encoder without a head)."""
+    """Returns the tables of a vocabulary without padding. An encoder without a head has no bias."""
     return cut_tables(tables, _like(vocabulary, tables))
 
 
@@ -309,7 +315,7 @@ def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
 
 
 def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, np.ndarray]) -> None:
-    """Keeps what comes with the weights and has no place in a run: files, names with their types, and tensors."""
+    """Stores files of a folder, names and types of its tensors, and the tensors that the run does not use."""
     to.mkdir()
     folders.copy_files((folders.CONFIG_FILE, folders.INDEX_FILE, *BESIDE), folder, to)
     write_json(to / NAMES_FILE, dict(sorted(types.items())))
@@ -318,12 +324,12 @@ def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, n
 
 
 def write_run(path: Path, experiment: Experiment, params: Mapping[str, Any]) -> None:
-    """Writes a run directory at step 0, in a folder that is there.
+    """Writes the files and the checkpoint of a run at step 0 into an existing folder.
 
     Args:
       path: The folder.
       experiment: Experiment of the run.
-      params: Parameters of its model, without the padding of the vocabulary.
+      params: Parameters of the model, without the padding of the vocabulary.
     """
     model, tokenizer, tables = experiment.model, experiment.tokenizer, params["vocabulary"]
     params = {**params, "vocabulary": pad_tables(tables, _like(model.vocabulary, tables))}

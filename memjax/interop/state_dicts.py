@@ -1,4 +1,4 @@
-"""State dicts of Hugging Face `transformers` as tables, which import and export read in opposite directions."""
+"""Tables that map tensors of a state dict of Hugging Face's `transformers` to parameters, for import and export."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ ACTIVATIONS = {
     **{"gelu_python": "gelu_exact", "gelu_python_tanh": "gelu", "gelu_accurate": "gelu", "relu": "relu"},
     **{"silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "tanh": "tanh", "relu2": "relu_squared"},
 }
-"""theirs -> ours; of several names the first is written"""
+"""name of an activation in transformers -> name in memjax; an export writes the first of several names"""
 
 Shape = tuple[int, ...]
 Arrays = Sequence[np.ndarray]
@@ -23,15 +23,15 @@ Arrays = Sequence[np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Some of our parameters and the tensors they are made of.
+    """A mapping between some parameters of memjax and the tensors of transformers that they are made of.
 
     Attributes:
-      paths: of ours, by `/`, layers apart.
-      tensors: name of theirs -> its shape; -1 may be anything.
-      load: theirs to ours.
-      dump: ours to theirs.
-      tied: names that repeat the first of theirs; they may be missing.
-      spare: name that is read where the first of theirs is missing.
+      paths: Paths of the parameters, with '/' between their parts and a separate path for each layer.
+      tensors: Name of a tensor of transformers -> its shape, in which -1 stands for any size.
+      load: Function that converts the tensors to the parameters.
+      dump: Function that converts the parameters to the tensors.
+      tied: Names of tensors that repeat the first one. They may be missing.
+      spare: Name of the tensor that is read where the first one is missing.
     """
 
     paths: tuple[str, ...]
@@ -43,14 +43,23 @@ class Entry:
 
 
 def same(path: str, name: str, *shape: int, tied: tuple[str, ...] = (), spare: str = "") -> Entry:
-    """A parameter that is there as it is here."""
+    """Returns the mapping of a parameter to a tensor with the same values and shape."""
     return Entry((path,), {name: shape}, tied=tied, spare=spare)
 
 
 def matrix(
     path: str, name: str, shape: Shape, inputs: int = 1, *, transposed: bool = True, tied: tuple[str, ...] = ()
 ) -> Entry:
-    """A kernel whose first `inputs` axes are those of its inputs: a matrix there, by default with outputs first."""
+    """Returns the mapping of a kernel to a matrix.
+
+    Args:
+      path: Path of the kernel.
+      name: Name of the matrix.
+      shape: Shape of the kernel.
+      inputs: Number of axes of the kernel, the first ones, that are its inputs.
+      transposed: Whether the outputs are the first axis of the matrix.
+      tied: Names of tensors that repeat the matrix.
+    """
     wide, narrow = math.prod(shape[:inputs]), math.prod(shape[inputs:])
     turn: Callable[[np.ndarray], np.ndarray] = np.transpose if transposed else np.asarray
     return Entry(
@@ -63,26 +72,33 @@ def matrix(
 
 
 def linear(path: str, name: str, wide: int, narrow: int, *, transposed: bool = True) -> Iterator[Entry]:
-    """A kernel with its bias."""
+    """Yields the mappings of a dense layer: of its kernel and of its bias."""
     yield matrix(f"{path}/kernel", f"{name}.weight", (wide, narrow), transposed=transposed)
     yield same(f"{path}/bias", f"{name}.bias", narrow)
 
 
 def norm(path: str, name: str, dim: int) -> Iterator[Entry]:
-    """A layer norm."""
+    """Yields the mappings of a layer norm: of its scale and of its bias."""
     yield same(f"{path}/scale", f"{name}.weight", dim)
     yield same(f"{path}/bias", f"{name}.bias", dim)
 
 
 def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[Entry]:
-    """The table of a vocabulary, and that of its scores: another one, or the same under a second name."""
+    """Yields the mappings of the table of embeddings and of the output weights.
+
+    Args:
+      name: Name of the table of embeddings.
+      output: Name of the output weights.
+      dim: Width of an embedding.
+      tied: Whether the output weights are the embeddings.
+    """
     yield same("vocabulary/embedding", name, -1, dim, tied=(output,) if tied else ())
     if not tied:
         yield same("vocabulary/output", output, -1, dim)
 
 
 def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> Entry:
-    """Kernels of queries, and of keys and values, which are one matrix there."""
+    """Returns the mapping of the kernels of queries and of keys and values, which are one matrix in transformers."""
     whole = matrix("", name, (dim, 3, *heads), transposed=transposed)
 
     def load(arrays: Arrays) -> Arrays:
@@ -94,12 +110,12 @@ def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = Tr
 
 
 def fits(weight: np.ndarray, shape: Shape) -> bool:
-    """Whether a tensor has a shape, of which sizes of -1 may be anything."""
+    """Whether a tensor has a shape, in which -1 stands for any size."""
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
 
 
 def in_full(weight: np.ndarray) -> np.ndarray:
-    """A tensor in float32, or in the float64 that it has."""
+    """Converts a tensor to float32, unless it is float64."""
     return weight if weight.dtype == np.float64 else weight.astype(np.float32)
 
 
@@ -162,10 +178,10 @@ def dump_entries(
     for entry in entries:
         arrays = []
         for path in entry.paths:
-            found: Any = params
+            leaf: Any = params
             for step in path.split("/"):
-                found = found[step]
-            arrays.append(np.asarray(found))
+                leaf = leaf[step]
+            arrays.append(np.asarray(leaf))
         dumped = [np.ascontiguousarray(array) for array in entry.dump(arrays)]
         weights |= zip(entry.tensors, dumped, strict=True)
         tied |= dict.fromkeys(entry.tied, dumped[0])
@@ -173,14 +189,23 @@ def dump_entries(
 
 
 def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
-    """Raises `ValueError` for a field of a model (its name, what is given, what is allowed) that `owner` lacks."""
-    for field, given, allowed in checks:
-        if given != allowed:
-            raise ValueError(f"{field}: given {given!r}, allowed: {allowed!r} in a Hugging Face {owner}")
+    """Raises `ValueError` for settings that an architecture of transformers cannot express.
+
+    Args:
+      checks: Name of a field of the model, its value and its allowed value.
+      owner: Name of the architecture in the message.
+    """
+    for field, value, allowed in checks:
+        if value != allowed:
+            raise ValueError(f"{field}: given {value!r}, allowed: {allowed!r} in a Hugging Face {owner}")
 
 
 def feed_forward_checks(model: config.Model) -> list[tuple[str, Any, Any]]:
-    """What `check_fields` asks of the feed-forward part, and of positions that would be added to the embeddings."""
+    """Returns the checks for `check_fields` of the feed-forward part and of absolute positions.
+
+    Raises:
+      ValueError: A memory replaces the feed-forward network or stands beside it.
+    """
     part: Any = model.feed_forward
     if part.dense_scale != 1:
         what = "replaces" if part.dense_scale == 0 else "stands beside"

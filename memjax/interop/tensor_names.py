@@ -1,4 +1,4 @@
-"""Names of the tensors of a state dict, which several classes and wrappers of PyTorch write differently."""
+"""Translation of the names of a state dict's tensors, which classes and wrappers of PyTorch write differently."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _DATA_PARALLEL, _COMPILED = "module.", "_orig_mod."
 
 
 class Names(NamedTuple):
-    """Names of the tensors of a file, and the prefixes that they have there.
+    """The names of the tensors of a file in the tables of a family, and their prefixes in the file.
 
     Attributes:
       plain: Name in the file -> name in the tables.
@@ -33,17 +33,17 @@ class Names(NamedTuple):
 
 
 def read_names(names: Iterable[str], family: str, prefix: str, layer: str, head_parts: tuple[str, ...]) -> Names:
-    """Returns how the names of a state dict are written; see `Family.read_names`.
+    """Returns the mapping from the names of a state dict to those in the tables of a family.
 
     Args:
       names: Names of the tensors in the file.
       family: Name of the architecture in messages.
       prefix: Prefix of the tables for the names of the model without its head.
-      layer: Beginning of the names of the first layer, behind the prefix.
-      head_parts: Beginnings of the names of heads.
+      layer: Start of the names of the first layer, after the prefix.
+      head_parts: Starts of the names of heads.
 
     Raises:
-      ValueError: No layers of this family, those of several models, or one tensor twice.
+      ValueError: There are no layers of this family, layers of several models, or a tensor twice.
     """
     shorter = {name: _shorter(name) for name in names}
     places = {name: f".{name}".find(f".{layer}") for name in shorter.values()}
@@ -67,7 +67,7 @@ def read_names(names: Iterable[str], family: str, prefix: str, layer: str, head_
 
 
 def _shorter(name: str) -> str:
-    """Returns a name without what compiling and wrapping add, and with today's names of norms."""
+    """Returns a name without the prefixes of compiled and wrapped modules, and with today's names of norms."""
     name = name.replace(_COMPILED, "")
     while name.startswith(_DATA_PARALLEL):
         name = name.removeprefix(_DATA_PARALLEL)

@@ -1,4 +1,4 @@
-"""Tokenizers in folders of Hugging Face `transformers`."""
+"""Reading and writing of the tokenizer in a folder of Hugging Face's `transformers`."""
 
 import json
 from collections.abc import Callable
@@ -19,11 +19,11 @@ FILES = (
     *("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", SETTINGS),
     *("special_tokens_map.json", "added_tokens.json"),
 )
-"""what belongs to a tokenizer in such a folder"""
+"""names of the files of a tokenizer in a folder of transformers"""
 
 
 def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
-    """Returns the tokenizer of a folder.
+    """Reads the tokenizer of a folder.
 
     Args:
       settings: Settings of the kind of tokenizer that the model has.
@@ -31,20 +31,20 @@ def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
         words).
 
     Raises:
-      ValueError: a file that is missing, damaged, or a pickle.
+      ValueError: A file is missing or damaged, or is a pickle.
     """
     return _READERS[type(settings)](folder)
 
 
 def describe_files(tokenizer: Tokenizer, length: int) -> tuple[dict[str, bytes], str]:
-    """Returns the files by which transformers knows a tokenizer.
+    """Returns the files from which transformers can load a tokenizer.
 
     Args:
       tokenizer: Tokenizer of a run.
-      length: Number of tokens of the longest text that the model takes.
+      length: Maximum number of tokens of a text for the model.
 
     Returns:
-      Name -> content, and a line about what transformers does not have, '' for nothing.
+      Name -> content of each file, and a line where transformers has no such tokenizer, else ''.
     """
     base = tokenizer.base
     make = _WRITERS.get(type(base).__name__)
@@ -98,7 +98,7 @@ _READERS: dict[type, Callable[[Path], Any]] = {
 }
 
 Described = tuple[dict[str, bytes], dict[str, Any]]
-"""name -> content, and the settings of transformers' class"""
+"""pair of the files (name -> content) and the settings of transformers' class"""
 
 
 def _byte_pairs(tokenizer: Tokenizer) -> Described:
