@@ -1,9 +1,9 @@
 """Pure functions on arrays, without Flax: the part of memjax that other codebases import.
 
-Tokens are `[batch, length, heads, head_dim]`; the slots of a memory that is searched, and what is found in it for every
-query, are stored by heads, `[batch, heads, memory, head_dim]`. The first line of `Args` says which. Sizes that do not
-fit are an error that names the argument and the axis; arguments that are all in another order, or sizes that happen to
-be equal, nothing can tell.
+Tokens are `[batch, length, heads, head_dim]`. The slots of a memory that is searched, and the neighbours of every
+query, are stored by heads, `[batch, heads, memory, head_dim]`. The first line of `Args` gives the layout. Sizes that do
+not fit raise an error that names the argument and the axis. The check cannot notice a wrong order of axes if their
+sizes are equal, or if all arguments have it.
 """
 
 from memjax.functional.attention import *

@@ -114,7 +114,7 @@ def attention(
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
-      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees no key.
+      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a query that sees no key.
 
     Example:
       >>> import jax.numpy as jnp
@@ -190,7 +190,7 @@ def neighbor_attention(
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
-      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query without a real neighbour.
+      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a query without a real neighbour.
 
     Example:
       >>> import jax.numpy as jnp
@@ -241,7 +241,7 @@ def joint_attention(
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
-      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees nothing in both blocks.
+      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a query that sees nothing in both blocks.
 
     Example:
       >>> import jax.numpy as jnp
@@ -290,7 +290,7 @@ def visibility(
       window: Largest number of keys that a query sees, itself included. None for no limit.
 
     Returns:
-      bool `[batch, 1, length, memory + length]`, for use as the mask of `attention`; the batch axis is 1 when neither
+      bool `[batch, 1, length, memory + length]`, for use as the mask of `attention`. The batch axis is 1 when neither
       `memory_valid` nor `mask` is given.
 
     Raises:

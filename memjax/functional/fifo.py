@@ -1,6 +1,6 @@
 """First-in first-out memories of fixed size: right-aligned ones that shift, and rings that overwrite.
 
-A ring keeps entry number n of a row at slot `n % capacity`; the row's cursor is the slot that is written next.
+A ring keeps entry number n of a row at slot `n % capacity`. The row's cursor is the slot that is written next.
 Rings are written in place when their buffer is donated: only the window that changes is touched.
 """
 

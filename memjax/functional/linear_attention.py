@@ -210,7 +210,7 @@ def summarize_source(
 def read_linear_state(
     queries: Float[Array, "batch length heads features"], state: LinearState, *, normalizer: str, eps: float = 1e-6
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Reads the same sums with every query.
+    """Attends with every query to the same sums, such as those of a whole source.
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.

@@ -122,7 +122,7 @@ def distance_scores(
       valid: bool `[..., candidates]`, candidates that exist. The distances of others may be anything. None for all.
 
     Returns:
-      `[..., candidates]`, at least float32; -inf where not valid.
+      `[..., candidates]`, at least float32. -inf where not valid.
 
     Example:
       >>> import jax.numpy as jnp
@@ -165,7 +165,7 @@ def candidate_log_total(scores: Float[Array, "*tokens candidates"]) -> Float[Arr
       scores: `[..., candidates]`, scores. -inf marks no candidate.
 
     Returns:
-      `[...]`, at least float32; -inf, without a gradient, where there is no candidate.
+      `[...]`, at least float32. -inf, without a gradient, where there is no candidate.
 
     Example:
       >>> import jax.numpy as jnp
@@ -191,7 +191,7 @@ def candidate_log_prob(
       targets: int `[...]`, tokens whose probability to compute.
 
     Returns:
-      `[...]` in the dtype of `log_weights`; -inf where no candidate is the target.
+      `[...]` in the dtype of `log_weights`. -inf where no candidate is the target.
 
     Example:
       >>> import jax.numpy as jnp
@@ -217,7 +217,7 @@ def candidate_log_probs(
       vocab_size: Number of tokens of the vocabulary.
 
     Returns:
-      `[..., vocab]` in the dtype of `log_weights`; -inf where no candidate is the token.
+      `[..., vocab]` in the dtype of `log_weights`. -inf where no candidate is the token.
 
     Example:
       >>> import jax.numpy as jnp

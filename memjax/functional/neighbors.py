@@ -189,7 +189,7 @@ def threshold_attention(
       scale: Factor of the scores, positive since slots are chosen by the scaled score. See `attention`.
 
     Returns:
-      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a row without a valid slot.
+      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a row without a valid slot.
 
     Raises:
       ValueError: `num_neighbors` below 1 or above `memory`.

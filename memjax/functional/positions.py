@@ -60,7 +60,7 @@ def relative_shift(scores: Shaped[Array, "*lead length total"]) -> Shaped[Array,
     """Turns scores by distance into scores by key: row i moves left by `length - 1 - i`.
 
     The left shift of Transformer-XL (arXiv:1901.02860, appendix B) as pad, reshape and slice, without a gather. Column
-    t of the input belongs to distance `total - 1 - t`; column j of the output belongs to key j. Entries of keys after
+    t of the input belongs to distance `total - 1 - t`. Column j of the output belongs to key j. Entries of keys after
     the query (`j > i + total - length`) hold values of other rows and must be masked.
 
     Args:

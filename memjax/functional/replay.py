@@ -121,7 +121,7 @@ def mrbp_value_and_grad(
     the parameters, and the gradient of the memory is handed to the segment before.
 
     A recurrence that cannot be split, `step(params, memory, segment) -> (memory, (loss, aux))`, is its own encoder
-    with `head = lambda params, out, segment: out`; everything then runs twice, as in `scan_with_replay`.
+    with `head = lambda params, out, segment: out`. Everything then runs twice, as in `scan_with_replay`.
 
     Args:
       encode: `encode(params, memory, segment) -> (memory, encoded)`, everything that the next memory depends on.

@@ -1,4 +1,4 @@
-"""Memories: one paper, one file, under one contract."""
+"""All memories of the library: one file per paper, with a common interface (`memjax.memory.contract`)."""
 
 from memjax.memory.bidirectional import *
 from memjax.memory.compressive import *

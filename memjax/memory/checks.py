@@ -26,11 +26,11 @@ STATES = ("state", "decode_state")
 
 
 def check_calls(cls: type) -> None:
-    """Lets `check_call` see the arguments of a class's own `__call__` and `decode` before they run.
+    """Wraps `__call__` and `decode` of a class so that `check_call` checks their arguments first.
 
-    Arguments are told by their names, whatever their order: see `SEGMENTS`, `STATES` and `ROW_ARGUMENTS`. A method
-    without a segment of such a name is not checked. Shapes are compared while a program is traced, so that a compiled
-    program does not know of it.
+    Arguments are recognised by their names (`SEGMENTS`, `STATES` and `ROW_ARGUMENTS`). A method without a segment of
+    such a name is not checked. Shapes are compared while a program is traced, so that nothing of the check is in a
+    compiled program.
     """
     for name in ("__call__", "decode"):
         if name in vars(cls):
@@ -55,11 +55,11 @@ def _with_check(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_call(x: Any, state: Any, **arguments: Any) -> None:
-    """Refuses a segment whose rows are not those of the state, and one without tokens.
+    """Raises an error for a segment without tokens, or for arguments whose batch rows or length do not fit it.
 
     Args:
       x: Segment, `[batch, length, ...]`.
-      state: State of its rows. None to compare no state.
+      state: State of the rows of `x`. None for no state.
       **arguments: Arguments of `ROW_ARGUMENTS` that are not None.
 
     Raises:
@@ -84,10 +84,10 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
 
 
 def refuse_padding_in_front(output: Array, mask: Mask | None) -> Array:
-    """Refuses rows with padding before a real token, for what knows the place of a token by its index.
+    """Refuses rows with padding before a real token, for memories in which a token's index is its position.
 
-    A mask that is known is refused by an error. One that a compiled program is given makes the output of its row NaN,
-    which no loss takes for a number; all other rows stay as they are, bit for bit.
+    A known mask is refused by an error. A traced mask makes the output of the row NaN, so that the loss is NaN too. All
+    other rows stay bit for bit.
 
     Args:
       output: Output of the memory, `[batch, ...]`.

@@ -234,26 +234,33 @@ def write(
 
 
 class CompressiveAttention(TransformerXLAttention):
-    """Attention part of the Compressive Transformer (Rae et al. 2019, https://arxiv.org/abs/1911.05507).
+    """Attention of a Compressive Transformer layer, which reads a memory and compressed older hidden states.
+
+    Rae et al. 2019, https://arxiv.org/abs/1911.05507.
 
     What is stored: the part's input of the last `memory_length` positions, and slots that each stand for
-    `compression_rate` older ones. When written: after each segment; what it displaces is compressed. What is
-    differentiable: the compression learns from its own loss (`attention`, `auto_encoding`), which reaches nothing
-    else, while the loss of the model does not reach it; with `loss="none"` it learns from the loss of the model,
-    through the compressed slots that later segments of the same update read (plain BPTT). Nothing differentiates
-    through the ordinary memory. When reset: at `start_of_document`.
+    `compression_rate` older ones. When written: after each segment. The hidden states that it displaces are compressed.
+    What is differentiable: the compression learns from its own loss (`attention`, `auto_encoding`). This loss reaches
+    nothing else, and the loss of the model does not reach the compression. With `loss="none"` the compression learns
+    from the loss of the model, through the compressed slots that later segments of the same update read (plain BPTT).
+    No gradient goes through the ordinary memory. When reset: at `start_of_document`.
 
     Symbols: `m -> state.hidden`, `cm -> state.compressed`, `f_c -> compression`, `g -> decompression_kernel`,
     `n_m -> memory_length`, `n_cm -> compressed_memory_length`, `c -> compression_rate`, `n_s ->` length of the segment,
-    `old_mem -> Evicted.hidden`, `Q, K, V -> query, key_value`; the rest as in `TransformerXLAttention`.
+    `old_mem -> Evicted.hidden`, `Q, K, V -> query, key_value`. The others are those of `TransformerXLAttention`.
 
-    Differs from the paper or its code: an empty memory is masked and a window that holds an empty slot gives none (the
-    code attends to zeros: `empty_memory="zeros"`); documents are separate streams; windows of segments that are not
-    whole windows begin at every `compression_rate`-th token, where the code begins one token earlier; dilated
-    convolutions are padded on the left; most-used memories are ranked by their mean attention since they were
-    written, which the paper leaves open. The paper does not say how compressed slots are placed:
-    `positions="separate"` is the code's way. With a memory shorter than the segment, which the paper never has, the
-    attention-reconstruction loss leaves out the queries that stand before what is compressed.
+    Differs from the paper or its code:
+
+    * An empty memory is masked, and a window with an empty slot gives no compressed slot. The code attends to zeros
+      (`empty_memory="zeros"`).
+    * Documents are separate streams.
+    * If segments are not whole windows, windows begin at every `compression_rate`-th token. The code begins one token
+      earlier.
+    * Dilated convolutions are padded on the left.
+    * Most-used memories are ranked by their mean attention since they were written. The paper leaves the ranking open.
+    * The paper does not say how compressed slots are placed. `positions="separate"` is the code's way.
+    * With a memory shorter than the segment, which the paper never has, the attention-reconstruction loss leaves out
+      the queries that come before a token that is compressed.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

@@ -28,7 +28,7 @@ SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
 
 @tree_dataclass
 class ContinuousCacheState:
-    """The last `memory` pairs of a hidden state and the token that came after it, as a ring.
+    """Ring of the last `memory` pairs of a hidden state and the token that came after it.
 
     Attributes:
       hidden: `[batch, memory, dim]`, remembered hidden states.
@@ -175,20 +175,25 @@ def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, ma
 
 
 class ContinuousCache(OutputMemory):
-    """Continuous cache (Grave et al. 2017, https://arxiv.org/abs/1612.04426), a memory behind the last hidden state.
+    """Continuous cache: proposes the tokens that followed similar hidden states of the recent past, for a mixture.
+
+    Grave et al. 2017, https://arxiv.org/abs/1612.04426. A memory behind the last hidden state.
 
     What is stored: pairs of a last hidden state and the token that was read after it. When written: at every token,
-    which completes the pair of the token before. What is differentiable: nothing that is remembered, and nothing is
+    which completes the pair of the token before. What is differentiable: nothing that is stored, and nothing is
     learned. When reset: at `start_of_document`, or never (`across_documents`).
 
     Symbols: `h_i, x_{i+1} -> state.hidden, state.tokens`, `theta -> scale`, `lambda -> interpolation_weight`,
     `alpha -> offset`. A token's probability under the cache is the softmax over the pairs of `theta h_t h_i`, added up
-    by their tokens; 'linear' mixing interpolates it with the model's, 'global' mixing is one softmax over the model's
+    by their tokens. 'linear' mixing interpolates it with the model's. 'global' mixing is one softmax over the model's
     scores and `theta h_t h_i + alpha`.
 
-    Differs from the paper or its code: documents are separate streams unless `across_documents`; the cache is used from
-    the second token on, where the AWD-LSTM code waits until it is full; other similarities can be chosen (that code has
-    the cosine). The last token of a document is never read, so that its pair is not stored.
+    Differs from the paper or its code:
+
+    * Documents are separate streams unless `across_documents` is set.
+    * The cache is used from the second token on. The AWD-LSTM code waits until it is full.
+    * Other similarities can be chosen (that code has the cosine).
+    * The last token of a document is never read, so that its pair is not stored.
 
     `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
 

@@ -5,10 +5,11 @@ A memory is a Linen module whose state the caller owns:
     state = memory.init_state(batch_size)
     y, state, aux = memory.apply(variables, x, state, start_of_document=..., mask=..., deterministic=True)
 
-* `x` is one segment, `[batch, length, dim]`; `start_of_document` `[batch]` says which rows begin a new document: their
-  old state has no effect, now or later. `mask` `[batch, length]` is True on real tokens, a prefix of each row; a row
-  without a real token keeps its state bit for bit. Tokens behind padding are read as those of a prefix are, or refused
-  (`memjax.memory.checks`): no memory reads them wrongly. Rows that differ and segments without tokens are refused.
+* `x` is one segment, `[batch, length, dim]`.
+* `start_of_document` `[batch]` is True for rows that begin a new document. Their old state has no effect, now or later.
+* `mask` `[batch, length]` is True on real tokens, a prefix of each row. A row without a real token keeps its state bit
+  for bit. Tokens behind padding are either read like those of a prefix or refused (`memjax.memory.checks`).
+* Arguments with different numbers of rows, and segments without tokens, are refused.
 * The class of a memory says in a sentence what `y` is, with or without the residual and the norm. Most memories own
   both.
 * The new state has the structure, shapes, dtypes and sharding of the old one. Every leaf has the batch at axis 0,
@@ -17,7 +18,7 @@ A memory is a Linen module whose state the caller owns:
 
 A decoder memory also decodes token by token: `decode_state = memory.init_decode_state(state, segment_length,
 batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, active=..., method="decode")` with `x`
-`[batch, 1, dim]`; an inactive row changes nothing.
+`[batch, 1, dim]`. An inactive row changes nothing.
 
 A memory has one of four places in a model: the attention part of a layer (`LayerMemory`), a whole stack of layers
 (`StackMemory`), the attention of a decoder's layer to a source (`CrossMemory`), or behind the last hidden state
@@ -244,7 +245,7 @@ class Stateless(Memory):
 
     @nn.nowrap
     def replaced(self) -> tuple[str, ...]:
-        """Names of those parameters of an ordinary part in whose place this part has others."""
+        """Names of the parameters of an ordinary feed-forward part that this part replaces by others."""
         return ()
 
     @nn.nowrap

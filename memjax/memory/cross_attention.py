@@ -152,6 +152,6 @@ class CrossAttention(Residual, CrossMemory):
         return self.added(x, y, deterministic)
 
     def _visible(self, queries: Array, state: CrossAttentionState) -> Array:
-        """`[batch, 1, length, source]`."""
+        """Broadcasts the mask of the source to `[batch, 1, length, source]`."""
         batch, source = state.mask.shape
         return jnp.broadcast_to(state.mask[:, None, None], (batch, 1, queries.shape[1], source))

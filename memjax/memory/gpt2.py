@@ -2,7 +2,7 @@
 
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners",
 https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf. The model is a
-`memjax.models.language_model.LanguageModel` with learned positions inside the segment (`num_positions`); weights come
+`memjax.models.language_model.LanguageModel` with learned positions inside the segment (`num_positions`). Weights come
 from `memjax.interop.hf_gpt2`.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["GPT2Attention", "GPT2CompressiveAttention", "GPT2InfinityFormerAtten
 
 
 class GPT2Attention(TransformerXLAttention):
-    """Attention part of GPT-2: causal inside the segment, biases in all projections, norm in front, no memory.
+    """GPT-2's causal attention inside the segment, with biases in all projections, pre-norm and no memory.
 
     Nothing is stored. Positions are the model's (`LanguageModel.num_positions`), so that every segment begins at 0.
 

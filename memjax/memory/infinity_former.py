@@ -358,7 +358,7 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def updated(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
-        """Moves `previous` into the signal. `key` draws the positions of a sticky update; None takes the quantiles."""
+        """Moves `previous` into the signal. `key` draws the positions of a sticky update. None takes the quantiles."""
         return update(
             state,
             self._entering(weights, state),
@@ -544,30 +544,35 @@ class BesideLongTerm(Host):
 
 
 class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
-    """Attention part of infinity-former (Martins et al. 2022, https://arxiv.org/abs/2109.00301).
+    """Attention of an infinity-former layer, with a long-term memory of all older tokens as a continuous signal.
 
-    Transformer-XL's attention, whose short-term memory may have length 0, and beside it continuous attention to a
-    signal that holds everything older.
+    Martins et al. 2022, https://arxiv.org/abs/2109.00301. The attention itself is Transformer-XL's, whose short-term
+    memory may have length 0. Continuous attention to the signal is added to its output.
 
     What is stored: coefficients of the signal, and the inputs of the part that left the short-term memory last. When
-    written: those enter the signal at the start of the next segment, and it is contracted to make room. What is
-    differentiable: nothing stored; the gate learns through what enters the signal in the same segment, all other
-    parameters through reading. When reset: at `start_of_document`, and every `reset_after` tokens.
+    written: these inputs enter the signal at the start of the next segment, and the signal is contracted to make room.
+    What is differentiable: nothing stored. The gate learns through the inputs that enter the signal in the same
+    segment, all other parameters through reading. When reset: at `start_of_document`, and every `reset_after` tokens.
 
     Symbols: `B -> state.long.coefficients`, `X -> state.long.previous`, `psi -> GaussianBasis`, `tau -> contraction`,
-    `W^K, W^V, W^O -> key, value, output` of `long_term`, `mu, sigma^2 -> Densities`, `Z_LTM ->` what is added to the
-    output of the attention before dropout and residual, `p(d_j) -> state.long.histogram`.
+    `W^K, W^V, W^O -> key, value, output` of `long_term`, `mu, sigma^2 -> Densities`, `Z_LTM ->` summand of the output
+    of the attention before dropout and residual, `p(d_j) -> state.long.histogram`.
 
-    Differs from the paper or its code: the regularisation of the regression, its padding with zeros and the positions
-    are the code's, the paper names none (see `memjax.functional.basis`); the divergence is one, as in the code, without
-    a term for the mean, while the paper prints another formula; densities begin at `prior_stddev`, each head's at its
-    own part of the signal (paper and code: all at 0.5 with a standard deviation of 0.83, where a coefficient of 1e-6
-    leaves them for thousands of updates; `first_densities="published"`); keys and values are projected from all of
-    `dim` as in the code (the paper: each head from its own part); the regression is solved in float64 (the code:
-    float32 inverse); `reset_after` is off (the code begins the signal anew every 2,048 tokens, and counts across
-    documents); positions of sticky updates are drawn in training only and are the quantiles of the same histogram
-    otherwise (the code draws always); the keys are pooled before the product with the queries, which gives the same
-    numbers.
+    Differs from the paper or its code:
+
+    * The paper does not give the regularisation of the regression, its padding with zeros and the positions. They are
+      those of the code (see `memjax.functional.basis`).
+    * The regulariser is the KL divergence without a term for the mean, as in the code. The paper prints another
+      formula.
+    * Densities begin at `prior_stddev`, each head's at its own part of the signal. In paper and code all begin at 0.5
+      with a standard deviation of 0.83, where a coefficient of 1e-6 leaves them for thousands of updates
+      (`first_densities="published"`).
+    * Keys and values are projected from all of `dim` as in the code. In the paper each head projects its own part.
+    * The regression is solved in float64. The code computes an inverse in float32.
+    * `reset_after` is off. The code begins the signal anew every 2,048 tokens, and counts across documents.
+    * Positions of sticky updates are drawn in training only, and are the quantiles of the same histogram otherwise. The
+      code always draws.
+    * The keys are pooled before the product with the queries, which gives equal numbers.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

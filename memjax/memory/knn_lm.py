@@ -118,23 +118,29 @@ def neighbor_log_prob(
 
 
 class KNNMemory(OutputMemory):
-    """kNN-LM (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172), a memory behind the last hidden state.
+    """kNN-LM: proposes the tokens that followed the nearest contexts of a datastore, for a mixture with the prediction.
 
-    What is stored: nothing here; a datastore holds a key and the token after it for every position of a corpus. When
+    Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172. A memory behind the last hidden state.
+
+    What is stored: nothing here. A datastore holds a key and the token after it for every position of a corpus. When
     written: before, by one pass of the model over that corpus. What is differentiable: nothing that is stored, and
-    nothing is learned. When reset: never; another store is another memory.
+    nothing is learned. When reset: never.
 
     Symbols: `f(x) -> feature`, `k_i, v_i -> keys and values of the store`, `d(k_i, f(x)) -> knn_distances`,
     `lambda -> interpolation_weight`.
 
-    Differs from the paper or its code: distances are divided by a temperature (1 as published; models with long keys
-    need more, and it must be tuned together with the weight); a target that no neighbour has is given no probability by
-    the neighbours, not `exp(-10000)`; without any neighbour the model is left as it is.
+    Differs from the paper or its code:
+
+    * Distances are divided by a temperature (1 as published). Models with long keys need more. It must be tuned
+      together with the weight.
+    * The neighbours give no probability to a target that no neighbour has. The code gives `exp(-10000)`.
+    * Without any neighbour the model's prediction is unchanged.
 
     `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
 
-    Metrics: `knn_lm/neighbors`, how many there are; `knn_lm/effective_neighbors`, the share of them that their weights
-    are spread over (1 / neighbours = the nearest alone: the temperature is too low for the length of the keys).
+    Metrics: `knn_lm/neighbors`, the number of neighbours. `knn_lm/effective_neighbors`, how evenly the weights are
+    spread over them. It is 1 / neighbours if only the nearest one counts: the temperature is then too low for the
+    length of the keys.
 
     Attributes:
       num_neighbors: Number of candidates per position before any search in generation.

@@ -31,11 +31,13 @@ __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttenti
 
 
 class LinearTransformerAttention(Residual, LayerMemory):
-    """Attention part of the Linear Transformer (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
+    """Attention of a Linear Transformer layer, which reads sums over all past tokens instead of their keys and values.
 
-    What is stored: the sums of `phi(k) v^T` and `phi(k)` over all tokens of the document, in at least float32: a state
-    of fixed size. When written: every token. What is differentiable: all of it, from segment to segment. When reset: at
-    `start_of_document`.
+    Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236.
+
+    What is stored: the sums of `phi(k) v^T` and `phi(k)` over all tokens of the document, in at least float32. The
+    state has a fixed size. When written: every token. What is differentiable: all of it, from segment to segment. When
+    reset: at `start_of_document`.
 
     Symbols: `S_i -> state.products`, `Z_i -> state.normalizer`, `phi(x) = elu(x) + 1 -> elu_features`,
     `W_Q, W_K, W_V -> query, key, value`.

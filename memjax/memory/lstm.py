@@ -1,6 +1,6 @@
 """Recurrent layer: an LSTM in place of the attention of a layer.
 
-Hochreiter and Schmidhuber 1997, "Long Short-Term Memory", https://doi.org/10.1162/neco.1997.9.8.1735; with the forget
+Hochreiter and Schmidhuber 1997, "Long Short-Term Memory", https://doi.org/10.1162/neco.1997.9.8.1735. With the forget
 gate of Gers, Schmidhuber and Cummins 2000, "Learning to Forget", https://doi.org/10.1162/089976600300015015.
 """
 
@@ -33,15 +33,17 @@ class LSTMState:
 
 
 class LSTM(LayerMemory):
-    """One layer of an LSTM, without residual and norm (https://doi.org/10.1162/neco.1997.9.8.1735).
+    """LSTM layer in place of the attention of a layer, without residual and norm.
 
-    What is stored: cell and output of the last token, in at least float32: a state of fixed size. When written: every
-    token. What is differentiable: all of it, from segment to segment. When reset: at `start_of_document`.
+    Hochreiter and Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735.
+
+    What is stored: cell and output of the last token, in at least float32. The state has a fixed size. When written:
+    every token. What is differentiable: all of it, from segment to segment. When reset: at `start_of_document`.
 
     Symbols: `c_t -> state.cell`, `h_t -> state.hidden`.
 
     Differs from the papers: the cell is flax's. It has no peepholes, one bias per gate, which starts at 0 (that of the
-    forget gate too), orthogonal recurrent matrices, and output as wide as its input.
+    forget gate too), orthogonal recurrent matrices, and an output as wide as its input.
 
     `y` is the output of the cell, without the residual and without a norm.
 

@@ -183,28 +183,34 @@ class MemformerLayer(nn.Module):
 
 
 class MemformerEncoder(StackMemory):
-    """The encoder of Memformer, which carries its memory (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
+    """Encoder of Memformer, whose layers read a memory of few slots that is written once per segment.
+
+    Wu et al. 2020, https://arxiv.org/abs/2010.06891.
 
     What is stored: slots, one memory for all layers. When written: once a segment, after the last layer. What is
-    differentiable: all of it, through as many segments as one update has; nothing is stopped. When reset: at
-    `start_of_document`, to the learned `v / |v|`.
+    differentiable: all of it, through as many segments as one update has. When reset: at `start_of_document`, to the
+    learned `v / |v|`.
 
     Symbols: `M_t -> state.slots`, `m^i ->` one slot, `v -> forgetting` (parameter), `tau -> temperature`,
     `W_q, W_k, W_v` of the writer `-> writer_query, writer_key, writer_value`, `x^enc -> Encoded.hidden`.
 
-    Differs from the paper or its code (which is not public): norms stand in front of each part; positions are T5's
-    relative buckets, one table for all layers, and none on the memory; the slot's own value in the writer is the slot
-    itself without projection and without one afterwards, so that a slot which attends to itself alone stays as it is;
-    slots are at unit length as printed, and what reads them (reader, queries and keys of the writer) sees them times
-    sqrt(dim); token values in the writer are times dim**-0.5 (`unit_values`): the normed hidden states that they are
-    projections of have a length of sqrt(dim), beside which a slot of unit length is gone in one write; a learned number
-    of each head is added to the score of a slot on itself (`retain_bias`), as the bias of a forget gate: without it a
-    new writer gives a slot no more than any token, and after six segments all slots are one; v begins with a length of
-    `forget_norm`: the lengths reported after training would erase a slot of unit length in a segment or two.
+    Differs from the paper or its code (which is not public):
 
-    `Aux.metrics`: the shares of slots that retain, aggregate and rewrite in rows that were written (`slot_types` of
-    what is left of each, `slot_shares`); `slot_cosine`, the mean cosine between two slots, and `effective_slots`, how
-    many there are in effect as a share of `num_slots` (`slot_spread`), of every row with a real token.
+    * Every part has a pre-norm.
+    * Positions are T5's relative buckets, one table for all layers, and none on the memory.
+    * The slot's own value in the writer is the slot itself, without a projection before or after, so that a slot which
+      attends to itself alone does not change.
+    * Slots have unit length as printed. The reader, and queries and keys of the writer, see them times sqrt(dim).
+    * Token values in the writer are multiplied by dim**-0.5 (`unit_values`). They are projections of normed hidden
+      states of length sqrt(dim), beside which a slot of unit length would be gone in one write.
+    * A learned number of each head is added to the score of a slot on itself (`retain_bias`), as the bias of a forget
+      gate. Without it a new writer gives a slot no more than any token, and after six segments all slots are equal.
+    * v begins with a length of `forget_norm`. The lengths reported after training would erase a slot of unit length in
+      a segment or two.
+
+    `Aux.metrics` has the shares of slots that retain, aggregate and rewrite in written rows (`slot_types` of
+    `slot_shares`), the mean cosine between two slots, `slot_cosine`, and the effective number of slots as a share of
+    `num_slots`, `effective_slots` (`slot_spread`), of every row with a real token.
 
     `y` is the output of the stack, with the residual of every layer and with the norm after the last layer. It replaces
     `x` and is not added to it.

@@ -217,26 +217,33 @@ def retrieve(
 
 
 class MemorizingAttention(Residual, LayerMemory):
-    """Attention part of the Memorizing Transformer (Wu et al. 2022, https://arxiv.org/abs/2203.08913).
+    """Attention of a Memorizing Transformer layer, which retrieves the nearest keys of a long memory for every query.
+
+    Wu et al. 2022, https://arxiv.org/abs/2203.08913.
 
     What is stored: keys and values, as the part computed them, of the last `memory_length` (ring) and `cache_length`
-    (cache) positions. When written: after each segment; the segment retrieves from earlier segments only. What is
-    differentiable: nothing stored; queries and the scale learn through retrieved keys, the choice of neighbours has no
-    gradient. When reset: at `start_of_document`.
+    (cache) positions. When written: after each segment, so that a segment retrieves from earlier segments only. What is
+    differentiable: nothing stored. Queries and the scale learn through retrieved keys, and the choice of neighbours has
+    no gradient. When reset: at `start_of_document`.
 
     Symbols: `k~, v~ -> state.memory.keys, values`, `s_h -> scale`, `b_h -> gate`, `b^{T5} -> position_bias`,
     `V_m, V_c -> ` output of memory and of local attention, `V_a = g V_m + (1 - g) V_c`.
 
-    Differs from the paper or its code: empty slots are masked and a row with an empty memory uses local attention
-    alone (the code lets zero keys take part and multiplies by `1 - g` all the same); memory layers have the T5 bias on
-    local attention as the paper says (the code switches it off); a token attends to itself (the code: strictly earlier
-    tokens); the scale of query-key norm starts at sqrt(head_dim) (the code: 1.0); local attention sees cache and
-    segment (the code: as many keys as the cache has); the search is exact (the code: the best of each bucket); dropout
-    falls on outputs (the code: on inputs). `compatibility="meliad"` takes the code's side in the first three, and in
-    the last four where their fields are None. The T5 bias is added to the scores as in T5, unscaled; where a scale is
-    learned, it multiplies the bias too, as in the code. One thing is the code's alone: keys of a bucket whose scores
-    are within about 1e-6 of the best are averaged there, and the first is taken here; that is 1.3 to 1.6 % of the
-    buckets in bfloat16 and hardly any in float32.
+    Differs from the paper or its code. `compatibility="meliad"` takes the code's side in the first three points, and in
+    the last four if their fields are None:
+
+    * Empty slots are masked, and a row with an empty memory uses local attention alone. The code lets zero keys take
+      part and multiplies by `1 - g` all the same.
+    * Memory layers have the T5 bias on local attention as the paper says. The code switches it off.
+    * A token attends to itself. The code attends to strictly earlier tokens.
+    * The scale of query-key norm starts at sqrt(head_dim). The code has 1.0.
+    * Local attention sees cache and segment. The code sees as many keys as the cache has.
+    * The search is exact. The code takes the best of each bucket.
+    * Dropout falls on outputs. The code drops inputs.
+
+    The T5 bias is added to the scores as in T5, unscaled. A learned scale multiplies the bias too, as in the code. One
+    difference to the code remains: it averages the keys of a bucket whose scores are within about 1e-6 of the best, and
+    here the first is taken. These are 1.3 to 1.6 % of the buckets in bfloat16 and hardly any in float32.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

@@ -50,16 +50,18 @@ class EncoderLayer(nn.Module):
 
 
 class MemoryTokens(StackMemory):
-    """An encoder with memory tokens (Burtsev et al. 2020, https://arxiv.org/abs/2006.11527).
+    """Encoder with memory tokens, learned rows that its layers read and write together with the sequence.
 
-    What is stored: nothing between segments; the memory is `num_tokens` learned rows that pass through all layers. When
+    Burtsev et al. 2020, https://arxiv.org/abs/2006.11527.
+
+    What is stored: nothing between segments. The memory is `num_tokens` learned rows that pass through all layers. When
     written: in every layer, by attention. What is differentiable: all of it. When reset: every segment begins with the
     learned rows.
 
     * 'transformer' (MemTransformer): ordinary layers over memory and sequence together.
-    * 'control' (MemCtrl): the memory has layers of its own, which read memory and sequence; the sequence reads both.
-    * 'bottleneck' (MemBottleneck): as 'control', but the sequence reads the updated memory only, so that tokens
-      exchange information through it alone.
+    * 'control' (MemCtrl): the memory has its own layers, which read memory and sequence. The sequence reads both.
+    * 'bottleneck' (MemBottleneck): like 'control', but the sequence reads the updated memory only, so that tokens
+      exchange information through the memory alone.
 
     Symbols: `X^mem -> memory_tokens`, `H^mem -> Aux.arrays["memory"]`, `MH^mem, FF^mem -> memory_layers`.
 

@@ -15,18 +15,22 @@ __all__ = ["MemoryTokenXLAttention"]
 
 
 class MemoryTokenXLAttention(TransformerXLAttention):
-    """Transformer-XL's attention with `num_tokens` memory rows in front (Burtsev et al. 2020,
-    https://arxiv.org/abs/2006.11527).
+    """Transformer-XL's attention with memory tokens, learned rows in front of every segment.
+
+    Burtsev et al. 2020, https://arxiv.org/abs/2006.11527.
 
     The first `num_tokens` rows of the input are memory rows, in front of a segment and in front of a token that is
     decoded. They read each other, and every token reads them. What is stored, written, differentiable and reset is as
     in Transformer-XL, for the tokens.
 
-    Differs from the paper or its code: the paper does not say what its memory rows see, and no code of the authors is
-    published. Here they see neither the segment (they stand before it) nor the memory of earlier segments, so that they
-    are the same in every segment: learned keys and values of every layer. They have no positions: the score of a memory
-    row is `(q + u) k`. They are not written to the memory, where they would take slots (a later code of others, of the
-    recurrent memory Transformer, writes them).
+    Differs from the paper or its code:
+
+    * The paper does not say what its memory rows see, and no code of the authors is published. Here they see neither
+      the segment behind them nor the memory of earlier segments, so that they are equal in every segment: learned keys
+      and values of every layer.
+    * Memory rows have no positions: the score of a memory row is `(q + u) k`.
+    * Memory rows are not written to the memory, where they would take slots. A later code of others, of the recurrent
+      memory Transformer, writes them.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

@@ -18,13 +18,15 @@ __all__ = ["MemSizerAttention"]
 
 
 class MemSizerAttention(LinearTransformerAttention):
-    """Attention part of MemSizer (Zhang & Cai 2022, https://arxiv.org/abs/2203.12644).
+    """Linear attention over a memory of few slots, whose keys are parameters.
 
-    What is stored: the sum of `u_s v_s^T`, one matrix of `num_slots` by `dim` whatever the number of heads, and the
-    number of tokens. When written: every token. What is differentiable: all of it. When reset: at `start_of_document`.
+    Zhang & Cai 2022, https://arxiv.org/abs/2203.12644.
 
-    Every head chooses slots by `softmax(Phi_h x + b)`, without a scale; the output is the mean over heads, which
-    commutes with reading: one vector of slot weights per token is all that is computed. There is no output projection.
+    What is stored: the sum of `u_s v_s^T`, one matrix of `num_slots` by `dim` for any number of heads, and the number
+    of tokens. When written: every token. What is differentiable: all of it. When reset: at `start_of_document`.
+
+    Every head weighs the slots by `softmax(Phi_h x + b)`, without a scale. The output is the mean over heads. The mean
+    commutes with reading, so that only one vector of slot weights per token is computed. There is no output projection.
 
     Symbols: `Phi -> query`, `W_l -> slot_kernel`, `W_r -> value_kernel`, `u_s = LN(W_l x_s) -> ` keys,
     `v_s = LN(W_r x_s) -> ` values, `k -> num_slots`, `r -> num_heads`, `V_t -> state.products / sqrt(state.count)`.
@@ -32,8 +34,8 @@ class MemSizerAttention(LinearTransformerAttention):
     `Aux.metrics` has `memsizer/effective_rank`: the number of directions in which the memory lies after the segment, as
     a share of its slots.
 
-    Differs from the paper or its code: as the code, against the paper's text, all three maps have biases and there is
-    no scale; the code's quantisation noise is left out, and it materialises the memory of every token.
+    Differs from the paper or its code: all three maps have biases and there is no scale, as in the code and against the
+    paper's text. The code's quantisation noise is left out. The code also materialises the memory of every token.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

@@ -72,7 +72,7 @@ def linear_weight(
 
 @operation
 def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Array, "batch length"]:
-    """Returns how evenly the weights of the candidates are spread, `1 / (n sum(w^2))` for `n` candidates; 0 for none.
+    """Returns how evenly the weights of the candidates are spread, `1 / (n sum(w^2))` for `n` candidates. 0 for none.
 
     Example:
       >>> effective_share(jnp.log(jnp.array([[[0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1e-9]]]))).round(3).tolist()

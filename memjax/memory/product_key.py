@@ -1,6 +1,6 @@
 """Product-key memory: a large table of values in the parameters, read at the slots whose keys match best.
 
-Lample et al. 2019, "Large Memory Layers with Product Keys", https://arxiv.org/abs/1907.05242; beside a feed-forward
+Lample et al. 2019, "Large Memory Layers with Product Keys", https://arxiv.org/abs/1907.05242. Beside a feed-forward
 network as in Kim & Jung 2020, "Large Product Key Memory for Pretrained Language Models",
 https://arxiv.org/abs/2010.03881.
 """
@@ -87,29 +87,31 @@ class BatchNorm(nn.Module):
 
 
 class ProductKeyMemory(Stateless):
-    """Product-key memory (Lample et al. 2019, https://arxiv.org/abs/1907.05242), a branch of a feed-forward part.
+    """Large table of learned values, of which every token reads the few whose product keys match its query best.
 
-    It replaces the two matrices of a feed-forward network, or is added to them (`memjax.models.transformer` has the
-    norm, the residual and the sum). It returns the weighted sum of the chosen values alone.
+    Lample et al. 2019, https://arxiv.org/abs/1907.05242. It replaces the two matrices of a feed-forward network, or is
+    added to them (`memjax.models.transformer` has the norm, the residual and the sum).
 
     What is stored: `num_keys ** 2` values, in the collection `tables`. When written: by training only. What is
     differentiable: queries and sub-keys through the weights of the chosen slots, and the values. When reset: never, it
     belongs to the parameters.
 
-    The gradient of the values is an array of their size, as any gradient. With the collection `sinks` (the path of the
-    values, zeros of the shape of `y`) it is that of the rows read: the values themselves have none, and that of the
-    sinks, with the slots and weights in `Aux.arrays`, updates those rows alone. `memjax train` does so.
+    The gradient of the values is an array of their size, as any gradient. The collection `sinks` (the path of the
+    values, zeros of the shape of `y`) avoids it: the values then have no gradient, and the gradient of the sinks, with
+    the slots and weights in `Aux.arrays`, updates only the rows that were read. `memjax train` does so.
 
     Symbols: `q(x) -> query, hidden_0..`, `K_1, K_2 -> keys`, `v_i -> values`, `H -> num_heads`, `k -> num_neighbors`,
     `|K| -> num_keys ** 2`, `d_q -> key_dim`.
 
-    Differs from the paper or its code: in training with `query_norm="batch"` the statistics are those of real tokens of
-    all rows (the published code leaves batch normalisation off because of padding); they mix tokens of a segment, so a
-    causal model is only strictly causal with running statistics, that is, outside training. Candidates that cannot win
-    are left out of the second search, which changes nothing.
+    Differs from the paper or its code:
+
+    * In training with `query_norm="batch"` the statistics are those of real tokens of all rows. The published code
+      leaves batch normalisation off because of padding. The statistics mix tokens of a segment, so that a causal model
+      is only strictly causal with running statistics, that is, outside training.
+    * Candidates that cannot win are left out of the second search, which changes no result.
 
     `Aux.arrays` has `values/ids` and `values/weights`, `[batch, length, heads * neighbors]`: the slots that every token
-    has read (`num_keys ** 2` for padding) and how much. `Aux.metrics` has `product_key/used` and
+    has read (`num_keys ** 2` for padding) and their weights. `Aux.metrics` has `product_key/used` and
     `product_key/divergence`, how evenly the tokens of the segment use the slots (`memjax.functional.lookup_spread`).
 
     `y` is the weighted sum of the chosen values alone, without the residual and without a norm.

@@ -32,7 +32,7 @@ class WeightedNorm(nn.Module):
     The copies of one entry share its weight (`memjax.lifelong.expansion`), so that mean and variance are those of the
     model before it grew, whatever the number of copies of each. Equal weights, `1 / dim`, give the ordinary norm.
 
-    Parameters have the names of the ordinary norms; the weights are `constants`, which nothing trains.
+    Parameters have the names of the ordinary norms. The weights are `constants`, which nothing trains.
 
     Attributes:
       epsilon: Number added to the variance.
@@ -129,7 +129,7 @@ class Residual(nn.Module, kw_only=True):
 
 
 def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
-    """Returns the dropout arguments of `memjax.functional.attention.attention`; none where no weight is dropped."""
+    """Returns the dropout arguments of `memjax.functional.attention.attention`. Empty without dropout."""
     if deterministic or not part.attention_dropout:
         return {}
     return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
@@ -172,7 +172,7 @@ class Keys(NamedTuple):
 
 
 def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys: Keys | None = None) -> Aux:
-    """Returns the attention weights of a part in `Aux`, with the keys that each query may read; empty if not tracked.
+    """Returns the attention weights of a part in `Aux`, with the keys that each query may read. Empty if not tracked.
 
     Args:
       part: Part of a layer with the field `track_attention`.

@@ -20,20 +20,25 @@ __all__ = ["RFAAttention"]
 
 
 class RFAAttention(LinearTransformerAttention):
-    """Attention part of random feature attention (Peng et al. 2021, https://arxiv.org/abs/2103.02143).
+    """Linear attention with random features, which estimate the kernel of a softmax.
 
-    What is stored: the sums of `phi(k) v^T` and `phi(k)`, with `gate` their decaying averages; a state of fixed size.
-    When written: every token. What is differentiable: all of it. When reset: at `start_of_document`, and with `redraw`
-    in every training segment.
+    Peng et al. 2021, https://arxiv.org/abs/2103.02143.
+
+    What is stored: the sums of `phi(k) v^T` and `phi(k)`, or their decaying averages with `gate`. The state has a fixed
+    size. When written: every token. What is differentiable: all of it. When reset: at `start_of_document`, and with
+    `redraw` in every training segment.
 
     Symbols: `w_i -> constants/directions`, `sigma -> scale`, `tau -> temperature`, `S_t, z_t -> state.products,
     state.normalizer`, `g_t = sigmoid(w_g x_t + b_g) -> gate, gate_bias`.
 
-    Differs from the paper or its code: the random directions are drawn once, for every layer, and kept with the
-    parameters (the code draws from a pool of 500 anew in every step; `redraw` does so, and then no state crosses a
-    segment in training). Both forms have one rule against small denominators, `max(|phi(q) z|, 1e-3)`; the code's
-    recurrent form has 1.0, so that its first tokens come out differently there. The gate is the paper's: the released
-    code has none. Its bias starts at 3, our choice: a share of 0.95 is kept.
+    Differs from the paper or its code:
+
+    * The random directions are drawn once, for every layer, and stored with the parameters. The code draws from a pool
+      of 500 anew in every step. `redraw` does so, and then no state crosses a segment in training.
+    * Both forms have one rule against small denominators, `max(|phi(q) z|, 1e-3)`. The code's recurrent form has 1.0,
+      so that its first tokens have other outputs.
+    * The gate is the paper's. The released code has none. Its bias starts at 3, our choice, which keeps a share of
+      0.95.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

@@ -1,8 +1,8 @@
 """SPALM: the tokens that followed similar contexts in a corpus, gated into the last hidden state of a model.
 
 Yogatama, de Masson d'Autume, Kong 2021, "Adaptive Semiparametric Language Models", TACL 9,
-https://arxiv.org/abs/2102.02557. Its short-term memory is Transformer-XL's; this file is the long-term one. Which
-contexts are similar is decided by another, frozen model, before training: `memjax.retrieval.precomputation`.
+https://arxiv.org/abs/2102.02557. Its short-term memory is Transformer-XL's, and this file is the long-term one.
+Another, frozen model finds similar contexts before training: `memjax.retrieval.precomputation`.
 """
 
 from collections.abc import Callable
@@ -70,20 +70,25 @@ def mix(
 
 
 class Spalm(OutputMemory):
-    """The long-term memory of SPALM (Yogatama et al. 2021, https://arxiv.org/abs/2102.02557), behind the last layer.
+    """Long-term memory of SPALM: mixes the tokens that followed similar contexts into the last hidden state, by a gate.
 
-    What is stored: nothing here; a datastore, made by a frozen model, holds a key and the token after it for every
+    Yogatama et al. 2021, https://arxiv.org/abs/2102.02557.
+
+    What is stored: nothing here. A datastore, made by a frozen model, holds a key and the token after it for every
     position of a corpus, and the tokens of each target's neighbours come with the batch. What is differentiable: the
-    neighbours' output weights, the gate and the hidden state; not which neighbours they are. When reset: never.
+    neighbours' output weights, the gate and the hidden state, but not the choice of neighbours. When reset: never.
 
     Symbols: `h_t^R -> x`, `y_k -> embed_output(neighbor_values)`, `w_g -> weight`.
 
-    Differs from the paper or its code (none is published): what the neighbours add is multiplied by `sqrt(dim)`, the
-    length of a normed hidden state, than which output weights are 10 to 15 times shorter in trained models, so that the
-    gate would have to close to let neighbours be heard (`scale_neighbors = False` takes them as they are, as
-    published); without any neighbour the hidden state passes unchanged; a gate for each dimension, a bias and dropout
-    of neighbours can be chosen. The weights of the gate begin at 0, the gate thus at 1/2, which halves the hidden state
-    too: where a trained model goes on with neighbours, a bias of 2 or 3 leaves it what it has learned.
+    Differs from the paper or its code (none is published):
+
+    * The neighbours' part is multiplied by `sqrt(dim)`, the length of a normed hidden state. In trained models output
+      weights are 10 to 15 times shorter, so that the gate would have to close for neighbours to have an effect.
+      `scale_neighbors = False` does not scale them, as published.
+    * Without any neighbour the hidden state is unchanged.
+    * A gate for each dimension, a bias and dropout of neighbours can be chosen. The weights of the gate begin at 0 and
+      the gate at 1/2, which halves the hidden state too. If a trained model is trained further with neighbours, a bias
+      of 2 or 3 preserves what it has learned.
 
     `y` is the new hidden state, with the residual and without a norm: `gate * x + (1 - gate) * neighbours`.
 

@@ -1,4 +1,4 @@
-"""States of layers, stacks and decoding as trees, and the only code that knows where the batch axis of a state is.
+"""States of layers, stacks and decoding as trees, and the batch axis of their leaves.
 
 Every leaf has the batch at axis 0, inside a scanned group of layers at axis 1.
 """
@@ -28,7 +28,7 @@ State = TypeVar("State")
 
 @tree_dataclass
 class LayerState:
-    """State of one layer: that of its attention part and that of its feed-forward part."""
+    """State of one layer: the states of its attention part and its feed-forward part."""
 
     attention: Any
     feed_forward: Any
@@ -41,7 +41,7 @@ class StackState:
     Attributes:
       groups: One state per group of equal neighbouring layers. The leaves of a scanned group have layers at axis 0 and
         the batch at axis 1.
-      sizes: Number of layers of each scanned group; 0 for a layer that stands alone (static).
+      sizes: Number of layers of each scanned group. 0 for a layer outside scanned groups (static).
     """
 
     groups: tuple[Any, ...]
@@ -50,12 +50,12 @@ class StackState:
 
 @tree_dataclass
 class DecodeState:
-    """State of a memory between two tokens.
+    """State of a memory between two tokens that are decoded one by one.
 
     Attributes:
-      memory: The memory state at the start of the running segment.
-      segment: Buffers of the running segment's tokens, `[batch, segment_length, ...]`.
-      position: int32 `[batch]`, tokens of the running segment already read; rows may be out of phase.
+      memory: State of the memory at the start of the running segment.
+      segment: Buffers of the tokens of the running segment, `[batch, segment_length, ...]`.
+      position: int32 `[batch]`, number of tokens of the running segment that were read. Rows may differ.
     """
 
     memory: Any
@@ -64,7 +64,7 @@ class DecodeState:
 
 
 def state_axes(state: State) -> State:
-    """The batch axis of every leaf, as a tree of the state's structure.
+    """Returns the batch axis of every leaf of a state, as a tree of its structure.
 
     Example:
       >>> import jax.numpy as jnp
@@ -82,13 +82,13 @@ def state_axes(state: State) -> State:
 
 
 def state_names(state: Any) -> Any:
-    """Names of the axes of every leaf of a state, as a tree of its structure.
+    """Returns the names of the axes of every leaf of a state, as a tree of its structure.
 
-    A leaf's first axis is `batch` unless its field says otherwise (`memjax.axes.axes_of`); a scanned group has its
-    layers before it.
+    A leaf's first axis is `batch` unless its field says otherwise (`memjax.axes.axes_of`). In a scanned
+    group the axis of layers comes before it.
 
     Args:
-      state: A memory or decode state, or its shapes.
+      state: State of a memory or a decode state, or its shapes.
     """
     return _state_names(state, layers=0, axes=None)
 
@@ -109,7 +109,7 @@ def _state_names(node: Any, layers: int, axes: tuple[str | None, ...] | None) ->
 
 
 def num_rows(state: Any) -> int | None:
-    """Batch rows of a state; None for a state without leaves."""
+    """Returns the number of batch rows of a state. None for a state without leaves."""
     sizes = [leaf.shape[axis] for leaf, axis in leaves_and_axes(state)]
     return sizes[0] if sizes else None
 

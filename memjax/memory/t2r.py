@@ -21,7 +21,9 @@ __all__ = ["T2RAttention"]
 
 
 class T2RAttention(LinearTransformerAttention):
-    """Attention part of T2R (Kasai et al. 2021, https://arxiv.org/abs/2103.13076).
+    """Linear attention with learned features, for pre-trained softmax Transformers that are converted to RNNs.
+
+    Kasai et al. 2021, https://arxiv.org/abs/2103.13076.
 
     What is stored: the sums of `phi(k) v^T` and `phi(k)`, a state of fixed size. When written: every token. What is
     differentiable: all of it. When reset: at `start_of_document`.
@@ -30,7 +32,7 @@ class T2RAttention(LinearTransformerAttention):
     can continue a model that was trained with `FullAttention(query_key_norm=False, num_buckets=0)` and the same `bias`
     and `norm_kind`. For inference `fold` multiplies the feature map into the projections.
 
-    Symbols: `phi_h(x) = relu(W_h x + b_h) -> feature_kernel, feature_bias`, one map for queries and keys; queries are
+    Symbols: `phi_h(x) = relu(W_h x + b_h) -> feature_kernel, feature_bias`, one map for queries and keys. Queries are
     divided by sqrt(head_dim) before it.
 
     Differs from the paper or its code: none known (denominators are clamped at 1e-2, as in the code).

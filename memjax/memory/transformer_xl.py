@@ -186,18 +186,23 @@ class RelativeBiases(nn.Module):
 
 
 class TransformerXLAttention(Residual, LayerMemory):
-    """Attention part of Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
+    """Attention of a Transformer-XL layer, which also reads the hidden states of earlier segments.
+
+    Dai et al. 2019, https://arxiv.org/abs/1901.02860.
 
     What is stored: the part's input of the last `memory_length` positions. When written: after each segment, with the
-    dropout already applied. What is differentiable: nothing through the memory (stopped gradient); the projections of
-    remembered states do train. When reset: at `start_of_document`.
+    dropout already applied. What is differentiable: nothing through the memory (stopped gradient), but the projections
+    of remembered states do train. When reset: at `start_of_document`.
 
     Symbols: `m^n -> state.hidden`, `h~^{n-1} -> [state.hidden; x]`, `W_q, W_{k,E}, W_v -> query, key_value`,
     `W_{k,R} -> relative`, `R -> sinusoids(distance)`, `u, v -> biases`.
 
-    Differs from the paper or its code: an empty memory is masked, while the published TensorFlow code attends to zero
-    vectors (`empty_memory="zeros"` does so); documents are separate streams; M states are kept per layer and not those
-    of the last layer's output, which nothing reads; queries are projected for the segment only.
+    Differs from the paper or its code:
+
+    * An empty memory is masked. The published TensorFlow code attends to zero vectors (`empty_memory="zeros"`).
+    * Documents are separate streams.
+    * Hidden states are kept per layer. The output of the last layer is not kept, because nothing reads it.
+    * Queries are projected for the segment only.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.
@@ -394,7 +399,7 @@ class TransformerXLAttention(Residual, LayerMemory):
     def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
         """Runs of slots with relative positions of their own, oldest first: (number of slots, W_R, v).
 
-        Distances of a run count as if its last slot stood right before the segment; the segment belongs to the last
+        Distances of a run count as if its last slot stood right before the segment. The segment belongs to the last
         run.
         """
         return ((self._num_slots, self.relative, position_bias),)
