@@ -515,14 +515,14 @@ class _RunLoop:
         self._begin_phase(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
         return info
 
-    def _begin_phase(self, info: StepInfo, beside: Callable[..., Any], **position: Any) -> None:
+    def _begin_phase(self, info: StepInfo, neighbor: Callable[..., Any], **position: Any) -> None:
         """Moves to the next phase, at the given fields of the position.
 
-        Saves a checkpoint at the border of the phases if `beside`, the `before` or `after` of the stage next to the
-        border, does something.
+        Saves a checkpoint at the border of the two phases if `neighbor` does something. It is the function of the phase
+        `before` or `after` that begins or ends at the border.
         """
         self.position, self.stream = self.position._replace(**position), None
-        if beside is not do_nothing:
+        if neighbor is not do_nothing:
             self._save(info)
 
     def _open_updates(self, stream: Any) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ class CompiledLearner:
     Attributes:
       layout: Shardings of all arrays over the mesh. None on a single device.
       learner: Learner whose updates are compiled.
-      groups: Groups of consecutive layers of the model whose parameters are stacked.
+      groups: Groups of layers of the model whose parameters are stacked, from `Model.groups`.
       shapes: Train state with shapes and dtypes in place of arrays. Its totals hold the sums of all kinds of update.
       state: Shardings of the train state. None on a single device.
       batches: Shardings of a batch for each kind of update. None on a single device.

@@ -292,7 +292,7 @@ def compute_gradients(
         start_of_document=starts if has_separate_memory else starts.at[0].set(starts[0] | state.restart),
         weights=batch.weights.at[:without].set(0) if without else batch.weights,
     )
-    # After one segment a long memory need only take back what that segment has written.
+    # For a single segment it suffices to save the entries of a long memory that this segment overwrites.
     single = batch.inputs.shape[0] == 1 and accumulate == 1 and not has_separate_memory
     memory = memory if has_separate_memory else state.memory
     saved = None if has_separate_memory else memory
@@ -414,7 +414,7 @@ def _delay_ok(ok: Array, params: Any) -> tuple[Any, Array]:
     """Returns the parameters and `ok`, such that XLA computes `ok` after all parameters."""
     # New parameters are computed from the old moments once more, and not from the new ones. Unless the moments are
     # provably overwritten later, XLA copies all of them first: a tenth of a step on a CPU.
-    if not jax.sharding.get_abstract_mesh().empty:  # one entry of a split array would have to travel
+    if not jax.sharding.get_abstract_mesh().empty:  # one entry of a split array would have to move between devices
         return params, ok
     params = jax.lax.optimization_barrier(params)
     entries = [leaf[(0,) * leaf.ndim].astype(jnp.float32) for leaf in jax.tree.leaves(params)]
@@ -424,7 +424,7 @@ def _delay_ok(ok: Array, params: Any) -> tuple[Any, Array]:
 
 @dataclasses.dataclass(frozen=True)
 class _RowGroupObjective:
-    """Computes the objective of one row group as a function of `(params, sinks)`, to be differentiated.
+    """The objective of one row group, as a function of `(params, sinks)` that can be differentiated.
 
     Attributes:
       objective: Objective to minimize.
