@@ -1,7 +1,7 @@
-"""The steps of a configuration, built from shapes alone and compiled for devices that are not here.
+"""Compiles the steps of a configuration ahead of time, from shapes alone, for devices that are not here.
 
-`python -m memjax.planning.aot` reads a request as JSON on standard input and prints what `measure` finds, a line of
-JSON for each step; `memjax.planning.cases` runs it with the environment that libtpu needs.
+`python -m memjax.planning.aot` reads a request as JSON from standard input and prints the result of `measure` as one
+line of JSON for each step. `memjax.planning.cases` runs it with the environment that libtpu needs.
 """
 
 import dataclasses
@@ -32,37 +32,40 @@ from memjax.training.sharding import Layout, make_layout, make_mesh, row_shards
 from memjax.training.step import TrainState, model_variables
 
 DUMP = "MEMJAX_DUMP"
-"""environment variable with the folder that XLA_FLAGS tells the compiler to write to"""
+"""Environment variable with the folder into which the compiler dumps its programs (also set in XLA_FLAGS)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What is known of a program on one topology. Bytes are per device, operations of all devices together.
+    """Facts about a program that was compiled for one topology.
+
+    Bytes are per device. FLOPs are those of all devices together.
 
     Attributes:
-      program: which step: a kind of update or a piece of one, `adapt`, `eval` or `decode`.
-      mesh: axis -> devices.
-      parameters: of the model, without padding of its vocabulary.
-      tokens: read in one run.
-      fits: the compiler found room.
-      memory: bytes; None where the compiler gave up before it knew.
-      required: bytes, as the compiler counts them where it does not fit.
-      limit: bytes that a program may use.
-      peak: bytes alive at once, as the compiler reports them; 0 = not known.
-      code: bytes of machine code; 0 = not known.
-      flops: multiplications and additions of all products of matrices.
-      model_flops: the same without what is computed a second time.
-      hbm_bytes: read and written in one run, at least.
-      collectives: of `memjax.planning.hlo.Collective`, as dicts.
-      parts: part of the arguments -> bytes, without padding.
-      arguments: the largest, as (name, shape on a device, bytes).
-      temporaries: the largest, as (where, shape, bytes).
-      skipped: rules that do not divide their axis.
-      notes: what is not exact.
-      kept: of `memjax.planning.programs.RowsKept`, as a dict, where a learner keeps rows.
-      copies: of parameters, where rows have their own: `field` says how many rows a device scores `at_once`, `bytes`
-        of a copy, and the `widest` that fits where it was asked for.
-      seconds: of compilation.
+      program: Name of the step: a kind of update or a part of one, `adapt`, `eval` or `decode`.
+      mesh: Axis of the mesh -> number of devices along it.
+      parameters: Number of parameters of the model, without padding of its vocabulary.
+      tokens: Number of tokens that one execution reads.
+      fits: Whether the program fits into the memory of a device.
+      memory: Bytes by kind (`memjax.planning.buffers.Memory`) and their `total`. None if the compiler gave up early.
+      required: Bytes that the program needs, as the compiler reports them if it does not fit. 0 if it fits.
+      limit: Bytes that a program may use.
+      peak: Largest number of bytes in use at one time, as the compiler reports it. 0 if it is not known.
+      code: Bytes of machine code. 0 if they are not known.
+      flops: Multiplications and additions of all matrix products.
+      model_flops: Multiplications and additions of all matrix products, without recomputation.
+      hbm_bytes: Bytes read from and written to the HBM in one execution, a lower bound.
+      collectives: Fields of each `memjax.planning.hlo.Collective`.
+      parts: Part of the arguments, such as "parameters" or "optimizer" -> its bytes without padding.
+      arguments: Largest arguments as (name, shape on a device, bytes).
+      temporaries: Largest temporary arrays as (part of the model, shape, bytes).
+      skipped: Sharding rules that were not applied because the devices do not divide the axis.
+      notes: Reasons why some numbers are not exact.
+      kept: Fields of `memjax.planning.programs.RowsKept` for a learner with an episodic memory, otherwise None.
+      copies: Facts about copies of the parameters for rows that are adapted one by one, otherwise None: the setting
+        `field` for the number of rows that a device scores at once, that number `at_once`, the `bytes` of a copy, and
+        `widest`, the largest number that fits, if it was asked for.
+      seconds: Seconds of compilation.
     """
 
     program: str
@@ -92,17 +95,18 @@ class Measurement:
 def measure(
     config: Config, what: What, vocab_size: int, topology: Topology, *, widest: bool = False
 ) -> Iterator[Measurement]:
-    """Compiles steps for a topology, one after the other, and says what the compiler says of each.
+    """Compiles the steps of a configuration for a topology, one after the other, and yields the facts about each.
 
     Args:
-      config: the configuration.
-      what: as in `make_programs`.
-      vocab_size: ids.
-      topology: of the devices.
-      widest: also find how many rows with parameters of their own fit side by side; several compilations.
+      config: Configuration of the steps.
+      what: Kind of steps: 'train', 'eval' or 'decode'. See `make_programs`.
+      vocab_size: Size of the vocabulary.
+      topology: Slice to compile for.
+      widest: Whether to find how many rows with their own parameters fit at once. This takes several compilations.
 
     Raises:
-      ValueError: the configuration does not fit the topology (a program that is too large is no error).
+      ValueError: The configuration cannot be run on the slice, such as rows that do not divide over its devices. A
+        program that needs too much memory is no error.
     """
     layout = _layout(config, topology)
     programs = make_programs(config, what, vocab_size, layout)
@@ -114,17 +118,21 @@ def measure(
             outcome = _compile(traced.lower())
         flops, model_flops = _count_flops(config, what, name, vocab_size, layout, traced)
         seconds = time.perf_counter() - start
-        found = _collect(name, program, layout, topology, outcome, flops, model_flops, seconds)
+        measurement = _collect(name, program, layout, topology, outcome, flops, model_flops, seconds)
         if program.copies is not None:
-            found = _with_copies(found, program.copies, config, what, vocab_size, topology, widest=widest)
-        yield found
+            measurement = _add_copies(measurement, program.copies, config, what, vocab_size, topology, widest=widest)
+        yield measurement
 
 
 def check_kept(kept: RowsKept | None, topology: Topology) -> None:
-    """A memory of rows must fit a device beside the rest of what training holds.
+    """Checks that the episodic memory of a learner fits on a device together with the rest of the training state.
+
+    Args:
+      kept: Sizes of the episodic memory. None for a learner without one, which passes.
+      topology: Slice with the devices.
 
     Raises:
-      ValueError: it does not; the line says how many rows would.
+      ValueError: The memory does not fit. The message says how many rows would.
     """
     if kept is None or kept.bytes + kept.beside <= topology.hbm_limit:
         return
@@ -143,16 +151,16 @@ def _layout(config: Config, topology: Topology) -> Layout:
 
 def _trace(program: Program, name: str, layout: Layout) -> Any:
     return jax.jit(
-        _named(program.function, name),
+        _rename_function(program.function, name),
         donate_argnums=program.donated,
         in_shardings=program.shardings,
         out_shardings=program.results,
-        keep_unused=True,  # what a step does not read lies there all the same
+        keep_unused=True,  # arguments that a step does not read take memory too
     ).trace(*program.arguments.values())
 
 
-def _with_copies(
-    found: Measurement,
+def _add_copies(
+    measurement: Measurement,
     copies: Copies,
     config: Config,
     what: What,
@@ -161,17 +169,17 @@ def _with_copies(
     *,
     widest: bool,
 ) -> Measurement:
-    """With the copies of parameters of rows that are scored at once, and with how many fit."""
+    """Adds facts about the copies of parameters for rows that are scored at once, and on request how many fit."""
     layout = _layout(config, topology)
     at_once = min(
         functools.reduce(getattr, copies.field.split("."), config), config.evaluation.rows // row_shards(layout.mesh)
     )
     known = {"field": copies.field, "bytes": copies.bytes, "at_once": at_once}
     if not widest:
-        return dataclasses.replace(found, copies=known)
+        return dataclasses.replace(measurement, copies=known)
 
     def total(width: int) -> int | None:
-        """Bytes that a device needs for so many at once, in one group; None = more than it has."""
+        """Returns the bytes that a device needs for `width` rows at once, or None if it has fewer."""
         rows = width * row_shards(layout.mesh)
         changed = apply_overrides(config, [f"--{copies.field}", str(width), "--evaluation.rows", str(rows)])
         program = make_programs(changed, what, vocab_size, layout)["adapt"]
@@ -179,19 +187,19 @@ def _with_copies(
             outcome = _compile(_trace(program, f"plan_adapt_{width}", layout).lower())
         return None if outcome.required else outcome.peak
 
-    return dataclasses.replace(found, copies={**known, "widest": largest_width(total, topology.hbm_limit)})
+    return dataclasses.replace(measurement, copies={**known, "widest": largest_width(total, topology.hbm_limit)})
 
 
 STRIDE = 64
-"""times the width that fits is the most that is tried next, and the share of a width that is not searched for"""
+"""Largest factor between two widths that are tried in turn, and the precision of the search: a 64th of the width."""
 
 
 def largest_width(total: Callable[[int], int | None], limit: int) -> int:
-    """The largest number that fits, to a 64th of it, where what is needed grows about linearly.
+    """Finds the largest number of rows that fits, to within a 64th, if the memory grows about linearly with it.
 
     Args:
-      total: `total(number)`, bytes that so many need; None = more than there are. Wide ones take minutes to compile.
-      limit: bytes that there are.
+      total: `total(number)` returns the bytes that a number of rows needs, or None if they do not fit.
+      limit: Available bytes.
 
     Example:
       >>> asked = []
@@ -203,7 +211,7 @@ def largest_width(total: Callable[[int], int | None], limit: int) -> int:
     lower, upper, guess, back, strided = 0, None, 1, 1, False
     while upper is None or upper - lower > max(1, lower // STRIDE):
         needed = total(guess)
-        if needed is None:  # the line promised too much: back from there, by more and more
+        if needed is None:  # the line promised too much: step back from there, by more and more
             upper = guess
             back = max(back, upper // STRIDE)
             guess, back = ((lower + upper) // 2, back) if strided else (upper - back, 2 * back)
@@ -221,7 +229,7 @@ def largest_width(total: Callable[[int], int | None], limit: int) -> int:
 def _count_flops(
     config: Config, what: What, name: str, vocab_size: int, layout: Layout, traced: Any
 ) -> tuple[int, int]:
-    """Operations of a step, and of one that computes nothing twice."""
+    """Counts the FLOPs of a step, and its FLOPs without recomputation."""
     training = config.training
     if what != "train" or (training.rematerialize == "none" and training.accumulate == 1):
         flops = jaxpr_flops(traced.jaxpr)
@@ -230,17 +238,17 @@ def _count_flops(
     def count(**changes: Any) -> int:
         changed = dataclasses.replace(training, **changes)
         program = make_programs(dataclasses.replace(config, training=changed), what, vocab_size, layout)[name]
-        with layout.active():  # a learner is made outside: its keys are arrays of this machine
+        with layout.active():  # make the learner outside of it: its random keys are arrays of this machine
             return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
 
     once = count(rematerialize="none", segments_per_checkpoint=0, accumulate=1)
     if training.rematerialize == "none":
         return once, once
-    # Row groups do the same work together; of the pass that counts their targets the compiler keeps nothing else.
+    # Row groups together do the same work. Of the extra pass that counts targets the compiler keeps only the count.
     return jaxpr_flops(traced.jaxpr) if training.accumulate == 1 else count(accumulate=1), once
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _rename_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)  # the compiler calls arguments by their names
     def call(*arguments: Any) -> Any:
         return function(*arguments)
@@ -249,21 +257,21 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def _dumped(name: str, ending: str) -> str:
-    """What the compiler has written about a program, '' where it gave up before that."""
+def _read_dump(name: str, ending: str) -> str:
+    """Reads a dump of the compiler about a program. '' if it gave up before writing it."""
     files = sorted(Path(os.environ[DUMP]).glob(f"*jit_plan_{name}.*{ending}"))
     return files[-1].read_text(errors="replace") if files else ""
 
 
 @dataclasses.dataclass
 class _Outcome:
-    """What compilation came to.
+    """The result of a compilation.
 
     Attributes:
-      required: bytes, where it does not fit.
-      limit: bytes, where it does not fit.
-      peak: bytes; 0 = not known.
-      code: bytes; 0 = not known.
+      required: Bytes that the program needs if it does not fit. 0 if it fits.
+      limit: Bytes that a program may use if this one does not fit. 0 if it fits.
+      peak: Largest number of bytes in use at one time. 0 if it is not known.
+      code: Bytes of machine code. 0 if they are not known.
     """
 
     required: int = 0
@@ -285,17 +293,20 @@ def _compile(lowered: Any) -> _Outcome:
 
 
 def out_of_memory(message: str) -> _Outcome | None:
-    """What the compiler says of a program that does not fit into the HBM; None for another message.
+    """Parses the compiler's message about a program that does not fit into the HBM. None for any other message.
+
+    Args:
+      message: Message of the error.
 
     Example:
       >>> out_of_memory("the total memory required for HLO temporaries (62.5G) exceeds available HBM (15.75G).").limit
       16911433728
     """
-    found = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)", message)
-    if not found:
+    match = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)", message)
+    if not match:
         return None
     unit = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
-    return _Outcome(required=int(float(found[1]) * unit[found[2]]), limit=int(float(found[3]) * unit[found[4]]))
+    return _Outcome(required=int(float(match[1]) * unit[match[2]]), limit=int(float(match[3]) * unit[match[4]]))
 
 
 def _collect(
@@ -308,12 +319,12 @@ def _collect(
     model_flops: int,
     seconds: float,
 ) -> Measurement:
-    dumped = lambda ending: _dumped(name, ending)
-    text, assignment = dumped("after_optimizations.txt"), dumped("buffer-assignment.txt")
+    read_dump = lambda ending: _read_dump(name, ending)
+    text, assignment = read_dump("after_optimizations.txt"), read_dump("buffer-assignment.txt")
     module = parse_hlo(text) if text else None
-    found, unknown = collectives(module, topology.num_devices) if module else ([], [])
+    totals, unknown = collectives(module, topology.num_devices) if module else ([], [])
     memory: Memory | None = parse_memory(assignment) if assignment else None
-    temporaries = largest_temporaries(assignment, dumped("live-range.txt"), module) if module and assignment else []
+    temporaries = largest_temporaries(assignment, read_dump("live-range.txt"), module) if module and assignment else []
     notes = [f"the loop {name} counts once: how often it runs is not known" for name in unknown]
     if module and any(i.opcode == "conditional" for scope in module.computations.values() for i in scope.values()):
         notes.append("traffic and collectives are those of all branches of a condition together")
@@ -334,7 +345,7 @@ def _collect(
         flops=flops,
         model_flops=model_flops,
         hbm_bytes=hbm_bytes(module) if module else 0,
-        collectives=[dataclasses.asdict(part) for part in found],
+        collectives=[dataclasses.asdict(part) for part in totals],
         parts=parts,
         arguments=arguments,
         temporaries=[(buffer.where, buffer.shape, buffer.bytes) for buffer in temporaries],
@@ -347,7 +358,7 @@ def _collect(
 
 
 def _arguments(program: Program, limit: int = 6) -> tuple[dict[str, int], list[tuple[str, str, int]]]:
-    """Bytes on a device of each part of the arguments, and the largest arrays with their shape there."""
+    """Returns the bytes of each part of the arguments on a device, and the largest arrays with their shapes there."""
     parts: dict[str, int] = {}
     arrays: list[tuple[str, str, int]] = []
     for (name, tree), places in zip(program.arguments.items(), program.shardings, strict=True):
@@ -358,7 +369,7 @@ def _arguments(program: Program, limit: int = 6) -> tuple[dict[str, int], list[t
             dtype = leaf.dtype
             size = math.prod(shape) * itemsize(dtype)
             keys = jax.tree_util.keystr(path, simple=True, separator="/")
-            part = _part(name, keys)
+            part = _name_of_part(name, keys)
             parts[part] = parts.get(part, 0) + size
             arrays.append((f"{name}/{keys}" if keys else name, f"{dtype}{list(shape)}".replace(" ", ""), size))
     arrays.sort(key=lambda array: -array[2])
@@ -373,21 +384,21 @@ PARTS = {
     "method/episodes/keys": "keys",
     "method/episodes": "episodic memory",
 }
-"""beginning of a path in a train state, or argument -> what people call it; of two that fit, the first"""
+"""Beginning of a path in a train state, or name of an argument -> name of the part. The first that matches is used."""
 
 
-def _part(argument: str, keys: str) -> str:
+def _name_of_part(argument: str, keys: str) -> str:
     if argument not in ("state", "variables"):
         return PARTS.get(argument, "batch")
     for beginning, name in PARTS.items():
         if f"{keys}/".startswith(f"{beginning}/"):
             return name
-    first, _, kept = keys.partition("/")
-    return kept.partition("/")[0].replace("_", " ") if first == "method" else "other state"
+    first, _, rest = keys.partition("/")
+    return rest.partition("/")[0].replace("_", " ") if first == "method" else "other state"
 
 
 def main() -> int:
-    """Reads a request, prints a measurement, the devices of slices, or the line about a mistake."""
+    """Reads a request and prints measurements, the numbers of devices of slices, or a line about a mistake in it."""
     request = json.loads(sys.stdin.read())
     try:
         if "topologies" in request:
@@ -401,8 +412,10 @@ def main() -> int:
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
-        own = frame is not None and frame.tb_frame.f_code.co_filename.startswith(str(Path(__file__).parent.parent))
-        if not own:  # a fault of the program, not of what was asked
+        raised_by_memjax = frame is not None and frame.tb_frame.f_code.co_filename.startswith(
+            str(Path(__file__).parent.parent)
+        )
+        if not raised_by_memjax:  # a bug elsewhere, not a mistake in the request
             raise
         print(json.dumps({"mistake": " ".join(str(error).split())}), flush=True)
     return 0

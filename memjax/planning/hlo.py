@@ -1,9 +1,9 @@
-"""What the text of a compiled program says: which collectives it has, and how many bytes go through the HBM.
+"""Counts the collectives of a compiled program and the bytes that it moves through the HBM, from its HLO text.
 
-`compiled.cost_analysis()` counts the body of a loop once and a gather as a read of its whole table. Here the bodies of
-loops count as often as they run (a condition `counter < constant`, which is what scans become), and what is sliced,
-gathered or updated in place counts what is touched. A collective that runs beside computation is written several times,
-in the fusions that start it, go on with it and end it; it counts once. Both counts are of one device.
+`compiled.cost_analysis()` counts the body of a loop once and a gather as a read of its whole table. Here the body of a
+loop counts as often as it runs, if its condition is `counter < constant`, as for scans. Slices, gathers and updates in
+place count only the bytes that they touch. A collective that runs in parallel with computation appears several times in
+the text, in the fusions that start, continue and end it, but counts once. Both counts are per device.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
-"""kinds; asynchronous ones (`all-gather-start`) count as their kind"""
+"""Kinds of collectives. Asynchronous ones (`all-gather-start`) count as their kind."""
 
 ITEM_BITS = {"pred": 8, "token": 0, "opaque": 0}
-"""dtype -> bits of an element, where its name does not say"""
+"""Name of a dtype -> bits of an element, for names without a number of bits."""
 
 FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id "
     "opt-barrier add-dependency".split()
 )
-"""operations that move nothing themselves"""
+"""Operations that move no data themselves."""
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,]*)\](\{[^{}]*\})?")
 _INSTRUCTION = re.compile(r"\s*(ROOT )?%?([^\s=]+) = ")
@@ -34,16 +34,16 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
+    """An instruction of an HLO computation, parsed from one line of text.
 
     Attributes:
-      name: without `%`.
-      shape: with layouts, as written.
-      opcode: of the operation.
-      operands: names.
-      text: everything behind the operands.
-      is_root: its value is that of the computation.
-      argument: what stands in the parentheses, as written (the value of a constant, the number of a parameter).
+      name: Name of the instruction, without `%`.
+      shape: Shape of the result as written, with layouts.
+      opcode: Name of the operation.
+      operands: Names of the operands.
+      text: Text after the operands, with the attributes.
+      is_root: Whether the value of the instruction is the value of the computation.
+      argument: Text in the parentheses, such as the value of a constant or the number of a parameter.
     """
 
     name: str
@@ -56,17 +56,21 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Where in the traced program it comes from."""
-        found = re.search(r'op_name="([^"]*)"', self.text)
-        return found[1] if found else ""
+        """Path of the operation in the traced program that the instruction comes from. '' if it is not known."""
+        match = re.search(r'op_name="([^"]*)"', self.text)
+        return match[1] if match else ""
 
     def attribute(self, name: str) -> str:
-        """A name that an attribute gives (`body`, `condition`, `calls`), '' where it is absent."""
-        found = re.search(rf"\b{name}=\{{?%?([\w.\-]+)", self.text)
-        return found[1] if found else ""
+        """Returns the value of an attribute that holds a name. '' if the attribute is missing.
+
+        Args:
+          name: Name of the attribute, such as `body`, `condition` or `calls`.
+        """
+        match = re.search(rf"\b{name}=\{{?%?([\w.\-]+)", self.text)
+        return match[1] if match else ""
 
     def called(self) -> list[str]:
-        """Names of all computations that it runs."""
+        """Returns the names of all computations that the instruction runs."""
         branches = _BRANCHES.search(self.text)
         names = [part.strip().lstrip("%") for part in branches[1].split(",")] if branches else []
         return names + _CALLED.findall(self.text)
@@ -74,11 +78,11 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A program.
+    """A compiled HLO program.
 
     Attributes:
-      computations: name -> its instructions by name, in order.
-      entry: name of the computation that is run.
+      computations: Name of a computation -> its instructions by name, in order.
+      entry: Name of the computation that starts the program.
     """
 
     computations: Mapping[str, Mapping[str, Instruction]]
@@ -87,13 +91,13 @@ class Module:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Collectives of one kind on one device in one run of the program.
+    """All collectives of one kind on one device in one execution of a program.
 
     Attributes:
-      kind: one of `COLLECTIVES`.
-      count: how often one runs.
-      bytes: of what is gathered (all-gather), reduced, or sent.
-      sent_bytes: that a device sends with the algorithm that sends least (a ring).
+      kind: Kind of the collectives, one of `COLLECTIVES`.
+      count: Number of times that such a collective runs.
+      bytes: Bytes of the gathered, reduced or sent arrays.
+      sent_bytes: Bytes that a device sends with the algorithm that sends least (a ring).
     """
 
     kind: str
@@ -103,19 +107,22 @@ class Collective:
 
 
 def parse_hlo(text: str) -> Module:
-    """The computations of a program, from `compiled.as_text()` or a dump.
+    """Parses the HLO text of a compiled program.
+
+    Args:
+      text: Result of `compiled.as_text()`, or a dump of the compiler.
 
     Raises:
-      ValueError: text without an entry computation.
+      ValueError: The text has no entry computation.
     """
     computations: dict[str, dict[str, Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():
         if current is None:
-            found = _COMPUTATION.match(line)
-            if found:
-                current = computations.setdefault(found[2], {})
-                entry = found[2] if found[1] else entry
+            match = _COMPUTATION.match(line)
+            if match:
+                current = computations.setdefault(match[2], {})
+                entry = match[2] if match[1] else entry
         elif line.startswith("}"):
             current = None
         else:
@@ -128,17 +135,18 @@ def parse_hlo(text: str) -> Module:
 
 
 def collectives(module: Module, num_devices: int) -> tuple[list[Collective], list[str]]:
-    """The collectives of a program by kind, most bytes first.
+    """Counts the collectives of a program by kind, the kind with most bytes first.
 
     Args:
-      module: from `parse_hlo`.
-      num_devices: that run the program; the group of a collective that names none.
+      module: Compiled program (`parse_hlo`).
+      num_devices: Number of devices that run the program. It is the group size of collectives that do not name a group.
 
     Returns:
-      One `Collective` for each kind, and the names of loops that count once because nobody knows how often they run.
+      One `Collective` for each kind, and the names of loops that are counted once because their number of iterations is
+      not known.
     """
-    found: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
-    runs, unknown = _runs(module)
+    by_kind: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    runs, unknown = _count_runs(module)
     for computation, times in runs.items():
         for inside, instruction in _collectives_in(module, computation):
             kind = _kind(instruction)
@@ -146,30 +154,36 @@ def collectives(module: Module, num_devices: int) -> tuple[list[Collective], lis
             # The compiler writes a reduce-scatter as a fusion of an all-reduce and a slice.
             kind = "reduce-scatter" if inside.startswith("all-reduce-scatter") else kind
             group = group_size(instruction.text, num_devices)
-            found[kind].append((times, times * size, times * size * _sent_share(kind, group)))
+            by_kind[kind].append((times, times * size, times * size * _sent_share(kind, group)))
     totals = [
         Collective(kind, sum(c for c, _, _ in parts), sum(b for _, b, _ in parts), sum(s for _, _, s in parts))
-        for kind, parts in found.items()
+        for kind, parts in by_kind.items()
     ]
     return sorted(totals, key=lambda total: -total.bytes), unknown
 
 
 def hbm_bytes(module: Module) -> int:
-    """Bytes that a device reads from and writes to its HBM in one run: a lower bound, each operand read once."""
-    runs, _ = _runs(module)
+    """Estimates the bytes that a device reads from and writes to its HBM in one execution of a program.
+
+    This is a lower bound, since every instruction is assumed to read its operands once.
+
+    Args:
+      module: Compiled program (`parse_hlo`).
+    """
+    runs, _ = _count_runs(module)
     traffic = _Traffic(module, {i.name for computation in runs for _, i in _collectives_in(module, computation)})
     return sum(
-        times * sum(traffic.of(computation, i) for i in module.computations[computation].values())
+        times * sum(traffic.count(computation, i) for i in module.computations[computation].values())
         for computation, times in runs.items()
     )
 
 
 def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
-    """Bytes of the arrays in a shape, without padding.
+    """Computes the bytes of the arrays in an HLO shape, without padding.
 
     Args:
-      shape: `f32[8,128]{1,0}`, or a tuple of such.
-      hbm_only: leave out arrays whose layout names another memory, as `S(1)`.
+      shape: Text of a shape, such as `f32[8,128]{1,0}`, or of a tuple of shapes.
+      hbm_only: Whether to ignore arrays whose layout names another memory than the HBM, as `S(1)` does.
 
     Example:
       >>> shape_bytes("(f32[2,3]{1,0}, bf16[4]{0:T(8)S(1)})"), shape_bytes("bf16[4]{0:T(8)S(1)}", hbm_only=True)
@@ -184,7 +198,11 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
 
 def group_size(text: str, num_devices: int) -> int:
-    """Devices in one group of a collective, from its attributes.
+    """Returns the number of devices in one group of a collective.
+
+    Args:
+      text: Text with the attributes of the collective.
+      num_devices: Number of devices that run the program, the result if the text names no groups.
 
     Example:
       >>> group_size("replica_groups={{0,1},{2,3}}, channel_id=1", 4), group_size("replica_groups=[2,8]<=[16]", 16)
@@ -192,10 +210,10 @@ def group_size(text: str, num_devices: int) -> int:
       >>> group_size("replica_groups=mesh['a'=4,'b'=2] {'b'}", 8)
       2
     """
-    named = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", text)
-    if named:
-        sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
-        parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", named[2])  # 'a':(2)4 is a part of an axis, of size 4
+    match = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", text)
+    if match:
+        sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
+        parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", match[2])  # 'a':(2)4 is a part of an axis, of size 4
         return math.prod(int(part) if part else sizes.get(axis, 1) for axis, part in parts) or num_devices
     iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=", text)
     if iota:
@@ -205,12 +223,12 @@ def group_size(text: str, num_devices: int) -> int:
 
 
 def trip_count(module: Module, scope: Mapping[str, Instruction], loop: Instruction) -> int | None:
-    """How often the body of a `while` runs; None where its text does not say.
+    """Returns the number of iterations of a `while` loop, or None if its text does not tell.
 
     Args:
-      module: the program.
-      scope: the computation with the loop.
-      loop: the loop.
+      module: Compiled program.
+      scope: Instructions of the computation that contains the loop.
+      loop: Instruction of the loop.
     """
     known = re.search(r'known_trip_count[\\"]*:\s*\{[\\"]*n[\\"]*:\s*[\\"]*(\d+)', loop.text)
     if known:
@@ -220,44 +238,44 @@ def trip_count(module: Module, scope: Mapping[str, Instruction], loop: Instructi
     if root is None or root.opcode != "compare" or "direction=LT" not in root.text:
         return None
     counter, limit = (condition.get(name) for name in root.operands[:2])
-    stop = _constant(condition, limit)
+    stop = _constant_value(condition, limit)
     if counter is None or counter.opcode != "get-tuple-element" or stop is None:
         return None
     index = int(counter.text.partition("index=")[2].partition(",")[0] or 0)
     start, init = 0, scope.get(loop.operands[0])
     if init is not None and init.opcode == "tuple":
-        start = _constant(scope, scope.get(init.operands[index])) or 0
+        start = _constant_value(scope, scope.get(init.operands[index])) or 0
     return max(stop - start, 0)
 
 
 def _parse_instruction(line: str) -> Instruction | None:
-    found = _INSTRUCTION.match(line)
-    if not found:
+    match = _INSTRUCTION.match(line)
+    if not match:
         return None
-    rest = line[found.end() :]
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.find(" ")
+    rest = line[match.end() :]
+    end = _find_closing(rest, 0) + 1 if rest.startswith("(") else rest.find(" ")
     shape, rest = rest[:end], rest[end:].lstrip()
     opcode, parenthesis, _ = rest.partition("(")
     if not parenthesis or " " in opcode:
         return None
-    close = _closing(rest, len(opcode))
+    close = _find_closing(rest, len(opcode))
     argument = rest[len(opcode) + 1 : close]
     names = tuple(re.findall(r"%([^\s,()]+)", argument))
-    return Instruction(found[2], shape, opcode, names, rest[close + 1 :], bool(found[1]), argument)
+    return Instruction(match[2], shape, opcode, names, rest[close + 1 :], bool(match[1]), argument)
 
 
-def _closing(text: str, start: int) -> int:
-    """Index of the parenthesis that closes the one at `start`."""
+def _find_closing(text: str, start: int) -> int:
+    """Returns the index of the parenthesis that closes the one at `start`."""
     depth = 0
-    for found in re.compile(r"[()]").finditer(text, start):
-        depth += 1 if found[0] == "(" else -1
+    for bracket in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if bracket[0] == "(" else -1
         if depth == 0:
-            return found.start()
+            return bracket.start()
     return len(text) - 1
 
 
-def _runs(module: Module) -> tuple[dict[str, int], list[str]]:
-    """Computation outside of fusions -> how often it runs, and loops of which nobody knows."""
+def _count_runs(module: Module) -> tuple[dict[str, int], list[str]]:
+    """Counts how often each computation outside of fusions runs, and lists loops of unknown length."""
     runs: dict[str, int] = defaultdict(int)
     unknown: list[str] = []
 
@@ -281,9 +299,9 @@ def _runs(module: Module) -> tuple[dict[str, int], list[str]]:
 
 
 def _collectives_in(module: Module, computation: str) -> Iterator[tuple[str, Instruction]]:
-    """The collectives of a computation and of its fusions, with the computation where each stands, once each.
+    """Yields each collective of a computation and of its fusions once, with the computation that contains it.
 
-    The pieces of one that runs beside computation have one channel.
+    The instructions that start, continue and end an asynchronous collective share one channel.
     """
     seen: set[str] = set()
 
@@ -294,7 +312,7 @@ def _collectives_in(module: Module, computation: str) -> Iterator[tuple[str, Ins
                 if channel not in seen:
                     seen.add(channel)
                     yield name, instruction
-            # What is called from here runs as a computation of its own.
+            # A computation that this one calls is counted by itself.
             elif instruction.opcode in ("fusion", "async-start") or (
                 instruction.opcode == "call" and name != computation
             ):
@@ -310,24 +328,24 @@ def _kind(instruction: Instruction) -> str:
 
 
 def _collective_bytes(instruction: Instruction, kind: str) -> int:
-    size = shape_bytes(_arriving(instruction))
-    # What is reduced is larger than what arrives.
+    size = shape_bytes(_result_shape(instruction))
+    # The reduced array is larger than the part that arrives on a device.
     return size * group_size(instruction.text, 1) if kind == "reduce-scatter" else size
 
 
-def _arriving(instruction: Instruction) -> str:
-    """The shape of the results; where an operation that starts is (operands, results, ...), of its second part."""
+def _result_shape(instruction: Instruction) -> str:
+    """Returns the shape of an instruction's results. A starting instruction holds (operands, results, ...)."""
     shape = instruction.shape
     if instruction.opcode not in ("all-gather-start", "collective-permute-start"):
         return shape
     inner = shape[1:-1]
-    rest = inner[_first_comma(inner) + 1 :].lstrip()
+    rest = inner[_find_first_comma(inner) + 1 :].lstrip()
     rest = re.sub(r"^/\*.*?\*/\s*", "", rest)
-    return rest[: _first_comma(rest)]
+    return rest[: _find_first_comma(rest)]
 
 
-def _first_comma(text: str) -> int:
-    """Index of the first comma outside of brackets."""
+def _find_first_comma(text: str) -> int:
+    """Returns the index of the first comma outside of brackets."""
     depth = 0
     for index, letter in enumerate(text):
         depth += letter in "([{"
@@ -338,13 +356,13 @@ def _first_comma(text: str) -> int:
 
 
 def _sent_share(kind: str, group: int) -> float:
-    """What a device sends of the bytes of a collective."""
+    """Returns the share of a collective's bytes that a device sends."""
     share = (group - 1) / group
     return {"all-reduce": 2 * share, "collective-permute": 1.0 if group > 1 else 0.0}.get(kind, share)
 
 
-def _constant(scope: Mapping[str, Instruction], instruction: Instruction | None) -> int | None:
-    """The integer that an instruction is, through copies."""
+def _constant_value(scope: Mapping[str, Instruction], instruction: Instruction | None) -> int | None:
+    """Returns the integer value of a constant, also through copies. None if the instruction is no constant."""
     while instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
         instruction = scope.get(instruction.operands[0])
     if instruction is None or instruction.opcode != "constant" or not instruction.argument.lstrip("-").isdigit():
@@ -353,35 +371,36 @@ def _constant(scope: Mapping[str, Instruction], instruction: Instruction | None)
 
 
 class _Traffic:
-    """Bytes that instructions outside of fusions move between HBM and the rest."""
+    """Counts the bytes that instructions outside of fusions move from and to the HBM."""
 
     def __init__(self, module: Module, started: Collection[str]):
-        """Prepares to count.
+        """Stores the program and its collectives.
 
         Args:
-          module: the program.
-          started: names of collectives; others in a fusion only go on with, or end, one of them.
+          module: Compiled program.
+          started: Names of the instructions that start a collective. Others in a fusion only continue or end one.
         """
         self._computations, self._started = module.computations, started
 
-    def of(self, computation: str, instruction: Instruction) -> int:
+    def count(self, computation: str, instruction: Instruction) -> int:
+        """Returns the bytes that one execution of an instruction moves from and to the HBM."""
         opcode, scope = instruction.opcode, self._computations[computation]
         if opcode in FREE or "AllocateBuffer" in instruction.text:
             return 0
         part = opcode.rpartition("-")[2]
         if part in ("start", "update", "done") and not _kind(instruction):
             collective = opcode.removesuffix("-done") in COLLECTIVES  # counted where it starts
-            return 0 if part != "done" or collective else self._copied(scope, instruction)
+            return 0 if part != "done" or collective else self._count_copied(scope, instruction)
         operands = [scope[name] for name in instruction.operands if name in scope]
         if opcode == "fusion":
-            return self._fusion(instruction, operands)
+            return self._count_fusion(instruction, operands)
         # An operand that is used twice is read once, by its first use.
         uses = {name: (instruction, position) for position, name in reversed([*enumerate(instruction.operands)])}
-        read = sum(self._read(scope[name], [use]) for name, use in uses.items() if name in scope)
-        return read + self._written(scope, instruction, _arriving(instruction))
+        read = sum(self._count_read(scope[name], [use]) for name, use in uses.items() if name in scope)
+        return read + self._count_written(scope, instruction, _result_shape(instruction))
 
-    def _copied(self, scope: Mapping[str, Instruction], done: Instruction) -> int:
-        """What has been copied, sliced or gathered beside computation; the operands are those of an earlier part."""
+    def _count_copied(self, scope: Mapping[str, Instruction], done: Instruction) -> int:
+        """Counts the bytes of an asynchronous copy, slice or gather. Its operands stand in an earlier instruction."""
         sources: list[str] = []
         part: Instruction | None = done
         while part is not None and part.opcode.endswith(("-done", "-update", "-start")):
@@ -390,13 +409,13 @@ class _Traffic:
         read = any(shape_bytes(shape, hbm_only=True) for shape in sources if not shape.startswith("("))
         return shape_bytes(done.shape) * read + shape_bytes(done.shape, hbm_only=True)
 
-    def _fusion(self, fusion: Instruction, operands: Sequence[Instruction]) -> int:
+    def _count_fusion(self, fusion: Instruction, operands: Sequence[Instruction]) -> int:
         inner = self._computations.get(fusion.attribute("calls"), {})
         total = 0
         for index, operand in enumerate(operands):
             parameter = _parameter(inner, index)
             if shape_bytes(operand.shape, hbm_only=True) and parameter is not None:
-                total += self._read(parameter, self._uses(inner, parameter.name))
+                total += self._count_read(parameter, self._uses(inner, parameter.name))
         root = next((i for i in inner.values() if i.is_root), None)
         shapes = [match[0] for match in _ARRAY.finditer(fusion.shape)]
         if root is None:
@@ -404,10 +423,10 @@ class _Traffic:
         if "AsyncCollectiveStart" in root.text:  # (source, destination, ...)
             return total + shape_bytes(shapes[1], hbm_only=True)
         results = [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]
-        return total + sum(self._written(inner, i, shape) for i, shape in zip(results, shapes, strict=False))
+        return total + sum(self._count_written(inner, i, shape) for i, shape in zip(results, shapes, strict=False))
 
     def _uses(self, scope: Mapping[str, Instruction], name: str) -> Iterator[tuple[Instruction, int]]:
-        """Who uses a value in a fusion, as which operand; seen through bitcasts and inner fusions."""
+        """Yields the instructions of a fusion that use a value, and its operand number, also through bitcasts."""
         for user in scope.values():
             for position, operand in enumerate(user.operands):
                 if operand != name:
@@ -421,25 +440,27 @@ class _Traffic:
                 else:
                     yield user, position
 
-    def _passes(self, instruction: Instruction) -> bool:
-        """Moves nothing in a fusion."""
+    def _moves_nothing(self, instruction: Instruction) -> bool:
+        """Returns whether an instruction moves no data in a fusion."""
         if _kind(instruction):
             return instruction.name not in self._started
         return instruction.opcode in ("parameter", "tuple") or "AsyncCollective" in instruction.text
 
-    def _read(self, source: Instruction, uses: Iterable[tuple[Instruction, int]]) -> int:
-        """Bytes that are read of `source`, an array in the HBM unless its own layout says otherwise."""
+    def _count_read(self, source: Instruction, uses: Iterable[tuple[Instruction, int]]) -> int:
+        """Counts the bytes that are read of `source`, which is in the HBM unless its layout names another memory."""
         whole = shape_bytes(source.shape, hbm_only=True)
         total = 0
         for user, position in uses:
             if position == 0 and user.opcode in ("dynamic-slice", "slice", "gather"):
                 total += shape_bytes(user.shape)
-            elif not self._passes(user) and not (position == 0 and user.opcode in ("dynamic-update-slice", "scatter")):
+            elif not self._moves_nothing(user) and not (
+                position == 0 and user.opcode in ("dynamic-update-slice", "scatter")
+            ):
                 return whole
         return min(total, whole)
 
-    def _written(self, scope: Mapping[str, Instruction], result: Instruction, shape: str) -> int:
-        """Bytes that arrive in an array of `shape`; an update in place writes what is new."""
+    def _count_written(self, scope: Mapping[str, Instruction], result: Instruction, shape: str) -> int:
+        """Counts the bytes that are written to an array of `shape`. An update in place writes only the new part."""
         whole = shape_bytes(shape, hbm_only=True)
         while True:
             inner = self._computations.get(result.attribute("calls"), {}) if result.opcode == "fusion" else {}
@@ -449,7 +470,7 @@ class _Traffic:
                 scope, result = inner, root
             else:
                 break
-        if self._passes(result):
+        if self._moves_nothing(result):
             return 0
         update: Any = {"dynamic-update-slice": 1, "scatter": -1}.get(result.opcode)
         if whole and update is not None and len(result.operands) > 1:

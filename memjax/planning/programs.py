@@ -1,4 +1,4 @@
-"""The steps of a configuration as functions with the shapes of their arguments: nothing is computed or read."""
+"""Builds the steps of a configuration as functions with the shapes of their arguments, without data or computation."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from memjax.training.step import init_variables
 from memjax.typing import Batch
 
 What = Literal["train", "eval", "decode"]
-"""updates, one scored segment, or one generated token"""
+"""Kind of step: 'train' for updates, 'eval' for one scored segment, 'decode' for one generated token."""
 WHATS: tuple[What, ...] = ("train", "eval", "decode")
 
 
 class Copies(NamedTuple):
-    """Copies of parameters, one for each row that is scored at once.
+    """The memory of copies of parameters, one for each row that is adapted by itself.
 
     Attributes:
-      field: the setting that says how many rows a device scores at once.
-      bytes: of one copy.
+      field: Name of the setting for the number of rows that a device scores at once.
+      bytes: Bytes of one copy.
     """
 
     field: str
@@ -43,13 +43,13 @@ class Copies(NamedTuple):
 
 
 class RowsKept(NamedTuple):
-    """The memory of rows that a learner keeps.
+    """The size of a learner's episodic memory.
 
     Attributes:
-      field: the setting that says how many.
-      capacity: rows, on all devices.
-      bytes: on a device.
-      beside: bytes on a device of the rest of the state.
+      field: Name of the setting for the number of rows.
+      capacity: Number of rows on all devices together.
+      bytes: Bytes of the episodic memory on a device.
+      beside: Bytes of the rest of the training state on a device.
     """
 
     field: str
@@ -60,19 +60,19 @@ class RowsKept(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A function, and where its arguments and results live.
+    """A step as a function, with the shapes and shardings of its arguments and results.
 
     Attributes:
-      function: of the arguments.
-      arguments: part -> tree of shapes, in order; parts are named for people.
-      shardings: of the arguments.
-      results: shardings of the results; None = the compiler's choice.
-      names: of the axes of the first argument.
-      donated: numbers of the arguments that may be overwritten.
-      tokens: read in one run, over all rows.
-      padding: parameters of the model that are padding of its vocabulary.
-      copies: of parameters, where rows have their own.
-      rows_kept: where a learner keeps rows.
+      function: Function that computes the step from its arguments.
+      arguments: Readable name of an argument -> its tree of shapes, in the order of the arguments.
+      shardings: Shardings of each argument.
+      results: Shardings of the results. None leaves them to the compiler.
+      names: Logical names of the axes of the first argument's arrays.
+      donated: Numbers of the arguments that may be overwritten.
+      tokens: Number of tokens that one execution reads, over all rows.
+      padding: Number of the model's parameters that are padding of its vocabulary.
+      copies: Size of the copies of parameters for rows that are adapted one by one. None without such rows.
+      rows_kept: Size of the learner's episodic memory. None without one.
     """
 
     function: Callable[..., Any]
@@ -88,31 +88,31 @@ class Program:
 
 
 class Planned(Experiment):
-    """A configuration whose data is not read: its batches are shapes, and it evaluates nothing."""
+    """An experiment without data, for planning: its batches are shapes, and it has no evaluations."""
 
     def example(self, split: Any = None) -> Batch:
-        """The shapes of a batch, with what a split says of its examples beside what the model reads."""
+        """Returns the shapes of a batch, with the extras that the examples of `split` add to the model's inputs."""
         config = self.config
         batch = self.model.example(config.data.rows, config.data.segment_length)
-        told = {} if split is None else split.example(0).context
-        shapes = {name: jax.ShapeDtypeStruct((config.data.rows, *a.shape), a.dtype) for name, a in told.items()}
+        extras = {} if split is None else split.example(0).context
+        shapes = {name: jax.ShapeDtypeStruct((config.data.rows, *a.shape), a.dtype) for name, a in extras.items()}
         batch = dataclasses.replace(batch, extras={**batch.extras, **shapes})
         segments = config.training.segments_per_update
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((segments, *leaf.shape), leaf.dtype), batch)
 
     def of_task(self, name: str) -> Experiment:
-        """All tasks have batches of one shape."""
+        """Returns this experiment itself, since all tasks have batches of one shape."""
         del name
         return self
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Any]:
-        """None."""
+        """Returns no evaluators."""
         del layout
         return {}
 
 
 class Unread(Examples):
-    """The place of examples that are not read."""
+    """A placeholder for the examples of a split that are not read, with a single empty example."""
 
     def __len__(self) -> int:
         return 1
@@ -127,55 +127,61 @@ class Unread(Examples):
 
 
 def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> Learner:
-    """The learner of a configuration, for its shapes and programs; it reads no data."""
+    """Makes the learner of a configuration for its shapes and programs, without reading data.
+
+    Args:
+      config: Configuration of the learner.
+      vocab_size: Size of the vocabulary.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+    """
     documents = lambda split: Unread()
-    if config.lifelong is not None:  # what is not read has no parts
+    if config.lifelong is not None:  # data that is not read cannot be limited
         config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=()))
     return make_learner(Planned(config, task_of(config).model(vocab_size), documents, begin_token=0), layout)
 
 
 def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -> dict[str, Program]:
-    """The steps that a configuration describes, by name; nothing is computed.
+    """Makes the steps of a configuration, by name, without computing anything.
 
     Args:
-      config: the configuration.
-      what: 'train' (every kind of update of its learner, pieces of them that count by themselves, and the scoring of
-        rows that have parameters of their own), 'eval' (one segment of `evaluation.rows` rows) or 'decode' (one token
-        of as many).
-      vocab_size: ids.
-      layout: where arrays live.
+      config: Configuration of the steps.
+      what: 'train' for every kind of update of the learner, parts of updates that run by themselves, and the scoring of
+        rows that are adapted one by one. 'eval' for one segment of `evaluation.rows` rows. 'decode' for one token of
+        `evaluation.rows` rows.
+      vocab_size: Size of the vocabulary.
+      layout: Shardings of all arrays over the mesh.
 
     Raises:
-      ValueError: rows that do not divide over the mesh.
+      ValueError: The rows do not divide over the mesh.
     """
     if what == "train":
         check_rows(config.data.rows, layout.mesh)
         return _train_programs(config, vocab_size, layout)
     check_rows(config.evaluation.rows, layout.mesh, what="evaluation.rows")
     if what == "eval" and config.lifelong is not None:
-        made = _train_programs(config, vocab_size, layout)
-        if "adapt" in made:
-            return {"adapt": made["adapt"]}
+        programs = _train_programs(config, vocab_size, layout)
+        if "adapt" in programs:
+            return {"adapt": programs["adapt"]}
     return {what: (_score_program if what == "eval" else _decode_program)(config, vocab_size, layout)}
 
 
 def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str, Program]:
     learner = planned_learner(config, vocab_size, layout)
-    places, sizes = CompiledLearner(layout, learner), learner.plan_info
-    state, replicated = places.state, layout.replicated
+    compiled, sizes = CompiledLearner(layout, learner), learner.plan_info
+    state, replicated = compiled.state, layout.replicated
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), learner.batch_shapes[STREAM])
-    names = train_state_names(places.shapes, parameter_names(learner.make_variables))
+    names = train_state_names(compiled.shapes, parameter_names(learner.make_variables))
     common: dict[str, Any] = {
         "names": names,
         "padding": learner.model.padding(),
-        "rows_kept": _rows_kept(learner, places),
+        "rows_kept": _rows_kept(learner, compiled),
     }
     read = lambda batch: 0 if batch is None else batch.mask.size
-    made = {
+    programs = {
         kind: Program(
-            places.make_update(kind),
-            {"state": places.shapes, "batch": batch},
-            (state, places.batches[kind]),
+            compiled.make_update(kind),
+            {"state": compiled.shapes, "batch": batch},
+            (state, compiled.batches[kind]),
             (state, replicated),
             donated=(0,),
             tokens=read(batch),
@@ -184,9 +190,9 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
         for kind, batch in learner.batch_shapes.items()
     }
     for name, part in sizes.parts.items():
-        made[name] = Program(
+        programs[name] = Program(
             part.run,
-            {"state": places.shapes, "rows": rows},
+            {"state": compiled.shapes, "rows": rows},
             (state, layout.batch(rows, segments=False)),
             state if part.writes else None,
             donated=(0,) if part.writes else (),
@@ -194,33 +200,35 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
             **common,
         )
     if learner.adapt_rows is not None and not learner.adapt_rows.runs_outside_jit:
-        made["adapt"] = _adapt_program(config, learner, places, layout, common)
-    return made
+        programs["adapt"] = _adapt_program(config, learner, compiled, layout, common)
+    return programs
 
 
-def _rows_kept(learner: Learner, places: CompiledLearner) -> RowsKept | None:
-    """What a memory of rows takes of a device."""
+def _rows_kept(learner: Learner, compiled: CompiledLearner) -> RowsKept | None:
+    """Measures the bytes of a learner's episodic memory on a device. None for a learner without one."""
     if not learner.plan_info.parts:
         return None
     sizes = lambda tree, shardings: sum(
         math.prod(sharding.shard_shape(leaf.shape)) * itemsize(leaf.dtype)
         for leaf, sharding in zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
     )
-    kept = learner.plan_info.kept
-    memory = places.shapes.method[kept]
-    own = sizes(memory, places.state.method[kept])
-    return RowsKept(learner.plan_info.capacity, memory.capacity, own, sizes(places.shapes, places.state) - own)
+    name = learner.plan_info.kept
+    memory = compiled.shapes.method[name]
+    memory_bytes = sizes(memory, compiled.state.method[name])
+    return RowsKept(
+        learner.plan_info.capacity, memory.capacity, memory_bytes, sizes(compiled.shapes, compiled.state) - memory_bytes
+    )
 
 
 def itemsize(dtype: Any) -> int:
-    """Bytes of an entry; a random key is two words."""
+    """Returns the bytes of one element of a dtype. A random key takes 8."""
     return 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else dtype.itemsize
 
 
 def _adapt_program(
-    config: Config, learner: Learner, places: CompiledLearner, layout: Layout, common: Mapping[str, Any]
+    config: Config, learner: Learner, compiled: CompiledLearner, layout: Layout, common: Mapping[str, Any]
 ) -> Program:
-    """One batch of an evaluation whose rows have parameters of their own, beside all that training holds."""
+    """Makes the step that scores one batch with parameters adapted to each row, beside the whole training state."""
     evaluation, model = config.evaluation, learner.model
     check_rows(evaluation.rows, layout.mesh, what="evaluation.rows")
     batch = model.example(evaluation.rows, evaluation.segment_length or config.data.segment_length)
@@ -234,12 +242,12 @@ def _adapt_program(
 
     return Program(
         adapt,
-        {"state": places.shapes, "batch": batch},
-        (places.state, layout.batch(batch, segments=False)),
+        {"state": compiled.shapes, "batch": batch},
+        (compiled.state, layout.batch(batch, segments=False)),
         layout.replicated,
         donated=(),
         tokens=batch.mask.size,
-        copies=Copies(learner.plan_info.width, count_bytes(learner.plan_info.copied(places.shapes.params))),
+        copies=Copies(learner.plan_info.width, count_bytes(learner.plan_info.copied(compiled.shapes.params))),
         **common,
     )
 
@@ -248,7 +256,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     evaluation = config.evaluation
     model: Any = evaluation_model(config, vocab_size)
     rows, length = evaluation.rows, evaluation.segment_length or config.data.segment_length
-    variables, names, places = _variables(model, config, layout)
+    variables, names, shardings = _variables(model, config, layout)
     memory = jax.eval_shape(lambda: model.init_state(rows))
     held, row = layout.memory(memory), layout.rows()
     batch = model.example(rows, length)
@@ -257,7 +265,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     return Program(
         make_score(model, accuracy=evaluation.accuracy),
         {"variables": variables, "memory": memory, **arguments},
-        (places, held, row, row, row, row, row),
+        (shardings, held, row, row, row, row, row),
         (held, layout.replicated, layout.replicated),
         names,
         donated=(1,),
@@ -267,10 +275,10 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 
 def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
-    """One token of every row, read and continued with the most probable next one."""
+    """Makes the step that reads one token of every row and returns the most probable next token."""
     model: Any = evaluation_model(config, vocab_size)
     rows = config.evaluation.rows
-    variables, names, places = _variables(model, config, layout)
+    variables, names, shardings = _variables(model, config, layout)
     state = model.example_decode_state(variables, rows, config.data.segment_length)
 
     def decode(variables: Any, state: Any, token: Any, active: Any) -> Any:
@@ -283,7 +291,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     return Program(
         decode,
         {"variables": variables, "memory": state, "token": token, "active": active},
-        (places, held, row, row),
+        (shardings, held, row, row),
         (held, row),
         names,
         donated=(1,),
@@ -293,7 +301,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 
 def _variables(model: Any, config: Config, layout: Layout) -> tuple[Any, Any, Any]:
-    """Shapes, names and places of the variables."""
+    """Returns the shapes, the logical axis names and the shardings of a model's variables."""
     init = lambda: init_variables(model, jax.random.key(0), config.data.segment_length)
     shapes, names = jax.eval_shape(init), parameter_names(init)
     return shapes, names, layout.of(names, shapes)

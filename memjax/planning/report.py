@@ -1,4 +1,4 @@
-"""What `memjax plan` prints: its cases, one table, and what to change where a step does not fit."""
+"""Output of `memjax plan`: the planned cases, a table of facts, and suggestions for steps that do not fit."""
 
 import datetime
 import json
@@ -31,20 +31,20 @@ COLUMNS = (
     "bound by",
     "MFU",
 )
-"""of the table with a row for each case, behind the names of the case"""
+"""Columns of the table of several cases, after the columns that name a case."""
 
 
 def make_cases(config: Config, topologies: Sequence[str], what: str = "train", sweep: str = "") -> list[Case]:
-    """Every topology with every value of a field, and of a model that grows from task to task each generation.
+    """Makes a case for every slice, every value of a swept field, and every size of a model that grows between tasks.
 
     Args:
-      config: the configuration.
-      topologies: names of slices.
-      what: 'train', 'eval' or 'decode'.
-      sweep: `FIELD=A,B`, the field in full or by its last part; '' = the configuration alone.
+      config: Configuration to plan.
+      topologies: Names of TPU slices.
+      what: Kind of step: 'train', 'eval' or 'decode'.
+      sweep: Field and its values as `FIELD=A,B`. The field is named in full or by its last part. '' for no sweep.
 
     Raises:
-      ValueError: a topology, a field or a value that does not exist.
+      ValueError: A topology, a field or a value does not exist.
     """
     slices, swept = [parse_topology(name) for name in topologies], [("", config)]
     if sweep:
@@ -55,24 +55,28 @@ def make_cases(config: Config, topologies: Sequence[str], what: str = "train", s
         swept = [(f"{field} = {value}", apply_overrides(config, [f"--{field}", value])) for value in values.split(",")]
         for _, changed in swept:
             validate(changed)
-    every = [(value, *one) for value, changed in swept for one in generations(changed)]
+    every = [(value, *generation) for value, changed in swept for generation in generations(changed)]
     return [Case(changed, topology, what, value, name) for topology in slices for value, name, changed in every]
 
 
 def generations(config: Config) -> list[tuple[str, Config]]:
-    """The task that each generation of a model is for, and its configuration; of one that stays, itself alone."""
+    """Lists the sizes of a model that grows between tasks: the task before which it grows, and its configuration.
+
+    Args:
+      config: Configuration of the run. If its model does not grow, the result is ('', config) alone.
+    """
     if config.lifelong is None:
         return [("", config)]
     from memjax.lifelong.factory import growth_histories
 
-    found = growth_histories(config)
-    if not any(found):
+    histories = growth_histories(config)
+    if not any(histories):
         return [("", config)]
     names = [task.name for task in config.lifelong.in_order]
     return [
         (name, config_after_growth(config, lineage))
-        for number, (name, lineage) in enumerate(zip(names, found, strict=True))
-        if not number or lineage != found[number - 1]
+        for number, (name, lineage) in enumerate(zip(names, histories, strict=True))
+        if not number or lineage != histories[number - 1]
     ]
 
 
@@ -84,24 +88,25 @@ def report(
     command: str = "",
     stream: Any = None,
 ) -> bool:
-    """Finds out about one case after the other and prints: a case alone in full, several as a row each.
+    """Plans one case after the other and prints the results: all facts of a single step, or a table of several.
+
+    Progress is printed to standard error.
 
     Args:
-      cases: what to plan.
-      plan: gives the facts of the steps of a case, as `memjax.planning.cases.plan`; standard error is told about which
-        it is asked.
-      as_json: print one JSON object per step, as soon as its case is known.
-      command: that asked for it, for the JSON objects.
-      stream: where to print; None = standard output.
+      cases: Cases to plan.
+      plan: Function that returns the facts of the steps of a case, such as `memjax.planning.cases.plan`.
+      as_json: Whether to print one JSON object for each step instead, as soon as its case is planned.
+      command: Command line of the user, which the JSON objects repeat.
+      stream: Stream to print to. None for standard output.
 
     Returns:
-      Whether every case fits.
+      Whether every step fits.
     """
     out, known = sys.stdout if stream is None else stream, []
     start = time.monotonic()
     for number, case in enumerate(cases, start=1):
-        named = (case.config.name, case.what, case.topology.name, case.value, case.generation)
-        what, wait = ", ".join(filter(None, named)), _wait(number - 1, len(cases), time.monotonic() - start)
+        parts = (case.config.name, case.what, case.topology.name, case.value, case.generation)
+        what, wait = ", ".join(filter(None, parts)), _describe_wait(number - 1, len(cases), time.monotonic() - start)
         print(f"compiling {number} of {len(cases)}: {what} ({wait})", file=sys.stderr, flush=True)
         steps = plan(case)
         known += steps
@@ -122,21 +127,21 @@ def report(
     return all(facts["fits"] for facts in known)
 
 
-def _wait(done: int, cases: int, seconds: float) -> str:
-    """Says how long the rest will take, by what the cases before it took."""
+def _describe_wait(done: int, cases: int, seconds: float) -> str:
+    """Describes how long the remaining cases will take, judging by the finished ones."""
     if not done:  # measured on one core: 16 s with 1.6 million parameters, 140 s with 184 million in 12 layers
-        each = "a minute, or a few where the model has hundreds of millions of parameters"
+        each = "a minute, or a few minutes for a model with hundreds of millions of parameters"
         return f"takes about {each}" if cases == 1 else f"each takes about {each}"
     left = seconds / done * (cases - done)
-    return f"{seconds / done:.0f} s each so far, about {_duration(left)} left"
+    return f"{seconds / done:.0f} s each so far, about {_format_duration(left)} left"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def describe_shapes(names: Sequence[str]) -> list[str]:
-    """Says of every size by number which shape is taken, where there are several.
+    """Describes which shape is taken for a slice that is named by its size, if several shapes have that size.
 
     Args:
       names: Names of slices, see `memjax.planning.topologies.parse_topology`.
@@ -154,48 +159,63 @@ def describe_shapes(names: Sequence[str]) -> list[str]:
 
 
 def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table with a row for each case."""
+    """Returns the header and the rows of a table with one row for each step.
+
+    Args:
+      facts: Facts about each step, as `memjax.planning.cases.plan` returns them.
+    """
     field = facts[0]["value"].partition(" = ")[0].rpartition(".")[2]
-    swept = lambda one: [one["value"].partition(" = ")[2]] if field else []
-    several = len({_program(one) for one in facts}) > 1
-    step = lambda one: [_program(one)] if several else []
-    # Plans that were recorded before there were any say nothing of generations.
-    grows = any(one.get("generation") for one in facts)
-    generation = lambda one: [one["generation"], f"{one['parameters']:,}"] if grows else []
+    swept = lambda plan: [plan["value"].partition(" = ")[2]] if field else []
+    several = len({_program_name(plan) for plan in facts}) > 1
+    step = lambda plan: [_program_name(plan)] if several else []
+    # Older recorded plans have no generations.
+    grows = any(plan.get("generation") for plan in facts)
+    generation = lambda plan: [plan["generation"], f"{plan['parameters']:,}"] if grows else []
     heads = [*([field] if field else []), *(["model for", "parameters"] if grows else []), *["step"] * several]
     return ["topology", *heads, *COLUMNS], [
-        [one["topology"], *swept(one), *generation(one), *step(one), *_cells(one)] for one in facts
+        [plan["topology"], *swept(plan), *generation(plan), *step(plan), *_cells(plan)] for plan in facts
     ]
 
 
-def _program(facts: Mapping[str, Any]) -> str:
-    """Which step it is; plans that were recorded before there were several say only of what."""
+def _program_name(facts: Mapping[str, Any]) -> str:
+    """Returns the name of the step. Older recorded plans have only its kind."""
     return facts.get("program", facts["what"])
 
 
-def _where(facts: Mapping[str, Any]) -> str:
-    """Which case it is, of several."""
+def _case_name(facts: Mapping[str, Any]) -> str:
+    """Returns the name of a case: its slice, its swept value and the task that its model is grown for."""
     return " ".join(filter(None, (facts["topology"], facts["value"], facts.get("generation", ""))))
 
 
 def held(facts: Mapping[str, Any]) -> list[str]:
-    """What a learner keeps beside the model, on a device: its state, and copies of parameters while it scores."""
-    lines, where = [], _where(facts)
+    """Describes the memory of a learner on a device: its state, and copies of parameters that are adapted to rows.
+
+    Args:
+      facts: Facts about a step, as `memjax.planning.cases.plan` returns them.
+
+    Returns:
+      Lines to print. Empty for a learner without episodic memory and adaptation.
+    """
+    lines, case = [], _case_name(facts)
     if facts["kept"] and facts["program"] == STREAM:
-        kept = facts["kept"]
+        rows = facts["kept"]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in facts["parts"].items() if name != "batch")
-        lines.append(f"{where}: on a device {parts}; {kept['capacity']:,} rows on all of them ({kept['field']})")
+        lines.append(f"{case}: on a device {parts}; {rows['capacity']:,} rows on all of them ({rows['field']})")
     if facts["copies"]:
         copies = facts["copies"]
         size = copies["at_once"] * copies["bytes"]
-        line = f"{where}: adapted copies of parameters {copies['at_once']} x {_gib(copies['bytes'])} = {_gib(size)}"
+        line = f"{case}: adapted copies of parameters {copies['at_once']} x {_gib(copies['bytes'])} = {_gib(size)}"
         widest = f"; at most {copies['widest']} fit side by side" if "widest" in copies else "; see --widest"
         lines.append(f"{line} on a device ({copies['field']}){widest}")
     return lines
 
 
 def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of everything that is known about one case."""
+    """Returns the header and the rows of a table with all facts about one step.
+
+    Args:
+      facts: Facts about the step, as `memjax.planning.cases.plan` returns them.
+    """
     mesh = " x ".join(f"{axis} {size}" for axis, size in facts["mesh"].items())
     rows = [
         ["parameters", f"{facts['parameters']:,}", ""],
@@ -204,51 +224,59 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         [
             "FLOPs",
             _number(facts["flops"]),
-            f"products of matrices, all devices; {_number(facts['model_flops'])} of them the model's own",
+            f"matrix products, all devices; {_number(facts['model_flops'])} of them without recomputation",
         ],
     ]
     if facts["fits"]:
-        guess = facts["estimate"]
+        estimate = facts["estimate"]
         rows += [
-            ["HBM traffic", _number(facts["hbm_bytes"], "B"), "read and written by a device, at least"],
+            ["HBM traffic", _number(facts["hbm_bytes"], "B"), "read and written by each device, at least"],
             [
                 "intensity",
-                f"{guess['intensity']:,.1f}",
-                f"FLOPs a byte of it; from {guess['balance']:,.0f} on, computing takes longer",
+                f"{estimate['intensity']:,.1f}",
+                f"FLOPs per byte of HBM traffic; above {estimate['balance']:,.0f} computation takes longer",
             ],
             *(
                 [
                     part["kind"],
                     _number(part["bytes"], "B"),
-                    f"{part['count']:,} times; {_number(part['sent_bytes'], 'B')} sent by a device",
+                    f"{part['count']:,} times; {_number(part['sent_bytes'], 'B')} sent by each device",
                 ]
                 for part in facts["collectives"]
             ),
             [
                 "step",
-                _time(guess["step"]),
-                f"bound by {guess['bound']}: "
-                + ", ".join(f"{by} {_time(guess[by])}" for by in ("compute", "hbm", "ici")),
+                _time(estimate["step"]),
+                f"bound by {estimate['bound']}: "
+                + ", ".join(f"{by} {_time(estimate[by])}" for by in ("compute", "hbm", "ici")),
             ],
-            ["tokens a second", f"{guess['tokens_per_second']:,.0f}", "all devices, at most"],
-            ["MFU", _share(guess["utilization"]), "utilisation by FLOPs of the model, at most"],
+            ["tokens a second", f"{estimate['tokens_per_second']:,.0f}", "all devices, at most"],
+            ["MFU", _share(estimate["utilization"]), "utilisation of the peak by the model's own FLOPs, at most"],
         ]
     for name, kind in (("arguments", "largest arguments"), ("temporaries", "largest temporaries")):
         for index, (where, shape, size) in enumerate(facts[name]):
             rows.append([kind if index == 0 else "", _gib(size), f"{where or 'unknown'} {shape}"])
-    rows += [["rules left out" if i == 0 else "", "", text] for i, text in enumerate(facts["skipped"])]
+    rows += [["sharding rules left out" if i == 0 else "", "", text] for i, text in enumerate(facts["skipped"])]
     rows += [["note", "", text] for text in facts["notes"]]
-    step = "" if _program(facts) in (STREAM, facts["what"]) else f", {_program(facts)}"
+    step = "" if _program_name(facts) in (STREAM, facts["what"]) else f", {_program_name(facts)}"
     return [f"{facts['name']}: {facts['what']}{step}", facts["topology"], ""], rows
 
 
 def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
-    """Why a case does not fit, and what to change; nothing for one that does."""
+    """Describes why a step does not fit and which changes would help.
+
+    Args:
+      facts: Facts about the step, as `memjax.planning.cases.plan` returns them.
+      name: Whether the first line names the case.
+
+    Returns:
+      Lines to print. Empty if the step fits.
+    """
     if facts["fits"]:
         return []
     needed, limit = bytes_needed(facts), facts["limit"]
-    step = "" if _program(facts) in (STREAM, facts["what"]) else _program(facts)
-    which = " ".join(filter(None, (_where(facts), step))) + ": " if name else ""
+    step = "" if _program_name(facts) in (STREAM, facts["what"]) else _program_name(facts)
+    which = " ".join(filter(None, (_case_name(facts), step))) + ": " if name else ""
     much = f"{_gib(needed)} of {_gib(limit)}, {_gib(needed - limit)} too much"
     largest = sorted([*facts["arguments"], *facts["temporaries"]], key=lambda buffer: -buffer[2])[:3]
     buffers = ", ".join(f"{where or 'unknown'} {shape} {_gib(size)}" for where, shape, size in largest)
@@ -262,7 +290,13 @@ def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: Any) -> None:
-    """A rich table on a terminal, aligned columns elsewhere."""
+    """Prints a table: with the library Rich on a terminal, as aligned columns elsewhere.
+
+    Args:
+      header: Headings of the columns.
+      rows: Cells of each row.
+      stream: Stream to print to.
+    """
     if stream.isatty():
         from rich.console import Console
         from rich.table import Table
@@ -282,7 +316,7 @@ def _memory_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     parts = ", ".join(f"{name} {_gib(size)}" for name, size in facts["parts"].items() if size >= GIB // 1000)
     if memory is None:
         return [["HBM a device", _gib(facts["required"]), f"of {_gib(limit)}: does not fit"], ["arguments", "", parts]]
-    shared = f"{_gib(memory['outputs'])} of results, {_gib(memory['aliased'])} of them in place of arguments"
+    shared = f"{_gib(memory['outputs'])} of results, {_gib(memory['aliased'])} of them overwrite arguments"
     needed = bytes_needed(facts)
     state = f"{needed / limit:.0%}" + ("" if facts["fits"] else ": does not fit")
     rows = [
@@ -292,23 +326,23 @@ def _memory_rows(facts: Mapping[str, Any]) -> list[list[str]]:
         ["  temporaries", _gib(memory["temporaries"]), ""],
     ]
     if facts["peak"]:
-        rows.append(["  peak", _gib(facts["peak"]), "the most that is alive at one time, as the compiler reports it"])
+        rows.append(["  peak", _gib(facts["peak"]), "largest use at one time, as the compiler reports it"])
     if facts["code"]:
         rows.append(["machine code", _gib(facts["code"]), "not counted above"])
     return rows
 
 
 def _cells(facts: Mapping[str, Any]) -> list[str]:
-    memory, guess = facts["memory"], facts["estimate"]
+    memory, estimate = facts["memory"], facts["estimate"]
     sent = sum(part["sent_bytes"] for part in facts["collectives"])
-    held = [f"{memory[name] / GIB:.2f}" if memory else "" for name in ("arguments", "temporaries")]
-    cells = [str(facts["chips"]), "x".join(map(str, facts["mesh"].values())), *held]
+    sizes = [f"{memory[name] / GIB:.2f}" if memory else "" for name in ("arguments", "temporaries")]
+    cells = [str(facts["chips"]), "x".join(map(str, facts["mesh"].values())), *sizes]
     cells += [f"{facts['peak'] / GIB:.2f}" if facts["peak"] else ""]
     cells += [f"{bytes_needed(facts) / GIB:.2f}", f"{facts['limit'] / GIB:.2f}", f"{facts['flops'] / 1e12:,.2f}"]
-    if guess is None:
+    if estimate is None:
         return [*cells, "", "", "", "does not fit", ""]
-    traffic = [f"{facts['hbm_bytes'] / 1e9:.2f}", f"{sent / 1e9:.2f}", f"{guess['step'] * 1e3:.2f}"]
-    return [*cells, *traffic, guess["bound"], _share(guess["utilization"])]
+    traffic = [f"{facts['hbm_bytes'] / 1e9:.2f}", f"{sent / 1e9:.2f}", f"{estimate['step'] * 1e3:.2f}"]
+    return [*cells, *traffic, estimate["bound"], _share(estimate["utilization"])]
 
 
 def _gib(size: float) -> str:

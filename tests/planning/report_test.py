@@ -100,7 +100,7 @@ def test_one_case_is_printed_in_full():
         "state/memory/keys",
         "layers_0/attention",
         "vocab = 5 over model = 2",
-        "FLOPs a byte of it; from 240 on",
+        "FLOPs per byte of HBM traffic; above 240",
         "Estimate: an estimate.",
         "Compiled by jax 1.2, libtpu 3.4.",
     ):
