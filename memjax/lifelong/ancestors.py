@@ -1,7 +1,7 @@
-"""Heads of a model that has grown beside the heads that they are copies of: sources through a lineage, correlations.
+"""Compares the attention heads of a grown model with the heads that they are copies of.
 
 Qin et al. 2022, "ELLE: Efficient Lifelong Pre-training for Emerging Data", https://arxiv.org/abs/2203.06311, whose
-figures of attention patterns show that heads of a grown model go on reading as those of its ancestors.
+figures of attention patterns show that heads of a grown model continue to attend as those of its ancestors.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ __all__ = ["HeadCorrelations", "subtract_uniform_attention", "correlate_heads", 
 
 
 class HeadCorrelations(NamedTuple):
-    """Correlations of each head of a descendant with heads of an ancestor; NaN where there is none.
+    """Correlations of each head of a descendant with heads of an ancestor. NaN where there are no such heads.
 
-    Heads of the ancestor that are themselves copies of one head are of one family, and the descendant's head is of the
+    Heads of the ancestor that are copies of one earlier head form a family. A head of the descendant belongs to the
     family of its source.
 
     Attributes:
-      relatives: with the head that it is a copy of.
-      beside: with those of other families in the layer of that head, their mean.
-      others: with those of other families in all layers, their mean.
+      relatives: Correlation with the head that it is a copy of.
+      beside: Mean correlation with heads of other families in the layer of that head.
+      others: Mean correlation with heads of other families in all layers.
     """
 
     relatives: Float[np.ndarray, "layers heads"]
@@ -33,12 +33,12 @@ class HeadCorrelations(NamedTuple):
 
 
 def head_sources(growths: Sequence[Growth], num_layers: int, num_heads: int) -> Int[np.ndarray, "layers heads 2"]:
-    """Layer and head of an ancestor that each head of a descendant is, or is a copy of.
+    """Computes the layer and head of an ancestor that each head of a descendant is or copies.
 
     Args:
-      growths: from the ancestor to the descendant, in order; () = the ancestor itself.
-      num_layers: of the ancestor.
-      num_heads: of it, in each layer.
+      growths: Growths from the ancestor to the descendant, in order. Empty for the ancestor itself.
+      num_layers: Number of layers of the ancestor.
+      num_heads: Number of heads in each layer of the ancestor.
 
     Example:
       >>> growth = Growth(np.array([0, 1, 0]), (np.array([0, 1, 1]),), (np.array([0]),), (0, 0))
@@ -54,10 +54,14 @@ def head_sources(growths: Sequence[Growth], num_layers: int, num_heads: int) -> 
 def subtract_uniform_attention(
     maps: Float[np.ndarray, "layers batch heads queries keys"], seen: Bool[np.ndarray, "batch queries keys"]
 ) -> Float[np.ndarray, "layers batch heads queries keys"]:
-    """Attention weights less those of a head that reads all keys alike.
+    """Subtracts from attention weights those of a head that attends to all visible keys equally.
 
-    Early queries of a causal model have few keys and so large weights in every head, whatever it reads: that alone
-    makes whole maps of any two heads alike. What is left here adds up to 0 for each query.
+    Early queries of a causal model see few keys, so all heads have large weights there. That alone makes the maps of
+    any two heads similar. The result sums to 0 for each query.
+
+    Args:
+      maps: Attention weights.
+      seen: Whether a query sees a key, bool `[batch, queries, keys]`.
 
     Example:
       >>> seen = np.array([[[True, False], [True, True]]])
@@ -72,33 +76,33 @@ def subtract_uniform_attention(
 def map_correlations(
     ancestor: Float[np.ndarray, "old_layers batch old_heads queries keys"],
     descendant: Float[np.ndarray, "layers batch heads queries keys"],
-    seen: Bool[np.ndarray, "_ _ _"],  # checked below, in a line of its own
+    seen: Bool[np.ndarray, "_ _ _"],  # Checked below.
 ) -> Float[np.ndarray, "layers heads old_layers old_heads"]:
-    """Pearson's correlation of every attention map of one model with every one of another, on the same text.
+    """Computes Pearson's correlation between all attention maps of two models on the same text.
 
     Args:
-      ancestor: Weights of `memjax.inspection.attention_maps`, or `subtract_uniform_attention` of them.
-      descendant: of the other model.
-      seen: `[batch, queries, keys]`, entries that count: of real tokens, and causal where the models are.
+      ancestor: Attention weights (`memjax.inspection.attention_maps`), or the result of `subtract_uniform_attention`.
+      descendant: Attention weights of the other model, in the same form.
+      seen: Entries that count, bool `[batch, queries, keys]`: those of real tokens, and causal ones for causal models.
 
     Returns:
-      Correlations; NaN with a map all of whose entries are equal.
+      Correlations. They are NaN for maps with equal entries.
 
     Raises:
-      ValueError: maps of other text.
+      ValueError: the maps are of different texts.
     """
     for maps in (ancestor, descendant):
         if (maps.shape[1], *maps.shape[3:]) != seen.shape:
-            given = f"{maps.shape[1]} rows of {maps.shape[3]} x {maps.shape[4]}"
-            raise ValueError(f"maps: given {given}, allowed: those of the same text, {seen.shape}")
+            text = f"{maps.shape[1]} rows of {maps.shape[3]} x {maps.shape[4]}"
+            raise ValueError(f"maps: given {text}, allowed: those of the same text, {seen.shape}")
 
-    def standardized(maps: np.ndarray) -> np.ndarray:
+    def standardize(maps: np.ndarray) -> np.ndarray:
         chosen = np.moveaxis(maps, 2, 1)[:, :, seen].astype(np.float64)  # [layers, heads, entries]
         chosen -= chosen.mean(axis=-1, keepdims=True)
         length = np.linalg.norm(chosen, axis=-1, keepdims=True)
         return np.divide(chosen, length, out=np.full_like(chosen, np.nan), where=length > 0)
 
-    return np.tensordot(standardized(descendant), standardized(ancestor), axes=(-1, -1))
+    return np.tensordot(standardize(descendant), standardize(ancestor), axes=(-1, -1))
 
 
 def correlate_heads(
@@ -106,22 +110,22 @@ def correlate_heads(
     sources: Int[np.ndarray, "layers heads 2"],
     founders: Int[np.ndarray, "old_layers old_heads 2"] | None = None,
 ) -> HeadCorrelations:
-    """Correlations of each head with the head that it is a copy of, and with those that it is not related to.
+    """Computes the correlations of each head with the head that it is a copy of, and with unrelated heads.
 
     Args:
-      correlations: from `map_correlations`.
-      sources: from `head_sources`, of the descendant in the ancestor.
-      founders: likewise of the ancestor in the first of the lineage, which says what its families are; None = it is
-        the first itself.
+      correlations: Result of `map_correlations`.
+      sources: Heads of the ancestor that heads of the descendant copy, from `head_sources`.
+      founders: Heads of the first model of the growth history that heads of the ancestor copy, from `head_sources`.
+        They define families. None if the ancestor is the first model.
 
     Raises:
-      ValueError: a map of heads that the models do not have.
+      ValueError: shapes do not fit, or `sources` has heads that the ancestor does not have.
     """
     layers, heads, *old = correlations.shape
     founders = head_sources((), *old) if founders is None else founders
     if sources.shape != (layers, heads, 2) or founders.shape != (*old, 2) or (sources >= old).any():
-        given = f"sources {sources.shape[:2]} and founders {founders.shape[:2]}"
-        raise ValueError(f"lineage: given {given} of heads, allowed: ({layers}, {heads}) and {tuple(old)}")
+        shapes = f"sources {sources.shape[:2]} and founders {founders.shape[:2]}"
+        raise ValueError(f"lineage: given {shapes} of heads, allowed: ({layers}, {heads}) and {tuple(old)}")
     layer, head = sources[..., 0], sources[..., 1]
     relatives = np.take_along_axis(
         correlations.reshape(layers, heads, -1), (layer * old[1] + head)[..., None], axis=-1
@@ -134,7 +138,7 @@ def correlate_heads(
 def _means(
     correlations: np.ndarray, chosen: Bool[np.ndarray, "layers heads old_layers old_heads"]
 ) -> Float[np.ndarray, "layers heads"]:
-    """Over the old heads that are chosen; NaN where there are none."""
+    """Computes the mean over the chosen heads of the ancestor, or NaN if none is chosen."""
     chosen = chosen & np.isfinite(correlations)
     count = chosen.sum(axis=(2, 3))
     total = np.where(chosen, correlations, 0).sum(axis=(2, 3))

@@ -1,4 +1,4 @@
-"""The settings of a method -> the method; and training of any configuration."""
+"""Makes the method that settings describe, and trains and loads runs of any configuration."""
 
 import dataclasses
 import importlib
@@ -28,10 +28,10 @@ __all__ = ["make_learner_and_stages", "growth_histories", "load_run", "make_lear
 
 
 def make_method(settings: Any) -> Method:
-    """The method that the settings describe: their class names the function that makes it of their fields.
+    """Makes the method that settings describe, by calling the function named in the settings with their fields.
 
     Raises:
-      ValueError: they describe none.
+      ValueError: the settings are not those of a method.
     """
     if not isinstance(settings, kinds := get_args(configs.MethodKind)):
         allowed = ", ".join(kind.__name__ for kind in kinds)
@@ -42,33 +42,37 @@ def make_method(settings: Any) -> Method:
 
 
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
-    """How the model will have grown by each task of a stream; nothing is trained.
+    """Computes the growth history of the model before each task of a stream, without any training.
 
     Args:
-      config: with tasks.
-      key_of: number of a task -> the key of its growth; as it stands, what is drawn is not a run's.
+      config: Configuration with tasks.
+      key_of: `key_of(index)` returns the random key of the growth before task `index`. With the default, the choice of
+        copies is not that of a run.
+
+    Returns:
+      One growth history for each task.
 
     Raises:
-      ValueError: the sizes of a method that do not follow each other.
+      ValueError: the sizes in the settings of the method do not increase as they must.
     """
     assert config.lifelong is not None
-    method, found = make_method(config.lifelong.method), list[GrowthHistory]([()])
+    method, histories = make_method(config.lifelong.method), list[GrowthHistory]([()])
     for index in range(1, len(config.lifelong.tasks)):
-        step = method.growth(config_after_growth(config, found[-1]), index, found[-1], key_of(index))
-        found.append((*found[-1], step) if step else found[-1])
-    return found
+        step = method.growth(config_after_growth(config, histories[-1]), index, histories[-1], key_of(index))
+        histories.append((*histories[-1], step) if step else histories[-1])
+    return histories
 
 
 def check_growth(experiment: Experiment, method: Method, planned: Sequence[GrowthHistory]) -> None:
-    """Refuses a stream in which the model cannot become what a later task is to have; shapes are all that is made.
+    """Checks that the model can grow as planned before every task. Only shapes are computed.
 
     Args:
-      experiment: as the run begins.
-      method: of it.
-      planned: how the model will have grown by each task.
+      experiment: Experiment at the beginning of the run.
+      method: Learning method of the run.
+      planned: Growth history before each task.
 
     Raises:
-      ValueError: a generation that is not valid, cannot fit, or has other arrays than it grows to.
+      ValueError: a bigger model is not valid, does not fit into memory, or has other arrays than the growth makes.
     """
     names, old = [task.name for task in settings_of(experiment).in_order], None
     for name, before, after in zip(names[1:], planned, planned[1:], strict=False):
@@ -79,38 +83,38 @@ def check_growth(experiment: Experiment, method: Method, planned: Sequence[Growt
             validate(big.config)
             check_sizes(big.config, available_bytes())
             old, new = old or state_shapes(method, small), state_shapes(method, big)
-            found = jax.eval_shape(method.grow(small, big, after[-1]), old)
+            result = jax.eval_shape(method.grow(small, big, after[-1]), old)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(error).splitlines()[0]}, in the model for {name}") from error
-        if found != new:
+        if result != new:
             raise ValueError(f"lifelong.method: given a model for {name} that does not grow, allowed: another")
         old = new
 
 
 def state_shapes(method: Method, experiment: Experiment) -> Any:
-    """Of the train state that training begins with."""
+    """Computes the shapes of the train state that training begins with."""
     learner = method.learner(experiment, None, make_objective)
     return jax.eval_shape(lambda: learner.init(learner.make_variables()))
 
 
 def check_growth_history(lineage: GrowthHistory, planned: GrowthHistory) -> None:
-    """Refuses a checkpoint whose model has grown otherwise than that of the run.
+    """Checks that the model of a checkpoint has grown as the run plans.
 
     Args:
-      lineage: of the checkpoint.
-      planned: of the run, by its last task.
+      lineage: Growth history of the checkpoint.
+      planned: Growth history of the run, up to its last task.
 
     Raises:
-      ValueError: more growths, other sizes, or copies that another run has drawn.
+      ValueError: the checkpoint has more growths, other sizes, or copies that another run has drawn.
     """
     if len(lineage) > len(planned):
         raise ValueError(f"lineage: given {len(lineage)} growths, allowed: up to {len(planned)}, those of this run")
-    for there, here in zip(lineage, planned, strict=False):
-        for name in {**there, **here}:
-            if name != GROWTH and there.get(name) != here.get(name):
-                given, wanted = there.get(name), here.get(name)
-                raise ValueError(f"lineage: given {name} = {given}, allowed: {wanted}, as the model of this run grows")
-        seeds = [one.get(GROWTH, {}).get("seed") for one in (there, here)]  # older runs do not have them
+    for past, plan in zip(lineage, planned, strict=False):
+        for name in {**past, **plan}:
+            if name != GROWTH and past.get(name) != plan.get(name):
+                value, wanted = past.get(name), plan.get(name)
+                raise ValueError(f"lineage: given {name} = {value}, allowed: {wanted}, as the model of this run grows")
+        seeds = [growth.get(GROWTH, {}).get("seed") for growth in (past, plan)]  # Older runs have none.
         if seeds[0] not in (None, seeds[1]):
             raise ValueError("lineage: given copies that another run has drawn, allowed: those of this run")
 
@@ -118,7 +122,7 @@ def check_growth_history(lineage: GrowthHistory, planned: GrowthHistory) -> None
 def make_learner(
     experiment: Experiment, layout: Layout | None = None, objective: MakeObjective = make_objective
 ) -> Learner:
-    """The learner of any configuration: that of its method, where it has one."""
+    """Makes the learner of any configuration: that of its method, or plain training if it has none."""
     if experiment.config.lifelong is None:
         return loop.make_plain_learner(experiment, layout, objective)
     return make_method(experiment.config.lifelong.method).learner(experiment, layout, objective)
@@ -127,17 +131,25 @@ def make_learner(
 def make_learner_and_stages(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
-    """The learner and the stages of a configuration with tasks (see `memjax.training.loop.train`)."""
+    """Makes the learner and the stages of a configuration with tasks. See `memjax.training.loop.train`.
+
+    Args:
+      experiment: Experiment of the configuration.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+      objective: `objective(config, model)` makes the objective of an update.
+
+    Returns:
+      `make(growth_history)`, which makes the learner, and the stages.
+    """
     assert experiment.config.lifelong is not None
     method = make_method(experiment.config.lifelong.method)
     stages = task_stages(experiment, layout, method)
     steps = count_steps(stages)
-    if (
-        experiment.config.lifelong.epochs and steps
-    ):  # a rate that decays does so over all updates, which are known by now
+    # A learning rate decays over all updates, whose number is known by now.
+    if experiment.config.lifelong.epochs and steps:
         training = dataclasses.replace(experiment.config.training, steps=steps)
         experiment = dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
-    # A task begins, and its model grows, with the first of its stages.
+    # A model grows before the first stage of a task.
     first = {stage.task: number for number, stage in reversed([*enumerate(stages)])}
     names, seed = [task.name for task in settings_of(experiment).in_order], experiment.config.training.seed
     planned = growth_histories(
@@ -153,14 +165,20 @@ def make_learner_and_stages(
 
 
 def train(config: Config, **arguments: Any) -> TrainingResult:
-    """Trains a configuration: with one task as `memjax.training.train` does, with several one after the other.
+    """Trains a configuration. One without tasks is trained by `memjax.training.train`, one with tasks task by task.
 
-    Without `config.evaluations`, each task is evaluated as `config.evaluation` says, under its name. A run that has
-    learned the first tasks, whether it is through or not, goes on with the others (`Config.with_task`), and ends as one
-    that knew them all from the beginning. What `data.states` lacks is computed first.
+    Without `config.evaluations`, each task gets an evaluation with the settings `config.evaluation` and its own name. A
+    run that has learned the first tasks, finished or not, continues with further tasks (`Config.with_task`) and ends
+    like a run that knew all tasks from the beginning. Encoder states that are missing in `data.states` are computed
+    first.
+
+    Args:
+      config: Configuration to train.
+      **arguments: Further arguments of `memjax.training.loop.train`.
 
     Raises:
-      ValueError: the tasks of the run do not come first, or its method cannot take others, and as the loop.
+      ValueError: the tasks of the run are not the first tasks of the configuration, its method cannot take further
+        tasks, or `memjax.training.loop.train` raises it.
     """
     if config.data.states:
         cache_states(config)
@@ -169,13 +187,24 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
     if takes_tasks(run_path(config), config):
         check_takes_tasks(config, make_method(config.lifelong.method))
     if not config.evaluations:
-        own = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
-        config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.in_order))
+        evaluation_of = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
+        config = dataclasses.replace(
+            config, evaluations=tuple(evaluation_of(task.name) for task in config.lifelong.in_order)
+        )
     return loop.train(config, **{"course": make_learner_and_stages, **arguments})
 
 
 def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:
-    """Opens a run of any configuration, as `memjax.training.load_run` does; the learner of a method adapts."""
+    """Opens a run of any configuration, with the learner of its method, which may adapt before evaluations.
+
+    See `memjax.training.load_run`.
+
+    Args:
+      run: Run directory.
+      config: Configuration. None for that of the run.
+      step: Step of the checkpoint. None for the last.
+      **about_data: Further arguments of `memjax.training.restoring.load_run`.
+    """
     config = load_config(run) if config is None else config
     learner = None if config.lifelong is None else make_learner
     return restoring.load_run(run, config, step=step, learner=learner, **about_data)

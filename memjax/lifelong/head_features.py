@@ -1,7 +1,7 @@
-"""What the head of a model reads of examples: the features that classes are told apart by.
+"""Reads the features that the head of a model classifies examples by.
 
-Probes, distances of classes, pictures of the feature space, and methods that choose examples or make prototypes are
-made of it.
+They are used for probes, for distances between classes, for pictures of the feature space, and by methods that choose
+examples or compute prototypes.
 """
 
 import functools
@@ -25,12 +25,12 @@ __all__ = ["HeadFeatures", "class_vectors_of_head", "align_features", "features_
 
 
 class HeadFeatures(NamedTuple):
-    """Examples with what the head reads of them.
+    """Features of examples, with their labels and numbers.
 
     Attributes:
-      features: float32 `[examples, dim]`.
-      labels: int32 `[examples]`.
-      numbers: int `[examples]`, of the examples in the run.
+      features: Inputs of the head, float32 `[examples, dim]`.
+      labels: Labels of the examples, int32 `[examples]`.
+      numbers: Numbers of the examples in the run, int `[examples]`.
     """
 
     features: np.ndarray
@@ -41,16 +41,16 @@ class HeadFeatures(NamedTuple):
 def read_features(
     experiment: Experiment, variables: Mapping[str, Any], examples: Examples, evaluation: Evaluation | None = None
 ) -> HeadFeatures:
-    """What the head reads of examples, in evaluation mode.
+    """Computes the features of examples, which are the inputs of the head, in evaluation mode.
 
     Args:
-      experiment: of the run, or of a task of it.
-      variables: of its model.
-      examples: that are read.
-      evaluation: how; None = as `Config.evaluation`.
+      experiment: Experiment of the run, or of one of its tasks.
+      variables: Variables of the model.
+      examples: Examples to read.
+      evaluation: Settings for reading them. None for `Config.evaluation`.
 
     Raises:
-      ValueError: several processes, or a model that has a head of its own for each task.
+      ValueError: there are several processes, or the model has a separate head for each task.
     """
     if (count := jax.process_count()) > 1:
         raise ValueError(f"features of examples: given {count} processes, allowed: one process")
@@ -58,23 +58,23 @@ def read_features(
         raise ValueError(
             f"features of examples: given {type(experiment.model).__name__}, allowed: a model with one head"
         )
-    features, own = _features(experiment.model), model_collections(variables)
-    found: list[tuple[np.ndarray, ...]] = []
+    features, collections = _features(experiment.model), model_collections(variables)
+    parts: list[tuple[np.ndarray, ...]] = []
     for batch in experiment.reading(evaluation).batches(examples):
-        there = batch.weights[:, 0] > 0
-        read = np.asarray(features(own, batch), np.float32)
-        found.append((read[there], batch.targets[there, 0], batch.extras[EXAMPLE][there]))
-    return HeadFeatures(*(np.concatenate(part) for part in zip(*found, strict=True)))
+        has_target = batch.weights[:, 0] > 0
+        read_rows = np.asarray(features(collections, batch), np.float32)
+        parts.append((read_rows[has_target], batch.targets[has_target, 0], batch.extras[EXAMPLE][has_target]))
+    return HeadFeatures(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 @functools.lru_cache(maxsize=4)
 def _features(model: Any) -> Any:
-    """`features(variables, rows)`, compiled once for a model."""
+    """Makes a function `features(variables, rows)`, compiled once for a model."""
     return jax.jit(functools.partial(features_of, model))
 
 
 def features_of(model: Any, variables: Mapping[str, Any], rows: Any) -> Float[Any, "rows dim"]:
-    """What the head of a model reads of rows, in evaluation mode."""
+    """Computes the features of rows, which are the inputs of the head, in evaluation mode."""
     bare = model.clone(head=FeatureHead())
     return read_segment(bare, variables, bare.init_state(len(rows.inputs)), rows, deterministic=True)[0][:, 0]
 
@@ -82,18 +82,19 @@ def features_of(model: Any, variables: Mapping[str, Any], rows: Any) -> Float[An
 def align_features(
     variables: Mapping[str, Any], features: Float[np.ndarray, "rows dim"]
 ) -> Float[np.ndarray, "rows dim"]:
-    """Features, or vectors of classes, as a head compares them: behind the linear map of a method that aligns them."""
+    """Maps features, or class vectors, by the linear map of a method that aligns them (EA-EMR), if there is one."""
     held = variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
     return features if held is None else np.asarray(align(held, jnp.asarray(features)))
 
 
 def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.ndarray, "classes dim"] | None:
-    """What a head of similarities compares features with: a vector of each class, or its prototype where the method has
-    some; None of other heads.
+    """Returns the vector of each class that a similarity head compares features with. None for other heads.
+
+    It is the prototype of the class, if the method has prototypes.
 
     Args:
-      model: the Linen model.
-      variables: of it, as they are evaluated.
+      model: The Linen model.
+      variables: Variables for evaluation.
     """
     vectors = variables["params"].get("head", {}).get(VECTORS)
     if vectors is None and getattr(model.head, "named", False):
@@ -104,11 +105,15 @@ def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.
 def principal_axes(
     points: Float[np.ndarray, "points dim"], count: int = 2
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim axes"], float]:
-    """The middle of points, the axes along which they differ most, and what share of their variance lies in these.
+    """Computes the mean of points and their principal axes.
 
     Args:
-      points: at least one.
-      count: of axes; those that the points do not have are zeros. Each points to where its largest entry is above 0.
+      points: At least one point, `[points, dim]`.
+      count: Number of axes. Axes that the points do not have are zeros. Signs are such that the largest entry of each
+        axis is positive.
+
+    Returns:
+      The mean, the axes as columns, and the fraction of the variance of the points along these axes.
 
     Example:
       >>> middle, axes, share = principal_axes(np.array([[0.0, 1.0], [4.0, 1.0], [2.0, 2.0], [2.0, 0.0]]), 1)
@@ -118,8 +123,8 @@ def principal_axes(
     middle = points.mean(axis=0)
     _, sizes, rows = np.linalg.svd(points - middle, full_matrices=False)
     axes = np.zeros((points.shape[1], count), points.dtype)
-    found = rows[:count].T
-    largest = found[np.argmax(np.abs(found), axis=0), np.arange(found.shape[1])]
-    axes[:, : found.shape[1]] = found * np.where(largest < 0, -1, 1)
+    directions = rows[:count].T
+    largest = directions[np.argmax(np.abs(directions), axis=0), np.arange(directions.shape[1])]
+    axes[:, : directions.shape[1]] = directions * np.where(largest < 0, -1, 1)
     whole = float(np.sum(sizes**2))
     return middle, axes, float(np.sum(sizes[:count] ** 2)) / whole if whole else 0.0

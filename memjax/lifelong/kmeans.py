@@ -1,4 +1,4 @@
-"""Clusters of points, and the examples that stand for them."""
+"""K-means clustering of points, and the choice of representative examples."""
 
 from typing import Any, NamedTuple
 
@@ -13,13 +13,13 @@ __all__ = ["KMeansResult", "kmeans", "select_examples"]
 
 
 class KMeansResult(NamedTuple):
-    """Of points.
+    """The clusters of points.
 
     Attributes:
-      centroids: `[clusters, dim]`, at least float32.
-      assignment: int32 `[points]`, the nearest centroid.
-      inertia: `[iterations + 1]`, the sum of squared distances to the nearest centroid, at the start and after each
-        iteration; it never grows.
+      centroids: Centroids of the clusters, `[clusters, dim]`, in at least float32.
+      assignment: Nearest centroid of each point, int32 `[points]`.
+      inertia: Sum of squared distances to the nearest centroid, at the start and after each iteration, `[iterations +
+        1]`. It never increases.
     """
 
     centroids: Leaf
@@ -35,19 +35,19 @@ def kmeans(
     iterations: int = 20,
     present: Bool[Array, " points"] | None = None,
 ) -> KMeansResult:
-    """Lloyd's algorithm from the start of k-means++ (Arthur and Vassilvitskii 2007); may be called inside `jax.jit`.
+    """Clusters points by Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007).
 
-    A cluster without points moves to the point that is farthest from its centroid.
+    It may be called inside `jax.jit`. A cluster without points moves to the point that is farthest from its centroid.
 
     Args:
-      points: `[points, dim]`, any float dtype.
-      num_clusters: at most as many as points.
-      key: for the start; nothing else is random.
-      iterations: of Lloyd's algorithm, always as many.
-      present: False = padding, which belongs to no cluster; None = all are points.
+      points: Points `[points, dim]` of any float dtype.
+      num_clusters: Number of clusters, at most the number of points.
+      key: Random key of the start. Nothing else is random.
+      iterations: Number of iterations of Lloyd's algorithm, which does not stop earlier.
+      present: Whether each point exists. Padding belongs to no cluster. None if all exist.
 
     Raises:
-      ValueError: no cluster, or more than points.
+      ValueError: `num_clusters` is below 1 or above the number of points.
 
     Example:
       >>> points = jnp.array([[0.0], [1.0], [10.0], [11.0]])
@@ -58,8 +58,8 @@ def kmeans(
     if not 1 <= num_clusters <= count:
         raise ValueError(f"num_clusters: given {num_clusters}, allowed: 1 to {count}, the number of points")
     points = points.astype(jnp.promote_types(points.dtype, jnp.float32))
-    there = jnp.ones(count, bool) if present is None else present
-    real = there.astype(points.dtype)
+    exists = jnp.ones(count, bool) if present is None else present
+    real = exists.astype(points.dtype)
 
     def step(centroids: Array, _: None) -> tuple[Array, Array]:
         nearest, squares = _assign(points, centroids)
@@ -67,11 +67,11 @@ def kmeans(
         sizes = jnp.zeros(num_clusters, points.dtype).at[nearest].add(real)
         empty = sizes == 0
         farthest = lax.top_k(squares * real, num_clusters)[1]
-        moved = points[farthest[jnp.cumsum(empty) - 1]]
+        farthest_points = points[farthest[jnp.cumsum(empty) - 1]]
         means = totals / jnp.maximum(sizes, 1)[:, None]
-        return jnp.where(empty[:, None], moved, means), jnp.sum(squares * real)
+        return jnp.where(empty[:, None], farthest_points, means), jnp.sum(squares * real)
 
-    centroids, inertia = lax.scan(step, _start(points, num_clusters, key, there), None, iterations)
+    centroids, inertia = lax.scan(step, _start(points, num_clusters, key, exists), None, iterations)
     nearest, squares = _assign(points, centroids)
     return KMeansResult(centroids, nearest, jnp.append(inertia, jnp.sum(squares * real)))
 
@@ -84,22 +84,22 @@ def select_examples(
     iterations: int = 20,
     present: Bool[Array, " points"] | None = None,
 ) -> Int[Array, " num_examples"]:
-    """Different points that stand for all: of each cluster the one that is nearest to its centroid.
+    """Selects different points that represent all points: for each k-means cluster the nearest to its centroid.
 
-    A point that is nearest to two centroids stands for the first, and the next nearest for the second.
+    A point that is nearest to two centroids represents the first, and the next nearest point represents the second.
 
     Args:
-      points: `[points, dim]`, features of examples.
-      num_examples: as many clusters are made; at most as many as points.
-      key: for `kmeans`.
-      iterations: of `kmeans`.
-      present: False = padding, which is never selected; None = all are points.
+      points: Features of examples, `[points, dim]`.
+      num_examples: Number of points to select, and of clusters. At most the number of points.
+      key: Random key of `kmeans`.
+      iterations: Number of iterations of `kmeans`.
+      present: Whether each point exists. Padding is never selected. None if all exist.
 
     Returns:
-      int32 `[num_examples]`, places in `points`; -1 where fewer are present.
+      Indices of the selected points, int32 `[num_examples]`. -1 if fewer points exist.
 
     Raises:
-      ValueError: as `kmeans`.
+      ValueError: `num_examples` is below 1 or above the number of points.
 
     Example:
       >>> points = jnp.array([[0.0], [1.0], [1.5], [10.0], [11.0], [13.0]])
@@ -111,17 +111,17 @@ def select_examples(
 
     def step(free: Array, centroid: Array) -> tuple[Array, Array]:
         chosen = jnp.argmin(jnp.where(free, _squares(points, centroid), jnp.inf))
-        found = free[chosen]
-        return free.at[chosen].set(False), jnp.where(found, chosen, -1).astype(jnp.int32)
+        is_free = free[chosen]
+        return free.at[chosen].set(False), jnp.where(is_free, chosen, -1).astype(jnp.int32)
 
     return lax.scan(step, jnp.ones(points.shape[0], bool) if present is None else present, centroids)[1]
 
 
 def _start(points: Array, num_clusters: int, key: Any, present: Array) -> Array:
-    """Points drawn one after the other, by the squared distance to the nearest that is drawn already."""
+    """Draws the start of k-means++: points one by one, by the squared distance to the nearest point drawn before."""
 
     def draw(key: Any, squares: Array) -> Array:
-        smallest = jnp.finfo(squares.dtype).tiny  # all points may be drawn already, or equal
+        smallest = jnp.finfo(squares.dtype).tiny  # All points may be drawn already, or be equal.
         return points[
             jax.random.categorical(key, jnp.where(present, jnp.log(jnp.maximum(squares, smallest)), -jnp.inf))
         ]
@@ -133,14 +133,14 @@ def _start(points: Array, num_clusters: int, key: Any, present: Array) -> Array:
         return (squares, new), new
 
     keys = jax.random.split(key, num_clusters)
-    one = draw(keys[0], jnp.ones(points.shape[0], points.dtype))
-    start = (jnp.full(points.shape[0], jnp.inf, points.dtype), one)
-    return jnp.concatenate([one[None], lax.scan(step, start, keys[1:])[1]])
+    first = draw(keys[0], jnp.ones(points.shape[0], points.dtype))
+    start = (jnp.full(points.shape[0], jnp.inf, points.dtype), first)
+    return jnp.concatenate([first[None], lax.scan(step, start, keys[1:])[1]])
 
 
 def _assign(points: Array, centroids: Array) -> tuple[Array, Array]:
-    """The nearest centroid of each point, and the squared distance to it."""
-    centre = jnp.mean(centroids, axis=0)[None]  # what all have in common would cost digits
+    """Returns the nearest centroid of each point, and the squared distance to it."""
+    centre = jnp.mean(centroids, axis=0)[None]  # Subtracting the mean saves precision.
     products = jnp.matmul(points - centre, (centroids - centre).T, precision="highest")  # [points, clusters]
     ranks = jnp.sum((centroids - centre) ** 2, axis=1)[None] - 2 * products
     nearest = jnp.argmin(ranks, axis=1).astype(jnp.int32)

@@ -1,7 +1,7 @@
-"""Checkpoints of a run over tasks that are looked at afterwards: that of each task's end, and those of generations.
+"""Finds the checkpoints of a run over tasks: those at the ends of tasks, and those between growths of the model.
 
-Runs keep their last two checkpoints unless `training.keep_checkpoints` says more; then one stays of every stage, of
-which a task may have several.
+Runs store their last two checkpoints unless `training.keep_checkpoints` asks for more. Then one checkpoint of every
+stage stays. A task may have several stages.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ __all__ = [
 ]
 
 KEPT = "--training.keep-checkpoints 999"
-"""what keeps a checkpoint of every stage"""
+"""Option with which a run stores a checkpoint of every stage."""
 
 
 def task_ends(run: Path | str) -> dict[int, int]:
-    """Task -> the checkpoint of its end, of those that a run has kept; tasks count from 0 in their order."""
+    """Returns the checkpoint at the end of each task, by the number of the task from 0.
+
+    Tasks whose last checkpoint the run has not stored are left out.
+    """
     lines = read_metrics(Path(run).expanduser() / "metrics.jsonl")
     return task_end_checkpoints(lines, checkpoint_steps(run))
 
 
 def task_end_checkpoints(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]) -> dict[int, int]:
-    """Task -> checkpoint, by the lines of a run and the checkpoints that it has.
+    """Finds the checkpoint at the end of each task, by the number of the task from 0.
 
     Args:
-      lines: of its metrics; a task ends with a stage that evaluations follow.
-      kept: numbers of checkpoints, ascending.
+      lines: Lines of the metrics of a run. A task ends with a stage that evaluations follow.
+      kept: Numbers of the stored checkpoints, ascending.
 
     Example:
       >>> line = {"kind": "evaluation", "phase": "after"}
@@ -49,16 +52,20 @@ def task_end_checkpoints(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]
       {0: 4, 1: 11}
     """
     after = [line for line in lines if line["kind"] == "evaluation" and line.get("phase") == "after"]
-    steps, found = {line.get("stage", 0): line["step"] for line in after}, {}
+    steps, ends = {line.get("stage", 0): line["step"] for line in after}, {}
     for task, (stage, step) in enumerate(sorted(steps.items())):
         start = Position(step, stage).checkpoint_number
-        if there := [one for one in kept if start < one <= start + len(PHASES)]:
-            found[task] = there[-1]
-    return found
+        if in_stage := [number for number in kept if start < number <= start + len(PHASES)]:
+            ends[task] = in_stage[-1]
+    return ends
 
 
 def evenly_spaced(values: Sequence[Any], most: int) -> list[Any]:
-    """The first and the last of many, and some between them, evenly.
+    """Returns at most `most` values: the first, the last, and evenly spaced ones between them.
+
+    Args:
+      values: Values to choose from.
+      most: Maximum number of values, at least 2.
 
     Example:
       >>> evenly_spaced("abcdefg", 3), evenly_spaced("ab", 3)
@@ -71,12 +78,12 @@ def evenly_spaced(values: Sequence[Any], most: int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class GenerationCheckpoint:
-    """A checkpoint of a run.
+    """A checkpoint of a model that grows.
 
     Attributes:
-      generation: how often the model had grown.
-      updates: made before it.
-      step: of the checkpoint.
+      generation: Number of growths before the checkpoint.
+      updates: Number of updates before the checkpoint.
+      step: Number of the checkpoint.
     """
 
     generation: int
@@ -88,36 +95,38 @@ class GenerationCheckpoint:
 
 
 def generation_checkpoints(run: Path | str) -> tuple[list[GenerationCheckpoint], list[Growth]]:
-    """The first and the last checkpoint of each generation of a run, oldest first, and how it has grown in between.
+    """Returns the first and the last checkpoint of each generation of a run, oldest first, and its growths.
+
+    A generation is the time between two growths of the model.
 
     Raises:
-      ValueError: one generation alone, or growth without copies of heads.
+      ValueError: the run has only one generation, or its model did not grow by copies.
     """
     extras = checkpoint_extras(run)
     looks = [
         GenerationCheckpoint(len(extra.get("lineage", ())), Position.read(step, extra["position"], 0).step, step)
         for step, extra in extras.items()
     ]
-    own = [[look for look in looks if look.generation == one] for one in sorted({look.generation for look in looks})]
-    if len(own) < 2:
+    generations = sorted({look.generation for look in looks})
+    grouped = [[look for look in looks if look.generation == generation] for generation in generations]
+    if len(grouped) < 2:
         allowed = f"checkpoints of two or more; train one that grows with {KEPT}"
-        raise ValueError(f"run: given {run}, with checkpoints of {len(own)} generation, allowed: {allowed}")
+        raise ValueError(f"run: given {run}, with checkpoints of {len(grouped)} generation, allowed: {allowed}")
     lineage = max((extra.get("lineage", ()) for extra in extras.values()), key=len)
-    if any(GROWTH not in one for one in lineage):
+    if any(GROWTH not in growth for growth in lineage):
         raise ValueError(f"run: given {run}, which has not grown by copies, allowed: a run of ELLE")
-    return [look for one in own for look in dict.fromkeys((one[0], one[-1]))], [
-        Growth.from_json(one[GROWTH]) for one in lineage
-    ]
+    first_and_last = [look for group in grouped for look in dict.fromkeys((group[0], group[-1]))]
+    return first_and_last, [Growth.from_json(growth[GROWTH]) for growth in lineage]
 
 
 def ancestor_pairs(looks: Sequence[GenerationCheckpoint]) -> list[tuple[GenerationCheckpoint, GenerationCheckpoint]]:
-    """The last checkpoint of each generation with all of later generations.
+    """Pairs the last checkpoint of each generation with all checkpoints of later generations.
 
     Example:
       >>> looks = [GenerationCheckpoint(*numbers) for numbers in ((0, 4, 4), (0, 8, 8), (1, 8, 10), (1, 9, 11))]
       >>> pairs = ancestor_pairs(looks)
-      >>> [(str(one), str(other)) for one, other in pairs]
+      >>> [(str(ancestor), str(descendant)) for ancestor, descendant in pairs]
       [('0_8', '1_8'), ('0_8', '1_9')]
     """
     last = {look.generation: look for look in looks}
-    return [(one, other) for one in last.values() for other in looks if one.generation < other.generation]
+    return [(old, new) for old in last.values() for new in looks if old.generation < new.generation]

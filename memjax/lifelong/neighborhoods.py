@@ -1,4 +1,4 @@
-"""Which stored examples a model is adapted to before it answers: numbers, weights, and the tasks that they are of."""
+"""Finds the stored examples that a model adapts to before it answers, with their weights and tasks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Neighborhood", "neighborhoods", "parts_in_order", "task_shares", "ta
 
 
 class Neighborhood(NamedTuple):
-    """The neighbours of examples.
+    """The neighbours of examples in the memory.
 
     Attributes:
-      rows: int `[rows]`, the numbers of the examples in their split.
-      numbers: int `[rows, neighbors]`, those of their neighbours in the run; -1 = none.
-      weights: float `[rows, neighbors]`, how much each counts.
+      rows: Numbers of the examples in their split, int `[rows]`.
+      numbers: Numbers of their neighbours in the run, int `[rows, neighbors]`. -1 for none.
+      weights: Weights of the neighbours, float `[rows, neighbors]`.
     """
 
     rows: np.ndarray
@@ -34,7 +34,7 @@ class Neighborhood(NamedTuple):
 
 
 def parts_in_order(experiment: Experiment) -> list[TaskSlice]:
-    """The training examples of all tasks of a run in their order, with the number of the first of each in the run."""
+    """Returns the training examples of all tasks of a run in their order, numbered over the whole run."""
     return concatenate_tasks([experiment.of_task(task.name) for task in settings_of(experiment).in_order])
 
 
@@ -44,16 +44,19 @@ def neighborhoods(
     tasks: Iterable[tuple[Experiment, Examples]],
     evaluation: Any = None,
 ) -> list[Neighborhood]:
-    """The neighbours of examples of some tasks, for a run that adapts to every row (`Experiment.adapt_rows`).
+    """Finds the neighbours of examples, for a run that adapts to every row (`Experiment.adapt_rows`).
 
     Args:
-      experiment: of the run.
-      variables: as it is evaluated.
-      tasks: each with the examples that are looked at.
-      evaluation: how they are read; None = as `Config.evaluation`.
+      experiment: Experiment of the run.
+      variables: Variables for evaluation.
+      tasks: Experiment of each task, with the examples whose neighbours are searched.
+      evaluation: Settings for reading the examples. None for `Config.evaluation`.
+
+    Returns:
+      One neighbourhood for each task.
 
     Raises:
-      ValueError: a run that answers with the parameters that it has.
+      ValueError: the method of the run does not adapt to rows.
     """
     adapting = experiment.adapt_rows
     if adapting is None:
@@ -61,24 +64,24 @@ def neighborhoods(
         raise ValueError(f"run: given {method} that adapts to no row, allowed: MbPA, or MetaMbPA for each or together")
     # A search that changes the memory of the host is not compiled.
     find = adapting.retrieve_support if adapting.runs_outside_jit else jax.jit(adapting.retrieve_support)
-    found = []
-    for one, examples in tasks:
+    results = []
+    for task, examples in tasks:
         parts: list[tuple[np.ndarray, ...]] = []
-        for batch in one.reading(evaluation).batches(examples):
+        for batch in task.reading(evaluation).batches(examples):
             support = find(variables, jax.tree.map(jnp.asarray, batch))
-            there = (np.asarray(batch.weights) > 0).any(axis=-1)
-            read = (batch.extras[EXAMPLE], adapting.examples(support), adapting.weights(support))
-            parts.append(tuple(np.asarray(part)[there] for part in read))
-        found.append(Neighborhood(*(np.concatenate(part) for part in zip(*parts, strict=True))))
-    return found
+            has_targets = (np.asarray(batch.weights) > 0).any(axis=-1)
+            arrays = (batch.extras[EXAMPLE], adapting.examples(support), adapting.weights(support))
+            parts.append(tuple(np.asarray(part)[has_targets] for part in arrays))
+        results.append(Neighborhood(*(np.concatenate(part) for part in zip(*parts, strict=True))))
+    return results
 
 
 def task_of_number(numbers: Int[np.ndarray, "*some"], firsts: Sequence[int]) -> Int[np.ndarray, "*some"]:
-    """The task of numbers of examples in a run; -1 of -1.
+    """Returns the task of each example by its number in the run. -1 for -1.
 
     Args:
-      numbers: of examples.
-      firsts: the number of the first example of each task, ascending from 0.
+      numbers: Numbers of examples in the run.
+      firsts: Number of the first example of each task, ascending from 0.
 
     Example:
       >>> task_of_number(np.array([0, 4, 5, 11, -1]), [0, 5, 10]).tolist()
@@ -88,7 +91,11 @@ def task_of_number(numbers: Int[np.ndarray, "*some"], firsts: Sequence[int]) -> 
 
 
 def task_counts(numbers: Int[np.ndarray, "rows neighbors"], firsts: Sequence[int]) -> Int[np.ndarray, " tasks"]:
-    """How many neighbours are of each task.
+    """Counts the neighbours that are of each task.
+
+    Args:
+      numbers: Numbers of the neighbours in the run. -1 for none.
+      firsts: Number of the first example of each task, ascending from 0.
 
     Example:
       >>> task_counts(np.array([[0, 1, 7], [6, -1, -1]]), [0, 5, 10]).tolist()
@@ -99,7 +106,10 @@ def task_counts(numbers: Int[np.ndarray, "rows neighbors"], firsts: Sequence[int
 
 
 def task_shares(counts: Int[np.ndarray, "rows tasks"]) -> Float[np.ndarray, "rows tasks"]:
-    """The share of each task, of every row; NaN of a row without neighbours.
+    """Converts numbers of neighbours of each task to fractions, for every row. NaN for rows without neighbours.
+
+    Args:
+      counts: Number of neighbours of each task, for every row.
 
     Example:
       >>> task_shares(np.array([[3, 1], [0, 0]])).tolist()

@@ -1,25 +1,24 @@
-"""Quadratic penalties that keep parameters near where earlier tasks have left them, and what they are weighed by.
+"""Quadratic penalties that hold parameters near their values after earlier tasks, and the importances in them.
 
-============  ==================================================================  =========================
-method        importance of a parameter                                           from
-============  ==================================================================  =========================
+============  ==================================================================  =============================
+method        importance of a parameter                                           computed from
+============  ==================================================================  =============================
 EWC           its Fisher information (`fisher`)                                   data of the task, after it
-MAS           how strongly the outputs depend on it (`sensitivity`)               the same, without labels
+MAS           how strongly the outputs depend on it (`sensitivity`)               inputs of the task, after it
 SI            its share in the fall of the loss (`accumulate_path`, then          every step of the task
               `path_importance`)
-============  ==================================================================  =========================
+============  ==================================================================  =============================
 
-All then go the same way: `consolidate` after a task, `quadratic_penalty` during the next ones. Two arrays of the size
-of the parameters are kept, however many tasks there are, and no examples.
+The rest is common to all: `consolidate` is called after a task, and `quadratic_penalty` is added during the next ones.
+Two arrays of the size of the parameters are stored, however many tasks there are, and no examples.
 
-What they can do: hold a model near a solution of tasks that share one, each with a head of its own, or with inputs that
-change under equal classes. What they cannot: a stream of new classes in one head. Its loss never shows two tasks'
-classes together, so nothing tells them apart, and weights at which the old ones survive are weights at which the new
-ones are not learned (van de Ven and Tolias 2019, https://arxiv.org/abs/1904.07734); that takes replay. Importances are
-local: far from the anchor they say nothing.
+Penalties work if tasks share a solution, have separate heads, or change only their inputs. They do not work for new
+classes in one shared head: no loss ever has the classes of two tasks together, so nothing tells them apart, and weights
+that preserve old classes are weights that do not learn new ones (van de Ven and Tolias 2019,
+https://arxiv.org/abs/1904.07734). That needs replay. Importances are local and say nothing far from the anchor.
 
-Functions take one example at a time, without an axis for it, and any tree of parameters: hand in those that are
-trained. Evaluate without dropout.
+Functions take one example without a batch axis, and any tree of parameters. Give them the parameters that are trained,
+and evaluate without dropout.
 """
 
 from collections.abc import Callable
@@ -44,22 +43,24 @@ __all__ = [
 ]
 
 Outputs = Callable[[Any, Any], Array]
-"""`outputs(params, example) -> array`"""
+"""A function `outputs(params, example)` that returns an array."""
 FISHERS = ("true", "example", "batch")
 KINDS = ("example", "batch")
 
 
 @tree_dataclass
 class ImportanceState:
-    """What earlier tasks have left; of each task in the separate form, of all together in the online one.
+    """The state of a quadratic penalty: importances and anchor of the parameters after all earlier tasks.
 
-    The penalty around task t, `sum_i F_ti (theta_i - theta*_ti)^2 / 2`, is a quadratic form; the sum over tasks is one
-    too, and these are its coefficients, so that memory does not grow with tasks.
+    The penalty of task t is a quadratic form, `sum_i F_ti (theta_i - theta*_ti)^2 / 2`. The sum over tasks is also one,
+    and these are its coefficients, so the state does not grow with the number of tasks. The online form of EWC has a
+    single anchor instead, the parameters after the last task.
 
     Attributes:
-      importance: of each parameter, `sum_t F_t` (the paper's F), in at least float32.
-      anchor: the parameters that it is around: `sum_t F_t theta*_t / sum_t F_t`, the last ones where F is 0.
-      constant: scalar, what the penalty is at the anchor: `sum_ti F_ti (anchor_i - theta*_ti)^2`.
+      importance: Importance of each parameter, `sum_t F_t` (the paper's F), in at least float32.
+      anchor: Parameters at the minimum of the penalty, `sum_t F_t theta*_t / sum_t F_t`, or those of the last task
+        where F is 0.
+      constant: Twice the penalty at the anchor, `sum_ti F_ti (anchor_i - theta*_ti)^2`, a scalar.
     """
 
     importance: Any
@@ -68,19 +69,23 @@ class ImportanceState:
 
 
 def init_consolidated(params: Any) -> ImportanceState:
-    """Before the first task: a penalty of 0 everywhere."""
+    """Makes the state before the first task, whose penalty is 0 everywhere."""
     zeros = lambda: jax.tree.map(lambda leaf: jnp.zeros_like(_wide(leaf)), params)
     return ImportanceState(zeros(), zeros(), jnp.zeros(()))
 
 
 def quadratic_penalty(params: Any, kept: ImportanceState) -> Float[Array, ""]:
-    """`sum_t sum_i F_ti (theta_i - theta*_ti)^2 / 2`.
+    """Computes the penalty `sum_t sum_i F_ti (theta_i - theta*_ti)^2 / 2`.
 
-    The factor 1/2 is that of EWC's paper. Those of MAS and SI have none, nor has Avalanche in any: their strength is
-    half of the one to multiply this with.
+    The factor 1/2 is that of EWC's paper. The papers of MAS and SI and all penalties of Avalanche have none, so their
+    strength is half of the weight to multiply this penalty with.
+
+    Args:
+      params: Parameters.
+      kept: State of the penalty after earlier tasks.
 
     Raises:
-      ValueError: a parameter of another shape than what is kept of it, which would broadcast.
+      ValueError: a parameter has another shape than its anchor, which would broadcast.
     """
     for (path, leaf), anchor in zip(jax.tree.leaves_with_path(params), jax.tree.leaves(kept.anchor), strict=True):
         if jnp.shape(leaf) != jnp.shape(anchor):
@@ -93,40 +98,40 @@ def quadratic_penalty(params: Any, kept: ImportanceState) -> Float[Array, ""]:
 def consolidate(
     kept: ImportanceState, information: Any, params: Any, *, decay: float | None = None, share: float = 1.0
 ) -> ImportanceState:
-    """What is kept after one more task, in arrays of its own: none is one of `params`.
+    """Updates the state of a penalty after a task. The result shares no array with `params`.
 
     Args:
-      kept: after the tasks before.
-      information: the importances of the task, such as its Fisher information.
-      params: the parameters that it has left.
-      decay: None = the sum of the penalties around each task; else all information, `decay` of the earlier one, around
-        these parameters. MAS and SI have 1, online EWC its gamma.
-      share: with `decay`, of the task's information that is added. MAS as Avalanche has it mixes: decay 1/2 and share
-        1/2, but share 1 after the first task.
+      kept: State after the earlier tasks.
+      information: Importances of the task, such as its Fisher information.
+      params: Parameters after the task.
+      decay: None to sum the penalties of all tasks, each with its own anchor. A number multiplies the importances of
+        earlier tasks, and `params` become the only anchor: 1 for MAS and SI, gamma for online EWC.
+      share: Factor of the importances of this task, only with `decay`. Avalanche's MAS has decay 1/2 and share 1/2, but
+        share 1 after the first task.
 
     Raises:
-      ValueError: `share` without `decay`.
+      ValueError: `share` is given without `decay`.
 
     Example:
-      >>> kept = ImportanceState(jnp.array([1.0]), jnp.array([0.0]), jnp.array(0.0))
-      >>> both = consolidate(kept, jnp.array([3.0]), jnp.array([4.0]))
-      >>> float(quadratic_penalty(jnp.array([2.0]), both)), (1 * 2**2 + 3 * 2**2) / 2
+      >>> first = ImportanceState(jnp.array([1.0]), jnp.array([0.0]), jnp.array(0.0))
+      >>> second = consolidate(first, jnp.array([3.0]), jnp.array([4.0]))
+      >>> float(quadratic_penalty(jnp.array([2.0]), second)), (1 * 2**2 + 3 * 2**2) / 2
       (8.0, 8.0)
     """
     if decay is not None:
         add = lambda old, new: decay * old + (new if share == 1 else share * new)
         importance = jax.tree.map(add, kept.importance, information)
-        return ImportanceState(importance, jax.tree.map(_own, params), jnp.zeros_like(kept.constant))
+        return ImportanceState(importance, jax.tree.map(_copy_wide, params), jnp.zeros_like(kept.constant))
     if share != 1:
         raise ValueError(f"share: given {share} without decay, allowed: 1, or a decay beside it")
     importance = jax.tree.map(jnp.add, kept.importance, information)
     part = jax.tree.map(
-        lambda new, both: jnp.where(both > 0, new / jnp.where(both > 0, both, 1), 1), information, importance
+        lambda new, total: jnp.where(total > 0, new / jnp.where(total > 0, total, 1), 1), information, importance
     )
     anchor = jax.tree.map(lambda old, leaf, part: old + part * (leaf - old), kept.anchor, params, part)
-    apart = lambda old, part, anchor, leaf: jnp.sum(old * part * (leaf - anchor) ** 2)
-    between = jax.tree.leaves(jax.tree.map(apart, kept.importance, part, kept.anchor, params))
-    return ImportanceState(importance, anchor, kept.constant + sum(between))
+    distance = lambda old, part, anchor, leaf: jnp.sum(old * part * (leaf - anchor) ** 2)
+    distances = jax.tree.leaves(jax.tree.map(distance, kept.importance, part, kept.anchor, params))
+    return ImportanceState(importance, anchor, kept.constant + sum(distances))
 
 
 def fisher(
@@ -141,32 +146,34 @@ def fisher(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """The diagonal of the Fisher information of EWC, added up over examples; and over how many.
+    """Computes the diagonal of the Fisher information of EWC, summed over examples.
 
-    Kirkpatrick et al. 2017, https://arxiv.org/abs/1612.00796; online, Schwarz et al. 2018,
-    https://arxiv.org/abs/1805.06370. The kinds have scales of their own, so a strength that was found with one does not
-    hold for another: "batch" is smaller than the others by about the number of examples.
+    Kirkpatrick et al. 2017, https://arxiv.org/abs/1612.00796. Online: Schwarz et al. 2018,
+    https://arxiv.org/abs/1805.06370. Each kind has its own scale, so a strength that was tuned for one does not fit
+    another: "batch" is smaller than the others by about the number of examples.
 
     Args:
-      log_likelihood: `log_likelihood(params, example, label) -> scalar`.
-      params: what it is differentiated by.
-      examples: tree of `[examples, ...]`; a batch as `kind="batch"` has it is all of them.
-      labels: `[examples, ...]`, not read by "true".
-      kind: "true": squared gradients under the model's own labels, the Fisher information of the paper; "example": of
-        each example under its label, the empirical one; "batch": the square of the mean gradient of all, which is what
-        Avalanche and LAMOL's code compute.
-      log_probs: of "true": `log_probs(params, example) -> [classes]`, or `[*positions, classes]`.
-      key: of "true": one label is drawn of each example; None = the expectation over all classes, exact, at the price
-        of as many backward passes.
-      weights: 1 = the example counts, 0 = it is not there; None = all count.
-      at_once: examples whose gradients are held side by side; a divisor of their number.
+      log_likelihood: `log_likelihood(params, example, label)` returns a scalar.
+      params: Parameters to differentiate by.
+      examples: Tree of arrays `[examples, ...]`. For kind "batch" all of them are the batch.
+      labels: Labels `[examples, ...]`. Kind "true" does not read them.
+      kind: "true": squared gradients under labels from the model itself, the Fisher information of the paper.
+        "example": squared gradients of each example under its own label, the empirical Fisher information. "batch": the
+        square of the mean gradient of all examples, as in Avalanche and in LAMOL's code.
+      log_probs: `log_probs(params, example)` returns log-probabilities `[classes]` or `[*positions, classes]`. Only for
+        kind "true".
+      key: Random key that draws one label for each example. None for the exact expectation over all classes, which
+        takes one backward pass for each class. Only for kind "true".
+      weights: Weight of each example, 1 or 0 for padding. None for 1.
+      at_once: Number of examples whose gradients are computed side by side, a divisor of the number of examples.
 
     Returns:
-      Sums in at least float32, and what to divide them by: the weight of the examples, or of "batch" 1 (0 without any).
+      Sums in at least float32, and their divisor: the total weight of the examples, or for "batch" 1 (0 without
+      examples).
 
     Raises:
-      ValueError: another kind; "true" without `log_probs`, or without `key` where a label is more than one class; an
-        `at_once` that does not divide.
+      ValueError: the kind is unknown, "true" lacks `log_probs`, or `key` if a label has several positions, or `at_once`
+        does not divide the number of examples.
 
     Example:
       >>> log_probs = lambda params, x: jax.nn.log_softmax(params * x)
@@ -183,23 +190,25 @@ def fisher(
         raise ValueError(f"kind: given {kind!r}, allowed: {', '.join(FISHERS)}")
     function = lambda params, pair: log_likelihood(params, *pair)
     if kind != "true":
-        return _sums(function, jnp.square, params, (examples, labels), kind, weights, at_once)
+        return _sum_over_examples(function, jnp.square, params, (examples, labels), kind, weights, at_once)
     if log_probs is None:
         raise ValueError('log_probs: given None, allowed with kind "true": the log-probabilities of one example')
     number = jax.tree.leaves(examples)[0].shape[0]
-    found = jax.lax.map(lambda example: log_probs(params, example), examples, batch_size=at_once)
+    log_probabilities = jax.lax.map(lambda example: log_probs(params, example), examples, batch_size=at_once)
     if key is not None:
-        drawn = jax.random.categorical(key, found)
-        return _sums(function, jnp.square, params, (examples, drawn), "example", weights, at_once)
-    if found.ndim != 2:
-        raise ValueError(f"key: given None for labels of shape {found.shape[1:-1]}, allowed: a key to draw them with")
-    classes = found.shape[1]
+        sampled = jax.random.categorical(key, log_probabilities)
+        return _sum_over_examples(function, jnp.square, params, (examples, sampled), "example", weights, at_once)
+    if log_probabilities.ndim != 2:
+        raise ValueError(
+            f"key: given None for labels of shape {log_probabilities.shape[1:-1]}, allowed: a key to draw them with"
+        )
+    classes = log_probabilities.shape[1]
     repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, classes, axis=0), examples)
-    every = jnp.tile(jnp.arange(classes), number)
-    ones = jnp.ones(number) if weights is None else weights
-    chances = (ones[:, None] * jnp.exp(found)).reshape(-1)
-    sums, _ = _sums(function, jnp.square, params, (repeated, every), "example", chances, at_once)
-    return sums, jnp.sum(ones)
+    all_labels = jnp.tile(jnp.arange(classes), number)
+    example_weights = jnp.ones(number) if weights is None else weights
+    chances = (example_weights[:, None] * jnp.exp(log_probabilities)).reshape(-1)
+    sums, _ = _sum_over_examples(function, jnp.square, params, (repeated, all_labels), "example", chances, at_once)
+    return sums, jnp.sum(example_weights)
 
 
 def sensitivity(
@@ -211,25 +220,25 @@ def sensitivity(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """The importances of MAS, `|d ||outputs||^2 / d theta|`, added up over examples; and over how many.
+    """Computes the importances of MAS, `|d ||outputs||^2 / d theta|`, summed over examples.
 
-    Memory aware synapses, Aljundi et al. 2018, https://arxiv.org/abs/1711.09601. No labels: examples may come from
-    where the model is used.
+    Memory aware synapses, Aljundi et al. 2018, https://arxiv.org/abs/1711.09601. It needs no labels, so examples may
+    come from wherever the model is used.
 
     Args:
-      outputs: of one example, before a softmax.
-      params: what it is differentiated by.
-      examples: tree of `[examples, ...]`.
-      kind: "example": absolute values of each example's gradient, as the paper has it; "batch": of the mean gradient
-        of all, as Avalanche has it, in which examples of opposite sign cancel.
-      weights: as in `fisher`.
-      at_once: as in `fisher`.
+      outputs: `outputs(params, example)` returns the outputs of one example before a softmax.
+      params: Parameters to differentiate by.
+      examples: Tree of arrays `[examples, ...]`.
+      kind: "example": absolute values of each example's gradient, as in the paper. "batch": absolute values of the mean
+        gradient of all examples, as in Avalanche, in which examples of opposite sign cancel.
+      weights: Weight of each example, 1 or 0 for padding. None for 1.
+      at_once: Number of examples whose gradients are computed side by side, a divisor of the number of examples.
 
     Returns:
-      Sums and what to divide them by, as in `fisher`.
+      Sums in at least float32, and their divisor. See `fisher`.
 
     Raises:
-      ValueError: another kind, an `at_once` that does not divide.
+      ValueError: the kind is unknown, or `at_once` does not divide the number of examples.
 
     Example:
       >>> total, number = sensitivity(lambda params, x: params * x, jnp.array(3.0), jnp.array([1.0, -2.0]))
@@ -239,41 +248,41 @@ def sensitivity(
     if kind not in KINDS:
         raise ValueError(f"kind: given {kind!r}, allowed: {', '.join(KINDS)}")
     norm = lambda params, example: jnp.sum(jnp.square(_wide(outputs(params, example))))
-    return _sums(norm, jnp.abs, params, examples, kind, weights, at_once)
+    return _sum_over_examples(norm, jnp.abs, params, examples, kind, weights, at_once)
 
 
 def init_path(params: Any) -> Any:
-    """The path of SI at the beginning of a task: zeros."""
+    """Makes the path of SI at the beginning of a task, which is 0."""
     return jax.tree.map(lambda leaf: jnp.zeros_like(_wide(leaf)), params)
 
 
 def accumulate_path(path: Any, before: Any, after: Any, gradients: Any) -> Any:
-    """The path of SI after one more update: each parameter's share in the fall of the loss, `-g (after - before)`.
+    """Adds an update to the path of SI: each parameter's share in the fall of the loss, `-g (after - before)`.
 
-    Synaptic intelligence, Zenke et al. 2017, https://arxiv.org/abs/1703.04200. Whatever rule made the update of the
-    gradient, Adam or clipping, is in `after`.
+    Synaptic intelligence, Zenke et al. 2017, https://arxiv.org/abs/1703.04200. `after` contains everything that the
+    update did with the gradient, such as Adam or clipping.
 
     Args:
-      path: from `init_path` at the beginning of the task, or the update before.
-      before: the parameters before the update.
-      after: the parameters after it.
-      gradients: of the loss at `before`: the task's own, without the penalty (whose gradient is
-        `jax.grad(quadratic_penalty)` and can be taken off).
+      path: Path after the update before, or from `init_path`.
+      before: Parameters before the update.
+      after: Parameters after the update.
+      gradients: Gradients of the loss of the task at `before`, without those of the penalty. Subtract
+        `jax.grad(quadratic_penalty)` if they contain it.
     """
     step = lambda total, old, new, gradient: total - _wide(gradient) * (_wide(new) - _wide(old))
     return jax.tree.map(step, path, before, after, gradients)
 
 
 def path_importance(path: Any, start: Any, end: Any, *, damping: float = 0.1) -> Any:
-    """The importances of SI after a task: `max(path, 0) / ((end - start)^2 + damping)`.
+    """Computes the importances of SI after a task: `max(path, 0) / ((end - start)^2 + damping)`.
 
-    A parameter along which the loss rose counts as 0; a negative importance would push it away from its anchor.
+    A parameter along which the loss rose gets 0, because a negative importance would push it away from its anchor.
 
     Args:
-      path: gathered over the task.
-      start: the parameters before the task (a copy, where updates donate them).
-      end: the parameters after it.
-      damping: the paper's xi, above 0: a bound for parameters that hardly moved.
+      path: Path of the whole task (`accumulate_path`).
+      start: Parameters before the task. Copy them if updates donate them.
+      end: Parameters after the task.
+      damping: Constant that bounds the importance of parameters that hardly moved (the paper's xi), above 0.
     """
     if not damping > 0:
         raise ValueError(f"damping: given {damping}, allowed: above 0")
@@ -282,7 +291,7 @@ def path_importance(path: Any, start: Any, end: Any, *, damping: float = 0.1) ->
     )
 
 
-def _sums(
+def _sum_over_examples(
     function: Outputs,
     measure: Callable[[Array], Array],
     params: Any,
@@ -291,36 +300,36 @@ def _sums(
     weights: Array | None,
     at_once: int,
 ) -> tuple[Any, Array]:
-    """`measure` of the gradients of a scalar function of examples, added up by their weights; and the weight."""
+    """Sums `measure` of the gradients of a scalar function over examples. Returns the sums and their divisor."""
     number = jax.tree.leaves(examples)[0].shape[0]
     weights = jnp.ones(number) if weights is None else weights
-    measured = lambda gradient: jax.tree.map(lambda leaf: measure(_wide(leaf)), gradient)
-    over = jax.vmap(function, in_axes=(None, 0))
+    measure_tree = lambda gradient: jax.tree.map(lambda leaf: measure(_wide(leaf)), gradient)
+    per_example = jax.vmap(function, in_axes=(None, 0))
     if kind == "batch":
         shares = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny)
-        mean = lambda params: jnp.sum(jnp.where(weights > 0, shares * over(params, examples), 0))
-        return measured(jax.grad(mean)(params)), jnp.any(weights > 0).astype(weights.dtype)
+        mean = lambda params: jnp.sum(jnp.where(weights > 0, shares * per_example(params, examples), 0))
+        return measure_tree(jax.grad(mean)(params)), jnp.any(weights > 0).astype(weights.dtype)
     if at_once < 1 or number % at_once:
         raise ValueError(f"at_once: given {at_once}, allowed: a divisor of the {number} examples")
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, at_once, *leaf.shape[1:]), (examples, weights))
 
     def body(sums: Any, group: Any) -> tuple[Any, None]:
-        found, weight = jax.vmap(lambda example: measured(jax.grad(function)(params, example)))(group[0]), group[1]
+        values, weight = jax.vmap(lambda example: measure_tree(jax.grad(function)(params, example)))(group[0]), group[1]
 
         def add(total: Array, leaf: Array) -> Array:
-            each = weight.reshape(-1, *[1] * (leaf.ndim - 1))
-            return total + jnp.sum(jnp.where(each > 0, each * leaf, 0), axis=0)
+            factor = weight.reshape(-1, *[1] * (leaf.ndim - 1))
+            return total + jnp.sum(jnp.where(factor > 0, factor * leaf, 0), axis=0)
 
-        return jax.tree.map(add, sums, found), None
+        return jax.tree.map(add, sums, values), None
 
     return jax.lax.scan(body, init_path(params), groups)[0], jnp.sum(weights)
 
 
 def _wide(leaf: Any) -> Array:
-    """In at least float32: squares of small gradients vanish in less."""
+    """Converts to at least float32, because squares of small gradients vanish in less."""
     return jnp.asarray(leaf).astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
-def _own(leaf: Any) -> Array:
-    """A copy in at least float32: an anchor in the buffer of the parameters would be donated with them."""
+def _copy_wide(leaf: Any) -> Array:
+    """Copies to at least float32: an anchor in the buffer of the parameters would be donated with them."""
     return jnp.array(_wide(leaf), copy=True)

@@ -1,8 +1,9 @@
-"""Gradients that are turned so that they do not raise the loss of what was learned before.
+"""Gradient projections that avoid raising the loss of earlier tasks: GEM and A-GEM.
 
-GEM, Lopez-Paz and Ranzato 2017, https://arxiv.org/abs/1706.08840, with one constraint for each earlier task; A-GEM,
-Chaudhry et al. 2019, https://arxiv.org/abs/1812.00420, with one for the mean over all of them. Both hold to first order
-for the gradient itself: stand before clipping and the update rule, whose steps may again go against a constraint.
+GEM, Lopez-Paz and Ranzato 2017, https://arxiv.org/abs/1706.08840, has one constraint for each earlier task. A-GEM,
+Chaudhry et al. 2019, https://arxiv.org/abs/1812.00420, has one for the mean over all of them. Both hold to first order
+and for the gradient itself. Apply them before clipping and before the update rule, whose steps may again violate a
+constraint.
 """
 
 import functools
@@ -17,14 +18,14 @@ __all__ = ["agem", "gem", "project_average", "solve_gem"]
 
 
 def project_average(gradient: Any, reference: Any) -> Any:
-    """The nearest gradient that does not go against `reference`: A-GEM's `g - (g . r / r . r) r` where `g . r < 0`.
+    """Projects a gradient that points against a reference (A-GEM): `g - (g . r / r . r) r` if `g . r < 0`.
 
-    Inner products run over the whole tree in at least float32. Without conflict, and for a reference of 0, every entry
-    stays as it is, bit for bit; a reference that is not finite makes a result that is not.
+    Inner products are over the whole tree in at least float32. If there is no conflict or the reference is 0, the
+    gradient is unchanged bit for bit. If the reference is not finite, neither is the result.
 
     Args:
-      gradient: of the new examples, any tree.
-      reference: of the remembered ones, the same tree; its length does not matter.
+      gradient: Gradient of the new examples, any tree.
+      reference: Gradient of the remembered examples, the same tree. Its length has no effect.
 
     Example:
       >>> gradient = {"a": jnp.array([1.0, -1.0])}
@@ -33,7 +34,7 @@ def project_average(gradient: Any, reference: Any) -> Any:
       >>> project_average(gradient, {"a": jnp.array([0.0, -3.0])})["a"].tolist()
       [1.0, -1.0]
     """
-    # Squares of what is below 1e-19 vanish in float32, so the reference is divided by its largest entry first.
+    # Squares of values below 1e-19 vanish in float32, so the reference is divided by its largest entry first.
     leaves = [_wide(leaf) for leaf in jax.tree.leaves(reference) if leaf.size]
     if not leaves:
         return gradient
@@ -41,16 +42,16 @@ def project_average(gradient: Any, reference: Any) -> Any:
     unit = jax.tree.map(lambda leaf: _wide(leaf) / jnp.where(largest == 0, 1, largest), reference)
     dot = _dot(gradient, unit)
     share = dot / jnp.where(largest == 0, 1, _dot(unit, unit))
-    turned = lambda leaf, one: jnp.where(dot >= 0, leaf, (_wide(leaf) - share * one).astype(leaf.dtype))
-    return jax.tree.map(turned, gradient, unit)
+    project = lambda leaf, unit: jnp.where(dot >= 0, leaf, (_wide(leaf) - share * unit).astype(leaf.dtype))
+    return jax.tree.map(project, gradient, unit)
 
 
 def agem(name: str = "memory") -> optax.GradientTransformationExtraArgs:
-    """A link that projects on the gradient of one loss, that of remembered examples.
+    """Makes the gradient transformation of A-GEM, which projects on the gradient of the loss of remembered examples.
 
     Args:
       name: Name of that loss, given to `reference.gradient` (`memjax.training.optimizers.ReferenceGradients`). An
-        update without `reference` passes as it is: the sparse form projects in some steps only.
+        update without `reference` is unchanged, because sparse replay projects only in some steps.
 
     Example:
       >>> from memjax.training.optimizers import make_reference_gradients
@@ -75,24 +76,26 @@ def solve_gem(
     sweeps: int = 1000,
     valid: Bool[Array, " tasks"] | None = None,
 ) -> Float[Array, " tasks"]:
-    """How much of each earlier task's gradient GEM adds: `argmin_v v' (gram + epsilon I) v / 2 + dots' v, v >= margin`.
+    """Solves GEM's problem for the weight of each earlier task's gradient in the projected gradient.
 
-    By cyclic coordinate descent, which has an answer to any gradients, parallel ones too, where solvers of quadratic
-    programs may find none. It ends when a sweep changes nothing, so that more `sweeps` change nothing either.
+    The weights are `argmin_v v' (gram + epsilon I) v / 2 + dots' v, v >= margin`. They are found by cyclic coordinate
+    descent, which solves all problems, even those with parallel gradients, where solvers of quadratic programs may
+    fail. It ends when a sweep changes nothing.
 
     Args:
-      gram: inner products of the gradients of the tasks, `g_j . g_k`.
-      dots: theirs with the new gradient, `g . g_k`.
-      margin: the least that is added of each (gamma); 0 is the nearest gradient. It has no scale: above 0, it is added
-        of every task, in conflict or not.
-      epsilon: added to the diagonal. The published 1e-3 is absolute: a task whose gradient has a squared norm below it
-        is hardly protected.
-      sweeps: over all tasks, at most. Nearly parallel gradients need many: at a cosine of 0.99 between up to 20 tasks,
-        1000 leave at most 1e-4 of the gradient's largest entry, at 0.9999 about 1e-2.
-      valid: False = there is no such task yet, of which nothing is added; None = all are there.
+      gram: Inner products of the gradients of the earlier tasks, `g_j . g_k`.
+      dots: Inner products with the new gradient, `g . g_k`.
+      margin: Smallest weight of an earlier task (gamma). 0 gives the nearest gradient. It has no scale: above 0, the
+        gradient of every earlier task is added, whether it conflicts or not.
+      epsilon: Constant added to the diagonal. The published 1e-3 is absolute, so a task whose gradient has a smaller
+        squared norm is hardly protected.
+      sweeps: Maximum number of sweeps over all tasks. Nearly parallel gradients need many: at a cosine of 0.99 between
+        up to 20 tasks, 1000 sweeps leave an error of at most 1e-4 of the gradient's largest entry, at 0.9999 about
+        1e-2.
+      valid: Whether each task exists yet. Tasks that do not get weight 0. None if all exist.
 
     Returns:
-      v; the projected gradient is `g + sum_k v_k g_k`. Not finite where what is given is not.
+      Weights v. The projected gradient is `g + sum_k v_k g_k`. They are not finite if an argument is not.
 
     Example:
       >>> solve_gem(jnp.eye(2), jnp.array([-1.0, 2.0]), margin=0.0, epsilon=0.0).tolist()
@@ -119,20 +122,20 @@ def solve_gem(
 def gem(
     *, margin: float = 0.5, epsilon: float = 1e-3, sweeps: int = 1000, stored: bool = False
 ) -> optax.GradientTransformationExtraArgs:
-    """A link that keeps the gradient from going against that of any loss of `reference`, one for each earlier task.
+    """Makes the gradient transformation of GEM, with one constraint for the loss of each earlier task in `reference`.
 
-    A step without conflict changes no bit and costs one forward pass more, `reference.dots`. One with a conflict also
-    costs a backward and a forward pass for each task, through the losses of all, for the Gram matrix, and one backward
-    pass for their weighted sum: no more than one gradient beside the new one is held at a time. `stored` ones are
-    worked out once in every step, a forward and a backward pass through the rows of each task there is, and need as
-    much memory as there are tasks.
+    A step without conflict changes no bit and costs one more forward pass (`reference.dots`). A step with a conflict
+    also costs a backward and a forward pass through all losses for each task, for the Gram matrix, and one backward
+    pass for the weighted sum of gradients. Then at most one gradient beside the new one is held at a time. With
+    `stored`, the gradients of all tasks are computed once in every step, by one forward and backward pass through the
+    rows of each task, and all of them are held at once.
 
     Args:
-      margin: of `solve_gem`, as are the others; a loss whose gradient is 0 (a task that is not there yet, with a finite
-        loss) changes nothing.
-      epsilon: on the diagonal.
-      sweeps: of its loop.
-      stored: hold the gradients of all tasks at once.
+      margin: Smallest weight of an earlier task. See `solve_gem`. A task that does not exist yet, with a gradient of 0,
+        changes nothing.
+      epsilon: Constant added to the diagonal. See `solve_gem`.
+      sweeps: Maximum number of sweeps. See `solve_gem`.
+      stored: Whether the gradients of all tasks are held at once.
     """
     solve = functools.partial(solve_gem, margin=margin, epsilon=epsilon, sweeps=sweeps)
     add = lambda leaf, more: (_wide(leaf) + more).astype(leaf.dtype)
@@ -141,29 +144,29 @@ def gem(
         if reference is None:
             return updates, state
         if stored:
-            each = reference.gradients()
-            inner = lambda direction: jax.vmap(_dot, in_axes=(0, None))(each, direction)
-            weighted = lambda v: jax.tree.map(lambda leaf: jnp.tensordot(v, _wide(leaf), 1), each)
-            dots, row = inner(updates), lambda task: inner(jax.tree.map(lambda leaf: leaf[task], each))
+            gradients = reference.gradients()
+            inner = lambda direction: jax.vmap(_dot, in_axes=(0, None))(gradients, direction)
+            weighted = lambda v: jax.tree.map(lambda leaf: jnp.tensordot(v, _wide(leaf), 1), gradients)
+            dots, row = inner(updates), lambda task: inner(jax.tree.map(lambda leaf: leaf[task], gradients))
         else:
             dots, weighted = reference.dots(updates), reference.weighted_gradient
             row = lambda task: reference.dots(weighted(jnp.zeros_like(dots).at[task].set(1)))
 
-        def projected() -> Any:
+        def project() -> Any:
             gram = jax.lax.map(row, jnp.arange(dots.shape[0]))
             return jax.tree.map(add, updates, weighted(solve(gram, dots)))
 
-        return jax.lax.cond(jnp.all(dots >= 0), lambda: updates, projected), state
+        return jax.lax.cond(jnp.all(dots >= 0), lambda: updates, project), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 def _wide(leaf: Array) -> Array:
-    """In at least float32."""
+    """Converts to at least float32."""
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
 def _dot(a: Any, b: Any) -> Array:
-    """The inner product of two trees; without the low precision that matrix products have on some devices."""
+    """Computes the inner product of two trees, without the low precision of matrix products on some devices."""
     dots = jax.tree.map(lambda x, y: jnp.vdot(_wide(x), _wide(y), precision=jax.lax.Precision.HIGHEST), a, b)
     return sum(jax.tree.leaves(dots), jnp.zeros(()))

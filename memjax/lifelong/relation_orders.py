@@ -1,8 +1,9 @@
-"""Tasks of relations: which relations are learned together, and in which orders.
+"""Tasks of relations for lifelong relation extraction, and the orders in which they are learned.
 
 Wang et al. 2019 (https://arxiv.org/abs/1903.02588) and Han et al. 2020 (https://aclanthology.org/2020.acl-main.573)
-make tasks of clusters of relations: k-means over the mean word vectors of their names. The clusters here are those of
-GloVe 6B, 50 numbers, its first 20,000 words (`relation_tasks`); published ones are of 300 numbers, and not the same.
+make tasks of clusters of relations, by k-means over the mean word vectors of their names. The clusters here are those
+of 50-dimensional GloVe 6B vectors, its first 20,000 words (`relation_tasks`). Published clusters are of 300-dimensional
+vectors and differ.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ __all__ = ["FEWREL_TASKS", "SIMPLE_QUESTIONS_TASKS", "relation_tasks", "task_ord
 def relation_tasks(
     vectors: Float[np.ndarray, "relations dim"], numbers: Sequence[int], num_tasks: int, *, starts: int = 10
 ) -> tuple[tuple[int, ...], ...]:
-    """Clusters of relations, by k-means: the best of some starts, as scikit-learn has it.
+    """Clusters relations into tasks by k-means, taking the best of several starts as scikit-learn does.
 
-    Vectors are scaled to length 1: of those as they are, one cluster has half of the relations of FewRel.
+    Vectors are scaled to length 1. Without scaling, one cluster has half of the relations of FewRel.
 
     Args:
-      vectors: of the names (`memjax.data.word_vectors.mean_vectors`).
-      numbers: of the relations.
-      num_tasks: clusters.
-      starts: of which the one with the smallest inertia is taken.
+      vectors: Vectors of the names of the relations (`memjax.data.word_vectors.mean_vectors`).
+      numbers: Numbers of the relations.
+      num_tasks: Number of clusters.
+      starts: Number of starts. The clusters with the smallest inertia are taken.
+
+    Returns:
+      The numbers of the relations of each task.
 
     Example:
       >>> relation_tasks(np.array([[0.1, 9.0], [7.0, 0.0], [0.0, 1.0], [8.0, 0.3]]), (1, 2, 3, 4), 2)
@@ -39,16 +43,21 @@ def relation_tasks(
     """
     points = jnp.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9))
     find = jax.jit(lambda key: kmeans(points, num_tasks, key, iterations=50))
-    found = [find(jax.random.key(start)) for start in range(starts)]
-    best = np.asarray(min(found, key=lambda clusters: float(clusters.inertia[-1])).assignment)
+    results = [find(jax.random.key(start)) for start in range(starts)]
+    best = np.asarray(min(results, key=lambda clusters: float(clusters.inertia[-1])).assignment)
     tasks = [
-        tuple(number for number, task in zip(numbers, best, strict=True) if task == one) for one in range(num_tasks)
+        tuple(number for number, cluster in zip(numbers, best, strict=True) if cluster == task)
+        for task in range(num_tasks)
     ]
     return tuple(sorted(tasks))
 
 
 def task_orders(num_tasks: int, number: int) -> tuple[tuple[int, ...], ...]:
-    """The first orders of so many tasks, drawn by the seeds 0, 1, ...
+    """Returns random orders of tasks, drawn with the seeds 0, 1, ...
+
+    Args:
+      num_tasks: Number of tasks.
+      number: Number of orders.
 
     Example:
       >>> [sorted(order) for order in task_orders(3, 2)]
@@ -70,7 +79,7 @@ FEWREL_TASKS = (
     (34, 75),
     (70,),
 )
-"""of Lifelong FewRel: ten tasks of the 80 relations"""
+"""Relations of the ten tasks of Lifelong FewRel, 80 in all."""
 
 SIMPLE_QUESTIONS_TASKS = (
     (1, 6, 7, 11, 18, 37, 47, 52, 73, 119, 125, 128, 142, 147, 149, 165, 205, 222, 243, 268, 296, 307, 330, 350, 353,
@@ -140,5 +149,5 @@ SIMPLE_QUESTIONS_TASKS = (
     (374, 383, 450, 612, 643, 693, 736, 766, 948, 1208, 1298, 1408, 1645, 1796, 1984, 2006, 2311, 2336, 2488, 2540,
      2572, 2648, 3103, 4649, 4883),
 )
-"""of the valid and test files of SimpleQuestions: twenty tasks of the relations that have a question there"""
+"""Relations of twenty tasks of SimpleQuestions, of those with a question in the valid and test files."""
 # fmt: on
