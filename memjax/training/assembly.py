@@ -83,9 +83,8 @@ def make_update_functions(
     """
     # The training loop, memory plans and benchmarks all build their step here, so that they run the same program.
     training, loss = config.training, objective(config, model)
-    if (
-        links and training.apply_every > 1
-    ):  # the last window of a task may be incomplete, and has no reference gradients
+    # The last window of a task may be incomplete, and has no reference gradients.
+    if links and training.apply_every > 1:
         allowed = "1 with a method that projects gradients"
         raise ValueError(f"training.apply_every: given {training.apply_every}, allowed: {allowed}")
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)

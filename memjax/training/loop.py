@@ -277,7 +277,7 @@ def train(
         make_learner, stages = course(experiment, layout, objective)
         for line in itertools.chain.from_iterable(stage.notes for stage in stages):
             report(Event("note", 0, training.steps, {}, line))
-        first = make_learner(())  # errors are raised before a directory is made
+        first_learner = make_learner(())  # errors are raised before a directory is made
     with processes.run_together("the run directory", timeout):
         directory = RunDirectory(config, reset_memory=reset_memory)
     try:
@@ -292,7 +292,7 @@ def train(
         ):
             options: dict[str, Any] = {"layout": layout, "reset_memory": reset_memory}
             record = RunLogger(config, directory, report, stop, tokenizer=experiment.tokenizer, **options)
-            learners = lambda lineage: make_learner(lineage) if lineage else first
+            learners = lambda lineage: make_learner(lineage) if lineage else first_learner
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
         directory.close()
@@ -415,14 +415,14 @@ class _RunLoop:
         restored, notes = record.checkpoints.restore(self._expected_shapes, without, anew=("totals/",)), list[str]()
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
-            state, first = self.compiled.from_checkpoint(restored.tree), self.stages[0].steps
+            state, num_steps = self.compiled.from_checkpoint(restored.tree), self.stages[0].steps
             self.skipped = SkippedSteps(training.max_skipped, restored.extra.get("skipped", 0))
-            steps = first if isinstance(first, int) else restored.step
+            steps = num_steps if isinstance(num_steps, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
-            if len(self.stages) == 1 and isinstance(first, int) and self.position.steps not in ((), (first,)):
+            if len(self.stages) == 1 and isinstance(num_steps, int) and self.position.steps not in ((), (num_steps,)):
                 notes.append(describe_extension(training, self.position.steps[0], self.position.step))
-                self.position = self.position._replace(steps=(first,))
+                self.position = self.position._replace(steps=(num_steps,))
             if record.reset_memory:
                 if self.position.stream is not None:
                     self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))

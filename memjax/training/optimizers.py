@@ -228,9 +228,8 @@ def make_optimizer(
         select = lambda a, b: jax.tree.map(lambda x, y: jnp.where(is_started, x, y), a, b)
         return select(updates, empty), select(new, state)
 
-    return optax.GradientTransformationExtraArgs(
-        steps.init, update
-    )  # the method of `MultiSteps` would lose the reference
+    # The method of `MultiSteps` that makes a transformation would lose the reference gradients.
+    return optax.GradientTransformationExtraArgs(steps.init, update)
 
 
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
@@ -266,9 +265,9 @@ def freeze_parameters(
     """
 
     def labels(params: Any) -> Any:
-        where = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
-        stays = lambda name: is_named(name, names) or name.startswith(beginnings)
-        label = lambda path, _: "frozen" if stays(where(path)) else "trained"
+        path_name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
+        is_frozen = lambda name: is_named(name, names) or name.startswith(beginnings)
+        label = lambda path, _: "frozen" if is_frozen(path_name(path)) else "trained"
         return jax.tree_util.tree_map_with_path(label, params)
 
     split: Any = optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)
@@ -284,15 +283,17 @@ def freeze_parameters(
 def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> ReferenceGradients:
     """Restricts reference gradients to the trained parameters, in trees as `optax.multi_transform` passes them on."""
     trained = jax.tree.map(lambda label: label == "trained", labels)
-    cut = lambda tree: jax.tree.map(lambda is_trained, leaf: leaf if is_trained else optax.MaskedNode(), trained, tree)
-    whole = lambda tree: jax.tree.map(
+    select = lambda tree: jax.tree.map(
+        lambda is_trained, leaf: leaf if is_trained else optax.MaskedNode(), trained, tree
+    )
+    fill_with_zeros = lambda tree: jax.tree.map(
         lambda is_trained, leaf, like: leaf if is_trained else jnp.zeros_like(like), trained, tree, updates
     )
     return ReferenceGradients(
-        gradient=lambda name: cut(reference.gradient(name)),
-        dots=lambda direction: reference.dots(whole(direction)),
-        weighted_gradient=lambda weights: cut(reference.weighted_gradient(weights)),
-        gradients=lambda: cut(reference.gradients()),
+        gradient=lambda name: select(reference.gradient(name)),
+        dots=lambda direction: reference.dots(fill_with_zeros(direction)),
+        weighted_gradient=lambda weights: select(reference.weighted_gradient(weights)),
+        gradients=lambda: select(reference.gradients()),
     )
 
 

@@ -52,28 +52,28 @@ def init_from(
       ValueError: The run has no checkpoint, the model lacks an array of the checkpoint, an array has another shape, or
         a part in `reinitialized` matches no array.
     """
-    ours, (read, theirs, _) = name_arrays(variables, model.groups()), load_arrays(run)
-    report(f"parameters from {run}, {read}")
+    initial, (checkpoint, saved, _) = name_arrays(variables, model.groups()), load_arrays(run)
+    report(f"parameters from {run}, {checkpoint}")
     for part in reinitialized:
-        if not any(optimizers.is_named(name, [part]) for name in theirs):
-            allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
+        if not any(optimizers.is_named(name, [part]) for name in saved):
+            allowed = f"a part of a parameter's path, as {next(iter(saved))}"
             raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
-    theirs = {name: leaf for name, leaf in theirs.items() if not optimizers.is_named(name, reinitialized)}
+    saved = {name: leaf for name, leaf in saved.items() if not optimizers.is_named(name, reinitialized)}
     heads = tuple(prefix + name for prefix in COLLECTIONS.values() for name in model.task_parameters)
-    fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
-    theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
+    fits = lambda name: name in initial and initial[name].shape == saved[name].shape
+    saved = {name: leaf for name, leaf in saved.items() if not name.startswith(heads) or fits(name)}
     replaced = tuple(COLLECTIONS["params"] + name for name in model.replaced_parameters())
-    unexpected = [name for name in theirs if name not in ours and not name.startswith(replaced)]
+    unexpected = [name for name in saved if name not in initial and not name.startswith(replaced)]
     shapes = [
-        f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"
-        for name, leaf in ours.items()
-        if name in theirs and theirs[name].shape != leaf.shape
+        f"{name} {list(saved[name].shape)} there and {list(leaf.shape)} here"
+        for name, leaf in initial.items()
+        if name in saved and saved[name].shape != leaf.shape
     ]
     if unexpected or shapes:
         lacks = f"the model lacks {preview_names(unexpected)}" if unexpected else ""
         raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, preview_names(shapes)]))}")
-    merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
-    return join_arrays(merged, model.groups()), [name for name in ours if name not in theirs]
+    merged = {name: jnp.asarray(saved[name], leaf.dtype) if name in saved else leaf for name, leaf in initial.items()}
+    return join_arrays(merged, model.groups()), [name for name in initial if name not in saved]
 
 
 def check_start(training: Training, tokenizer: Any) -> None:
@@ -83,12 +83,12 @@ def check_start(training: Training, tokenizer: Any) -> None:
       ValueError: The run has another tokenizer, and the embedding of the vocabulary is not in
         `training.reinitialized`.
     """
-    theirs = open_tokenizer(training.init_from)
-    if theirs is None or tokenizer is None or theirs.base.fingerprint == tokenizer.base.fingerprint:
+    saved = open_tokenizer(training.init_from)
+    if saved is None or tokenizer is None or saved.base.fingerprint == tokenizer.base.fingerprint:
         return
     if not optimizers.is_named("params/vocabulary/embedding", training.reinitialized):
         raise ValueError(
-            f"training.init_from: {training.init_from} was trained with the tokenizer {theirs.base.fingerprint}, given "
+            f"training.init_from: {training.init_from} was trained with the tokenizer {saved.base.fingerprint}, given "
             f"{tokenizer.base.fingerprint} here, allowed: the same (data.tokenizer can name the file in its folder "
             f"{TOKENIZER}), or training.reinitialized with vocabulary"
         )

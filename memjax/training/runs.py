@@ -91,9 +91,8 @@ class RunDirectory:
             self._lock = _lock(self.path)
         try:
             if self._writes and (replaces or not (self.path / "config.json").exists()):
-                (self.path / "finished.json").unlink(
-                    missing_ok=True
-                )  # first, so that the run counts as unfinished from now on
+                # First, so that the run counts as unfinished from now on.
+                (self.path / "finished.json").unlink(missing_ok=True)
                 write_json(self.path / "config.json", config_to_dict(config))
             self._earlier = read_json(self.path / "versions.json") or []
             if not isinstance(self._earlier, list):

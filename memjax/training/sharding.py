@@ -203,8 +203,8 @@ class Layout:
         notes: list[str] = []
 
         def note(path: Any, name: Names, leaf: Any) -> None:
-            where = jax.tree_util.keystr(path, simple=True, separator="/")
-            notes.extend(f"{where}: {text}" for text in name.skipped(leaf.shape, self.mesh, self.rules))
+            array_name = jax.tree_util.keystr(path, simple=True, separator="/")
+            notes.extend(f"{array_name}: {text}" for text in name.skipped(leaf.shape, self.mesh, self.rules))
 
         jax.tree_util.tree_map_with_path(note, names, shapes)
         return notes
