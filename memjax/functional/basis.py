@@ -124,8 +124,8 @@ def expected_basis(
 
     Args:
       basis: Basis functions.
-      mean: Mean of each query's density.
-      variance: Variance of each query's density, at least 0.
+      mean: `[...]`, mean of each query's density.
+      variance: `[...]`, variance of each query's density, at least 0.
 
     Example:
       >>> print(np.asarray(expected_basis(gaussian_basis(2, (0.1,)), jnp.array([0.0]), jnp.array([0.15]))).round(3))
@@ -162,7 +162,7 @@ def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[n
       ((6, 8), 1.024942)
     """
     _check(length, ridge)
-    # Middle `length` of twice as many points (one less where the number is odd): both give (i - 1/2) / length inside.
+    # The middle `length` of twice as many points (one less for an odd number) are at (i - 1/2) / length.
     points, shift = (2 * length - 1, 1 / length) if length % 2 else (2 * length, 1 / (2 * length))
     positions = np.linspace(-0.5 + shift, 1.5 - shift, points)
     first = (points - length) // 2
@@ -215,8 +215,8 @@ def bin_masses(
     """Computes the probability of a Gaussian in each of `num_bins` equal bins of [0, 1]. Mass outside is left out.
 
     Args:
-      mean: Mean of each query's density.
-      variance: Variance of each query's density, above 0.
+      mean: `[...]`, mean of each query's density.
+      variance: `[...]`, variance of each query's density, above 0.
       num_bins: Number of bins.
 
     Example:
@@ -248,7 +248,7 @@ def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> 
     """
     shares = _shares(masses)
     num_bins, dtype = shares.shape[1], shares.dtype
-    # A product: XLA on CPU writes a cumulative sum out inside every loop that reads it, and compiles it for minutes.
+    # A product: XLA on CPU repeats a cumulative sum in every loop that reads it, and compiles for minutes.
     summing = jnp.asarray(np.triu(np.ones((num_bins, num_bins))), dtype)
     until = jnp.matmul(shares, summing, precision=jax.lax.Precision.HIGHEST)
     levels = jnp.asarray((np.arange(num_samples) + 0.5) / num_samples, dtype) * (1 - jnp.finfo(dtype).eps)
@@ -295,7 +295,7 @@ def kl_to_prior(variance: Float[Array, "*queries"], stddev: float) -> Float[Arra
     negative at its minimum, which is not at `stddev`. The published code has the divergence.
 
     Args:
-      variance: Variance of each query's density, above 0.
+      variance: `[...]`, variance of each query's density, above 0.
       stddev: Standard deviation of the prior.
 
     Example:

@@ -154,7 +154,7 @@ def most_used(
       [1. 4.] [ True  True]
     """
     num_slots = _windows(x, rate).shape[1]
-    # Whole numbers below any usage for slots that hold nothing: their contents must not decide what is num_slots.
+    # Empty slots score below any usage, so that their contents do not decide which slots are kept.
     scores = lax.stop_gradient(jnp.where(valid, usage, -1))
     indices = jnp.sort(lax.top_k(scores, num_slots)[1], axis=1)
     return jnp.take_along_axis(x, indices[..., None], axis=1), jnp.take_along_axis(valid, indices, axis=1)

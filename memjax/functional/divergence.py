@@ -53,7 +53,7 @@ def divergence(
     allowed = jnp.ones(teacher.shape, bool) if classes is None else jnp.broadcast_to(classes, teacher.shape)
     theirs, possible = _log_softmax(jax.lax.stop_gradient(teacher), allowed, temperature)
     ours, reached = _log_softmax(student, allowed, temperature)
-    # 0 x inf is NaN, in the gradient also where the value is masked: the factors are made harmless before the product.
+    # 0 x inf is NaN, in the gradient even of masked values: both factors are made finite before the product.
     chances = jnp.where(possible, jnp.exp(theirs), 0)
     counted = chances > 0
     differences = jnp.where(counted, jnp.where(reached, theirs - ours, jnp.inf), 0)

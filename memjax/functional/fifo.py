@@ -250,7 +250,7 @@ def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."
     for array in arrays:
         largest = jnp.max(lax.stop_gradient(array), axis=tuple(range(1, array.ndim)), initial=0)
         bits = lax.bitcast_convert_type(largest.astype(jnp.float32), jnp.int32)
-        # A count of bits is never negative, so this bound is never below the cursor; the compiler does not know it.
+        # A count of bits is never negative, so this bound is never below the cursor. The compiler does not know this.
         bound = bound + lax.population_count(bits)
     return jnp.minimum(cursor, bound.astype(cursor.dtype))
 

@@ -255,7 +255,7 @@ def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> 
       [1.   0.25 0.  ]
     """
     features, value_dim = products.shape[-2:]
-    size = jnp.abs(products).max(axis=(-2, -1), keepdims=True)  # fourth powers of sums leave float32
+    size = jnp.abs(products).max(axis=(-2, -1), keepdims=True)  # fourth powers of the sums overflow float32
     sums = products / jnp.where(size > 0, size, 1)
     gram = jnp.einsum("bhfe,bhge->bhfg" if features <= value_dim else "bhfe,bhfd->bhed", sums, sums)
     square = jnp.square(gram).sum(axis=(-2, -1))
@@ -407,7 +407,7 @@ def _read_chunk(
     if decay is None:
         scores, end = jnp.where(before, scores, 0), None
     else:
-        since = jnp.cumsum(decay, axis=-1)  # of the state at the start of the chunk, [b, h, l]
+        since = jnp.cumsum(decay, axis=-1)  # log decay since the start of the chunk, [b, h, l]
         between = since[..., :, None] - since[..., None, :]
         scores = jnp.where(before, scores * jnp.exp(jnp.where(before, between, 0)), 0)
         end = jnp.exp(since[..., -1])

@@ -83,7 +83,7 @@ def _cross_entropy(logits: Array, targets: Array, label_smoothing: float) -> Arr
 
 @_cross_entropy.defjvp
 def _cross_entropy_jvp(label_smoothing: float, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    # softmax - target distribution in one pass: the gradient of a gather is a scatter, and saves nothing of the softmax
+    # Softmax minus target distribution in one pass. The gradient of a gather would be a scatter, and reuse no softmax.
     logits, targets = primals
     nats, normalizer = _nats_and_normalizer(logits, targets, label_smoothing)
     ids = lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
@@ -91,7 +91,7 @@ def _cross_entropy_jvp(label_smoothing: float, primals: tuple, tangents: tuple) 
     if label_smoothing:
         present = _present(logits)
         wanted = wanted + label_smoothing * present / jnp.sum(present, axis=-1, keepdims=True)
-    # the where keeps a NaN at a target that is not scored out of the gradient
+    # The `where` keeps a NaN at a target that is not scored out of the gradient.
     slope = jnp.where(_scored(logits, targets)[..., None], jnp.exp(logits - normalizer[..., None]) - wanted, 0)
     return nats, jnp.sum(slope * tangents[0], axis=-1)
 

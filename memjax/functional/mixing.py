@@ -227,7 +227,7 @@ def candidate_log_probs(
     """
     flat = log_weights.reshape(-1, log_weights.shape[-1])
     indices = jnp.broadcast_to(tokens, log_weights.shape).reshape(flat.shape)
-    # A negative place would count from the end.
+    # A negative index would count from the end.
     indices = jnp.where((indices >= 0) & (flat > -jnp.inf), indices, vocab_size)
 
     def scatter(log_weights: Array, indices: Array) -> Array:

@@ -160,7 +160,7 @@ def threshold_mask(
     _check_neighbors(num_neighbors, scores.shape[-1])
     valid = valid[:, None, None, :]
     scores = jnp.where(valid, lax.stop_gradient(scores), -jnp.inf)
-    # The smallest of the largest, not the last of them: XLA turns a slice of top_k into a full sort (60 times slower).
+    # The minimum and not the last entry of top_k: XLA turns a slice of top_k into a full sort (60 times slower).
     threshold = jnp.min(lax.top_k(scores, num_neighbors)[0], axis=-1, keepdims=True)
     return valid & (scores >= threshold)
 
@@ -225,7 +225,7 @@ def _select(
 
     if not jax.sharding.get_abstract_mesh().empty:  # rows and heads may live on different devices
         return select_all(queries, keys, valid)
-    # On a CPU one row and head at a time takes half as long: the scores of all would be fresh memory every time.
+    # On a CPU one row and head at a time takes half as long: the scores of all would need new memory every time.
     return lax.platform_dependent(
         queries, keys, valid, cpu=functools.partial(_by_row_and_head, select_all), default=select_all
     )

@@ -155,7 +155,7 @@ def lookup_spread(
     empty = jnp.zeros(num_keys, heavy.dtype)
     halves = jnp.stack([empty.at[half].add(heavy, mode="drop") for half in (ids // num_keys, ids % num_keys)])
     shares = halves / jnp.maximum(halves.sum(axis=1, keepdims=True), 1e-30)
-    known = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0).sum()  # less their entropies
+    known = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0).sum()  # negative entropies
     even = 2 * math.log(num_keys)
     divergence = jnp.where(real.any() & (even > 0), jnp.maximum(1 + known / max(even, 1e-30), 0), 0)
     return (touched / most).astype(heavy.dtype), divergence
@@ -490,7 +490,7 @@ def _with_all_bags(
         ids = _local_ids(ids, arrays[0].shape[0], axis) if by_rows else ids
         return run(arrays, ids, weights, gradients)
 
-    # Every device of the other axes does the same; nothing is sent, so there is nothing to check.
+    # Devices along the other axes do equal work. Nothing is sent, so there is nothing to check.
     return jax.shard_map(on_shard, in_specs=(array_spec, whole, whole, columns), out_specs=array_spec, check_vma=False)(
         arrays, ids, weights, gradients
     )
@@ -506,7 +506,7 @@ def _update_part(
 ) -> tuple[Array, ...]:
     rows, total, lookups = arrays[0].shape[0], ids.size, ids.shape[1]
     size = min(lookups_at_once, total)
-    padding = size - total % size  # at least one: a lookup of nothing ends the last row
+    padding = size - total % size  # at least one: a lookup beyond the table ends the last row
     ids = jnp.pad(ids.reshape(-1), (0, padding), constant_values=rows)
     weights = jnp.pad(weights.reshape(-1), (0, padding))
     sorted_ids, order = lax.sort((ids, lax.iota(jnp.int32, ids.size)), num_keys=1)
@@ -516,10 +516,10 @@ def _update_part(
         row_ids = lax.dynamic_slice(sorted_ids, (chunk * size,), (size,))
         lookup_order = lax.dynamic_slice(order, (chunk * size,), (size,))
         parts = weights[lookup_order][:, None] * _rows(gradients, lookup_order // lookups)
-        number = jnp.cumsum(row_ids != jnp.concatenate([last_id[None], row_ids[:-1]]))  # of the row, 0 = that before
+        number = jnp.cumsum(row_ids != jnp.concatenate([last_id[None], row_ids[:-1]]))  # of the row in the chunk
         sums = jax.ops.segment_sum(parts, number, size + 1, indices_are_sorted=True).at[0].add(unfinished)
         row = jnp.full(size + 1, rows, row_ids.dtype).at[0].set(last_id).at[number].set(row_ids)
-        # The last row may go on in the next chunk. What is not written has a place of its own beyond the table.
+        # The last row may continue in the next chunk. Rows that are not written get distinct numbers beyond the table.
         nth = lax.iota(row.dtype, size + 1)
         row = jnp.where((nth < number[-1]) & (row < rows), row, rows + nth)
         new = rule(tuple(_rows(array, row) for array in arrays), sums)

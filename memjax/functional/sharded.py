@@ -133,7 +133,7 @@ def sharded_neighbors(
         raise ValueError(f'method: {method!r} given for slots that may be split; "exact" or "approximate" allowed')
     memory, heads = keys.shape[2], queries.shape[2]
     shards = num_shards(slot_axis, memory)
-    if shards == 1 or not 1 <= num_neighbors <= memory:  # select_neighbors words the error
+    if shards == 1 or not 1 <= num_neighbors <= memory:  # select_neighbors raises the error
         ids, real = select_neighbors(
             jnp.swapaxes(queries, 1, 2), keys, valid, num_neighbors, method=method, recall_target=recall_target
         )
@@ -304,7 +304,7 @@ def sharded_save(
     """
     check_ring(slots, axis, cursor)
     memory = slots.shape[axis]
-    if num_shards(slot_axis, memory) == 1 or length > memory:  # read_window words the error
+    if num_shards(slot_axis, memory) == 1 or length > memory:  # read_window raises the error
         return read_window(slots, cursor, length, axis=axis)
 
     def on_shard(part: Array, cursor: Array) -> Array:
@@ -358,9 +358,9 @@ def _write(
         lead, size, length = part.shape[:axis], part.shape[axis], new.shape[axis]
         local_places, inside = _places(part, cursor, length, memory, slot_axis, axis)
         aligned = lambda x: x.reshape(-1, *(1,) * (axis - 1), length)  # [batch, 1..., length]
-        # All rings as one long list of slots: for a scatter into each of them the TPU compiler lays the whole ring out
-        # anew before and after. What falls elsewhere is written beyond the end, that is, dropped; each entry at a place
-        # of its own, as the promise below says.
+        # All rings are one long list of slots: for a scatter into each ring the TPU compiler changes the layout of the
+        # whole ring before and after. Entries of other devices are written beyond the end and so dropped, each at its
+        # own index, as `unique_indices` promises.
         first = jnp.arange(math.prod(lead), dtype=local_places.dtype).reshape(*lead, 1) * size
         beyond = jnp.arange(math.prod(lead) * length, dtype=local_places.dtype).reshape(*lead, length)
         index = jnp.where(
@@ -417,7 +417,7 @@ def _num_winners(best: Array, num_neighbors: int, slot_axis: str) -> Array:
     shares = jnp.pad(best.reshape(queries, candidates), [(0, -queries % shards), (0, 0)])
     shares = shares.reshape(shards, -1, candidates)
     received = lax.all_to_all(shares, slot_axis, split_axis=0, concat_axis=0)  # [shards, share, candidates]
-    # In the order of the slots, so that ties fall as they would in the whole memory.
+    # In the order of the slots, so that ties are resolved as in the whole memory.
     together = jnp.moveaxis(received, 0, 1).reshape(-1, shards * candidates)
     owner = lax.top_k(together, num_neighbors)[1] // candidates  # [share, neighbors]
     count = (owner[None] == jnp.arange(shards, dtype=owner.dtype)[:, None, None]).sum(axis=-1, dtype=jnp.int32)
@@ -452,7 +452,7 @@ def _exponentials(scores: Array, mask: Array, over_shards: Callable[[Array], Arr
     """Computes `exp(score - maximum)`, 0 where masked, and the maximum over the last axis and `over_shards`."""
     lowest = np.array(np.finfo(scores.dtype).min, scores.dtype)
     maximum = over_shards(lax.stop_gradient(jnp.max(jnp.where(mask, scores, lowest), axis=-1)))
-    # Both wheres: what stands at a masked entry must neither overflow nor reach the gradient.
+    # Both `where`s are needed: a masked entry must neither overflow nor reach the gradient.
     weights = jnp.where(mask, jnp.exp(jnp.where(mask, scores - maximum[..., None], 0)), 0)
     return weights, maximum
 

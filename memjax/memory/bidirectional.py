@@ -61,7 +61,7 @@ class BidirectionalAttention(Residual, LayerMemory):
         heads = (self.num_heads, self.head_dim)
         inner = named(init, "embed", None, "heads", None)
         self.query_key_value = self.param("query_key_value", inner, (self.dim, 3, *heads))
-        # One axis, like every other bias: optimisers take what has two or more for a matrix.
+        # One axis, like every other bias: optimisers treat arrays with two or more axes as matrices.
         self.biases = self.param("biases", named(zeros, "flat_heads"), (3 * self.num_heads * self.head_dim,))
         self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))

@@ -145,8 +145,8 @@ def note_usage(
 
     Args:
       state: State with `usage`.
-      attended: Attention to each slot, summed over real queries and averaged over heads.
-      queries: Number of real queries of each row.
+      attended: `[batch, memory]`, attention to each slot, summed over real queries and averaged over heads.
+      queries: int32 `[batch]`, number of real queries of each row.
     """
     old = state.usage
     attention = old.attention + jnp.where(queries[:, None] > 0, attended, 0).astype(old.attention.dtype)
@@ -172,7 +172,7 @@ def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -
       ValueError: The segment is not whole windows, and the memory cannot hold the rest of one.
     """
     memory, length = state.valid.shape[1], hidden.shape[1]
-    # As they will be stored: a segment longer than the memory is compressed in part at once.
+    # In the dtype of the state: of a segment longer than the memory, a part is compressed at once.
     slots = lax.stop_gradient(jnp.concatenate([state.hidden, hidden.astype(state.hidden.dtype)], axis=1))
     valid, usage = jnp.concatenate([state.valid, mask], axis=1), None
     if isinstance(state.usage, Usage):
@@ -188,7 +188,7 @@ def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -
         start = -state.phase % rate
         last = start + amount - rate < length
     valid, usage = _take(valid, start, amount), None if usage is None else _take(usage, start, amount)
-    # What an invalid slot holds may be another document's, and convolutions look across windows.
+    # An invalid slot may hold another document's state, and convolutions look across windows.
     return Evicted(jnp.where(valid[..., None], _take(slots, start, amount), 0), valid, usage, start, last)
 
 
@@ -211,8 +211,9 @@ def write(
       state: State that the segment read.
       hidden: `[batch, length, dim]`, hidden states of the segment to store.
       mask: bool `[batch, length]`, real tokens. Padding takes slots that are marked invalid.
-      compressed: New slots of the compressed memory. A gradient goes through them unless the caller stops it.
-      compressed_valid: Validity of the new slots.
+      compressed: `[batch, windows, dim]`, new slots of the compressed memory. A gradient goes through them unless the
+        caller stops it.
+      compressed_valid: bool `[batch, windows]`, validity of the new slots.
       last: bool `[batch]`, rows that also append the last of the new slots. None for all rows.
       rate: Compression rate.
     """
@@ -313,7 +314,7 @@ class CompressiveAttention(TransformerXLAttention):
             )
             init = nn.initializers.normal(0.02)
             self.compressed_position = self.param("compressed_position", named(init, "heads", None), heads)
-        # By fan-in whatever the model's initial values: a compressed slot is then as large as what it stands for.
+        # Always by fan-in: a compressed slot is then as large as the slots that it stands for.
         kernel = named(matrix_init(None, in_axis=(0, 1)), None, "embed", None)
         if self.compression == "dilated":
             layers = named(matrix_init(None, in_axis=(1, 2)), None, None, "embed", None)
@@ -402,8 +403,8 @@ class CompressiveAttention(TransformerXLAttention):
         if not self._compresses:
             return super()._known_keys(state, length)
         older, memory, rate = self.compressed_memory_length, self.memory_length, self.compression_rate
-        # A window is compressed as soon as its oldest token has left, so that its others are in the memory still where
-        # segments are not whole windows.
+        # A window is compressed as soon as its oldest token has left. If segments are not whole windows, its other
+        # tokens are still in the memory.
         newest = memory + 1 - (-state.phase[:, None] % rate)
         later = jnp.arange(older - 1, -1, -1, dtype=jnp.int32)[None]
         near = jnp.broadcast_to(jnp.arange(memory, 0, -1, dtype=jnp.int32), (newest.shape[0], memory))

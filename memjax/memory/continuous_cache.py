@@ -82,7 +82,7 @@ def complete(
     """
     hidden = jax.lax.stop_gradient(hidden.astype(state.hidden.dtype))
     before = jnp.concatenate([state.pending[:, None], hidden[:, :-1]], axis=1)
-    first = mask & (count_positions(mask) == 0)  # behind padding, too, it completes what was pending
+    first = mask & (count_positions(mask) == 0)  # it completes the pending pair, behind padding too
     before = jnp.where(first[..., None], state.pending[:, None], before)
     return Entries(before, tokens, mask & (~first | state.pending_valid[:, None]))
 
@@ -156,7 +156,7 @@ def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, ma
     memory, length = state.valid.shape[1], mask.shape[1]
     count = jnp.cumsum(entries.valid.astype(jnp.int32), axis=1)
     total = count[:, -1:]
-    # The last `memory` of them, each in the slot it would reach; the others go beyond the end and are dropped.
+    # The last `memory` pairs are stored, each in the slot it would reach. The others go beyond the end and are dropped.
     stored = entries.valid & (count > total - memory)
     beyond = memory + jnp.arange(length, dtype=jnp.int32)[None]
     slots = jnp.where(stored, (state.cursor[:, None] + count - 1) % memory, beyond)

@@ -257,7 +257,7 @@ class GPT2CompressiveAttention(GPT2Attention):
         rate, length = self.compression_rate, mask.shape[1]
         if length % rate:
             raise ValueError(f"compression_rate: given {rate}, allowed: a divisor of the segment's {length} tokens")
-        # As it is stored while decoding; padding is not to be seen by the convolution.
+        # In the dtype of decoding. The convolution must not see padding.
         hidden = jax.lax.stop_gradient(jnp.where(mask[..., None], stored, 0)).astype(state.slots.dtype)
         compressed = strided_convolution(hidden.astype(self.dtype), self.compression_kernel)
         valid, rows = window_validity(mask, rate), mask.any(axis=1)

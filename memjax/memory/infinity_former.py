@@ -172,8 +172,8 @@ def update(
 
     Args:
       state: State before the update.
-      tokens: Waiting tokens after the gate, 0 where there is no token.
-      positions: Positions at which the old signal is read, ascending. None for evenly spaced ones.
+      tokens: `[batch, length, dim]`, waiting tokens after the gate, 0 where there is no token.
+      positions: `[batch, samples]`, positions at which the old signal is read, ascending. None for evenly spaced ones.
       basis: Basis functions of the signal.
       num_samples: Number of positions at which the old signal is read.
       contraction: Share of [0, 1] that the past keeps.
@@ -350,7 +350,7 @@ class LongTermMemory(nn.Module):
         arrays = self._tracked_arrays(weights, query_densities, state, mask.any(axis=1))
         new = dataclasses.replace(new, histogram=self.masses(query_densities, counted))
         new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
-        return y, new, Aux(losses, self._figures(query_densities, counted, new.histogram), arrays)
+        return y, new, Aux(losses, self._metrics(query_densities, counted, new.histogram), arrays)
 
     def weights(self) -> LongTermWeights:
         """Returns the parameters as arrays, for the functions of decoding inside conditionals."""
@@ -422,7 +422,7 @@ class LongTermMemory(nn.Module):
         return {f"infinity_former/{name}": array for name, array in arrays.items()}
 
     @nn.nowrap
-    def _figures(self, query_densities: Densities, counted: Array, histogram: Any) -> dict[str, Sum]:
+    def _metrics(self, query_densities: Densities, counted: Array, histogram: Any) -> dict[str, Sum]:
         """Measures the width of the densities, their mass in [0, 1], and the normalised entropy of the histogram."""
         mean, variance = jax.lax.stop_gradient(query_densities)
         by_name = {"stddev": jnp.sqrt(variance), "inside": bin_masses(mean, variance, 1)[..., 0]}

@@ -142,7 +142,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
         y, maps = self.normed(x), self._maps(deterministic)
         keys, values = self._keys_values(y, maps)
         decay = self._log_decay(y)
-        if decay is not None:  # an average: what is kept and what is added have weights g and 1 - g
+        if decay is not None:  # an average: the old sums have the weight g, the new token 1 - g
             keys = keys * (-jnp.expm1(decay)).astype(keys.dtype)[..., None]
         return causal_linear_attention(
             self._queries(y, maps, deterministic),

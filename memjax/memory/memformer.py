@@ -344,7 +344,7 @@ class MemformerEncoder(StackMemory):
         settings = {"mask": mask, "bias": bias, "deterministic": deterministic, "track": self.track_attention}
         x, reader = self._run_layers(x, slots, **settings)
         hidden = self.layer_norm(x)
-        output = Encoded(refuse_padding_in_front(hidden, read_mask), mask)  # classification tokens stand behind it
+        output = Encoded(refuse_padding_in_front(hidden, read_mask), mask)  # classification tokens come after padding
         if not isinstance(read, MemformerState):
             return output, state, Aux()
         written, writer_weights = self._run_writer(read.slots, hidden, mask)

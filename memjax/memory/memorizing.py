@@ -98,7 +98,7 @@ class LongMemory:
         start = (jnp.where(start_of_document, 0, self.cursor) + length - window) % slots
         take = lambda ring: sharded_save(ring, start, window, slot_axis=self.slot_axis, axis=2)
         saved = SavedWindow(take(self.keys), take(self.values), start, self.valid, self.positions, self.cursor)
-        # The write takes its place from the cursor: it comes after these reads, and so needs no copy of the ring.
+        # The write depends on this cursor: it comes after these reads, and so needs no copy of the ring.
         return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
 
     def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> LongMemory:
@@ -367,7 +367,7 @@ class MemorizingAttention(Residual, LayerMemory):
     @nn.nowrap
     def tracked(self) -> MemorizingAttention:
         """Returns this part with attention weights and retrieved positions among its outputs. Slots are not split."""
-        retrieval = "exact" if self._retrieval == "threshold" else self.retrieval  # but for ties, the same neighbours
+        retrieval = "exact" if self._retrieval == "threshold" else self.retrieval  # equal neighbours except for ties
         positions = self.memory_length > 0
         return self.clone(track_attention=True, track_positions=positions, retrieval=retrieval, slot_axis="")
 
@@ -391,7 +391,7 @@ class MemorizingAttention(Residual, LayerMemory):
     @nn.nowrap
     def init_decode_state(self, state: MemorizingState, segment_length: int, batch_size: int) -> DecodeState:
         """Starts decoding at the start of a segment, with `state` as the memory."""
-        # Not in the dtype of the memory: what a segment sees of itself is rounded only when it is written.
+        # Not in the dtype of the memory: keys and values of the segment are rounded only when they are written.
         segment = self._tokens(batch_size, segment_length, self.dtype)
         return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
 
@@ -421,7 +421,7 @@ class MemorizingAttention(Residual, LayerMemory):
             memory = dataclasses.replace(state.memory, cursor=order_after(state.memory.cursor, y))
             state = dataclasses.replace(state, memory=memory)
         y = self._finish(x, y, deterministic)
-        if self._meliad:  # a first token without an earlier key attends to what padding in front would change
+        if self._meliad:  # padding in front would change the keys that a first token attends to
             y = refuse_padding_in_front(y, read_mask)
         return y, write(state, segment, policy=self.write_policy), aux
 
@@ -465,7 +465,7 @@ class MemorizingAttention(Residual, LayerMemory):
         deterministic: bool,
     ) -> tuple[Array, Aux]:
         """Merges local attention and attention to the retrieved neighbours."""
-        # In the dtype of the parameter: rounded to bfloat16, scales that differ would be the same.
+        # In the dtype of the parameter: rounded to bfloat16, different scales would become equal.
         scale = jnp.abs(self.scale) if self.query_key_norm else self.head_dim**-0.5
         options: dict[str, Any] = {"scale": scale, **weight_dropout(self, deterministic)}
         neighbor_options: dict[str, Any] = {"scale": scale} if self._drops_inputs else options
@@ -526,7 +526,7 @@ class MemorizingAttention(Residual, LayerMemory):
         """Returns keys, values and validity of the neighbours. 'threshold' gives all slots with a threshold mask."""
         dtype = queries.dtype
         if self._retrieval == "threshold":
-            # Every slot is read here, and what one that is not valid holds may be NaN.
+            # Every slot is read here, and slots that are not valid may hold NaN.
             valid_only = lambda slots: jnp.where(memory.valid[:, None, :, None], slots.astype(dtype), 0)
             keys, values = valid_only(memory.keys), valid_only(memory.values)
             score_dtype = jnp.promote_types(dtype, jnp.float32)
@@ -681,7 +681,7 @@ class MemorizingAttention(Residual, LayerMemory):
         window = self.window
         if window is None:
             window = self.cache_length if self._meliad else 0
-        # A window counts the query's own key; the authors' code counts earlier keys only.
+        # A window counts the query's own key. The authors' code counts earlier keys only.
         return window + int(self._meliad) if window else None
 
     @property

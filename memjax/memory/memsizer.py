@@ -84,7 +84,7 @@ class MemSizerAttention(LinearTransformerAttention):
         self.slot_bias = self.param("slot_bias", named(nn.initializers.zeros, None), (self.num_slots,))
         self.value_kernel = self.param("value_kernel", named(adaptor, "embed", None), (self.dim, self.dim))
         self.value_bias = self.param("value_bias", named(nn.initializers.zeros, None), (self.dim,))
-        # Slots and values add up over a document, and so does what a cancelling variance would get wrong.
+        # Slots and values add up over a document, and so would the errors of a variance that cancels.
         self.slot_norm = make_norm("layer", self.dtype, exact_variance=True)
         self.value_norm = make_norm("layer", self.dtype, exact_variance=True)
         self.attention_drop = nn.Dropout(self.attention_dropout)

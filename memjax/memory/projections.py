@@ -224,8 +224,8 @@ def project(x: Array, matrix: Array, axes: int = 1) -> Array:
       >>> project(jnp.ones((2, 3, 4)), jnp.ones((4, 5, 6))).shape
       (2, 3, 5, 6)
     """
-    # As one product of two plain matrices: a CPU runs that faster, forward and backward, than a product with many axes.
-    if not jax.sharding.get_abstract_mesh().empty:  # one merged axis could not be split by heads
+    # One product of two plain matrices: faster on a CPU, forward and backward, than a product with many axes.
+    if not jax.sharding.get_abstract_mesh().empty:  # a merged axis could not be split by heads
         return jnp.tensordot(x, matrix.astype(x.dtype), axes)
     inner = int(np.prod(matrix.shape[:axes]))
     flat = jnp.dot(x.reshape(-1, inner), matrix.reshape(inner, -1).astype(x.dtype))

@@ -40,9 +40,10 @@ def read(
     """Reads the neighbours, `m_t = scale * sum_k softmax_k(y_k h_t) y_k`: their output weights, weighed by their fit.
 
     Args:
-      hidden: Hidden states `h_t`.
-      embedded: Output weights `y_k` of the neighbours' tokens, with which hidden states are compared to the vocabulary.
-      valid: Neighbours that exist.
+      hidden: `[batch, length, dim]`, hidden states `h_t`.
+      embedded: `[batch, length, neighbors, dim]`, output weights `y_k` of the neighbours' tokens, with which hidden
+        states are compared to the vocabulary.
+      valid: bool `[batch, length, neighbors]`, neighbours that exist.
       scale: Factor of the sum. The softmax weights do not depend on it.
 
     Returns:
@@ -252,7 +253,7 @@ class Spalm(OutputMemory):
         mean = jax.lax.stop_gradient(gate).mean(axis=-1)
         metrics = {"gate": Sum(jnp.where(counted, mean, 0).sum(), weight)}
         edges = np.linspace(0, 1, self.gate_bins + 1)[1:] if self.gate_bins else []
-        # What lies on an edge is in the lower bin.
+        # A gate on an edge belongs to the lower bin.
         below = [(jnp.where(counted, mean, 2) <= edge).sum().astype(gate.dtype) for edge in edges]
         for index, total in enumerate(below):
             metrics[f"gate_up_to_{edges[index]:.2f}"] = Sum(total - (below[index - 1] if index else 0), weight)

@@ -79,7 +79,7 @@ class T2RAttention(LinearTransformerAttention):
         if not self.folded or name == "value":
             return super()._projection(name, width)
         matrix, bias = super()._projection(name, self.num_features)
-        if bias is None:  # that of the feature map stays
+        if bias is None:  # the bias of the feature map remains
             shape = (self.num_heads, self.num_features)
             bias = self.param(f"{name}_bias", named(nn.initializers.zeros, "heads", None), shape)
         return matrix, bias

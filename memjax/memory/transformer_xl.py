@@ -109,9 +109,10 @@ def score_positions(
     """Attention scores by relative position, `(q_i + v) r_{i-j} / sqrt(head_dim)`. Mask those of later keys.
 
     Args:
-      queries: Queries of the segment. The last query is at the position of the last key.
+      queries: `[batch, length, heads, head_dim]`, queries of the segment. The last query is at the position of the last
+        key.
       relative_keys: Projected sinusoids of the distances, the longest distance `total - 1` first.
-      position_bias: The bias v.
+      position_bias: `[heads, head_dim]`, the bias v.
     """
     scaled = (queries + position_bias[None, None]) * queries.shape[-1] ** -0.5
     return relative_shift(jnp.einsum("blhd,mhd->bhlm", scaled, relative_keys))
@@ -130,12 +131,12 @@ def read(
     """Relative attention: `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`, and its weights.
 
     Args:
-      queries: Queries of the segment.
-      keys: Keys of memory and segment, oldest first.
-      values: Values of memory and segment, oldest first.
+      queries: `[batch, length, heads, head_dim]`, queries of the segment.
+      keys: `[batch, total, heads, head_dim]`, keys of memory and segment, oldest first.
+      values: `[batch, total, heads, head_dim]`, values of memory and segment, oldest first.
       position_scores: `(q_i + v) r_{i-j} / sqrt(head_dim)`.
-      content_bias: The bias u.
-      visible: Keys that each query may read.
+      content_bias: `[heads, head_dim]`, the bias u.
+      visible: bool `[batch, 1, length, total]`, keys that each query may read. The batch axis may be 1.
       **dropout: `dropout_rate` and `dropout_key` of `memjax.functional.attention`.
     """
     scale, queries = queries.shape[-1] ** -0.5, queries + content_bias[None, None]
@@ -149,8 +150,8 @@ def attention_share(
     """Share of the attention that goes to the slots from `start` to `stop`, summed over the real tokens.
 
     Args:
-      weights: Attention weights over slots and segment, oldest first. Rows and columns in front of the slots belong to
-        learned memory rows and are not counted.
+      weights: `[batch, heads, rows, total]`, attention weights over slots and segment, oldest first. Rows and columns
+        in front of the slots belong to learned memory rows and are not counted.
       mask: bool `[batch, length]`, real tokens.
       start: First slot, counted from the oldest.
       stop: Slot after the last one. None for all slots from `start` on.
@@ -161,7 +162,7 @@ def attention_share(
       0.375
     """
     length, slots = mask.shape[1], weights.shape[-1] - mask.shape[1]
-    first = weights.shape[-2] - length  # memory rows in front, of queries and of keys alike
+    first = weights.shape[-2] - length  # number of memory rows in front of queries and keys
     of_slots = weights[:, :, first:, first + start : slots if stop is None else first + stop]
     by_token = jax.lax.stop_gradient(of_slots).sum(axis=-1).mean(axis=1)  # [b, l]
     return Sum(jnp.where(mask, by_token, 0).sum(), mask.sum().astype(by_token.dtype))
@@ -313,7 +314,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         stored_parts, valid = self._slots(state)
         key_facts = self._known_keys(state, mask.shape[1]) if self.track_attention else None
         if stored_parts:
-            # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
+            # Separate from the segment: in one product, the backward pass would compute the gradient to the memory too.
             remembered = self._keys_values(self._recalled(stored_parts, x.dtype))
             join = lambda old, new: self._behind(new, jnp.concatenate([old, self._tokens(new)], axis=1))
             keys, values = join(remembered[0], keys), join(remembered[1], values)
@@ -323,7 +324,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         z, weights = read(queries, keys, values, scores, u_v[0], visible, **weight_dropout(self, deterministic))
         further, state, more = self._read_further(queries, state, mask, deterministic)
         z = self._finish(x, z, deterministic, further)
-        if self.empty_memory == "zeros":  # zeros stand at distances, which padding in front would change
+        if self.empty_memory == "zeros":  # zero slots have distances, which padding in front would change
             z = refuse_padding_in_front(z, read_mask)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
@@ -484,7 +485,7 @@ class TransformerXLAttention(Residual, LayerMemory):
             keys, values = set_memory(segment.keys, keys), set_memory(segment.values, values)
             return dataclasses.replace(segment, keys=keys, values=values, attended=attended)
 
-        # Flax modules cannot be called inside lax.cond: the norm stands outside, the products inside are plain arrays.
+        # Flax modules cannot be called inside lax.cond: the norm is outside, the products inside use plain arrays.
         recalled = [self._recall(part.astype(self.dtype)) for part in parts]
         return jax.lax.cond(entering.any(), project_memory, lambda segment: segment, segment)
 
