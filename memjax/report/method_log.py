@@ -1,4 +1,4 @@
-"""What a method says of itself along the updates of a run, as curves: losses of its kinds of updates, odds, gains."""
+"""Figures of the metrics that a lifelong-learning method logs during training, such as replay and penalty losses."""
 
 from __future__ import annotations
 
@@ -30,28 +30,32 @@ COUNTED = {
     ),
     *("nats_per_token", "gradient_norm", "stage"),
 }
-"""of a line of updates: not what a method says of itself, or drawn with the curves of every run"""
+"""Metrics of a line of updates that are not specific to a method, or are drawn with the curves of every run."""
 LOGGED = {
     "odds_of_writing": (
         "Odds of writing",
         "nats of odds",
-        "Log odds of being written of the row at the 90th percentile of distance from the memory against that at the "
-        "10th: how much the rule of Meta-MbPA prefers what is far. 0 = it writes at random.",
+        "Log odds of being written of the row at the 90th percentile of distance from the memory, compared with the "
+        "row at the 10th percentile: how much Meta-MbPA prefers distant rows. 0 = it writes at random.",
     ),
     "adapted_minus_base": (
-        "What adaptation adds to the loss",
+        "Loss added by adaptation",
         "nats a target",
-        "Loss of a query at parameters adapted to its neighbours, less that without adaptation (Wang et al. 2020). "
-        "Below 0 the adaptation helps.",
+        "Loss of a query with parameters adapted to its neighbours, minus its loss without adaptation (Wang et al. "
+        "2020). Below 0 the adaptation helps.",
     ),
 }
-"""name -> title, unit and meaning of what some methods log"""
+"""Name of a metric of some methods -> its title, unit and meaning."""
 MOST_FIGURES = 6
-"""of what a method logs"""
+"""Largest number of figures of single metrics."""
 
 
 def borders_of(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list[int]:
-    """Updates that were made when each task was through.
+    """Lists the number of updates at the end of each task.
+
+    Args:
+      lines: Lines of the run's `metrics.jsonl`.
+      tasks: Names of the evaluations of single tasks.
 
     Example:
       >>> line = {"kind": "evaluation", "phase": "after", "name": "a"}
@@ -63,27 +67,30 @@ def borders_of(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list
 
 
 def logged(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
-    """What a method says of itself along its updates: name -> updates, and its values there.
+    """Extracts the metrics of a method from a log: name of a metric -> numbers of updates, and the values there.
 
-    What is counted, what is drawn for every run, and figures of memories are left out; so is what has one value, or 0
-    in all lines.
+    Counters, metrics that are drawn for every run and memory metrics are left out, as are metrics with a single value
+    or with 0 in all lines.
+
+    Args:
+      lines: Lines of the run's `metrics.jsonl`.
 
     Example:
       >>> line = {"kind": "train", "step": 1, "nats_per_token": 2.0, "replayed/nll": None, "losses/ewc": 0.0}
       >>> logged([line, {**line, "step": 2, "replayed/nll": 3.0}, {**line, "step": 3, "replayed/nll": 1.0}])
       {'replayed/nll': ([2, 3], [3.0, 1.0])}
     """
-    found: dict[str, tuple[list[int], list[float]]] = {}
+    curves: dict[str, tuple[list[int], list[float]]] = {}
     for line in lines:
         if line["kind"] != "train":
             continue
         for name, value in line.items():
             if not isinstance(value, float) or not math.isfinite(value) or _is_counted(name):
                 continue
-            steps, values = found.setdefault(name, ([], []))
+            steps, values = curves.setdefault(name, ([], []))
             steps.append(line["step"])
             values.append(value)
-    return {name: both for name, both in found.items() if len(both[1]) > 1 and any(both[1])}
+    return {name: (steps, values) for name, (steps, values) in curves.items() if len(values) > 1 and any(values)}
 
 
 def _is_counted(name: str) -> bool:
@@ -92,40 +99,40 @@ def _is_counted(name: str) -> bool:
 
 
 def method_figures(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Iterator[Figure]:
-    """A figure of all losses, where a method has several, and one of everything else that it logs.
+    """Yields a figure of all losses of a method, if it logs any, and one of each other metric.
 
     Args:
-      lines: of a run.
-      tasks: names of their evaluations.
+      lines: Lines of the run's `metrics.jsonl`.
+      tasks: Names of the evaluations of single tasks.
     """
-    found, borders = logged(lines), borders_of(lines, tasks)
-    losses = {name: both for name, both in found.items() if name.split("/")[-1] == "nll" or "losses/" in name}
+    curves, borders = logged(lines), borders_of(lines, tasks)
+    losses = {name: curve for name, curve in curves.items() if name.split("/")[-1] == "nll" or "losses/" in name}
     if losses:
-        own = [(line["step"], line["nats_per_token"]) for line in lines if line["kind"] == "train"]
-        own = [one for one in own if one[1] is not None]
-        names = {_loss_name(name): both for name, both in losses.items()}
-        series = {"the stream": tuple(zip(*own, strict=True)), **names} if own else names
+        points = [(line["step"], line["nats_per_token"]) for line in lines if line["kind"] == "train"]
+        points = [(step, nats) for step, nats in points if nats is not None]
+        names = {_loss_name(name): curve for name, curve in losses.items()}
+        series = {"the stream": tuple(zip(*points, strict=True)), **names} if points else names
         yield Figure(
             "stream_losses",
             "Losses along the stream",
-            "Nats a target of the stream's own batches, and of the other kinds of updates and rows of the method, as "
-            "they were logged; added losses are before their coefficient.",
+            "Logged losses in nats a target: on the stream's own batches, and on the method's other batches, such as "
+            "replayed rows. Added losses are shown before multiplication by their coefficient.",
             functools.partial(_draw_logged, series=series, y="nats a target", borders=borders),
             3.4,
         )
-    others = [name for name in found if name not in losses][:MOST_FIGURES]
+    others = [name for name in curves if name not in losses][:MOST_FIGURES]
     for name in others:
         plain = name.replace("/", ": ").replace("_", " ")
         *kinds, last = name.split("/")
         known = LOGGED.get(last)
-        title, unit, caption = known or (plain[0].upper() + plain[1:], plain, f"`{name}` of the run's lines.")
+        title, unit, caption = known or (plain[0].upper() + plain[1:], plain, f"`{name}` in the run's log.")
         title = f"{title} ({', '.join(kinds)})" if known and kinds else title
-        draw = functools.partial(_draw_logged, series={title: found[name]}, y=unit, borders=borders)
+        draw = functools.partial(_draw_logged, series={title: curves[name]}, y=unit, borders=borders)
         yield Figure(f"stream_{''.join(c if c.isalnum() else '_' for c in name)}", title, caption, draw)
 
 
 def _loss_name(name: str) -> str:
-    """Of a line in the picture.
+    """Returns the name of a loss for the legend.
 
     Example:
       >>> _loss_name("replayed/nll"), _loss_name("losses/method/penalty"), _loss_name("replayed/losses/kd")
@@ -138,20 +145,28 @@ def _loss_name(name: str) -> str:
 
 def _draw_logged(figure: Any, series: Any, y: str, borders: Sequence[int]) -> None:
     least, most = (choose(len(xs) for xs, _ in series.values()) for choose in (min, max))
-    if least >= 3 * len(borders):  # else a task has too few points for a line of its own
+    if least >= 3 * len(borders):  # otherwise a task has too few points for a separate line
         series = {name: broken(xs, ys, borders) for name, (xs, ys) in series.items()}
     charts.lines(figure, series, x="updates", y=y, borders=borders, marks=most <= 12)
 
 
 def broken(steps: Sequence[int], values: Sequence[float], borders: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """A curve that stops where a task is through and begins anew after it.
+    """Interrupts a curve at the end of each task by inserting NaN.
+
+    Args:
+      steps: Number of updates at each point.
+      values: Value of each point.
+      borders: Number of updates at the end of each task.
+
+    Returns:
+      The steps and values with one further point for each border.
 
     Example:
       >>> [side.tolist() for side in broken([1, 2, 3], [0.5, 0.25, 0.75], [2])]
       [[1.0, 2.0, 3.0, 3.0], [0.5, 0.25, nan, 0.75]]
     """
-    given = np.asarray(steps, np.float64)
-    at = np.searchsorted(given, np.asarray(borders, np.float64), side="right")
-    at = at[(at > 0) & (at < len(given))]
+    all_steps = np.asarray(steps, np.float64)
+    at = np.searchsorted(all_steps, np.asarray(borders, np.float64), side="right")
+    at = at[(at > 0) & (at < len(all_steps))]
     broken_values = np.insert(np.asarray(values, np.float64), at, np.full(len(at), np.nan))
-    return np.insert(given, at, given[at]), broken_values
+    return np.insert(all_steps, at, all_steps[at]), broken_values
