@@ -1,4 +1,4 @@
-"""Associative recall: linear states have to keep more pairs of key and value than one vector holds.
+"""Associative recall: linear states must hold more pairs of key and value than one vector can.
 
     memjax train --config associative_recall                            # MemSizer
     memjax train --config associative_recall --variant softmax          # no state: the segment alone
@@ -56,17 +56,17 @@ STATES: dict[str, Any] = {
 }
 VARIANTS = {
     "default": "MemSizer, 32 slots",
-    "linear_transformer": "features elu(x) + 1",
-    "rfa": "random features, 16 directions",
-    "t2r": "32 learned features",
-    "softmax": "no state: attention within a segment",
-    "transformer_xl": "a memory of as many numbers: the segment before",
+    "linear_transformer": "Linear Transformer, features elu(x) + 1",
+    "rfa": "RFA, 16 random directions",
+    "t2r": "T2R, 32 learned features",
+    "softmax": "softmax attention within a segment, without a state",
+    "transformer_xl": "Transformer-XL whose memory has as many numbers as the states: the segment before",
     "smoke": "seconds: a few short documents",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = replace(STATES[variant])
     source = KeyValueRecall(num_pairs=24, num_keys=32, num_values=16, filler_length=0)
     horizon = 5 if attention.crosses_segments else 1

@@ -47,19 +47,19 @@ VARIANTS = {
     "cola": "MiniLM weights on CoLA",
     "sst2": "MiniLM weights on SST-2",
     "qnli": "MiniLM weights on QNLI",
-    "cola_resm": "the same with memories beside two feed-forward networks",
-    "sst2_resm": "the same with memories beside two feed-forward networks",
-    "qnli_resm": "the same with memories beside two feed-forward networks",
-    "smoke": "seconds: 2 layers, 32 wide, claims about synthetic sentences",
+    "cola_resm": "MiniLM weights on CoLA, with memories beside two feed-forward networks",
+    "sst2_resm": "MiniLM weights on SST-2, with memories beside two feed-forward networks",
+    "qnli_resm": "MiniLM weights on QNLI, with memories beside two feed-forward networks",
+    "smoke": "seconds: 2 layers, 32 wide, synthetic sentences",
 }
 
 EXAMPLES: dict[str, int] = {"cola": 8_551, "sst2": 67_349, "qnli": 104_743}
-"""of the published training splits"""
+"""number of examples of the published training splits"""
 Name = Literal["cola", "sst2", "qnli"]
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without the paths of texts and vocabulary."""
     config = Config(
         name=f"bert_glue_{variant}",
         task=Classification(),
@@ -89,7 +89,7 @@ def get_config(variant: str = "default") -> Config:
 
 
 def fine_tuning(name: Name, *, learning_rate: float, epochs: int = 10) -> Training:
-    """Epochs over a task, 32 texts a step."""
+    """Returns training settings for some epochs over a task, with 32 texts a step."""
     steps = epochs * -(-EXAMPLES[name] // 32)
     return Training(
         steps=steps,
@@ -102,7 +102,7 @@ def fine_tuning(name: Name, *, learning_rate: float, epochs: int = 10) -> Traini
 
 
 def encoder(dim: int, layers: int, heads: int) -> Model:
-    """BERT in another size."""
+    """Returns the settings of a BERT of another size."""
     return Model(
         dim=dim,
         num_layers=layers,

@@ -60,14 +60,14 @@ VARIANTS = {
     "small_pkm": "the small size with memories in the place of two feed-forward networks",
     "small_resm": "the small size with memories beside two feed-forward networks",
     "wikitext2": "4 layers, 128 wide, a vocabulary of WikiText-2: minutes on a CPU",
-    "wikitext2_pkm": "the same with memories in the place of two feed-forward networks",
-    "wikitext2_resm": "the same with memories beside two feed-forward networks",
+    "wikitext2_pkm": "`wikitext2` with memories in the place of two feed-forward networks",
+    "wikitext2_resm": "`wikitext2` with memories beside two feed-forward networks",
     "smoke": "seconds: 2 layers, 32 wide, a vocabulary trained on Python sources",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without the paths of texts and vocabulary."""
     config = Config(
         name=f"bert_mlm_wikitext_{variant}",
         task=MaskedLanguageModeling(),
@@ -121,7 +121,7 @@ def get_config(variant: str = "default") -> Config:
 
 
 def memories(kind: str, layers: tuple[int, ...], num_keys: int, num_neighbors: int = 32) -> ProductKey:
-    """Product keys in the place of feed-forward networks ('pkm') or beside them ('resm')."""
+    """Returns product keys in the place of feed-forward networks ('pkm') or beside them ('resm')."""
     return ProductKey(
         activation="gelu_exact",
         layers=layers,
@@ -132,7 +132,7 @@ def memories(kind: str, layers: tuple[int, ...], num_keys: int, num_neighbors: i
 
 
 def encoder(dim: int, layers: int, heads: int) -> Model:
-    """BERT in another size."""
+    """Returns the settings of a BERT of another size."""
     return Model(
         dim=dim,
         num_layers=layers,

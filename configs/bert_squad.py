@@ -41,13 +41,13 @@ from memjax.config import (
 VARIANTS = {
     "default": "BERT-base, 109M parameters",
     "minilm": "MiniLM weights, 6 layers, 384 wide",
-    "minilm_resm": "the same with memories beside two feed-forward networks",
+    "minilm_resm": "MiniLM weights, with memories beside two feed-forward networks",
     "smoke": "seconds: 2 layers, 32 wide, questions about synthetic sentences, in windows",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without the paths of texts and vocabulary."""
     steps = 3 * 87_599 // 32
     config = Config(
         name=f"bert_squad_{variant}",
@@ -82,7 +82,7 @@ def get_config(variant: str = "default") -> Config:
 
 
 def encoder(dim: int, layers: int, heads: int) -> Model:
-    """BERT in another size."""
+    """Returns the settings of a BERT of another size."""
     return Model(
         dim=dim,
         num_layers=layers,

@@ -1,4 +1,4 @@
-"""Dialogues about films whose document a memory has read: GPT-2, compressed memory, infinity-former, sticky memories.
+"""Dialogues about films with the document in a memory: GPT-2, compressed memory, infinity-former, sticky memories.
 
     memjax train --config cmu_dog --data.source.path DIR                                      # document in the context
     memjax train --config cmu_dog --variant sticky --data.source.path DIR \
@@ -53,21 +53,21 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "GPT-2 with the document in its context",
-    "no_document": "GPT-2 with the dialogue alone",
+    "no_document": "GPT-2 with the dialogue and no document",
     "compressive": "the document in 512 compressed slots of every layer",
     "infinity_former": "the document in a signal of 512 basis functions in every layer",
-    "sticky": "the same with sticky memories",
-    "gpt2": "published weights with the document in their context",
-    "gpt2_no_document": "published weights with the dialogue alone",
+    "sticky": "`infinity_former` with sticky memories",
+    "gpt2": "published weights with the document in the context",
+    "gpt2_no_document": "published weights with the dialogue and no document",
     "gpt2_compressive": "published weights with the document in compressed slots",
     "gpt2_infinity_former": "published weights with the document in a signal",
-    "gpt2_sticky": "the same with sticky memories",
+    "gpt2_sticky": "`gpt2_infinity_former` with sticky memories",
     "smoke": "seconds: synthetic dialogues in bytes, 1 layer with sticky memories",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = Config(
         name=f"cmu_dog_{variant}",
         model=Model(

@@ -43,7 +43,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Compressive(memory_length=512, compressed_memory_length=512, compression_rate=2)
     config = Config(
         name=f"compressive_pg19_{variant}",

@@ -32,14 +32,14 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "memory of 128 tokens and 128 compressed slots, which stand for 512 more, in each of 4 layers",
-    "transformer_xl": "the same attention length without compression: a memory of 256 tokens",
-    "bptt": "no loss of its own: the compression learns through the next segment",
+    "transformer_xl": "Transformer-XL of equal attention length: a memory of 256 tokens, without compression",
+    "bptt": "without an auxiliary loss: the compression learns through the next segment",
     "smoke": "seconds: 2 layers, 32 wide, bytes",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Compressive(memory_length=128, compressed_memory_length=128, compression_rate=4)
     config = Config(
         name=f"compressive_python_{variant}",

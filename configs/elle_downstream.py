@@ -1,4 +1,4 @@
-"""A task of one of its domains, learned by a model pretrained with ELLE and prompts: the right prompt, others, none.
+"""Fine-tuning of a model pretrained by ELLE on a task of one domain, with the right, a wrong or no prompt.
 
     memjax train --config elle_downstream --variant news --training.init-from RUN --task.domain 1 \\
         --data.tokenizer.path RUN/tokenizer/tokenizer.json --data.source.path DIR
@@ -40,15 +40,15 @@ SOURCES = {
 }
 VARIANTS = {
     "encyclopedia": "DBpedia, 14 classes",
-    "news": "AG News, 4 classes; of other rows than the domain of news",
+    "news": "AG News, 4 classes, on other texts than those of the domain `news`",
     "reviews": "SST-2, 2 classes",
-    "default": "as news",
-    "smoke": "seconds: templates",
+    "default": "the same as `news`",
+    "smoke": "seconds: synthetic sentences",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     config = Config(
         name=f"elle_downstream_{variant}",
         model=Model(

@@ -1,4 +1,4 @@
-"""A table of facts, which has to be held in parameters: product keys beside networks of equal cost, and of more.
+"""A table of facts to be held in parameters: product keys beside feed-forward networks of equal and of higher cost.
 
     memjax train --config fact_table                        # product keys: the table is learned
     memjax train --config fact_table --variant dense        # a feed-forward network of equal cost
@@ -22,8 +22,8 @@ Where the values come from
 from memjax.config import Config, Data, Dense, Evaluation, FactTable, Model, ProductKey, Schedule, TableAdam, Training
 
 VARIANTS = {
-    "default": "product keys of 9,216 slots in the place of the feed-forward network",
-    "residual": "the same slots beside a feed-forward network of equal cost",
+    "default": "product keys with 9,216 slots instead of the feed-forward network",
+    "residual": "product keys with 9,216 slots beside a feed-forward network of equal cost",
     "dense": "a feed-forward network of equal cost",
     "dense_320": "a feed-forward network of four times the cost",
     "smoke": "seconds: 16 facts",
@@ -31,7 +31,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     memory = ProductKey(dim=80, layers=(), num_keys=96, memory_heads=2, num_neighbors=3, key_dim=32)
     config = Config(
         name=f"fact_table_{variant}",

@@ -39,16 +39,16 @@ from memjax.config import (
 )
 
 VARIANTS = {
-    "default": "GPT-2 small, the first stage",
-    "infinity_former": "with a signal of 512 basis functions in every layer",
-    "sticky": "the same with sticky memories",
-    "compressive": "with 512 compressed slots in every layer",
+    "default": "GPT-2 small without a memory, which the other variants start from",
+    "infinity_former": "GPT-2 small with a signal of 512 basis functions in every layer",
+    "sticky": "`infinity_former` with sticky memories",
+    "compressive": "GPT-2 small with 512 compressed slots in every layer",
     "smoke": "seconds: 2 layers, 32 wide, byte pairs of Python sources, sticky memories",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = Config(
         name=f"gpt2_wikitext_{variant}",
         model=Model(

@@ -34,14 +34,14 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "short-term memory of 150 tokens and a signal of 150 basis functions",
-    "sticky": "the same, and updates read the past where the queries looked",
-    "transformer_xl": "the same without the signal",
+    "sticky": "`default` with sticky memories: updates read the past where the queries looked",
+    "transformer_xl": "`default` without the signal",
     "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources in contiguous streams",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     attention = InfinityFormer(
         num_basis=150,
         memory_length=150,

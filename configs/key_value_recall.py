@@ -1,4 +1,4 @@
-"""Synthetic documents that define keys and values and ask for the values many segments later.
+"""Key-value recall: synthetic documents bind keys to values and ask for the values many segments later.
 
     memjax train --config key_value_recall                       # with a memory: nearly all answers right
     memjax train --config key_value_recall --variant cache_only  # with its local cache: chance
@@ -26,13 +26,13 @@ from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, 
 
 VARIANTS = {
     "default": "memory of 128 slots in the first of two layers",
-    "cache_only": "the same without the long memory: local cache only",
+    "cache_only": "`default` without the long memory: local cache only",
     "smoke": "seconds: a few short documents",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Memorizing(layers=(0,), memory_length=128, num_neighbors=8, cache_length=8)
     config = Config(
         name=f"key_value_recall_{variant}",

@@ -1,4 +1,4 @@
-"""kNN-LM on WikiText-2: a small Transformer-XL, whose hidden states are the keys of a datastore of the training split.
+"""kNN-LM on WikiText-2: a small Transformer-XL with a datastore of its hidden states on the training split.
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
     python -m tools.measurements.knn_lm runs/knn_lm_wikitext_default --data.source.path DIR
@@ -40,7 +40,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = Config(
         name=f"knn_lm_wikitext_{variant}",
         model=Model(

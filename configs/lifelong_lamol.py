@@ -1,4 +1,4 @@
-"""LAMOL and what it is measured against: a small GPT-2 learns tasks as text, one after the other.
+"""LAMOL and its baselines: a small GPT-2 learns tasks as text, one after the other.
 
     python -m tools.measurements.domains --data DATA --out DOMAINS
     memjax train --config lifelong_lamol --variant pretrained --lifelong.folder DOMAINS
@@ -109,39 +109,39 @@ METHODS = {
     "no_replay": LAMOL(share=0.0),
 }
 VARIANTS = {
-    "default": "fine-tuning: answers alone, one task after the other",
-    "single_task": "every task from the pretrained model",
+    "default": "fine-tuning on answers, one task after the other",
+    "single_task": "every task alone, from the pretrained model",
     "multi_task": "all tasks at once",
     "ewc": "elastic weight consolidation",
-    "ewc_online": "likewise, with one running estimate",
+    "ewc_online": "elastic weight consolidation with one running estimate",
     "mas": "memory aware synapses",
     "gem": "GEM with 25 stored examples a task, 5 %",
     "mbpa_pp": "MbPA++: sparse replay, and the last layer adapted to eight neighbours before an answer",
-    "replay": "two stored examples beside eight new ones",
-    "lamol": "LAMOL with a mark for each task and 0.2 of a task's examples written of earlier ones",
-    "shared": "LAMOL with one mark for all tasks",
-    "real": "LAMOL's bound: real examples instead of written ones",
-    "no_replay": "LAMOL that writes nothing: the loss of whole texts alone is left",
+    "replay": "experience replay: two stored examples beside eight new ones",
+    "lamol": "LAMOL with a token for each task, and 0.2 of the examples of a task generated of earlier ones",
+    "shared": "LAMOL with one token for all tasks",
+    "real": "LAMOL with real examples instead of generated ones, its upper bound",
+    "no_replay": "LAMOL that generates nothing: only the loss of whole texts is left",
     "four": "LAMOL on WikiSQL, SST, QA-SRL, WOZ",
     "five": "LAMOL on SQuAD, WikiSQL, SST, QA-SRL, WOZ",
-    "five_default": "fine-tuning on these",
-    "five_multi_task": "all five at once",
+    "five_default": "fine-tuning on the five tasks of `five`",
+    "five_multi_task": "all five tasks of `five` at once",
     "texts": "LAMOL on the five text tasks of MbPA++, whose answers are names of classes",
     **{
-        f"texts_{method}": f"on these, {method.replace('_', ' ')}"
+        f"texts_{method}": f"the variant `{method}` on the five text tasks of MbPA++"
         for method in ("default", "replay", "mbpa_pp", "multi_task", "single_task")
     },
-    "pretrained": "the language model that all others begin with",
+    "pretrained": "the language model that all others start from",
     "paper": "LAMOL at the published size: GPT-2 small, nine epochs",
     "smoke": "seconds: copying and reversing three letters",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     first, _, rest = variant.partition("_")
     stream = STREAMS.get("five" if variant == "paper" else first, STREAMS["three"])
-    named = rest if first in STREAMS and rest else variant
+    method_name = rest if first in STREAMS and rest else variant
     config = Config(
         name=f"lifelong_lamol_{variant}",
         model=Model(
@@ -168,7 +168,7 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(split="test", rows=50, answers=200),
         lifelong=Lifelong(
-            method=copy.deepcopy(METHODS.get(named, METHODS["lamol"])),
+            method=copy.deepcopy(METHODS.get(method_name, METHODS["lamol"])),
             tasks=tuple(TaskData(name=name, source=SOURCES[name]) for name in stream),
             epochs=9,
         ),

@@ -48,23 +48,23 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "plain training, one task after the other",
-    "single_task": "every task by itself",
+    "single_task": "every task alone",
     "multi_task": "all tasks shuffled together",
     "cumulative": "all tasks so far, shuffled together",
-    "replay": "32 stored rows beside 32 new ones, a reservoir of 500",
-    "agem": "no update against the gradient of 256 stored rows",
-    "gem": "no update against the gradient of the 100 rows of any earlier task",
+    "replay": "experience replay: 32 stored rows beside 32 new ones, a reservoir of 500",
+    "agem": "A-GEM with the gradient of 256 stored rows as reference",
+    "gem": "GEM with 100 stored rows of each task",
     "ewc": "elastic weight consolidation",
     "mas": "memory aware synapses",
     "si": "synaptic intelligence",
     "lwf": "learning without forgetting",
-    "pnn": "a progressive network: a column for every task, which is told in the test",
-    "logit_kd": "replay with the model before the task as teacher",
-    "permuted": "plain training, five orders of all pixels",
-    "permuted_ewc": "elastic weight consolidation on these",
-    "permuted_replay": "a reservoir of 500 on these",
-    "by_task": "plain training where the classes of a task are told",
-    "by_task_ewc": "elastic weight consolidation where they are",
+    "pnn": "a progressive network: a column for every task, which is known in the test",
+    "logit_kd": "experience replay with the model before the task as teacher",
+    "permuted": "plain training on permuted MNIST: five orders of all pixels",
+    "permuted_ewc": "elastic weight consolidation on permuted MNIST",
+    "permuted_replay": "experience replay with a reservoir of 500 on permuted MNIST",
+    "by_task": "plain training where the task is known: the head is masked to its classes",
+    "by_task_ewc": "elastic weight consolidation where the task is known",
     "smoke": "seconds: clouds of points instead of digits",
 }
 METHODS = {
@@ -84,8 +84,8 @@ METHODS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
-    permuted, own = variant.startswith("permuted"), variant.removeprefix("permuted_").removeprefix("by_task_")
+    """Returns the config of a variant, a key of `VARIANTS`."""
+    permuted, method_name = variant.startswith("permuted"), variant.removeprefix("permuted_").removeprefix("by_task_")
     pairs = [(2 * i, 2 * i + 1) for i in range(5)]
     sources = [
         Digits(num_train=2000, permutation=i) if permuted else Digits(classes=pair, num_train=2000)
@@ -106,7 +106,7 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(rows=256, split="test", accuracy=True),
         lifelong=Lifelong(
-            method=copy.deepcopy(METHODS.get(own, Sequential())),
+            method=copy.deepcopy(METHODS.get(method_name, Sequential())),
             tasks=tuple(TaskData(name=f"task_{i}", source=source) for i, source in enumerate(sources)),
             epochs=1,
         ),

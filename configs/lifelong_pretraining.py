@@ -132,41 +132,41 @@ PAPER |= {f"bert_{variant}": sizes for variant, sizes in PAPER.items()}
 """variant -> width, layers and heads of its first model, how it grows, and its rate"""
 VARIANTS = {
     "default": "plain training of the first model, one domain after the other",
-    "replay": "3 stored pieces beside 28 new ones",
+    "replay": "experience replay: 3 stored pieces beside 28 new ones",
     "agem": "A-GEM",
     "ewc": "elastic weight consolidation",
     "mas": "memory aware synapses",
-    "logit_kd": "3 stored pieces beside 28 new ones, with the model before the domain as teacher",
+    "logit_kd": "experience replay with the model before the domain as teacher",
     "pnn": "a progressive network: a column of layers for every domain, of which each is evaluated with its own",
-    "elle": "ELLE, whose expansion is exact",
-    "elle_prompt": "ELLE with a learned prompt for every domain, before its pieces",
+    "elle": "ELLE with the exact expansion, which does not change what the model computes",
+    "elle_prompt": "ELLE with a learned prompt for every domain, before each of its pieces",
     "elle_paper": "ELLE with the expansion of the paper, which changes what the model computes",
-    "wider": "ELLE that grows in width alone",
-    "deeper": "ELLE that grows in depth alone",
-    "no_warm_up": "ELLE without updates to recover",
-    "no_noise": "ELLE without noise: copies stay equal",
+    "wider": "ELLE that grows in width only",
+    "deeper": "ELLE that grows in depth only",
+    "no_warm_up": "ELLE without recovery updates after a growth",
+    "no_noise": "ELLE without noise, so that copies stay equal",
     "annealed": "ELLE whose weighted norms become ordinary ones while it recovers",
-    "share": "ELLE whose memory keeps 6% of every domain",
-    "progress": "ELLE that replays the domain whose loss falls most, as the published code does",
-    "logit_kd_annealed": "logit_kd, whose teacher fades in the course of a domain",
-    "bert": "plain training of BERT, which finds hidden tokens, at the sizes of the default",
-    "bert_replay": "the same with 3 stored frames beside 28 new ones",
-    "bert_elle": "ELLE on BERT, exact in width; layers are copied, which post-norm ones cannot be exactly",
-    "bert_elle_prompt": "the same with a learned prompt for every domain, behind the first token",
+    "share": "ELLE whose memory stores 6% of every domain",
+    "progress": "ELLE that replays mostly the domain whose loss falls most, as the published code does",
+    "logit_kd_annealed": "`logit_kd` with a weight of the teacher that falls to 0 in the course of a domain",
+    "bert": "plain training of BERT by masked language modelling, at the sizes of `default`",
+    "bert_replay": "BERT with experience replay: 3 stored pieces beside 28 new ones",
+    "bert_elle": "ELLE on BERT, exact in width; new layers are plain copies, since post-norm layers cannot be exact",
+    "bert_elle_prompt": "`bert_elle` with a learned prompt for every domain, after the first token",
     "bert_elle_paper": "ELLE on BERT with the expansion of the paper",
-    "four": "plain training on four domains, of which the last are Python sources",
-    "four_replay": "the same with 3 stored pieces beside 28 new ones",
+    "four": "plain training on four domains, the last of which is Python sources",
+    "four_replay": "experience replay on four domains: 3 stored pieces beside 28 new ones",
     "four_elle": "ELLE on four domains",
     "paper": "ELLE at the published sizes: five models from 6 layers of 384 to 12 of 768",
-    "paper_large": "the same from 12 layers of 768 to 24 of 1,024",
-    "bert_paper": "ELLE on BERT at the published sizes, as `paper`",
-    "bert_paper_large": "ELLE on BERT at the published sizes, as `paper_large`",
+    "paper_large": "ELLE at the larger published sizes: from 12 layers of 768 to 24 of 1,024",
+    "bert_paper": "ELLE on BERT at the published sizes of `paper`",
+    "bert_paper_large": "ELLE on BERT at the published sizes of `paper_large`",
     "smoke": "seconds: ELLE on keys and values",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     sources = {name: JsonLines(path=f"{name}.jsonl") for name in (FOUR if variant.startswith("four") else DOMAINS)}
     config = Config(
         name=f"lifelong_pretraining_{variant}",
@@ -231,7 +231,7 @@ def get_config(variant: str = "default") -> Config:
         config.model.feed_forward.dim, config.data.source, config.data.segment_length = 16, tables[0], 8
         config.data.protocol, config.data.rows = "separate", 4
         config.evaluation.rows, config.training.log_every = 4, 1
-        config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=one) for i, one in enumerate(tables))
+        config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=table) for i, table in enumerate(tables))
         config.lifelong.method = ELLE(
             dims=(12,), layers=(2,), memory=EpisodicMemory(capacity=16), rows=2, warm_up=2, warm_up_rows=4
         )

@@ -1,4 +1,4 @@
-"""MbPA++ and its baselines on questions: spans of texts that answer them, four stages one after the other, one pass.
+"""MbPA++ and its baselines on extractive question answering: four stages one after the other, one pass.
 
     memjax train --config lifelong_questions --variant mbpa_pp --lifelong.folder DIR --training.init-from RUN \\
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json                # DIR/squad, DIR/qa-srl
@@ -95,7 +95,7 @@ VARIANTS = {
     "multi_task": "all stages shuffled together",
     "replay": "sparse experience replay",
     "agem": "sparse A-GEM",
-    "ewc_online": "elastic weight consolidation, online",
+    "ewc_online": "online elastic weight consolidation",
     "mbpa_random": "MbPA++ with random neighbours",
     "mbpa": "MbPA: neighbours weighted by distance, no replay",
     "mbpa_pp": "MbPA++",
@@ -106,9 +106,9 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     paper = variant == "paper"
-    sources = published() if paper else stages()
+    sources = published_stages() if paper else stages()
     order = QUESTION_ORDERS[0] if paper else ORDERS[0]
     like = load_config("bert_squad", "default" if paper else "minilm")
     config = Config(
@@ -152,13 +152,13 @@ def get_config(variant: str = "default") -> Config:
 
 
 def stages() -> dict[str, Squad | QaSrl]:
-    """The stages that are run here, by name."""
+    """Returns the stages of the variants for small machines, by name."""
     squad = [Squad(path="squad", part=part, parts=2, **SIZES) for part in range(2)]
     srl = {domain: QaSrl(path="qa-srl", domain=domain, **SIZES) for domain in ("wikinews", "wikipedia")}
     return {"squad_1": squad[0], "squad_2": squad[1], **srl}
 
 
-def published() -> dict[str, Squad | Quac | TriviaQa]:
-    """The stages of the papers, by name, in folders of the published files."""
+def published_stages() -> dict[str, Squad | Quac | TriviaQa]:
+    """Returns the stages of the papers by name, in folders of the published files."""
     trivia = {f"trivia_qa_{pages}": TriviaQa(path="triviaqa-rc", pages=pages) for pages in ("web", "wikipedia")}
     return {"quac": Quac(path="quac"), "squad": Squad(path="squad"), **trivia}

@@ -99,14 +99,14 @@ METHODS = {
 }
 WORDS = {
     "default": "plain training, one task after the other: the lower bound",
-    "upper": "training anew on all sentences so far, at every task: the upper bound",
+    "upper": "training from scratch on all sentences so far, at every task: the upper bound",
     "ewc": "elastic weight consolidation",
-    "gem": "GEM, 50 sentences a task",
+    "gem": "GEM with 50 stored sentences of each task",
     "agem": "A-GEM, a reservoir of 500 sentences",
-    "emr": "EMR: all that is kept of one earlier task before each batch",
+    "emr": "EMR: before each batch, an update on all stored sentences of one earlier task",
     "ea_emr": "EA-EMR: EMR, and a linear map that aligns embeddings",
-    "emar": "EMAR as the paper has it",
-    "emar_code": "EMAR as its code has it",
+    "emar": "EMAR as in the paper",
+    "emar_code": "EMAR as in the authors' code",
 }
 ALL_PAIRS = EpisodicMemory(policy="all", capacity=100_000)
 EPISODE = {"memory": ALL_PAIRS, "every": 1600, "rate": 0.04, "inner_learning_rate": 0.1}
@@ -132,17 +132,17 @@ VARIANTS = {
     **{f"pairs_{name}": f"vectors of pairs, one pass, {words}" for name, words in PAIR_WORDS.items()},
     "paper_pairs_oml": "OML-ER on pairs at the published size: BERT-base, 64 tokens",
     "encoder_emar": "EMAR with MiniLM, which reads markers around the two things of a sentence",
-    "encoder_emr": "EMR with MiniLM, likewise, and with vectors of relations that are learned",
+    "encoder_emr": "EMR with MiniLM, which reads markers around the two things, and learned vectors of relations",
     "paper": "EMAR at the published size: GloVe of 300 numbers, 44,800 sentences to train on",
-    "smoke": "seconds: EMAR on made sentences",
+    "smoke": "seconds: EMAR on synthetic sentences",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     if "pairs_" in variant:
         return _pairs(variant)
-    questions, own = variant.startswith("questions_"), re.sub("^(questions|encoder)_", "", variant)
+    questions, method_name = variant.startswith("questions_"), re.sub("^(questions|encoder)_", "", variant)
     source, parts, count, rows, length = RelationFiles(), FEWREL_TASKS, 80, 50, 40
     tokenizer, model = VectorWords(), BiLSTM(dim=300 if variant == "paper" else 50)
     if questions:
@@ -154,11 +154,11 @@ def get_config(variant: str = "default") -> Config:
     elif variant == "smoke":
         source, parts, count, rows, length = MadeRelations(num_train=8), MADE_TASKS, 8, 8, 8
         tokenizer, model = Words(), BiLSTM(dim=8, hidden=8)
-    tasks = [dataclasses.replace(source, relations=one) for one in parts]
-    method, epochs = copy.deepcopy(METHODS.get(own, METHODS["emar"])), 3
+    tasks = [dataclasses.replace(source, relations=relations) for relations in parts]
+    method, epochs = copy.deepcopy(METHODS.get(method_name, METHODS["emar"])), 3
     task = RelationExtraction(num_classes=count, max_candidates=15 if questions else 0)
     if isinstance(method, EMAR):
-        learned: Any = "all" if own == "emar_code" else "seen"
+        learned: Any = "all" if method_name == "emar_code" else "seen"
         similar: dict[str, Any] = {"similarity": "dot", "margin": 0.0, "vectors": "learned"}
         task, epochs = dataclasses.replace(task, learned=learned, **similar), 1
     if variant == "smoke":
@@ -168,7 +168,7 @@ def get_config(variant: str = "default") -> Config:
         model, tokenizer, length = like.model, like.data.tokenizer, 96
         folder = "CFRLdata_10_100_10_5"
         files = (f"{folder}/train_0.txt", f"{folder}/test_0.txt")
-        tasks = [dataclasses.replace(one, entities=files) for one in tasks]
+        tasks = [dataclasses.replace(relations, entities=files) for relations in tasks]
         source = dataclasses.replace(source, entities=files)
         task = dataclasses.replace(task, vectors="learned")
     config = _config(
@@ -186,7 +186,7 @@ def get_config(variant: str = "default") -> Config:
 
 
 def _pairs(variant: str) -> Config:
-    """A variant whose examples are pairs of a sentence and the name of a relation."""
+    """Returns the config of a variant whose examples are pairs of a sentence and the name of a relation."""
     method = copy.deepcopy(PAIRS[variant.removeprefix("paper_").removeprefix("pairs_")])
     parts: dict[str, Any] = {"model": Perceptron(), "task": Classification()}
     source: Any = CachedPairs()
@@ -201,15 +201,15 @@ def _pairs(variant: str) -> Config:
         source = RelationFiles(train=("training_data.txt",), test=("val_data.txt",))
         parts["model"] = like.model
         parts["data"] = Data(source=source, tokenizer=like.data.tokenizer, rows=44, segment_length=64)
-    tasks = [dataclasses.replace(source, relations=one) for one in FEWREL_TASKS]
+    tasks = [dataclasses.replace(source, relations=relations) for relations in FEWREL_TASKS]
     config = _config(variant, tasks, Lifelong(method=method, epochs=1), **parts)
     config.training.schedule.learning_rate = rate
     return config
 
 
 def _config(variant: str, sources: list[Any], lifelong: Lifelong, *, data: Data, **parts: Any) -> Config:
-    """The experiment, whose tasks and whole data are scored after every task."""
-    named = tuple(TaskData(name=f"task_{number}", source=one) for number, one in enumerate(sources))
+    """Returns a config in which all tasks and the whole data are scored after every task."""
+    tasks = tuple(TaskData(name=f"task_{number}", source=source) for number, source in enumerate(sources))
     scored = Evaluation(rows=data.rows, split="test", accuracy=True)
     return Config(
         name=f"lifelong_relations_{variant}",
@@ -224,8 +224,8 @@ def _config(variant: str, sources: list[Any], lifelong: Lifelong, *, data: Data,
         ),
         evaluation=scored,
         evaluations=(
-            *(dataclasses.replace(scored, name=one.name, task=one.name) for one in named),
+            *(dataclasses.replace(scored, name=task.name, task=task.name) for task in tasks),
             dataclasses.replace(scored, name="whole"),
         ),
-        lifelong=dataclasses.replace(lifelong, tasks=named),
+        lifelong=dataclasses.replace(lifelong, tasks=tasks),
     )

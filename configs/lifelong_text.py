@@ -3,13 +3,13 @@
     memjax train --config lifelong_text --variant mbpa_pp --lifelong.folder DIR     # DIR/yelp, DIR/ag_news, ...
     memjax train --config lifelong_text --variant encoder_mbpa_pp --lifelong.folder DIR --training.init-from RUN \\
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json
-    memjax train --config lifelong_text --variant small_mbpa_pp --tasks news.csv reviews.csv  # one's own files
+    memjax train --config lifelong_text --variant small_mbpa_pp --tasks news.csv reviews.csv  # your own files
     memjax eval --run runs/lifelong_text_mbpa_pp                                    # accuracies, forgetting, transfer
 
 The plain variants train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy` and so
 on (`memjax.config.CachedFeatures`; `memjax.lifelong.features` makes them of texts and a frozen encoder). `encoder*`
 train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train
-an encoder of 2 layers from fresh parameters, for texts of one's own. `last_two*` train the last two layers of MiniLM,
+an encoder of 2 layers from fresh parameters, for your own texts. `last_two*` train the last two layers of MiniLM,
 on what the others give of each text: computed once, and kept in the folder `--data.states`. `fourteen*` are the longer
 order of Progressive Prompts and O-LoRA without Yahoo, whose files are not at hand: 42 classes, on sentence vectors.
 
@@ -100,19 +100,19 @@ METHODS = {
     ),
 }
 RATES = {"single_task": 1.6e-2, "multi_task": 1.6e-2, "mixed": 1.6e-2, "replay": 8e-3}
-"""of training on vectors, where it is not 4e-3"""
+"""learning rates of training on vectors that differ from 4e-3"""
 WORDS = {
     "default": "plain training, one task after the other (ENC-DEC)",
-    "single_task": "every task by itself",
+    "single_task": "every task alone",
     "multi_task": "all tasks shuffled together",
     "replay": "sparse experience replay",
-    "mixed": "32 stored rows beside 32 new ones",
+    "mixed": "experience replay: 32 stored rows beside 32 new ones",
     "agem": "sparse A-GEM",
     "ewc": "elastic weight consolidation",
     "mas": "memory aware synapses",
     "si": "synaptic intelligence",
     "lwf": "learning without forgetting",
-    "logit_kd": "32 stored rows beside 32 new ones, with the model before the task as teacher",
+    "logit_kd": "experience replay (32 beside 32 rows) with the model before the task as teacher",
     "mbpa_random": "MbPA++ with random neighbours",
     "mbpa": "MbPA: neighbours weighted by distance, no replay",
     "mbpa_pp": "MbPA++",
@@ -125,44 +125,44 @@ WORDS = {
 VARIANTS = {
     **WORDS,
     "encoder": "plain training of MiniLM on texts",
-    "encoder_multi_task": "all texts shuffled together",
-    "encoder_replay": "sparse experience replay of texts",
-    "encoder_mbpa_pp": "MbPA++ on texts",
-    "encoder_oml": "OML-ER on texts",
-    "encoder_anml": "ANML-ER on texts",
-    "encoder_maml": "MAML-ER on texts",
-    "encoder_meta_mbpa": "Meta-MbPA on texts",
+    "encoder_multi_task": "MiniLM on all texts shuffled together",
+    "encoder_replay": "MiniLM with sparse experience replay of texts",
+    "encoder_mbpa_pp": "MbPA++ with MiniLM on texts",
+    "encoder_oml": "OML-ER with MiniLM on texts",
+    "encoder_anml": "ANML-ER with MiniLM on texts",
+    "encoder_maml": "MAML-ER with MiniLM on texts",
+    "encoder_meta_mbpa": "Meta-MbPA with MiniLM on texts",
     "small": "plain training of a small encoder on texts, from fresh parameters",
-    "small_multi_task": "all texts shuffled together",
-    "small_mixed": "32 stored texts beside 32 new ones",
-    "small_mbpa_pp": "MbPA++ on texts",
+    "small_multi_task": "a small encoder on all texts shuffled together",
+    "small_mixed": "a small encoder with experience replay: 32 stored texts beside 32 new ones",
+    "small_mbpa_pp": "MbPA++ with a small encoder on texts",
     "bag": "naive Bayes over hashed pieces of words, one pass (`memjax train --tasks` without a config)",
-    "bag_multi_task": "all texts shuffled together",
-    "bag_mixed": "naive Bayes by its errors, 32 stored texts beside 32 new ones",
-    "bag_tenth": "naive Bayes by its errors, 32 rows of a memory of 250 texts beside 32 new ones",
-    "bag_linear": "a linear classifier over the same pieces, 128 stored texts beside 32 new ones, six passes",
-    "last_two": "plain training of the last two layers of MiniLM, on kept outputs of the others",
-    "last_two_multi_task": "all texts shuffled together",
-    "last_two_replay": "sparse experience replay",
-    "last_two_mixed": "32 stored rows beside 32 new ones",
-    "last_two_mbpa_pp": "MbPA++",
+    "bag_multi_task": "naive Bayes on all texts shuffled together",
+    "bag_mixed": "naive Bayes weighted by errors, 32 stored texts beside 32 new ones",
+    "bag_tenth": "naive Bayes weighted by errors, 32 rows of a memory of 250 texts beside 32 new ones",
+    "bag_linear": "a linear classifier over hashed pieces of words, 128 stored texts beside 32 new ones, six passes",
+    "last_two": "plain training of the last two layers of MiniLM, on stored outputs of the others",
+    "last_two_multi_task": "the last two layers of MiniLM on all texts shuffled together",
+    "last_two_replay": "the last two layers of MiniLM with sparse experience replay",
+    "last_two_mixed": "the last two layers of MiniLM with experience replay: 32 stored rows beside 32 new ones",
+    "last_two_mbpa_pp": "MbPA++ with the last two layers of MiniLM",
     "fourteen": "plain training, fourteen of the fifteen tasks of O-LoRA's longer order, on sentence vectors",
-    "fourteen_single_task": "every one of them by itself",
-    "fourteen_multi_task": "all of them shuffled together",
-    "fourteen_replay": "sparse experience replay",
-    "fourteen_mixed": "32 stored rows beside 32 new ones",
-    "fourteen_mbpa_pp": "MbPA++",
+    "fourteen_single_task": "every one of the fourteen tasks alone",
+    "fourteen_multi_task": "all fourteen tasks shuffled together",
+    "fourteen_replay": "sparse experience replay on the fourteen tasks",
+    "fourteen_mixed": "experience replay on the fourteen tasks: 32 stored rows beside 32 new ones",
+    "fourteen_mbpa_pp": "MbPA++ on the fourteen tasks",
     "paper": "MbPA++ at the published size: BERT-base twice, 5 x 115,000 texts of 128 tokens",
     "paper_oml": "OML-ER at the published size: BERT-base, texts of 448 tokens, batches of 16",
     "paper_anml": "ANML-ER at the published size: BERT-base twice, texts of 300 tokens, batches of 16",
     "paper_maml": "MAML-ER at the published size: BERT-base, texts of 448 tokens, batches of 16",
-    "paper_meta_mbpa": "Meta-MbPA at the published size: BERT-base twice, a hundredth of the texts kept",
+    "paper_meta_mbpa": "Meta-MbPA at the published size: BERT-base twice, a hundredth of the texts stored",
     "smoke": "seconds: MbPA++ on clouds of points",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     small, last, long, bag = (variant.startswith(word) for word in ("small", "last_two", "fourteen", "bag"))
     paper = variant.startswith("paper")
     encoder = small or last or paper or bag or variant.startswith("encoder")

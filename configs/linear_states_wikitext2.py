@@ -1,4 +1,4 @@
-"""One small language model on WikiText-2 with one linear state after the other, and with softmax attention.
+"""Linear states on WikiText-2: a small language model with each of them, and with softmax attention.
 
     memjax train --config linear_states_wikitext2 --variant memsizer --data.source.path DIR
     memjax train --config linear_states_wikitext2 --variant t2r --data.source.path DIR \
@@ -41,20 +41,20 @@ from memjax.config import (
 )
 
 VARIANTS = {
-    "default": "features elu(x) + 1",
-    "rfa": "random features, 32 directions",
-    "rfa_gate": "random features with a gate",
-    "t2r": "32 learned features, from scratch or from `softmax`",
-    "memsizer": "memory of 32 slots",
-    "softmax": "attention within a segment",
-    "transformer_xl": "attention over one segment more",
+    "default": "Linear Transformer, features elu(x) + 1",
+    "rfa": "RFA, 32 random directions",
+    "rfa_gate": "RFA with a gate",
+    "t2r": "T2R, 32 learned features, from scratch or from `softmax`",
+    "memsizer": "MemSizer with 32 slots",
+    "softmax": "softmax attention within a segment",
+    "transformer_xl": "Transformer-XL, which also attends to the segment before",
     "memory_tokens": "`transformer_xl` with 20 memory tokens before every segment",
     "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = Config(
         name=f"linear_states_{variant}_wikitext2",
         model=Model(

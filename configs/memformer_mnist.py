@@ -46,14 +46,14 @@ VARIANTS = {
     "default": "4 + 8 layers, 64 slots",
     "ablation": "2 + 6 layers, 64 slots",
     "slots_1": "2 + 6 layers, one slot",
-    "no_memory": "2 + 6 layers, reader and writer removed",
-    "no_encoder": "6 layers of a decoder that knows its own segment only",
+    "no_memory": "2 + 6 layers, without reader and writer of the memory",
+    "no_encoder": "6 layers of a decoder, which sees only its own segment",
     "no_forgetting": "2 + 6 layers, slots are not moved towards their bias",
     "temperature_1": "2 + 6 layers, no temperature in the writer",
     "single_head": "2 + 6 layers, one head in reader and writer",
     "transformer_xl": "Transformer-XL, 8 layers, a memory of 224",
-    "transformer_xl_56": "the same with a memory of 56",
-    "transformer_xl_784": "the same with a memory of 784, the whole image",
+    "transformer_xl_56": "`transformer_xl` with a memory of 56",
+    "transformer_xl_784": "`transformer_xl` with a memory of 784, the whole image",
     "transformer": "Transformer decoder, 8 layers, the whole image as one segment",
     "lstm": "LSTM, 4 layers, 512 wide",
     "smoke": "seconds: 1 + 1 layers, 16 wide, synthetic documents in place of images",
@@ -61,7 +61,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     model = Memformer(
         dim=128,
         num_layers=6,
@@ -125,7 +125,7 @@ def get_config(variant: str = "default") -> Config:
 
 
 def _decoder(attention: AttentionKind, positions: Literal["none", "sinusoids"] = "none") -> Model:
-    """A decoder of the paper's size without an encoder."""
+    """Returns a decoder of the paper's size without an encoder."""
     return Model(
         dim=128,
         num_layers=8,

@@ -1,4 +1,4 @@
-"""Memformer recalls over a gap: four pairs in the first segment, four segments of noise, questions in the last.
+"""Memformer on recall over a gap: four pairs in the first segment, four segments of noise, questions in the last.
 
     memjax train --config memformer_recall
     memjax train --config memformer_recall --model.num-slots 0      # what can be answered without the memory: chance
@@ -21,13 +21,13 @@ from memjax.config import Config, Data, Dense, Evaluation, KeyValueRecall, Memfo
 
 VARIANTS = {
     "default": "16 slots",
-    "as_published": "16 slots as published: values at the length of tokens, nothing ahead for slots, buckets alone",
+    "as_published": "16 slots as published: values as long as those of tokens, no bias for slots, no sinusoids",
     "smoke": "seconds: a few documents, 16 wide",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     source = KeyValueRecall(num_pairs=4, num_keys=8, num_values=8, filler_length=36, group=0, num_documents=16_384)
     model = Memformer(dim=32, num_layers=1, num_heads=4, feed_forward=Dense(dim=64), encoder_layers=1, num_slots=16)
     config = Config(

@@ -33,17 +33,17 @@ VARIANTS = {
     "default": "4 + 16 layers, 1,024 slots",
     "shallow": "4 + 12 layers",
     "slots_512": "512 slots",
-    "no_memory": "reader and writer removed, the encoder kept",
-    "no_encoder": "the decoder alone: it knows its own segment only",
-    "no_forgetting": "slots are not moved towards their bias",
-    "temperature_1": "no temperature in the writer",
-    "single_head": "one head in reader and writer",
+    "no_memory": "`default` without reader and writer of the memory",
+    "no_encoder": "the decoder of `default` alone, which sees only its own segment",
+    "no_forgetting": "`default` whose slots are not moved towards their bias",
+    "temperature_1": "`default` without temperature in the writer",
+    "single_head": "`default` with one head in reader and writer",
     "smoke": "seconds: 1 + 1 layers, 32 wide, subwords of Python sources",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     model = Memformer(
         dim=512,
         num_layers=16,

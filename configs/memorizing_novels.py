@@ -32,13 +32,13 @@ from memjax.config import (
 VARIANTS = {
     "default": "memory of 4,096 slots in one layer, local cache in all",
     "smoke": "seconds: 2 layers, 32 wide, bytes of Python sources, needs no path",
-    "cache_only": "the same without the long memory: local cache only",
-    "no_memory": "the same without any memory: each segment alone",
+    "cache_only": "`default` without the long memory: local cache only",
+    "no_memory": "`default` without any memory: each segment alone",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     attention = Memorizing(
         layers=(-1,), memory_length=4096, num_neighbors=32, cache_length=64, window=64, scale_init=10.0
     )

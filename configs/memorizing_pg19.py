@@ -42,7 +42,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Memorizing(layers=(-4,), memory_length=8192, num_neighbors=32, cache_length=512)
     config = Config(
         name=f"memorizing_pg19_{variant}",

@@ -1,4 +1,4 @@
-"""Memorizing Transformer on the Python sources of the running interpreter: the default experiment.
+"""Memorizing Transformer on the Python sources of the running interpreter, the default config.
 
     make run                                            # trains `default` and `cache_only` and compares them
     memjax train --config memorizing_python             # this config alone
@@ -38,14 +38,14 @@ from memjax.config import (
 VARIANTS = {
     "default": "memory of 512 slots in the last layer, local cache in all",
     "smoke": "seconds: 2 layers, 32 wide, bytes",
-    "cache_only": "the same without the long memory: local cache only",
-    "no_memory": "the same without any memory: each segment alone",
-    "bytes": "the default on UTF-8 bytes",
+    "cache_only": "`default` without the long memory: local cache only",
+    "no_memory": "`default` without any memory: each segment alone",
+    "bytes": "`default` on UTF-8 bytes",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Memorizing(layers=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0)
     config = Config(
         name=f"memorizing_python_{variant}",

@@ -39,7 +39,7 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "200M parameters: 64 rows, for 16 small chips",
-    "200m": "the same, by its size",
+    "200m": "another name of `default`",
     "1b": "1.3 billion parameters, split over 16 devices: 256 rows",
     "8b": "7.9 billion parameters, split over 32 devices: 256 rows",
     "smoke": "seconds: 2 layers, 32 wide, bytes of Python sources, no TensorFlow",
@@ -47,7 +47,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Memorizing(
         layers=(8,), memory_length=65_536, num_neighbors=32, cache_length=512, retrieval="approximate"
     )
@@ -104,7 +104,7 @@ def get_config(variant: str = "default") -> Config:
 
 
 def _enlarge(config: Config, *, layers: int, heads: int, hidden: int) -> None:
-    """A larger model of the same kind, with heads of 128."""
+    """Enlarges a model, with heads of 128."""
     model = config.model
     model.num_layers, model.num_heads, model.dim = layers, heads, 128 * heads
     model.feed_forward.dim = hidden

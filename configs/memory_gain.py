@@ -1,4 +1,4 @@
-"""Does a long memory pay? Memorizing Transformer against the same model with its local cache only, and without any.
+"""The gain of a long memory: Memorizing Transformer, the same model with its local cache only, and without any memory.
 
     python -m tools.results run memory_gain_python
     memjax train --config memory_gain --variant memorizing
@@ -40,18 +40,18 @@ from memjax.config import (
 )
 
 VARIANTS = {
-    "default": "long memory in the last layer, local cache in both: Python documents",
-    "cache_only": "the same without the long memory",
-    "no_memory": "the same without cache and memory: each segment alone",
-    "novels": "default on whole books; give data.source.path",
-    "novels_cache_only": "cache_only on whole books",
-    "novels_no_memory": "no_memory on whole books",
+    "default": "Python documents: long memory in the last layer, local cache in all",
+    "cache_only": "`default` without the long memory",
+    "no_memory": "`default` without cache and memory: each segment alone",
+    "novels": "`default` on whole books; needs data.source.path",
+    "novels_cache_only": "`cache_only` on whole books",
+    "novels_no_memory": "`no_memory` on whole books",
     "smoke": "seconds: 32 wide",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Memorizing(layers=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0)
     config = Config(
         name=f"memory_gain_{variant}",

@@ -1,4 +1,4 @@
-"""MemSizer and its rivals with linear states on WikiText-103 at word level.
+"""MemSizer and other linear states on WikiText-103 at word level.
 
     memjax train --config memsizer_wikitext --data.source.path DIR
     memjax train --config memsizer_wikitext --variant t2r --training.init-from runs/softmax --data.source.path DIR
@@ -40,17 +40,17 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "MemSizer, 32 slots, 8 heads",
-    "linear_transformer": "features elu(x) + 1",
-    "rfa": "random features, 64 directions",
-    "rfa_gate": "random features with a gate",
-    "t2r": "32 learned features; meant to go on from `softmax`",
-    "softmax": "no state: attention within a segment; T2R goes on from it",
+    "linear_transformer": "Linear Transformer, features elu(x) + 1",
+    "rfa": "RFA, 64 random directions",
+    "rfa_gate": "RFA with a gate",
+    "t2r": "T2R, 32 learned features; meant to continue from `softmax`",
+    "softmax": "softmax attention within a segment, without a state; T2R continues from it",
     "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = Config(
         name=f"memsizer_wikitext_{variant}",
         model=Model(

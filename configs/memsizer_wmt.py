@@ -1,4 +1,4 @@
-"""MemSizer and its rivals in translation: WMT14, English to German, at the size of a big Transformer.
+"""MemSizer and other linear states in translation: WMT14, English to German, at the size of a big Transformer.
 
     memjax train --config memsizer_wmt
     memjax train --config memsizer_wmt --variant softmax
@@ -39,17 +39,17 @@ from memjax.config import (
 )
 
 VARIANTS = {
-    "default": "memory of 4 slots in causal, of 32 in cross attention",
-    "softmax": "softmax attention everywhere; T2R goes on from it",
-    "linear_transformer": "elu(x) + 1 in causal and cross attention",
-    "rfa": "random features in causal and cross attention",
-    "t2r": "learned features, 4 in causal and 32 in cross attention; meant to go on from `softmax`",
+    "default": "MemSizer: 4 slots in causal, 32 in cross attention",
+    "softmax": "softmax attention everywhere; T2R continues from it",
+    "linear_transformer": "Linear Transformer in causal and cross attention",
+    "rfa": "RFA in causal and cross attention",
+    "t2r": "T2R: 4 learned features in causal, 32 in cross attention; meant to continue from `softmax`",
     "smoke": "seconds: numbers in words, 1 + 1 layers, 16 wide",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     slots = lambda number: MemSizer(num_slots=number, query_init_scale=8.0, source_init_scale=8.0)
     model = EncoderDecoder(
         dim=1024,

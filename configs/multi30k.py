@@ -43,23 +43,23 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "softmax attention everywhere",
-    "linear_transformer": "elu(x) + 1 in causal and cross attention",
-    "linear_causal": "the same in causal attention alone",
-    "linear_cross": "the same in cross attention alone",
-    "rfa": "random features in causal and cross attention",
-    "t2r": "learned features, 4 in causal and 32 in cross attention",
-    "memsizer": "memory of 4 slots in causal, of 32 in cross attention",
+    "linear_transformer": "Linear Transformer, elu(x) + 1, in causal and cross attention",
+    "linear_causal": "Linear Transformer in causal attention only",
+    "linear_cross": "Linear Transformer in cross attention only",
+    "rfa": "RFA in causal and cross attention",
+    "t2r": "T2R: 4 learned features in causal, 32 in cross attention",
+    "memsizer": "MemSizer: 4 slots in causal, 32 in cross attention",
     "four_layers": "`default` with 4 + 4 layers",
     "memory_tokens": "4 + 4 layers, 10 memory tokens in the encoder",
-    "control": "the same, with layers of the memory's own",
-    "control_shared": "the same, with one layer for the memory at all depths",
-    "bottleneck": "the same, tokens exchange information through the memory alone",
+    "control": "`memory_tokens` with separate layers for the memory",
+    "control_shared": "`memory_tokens` with one separate layer for the memory at all depths",
+    "bottleneck": "`memory_tokens` where tokens exchange information only through the memory",
     "smoke": "seconds: numbers in words, 1 + 1 layers, 16 wide",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     model = EncoderDecoder(dim=256, num_layers=3, num_heads=4, dropout=0.3, feed_forward=Dense(dim=1024))
     config = Config(
         name=f"multi30k_{variant}",

@@ -1,4 +1,4 @@
-"""Any text: what `memjax train --text PATH` takes, in the size that the text asks for.
+"""A language model of your own text (`memjax train --text PATH`), in variants for different sizes of text.
 
     memjax train --text novel.txt           # or: memjax train --config own_text --data.source.path novel.txt
     memjax generate --run runs/text_novel --prompt "Once"
@@ -46,7 +46,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given, as `--text` does."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`, which `--text` sets."""
     size = "default" if variant == "no_memory" else variant
     dim, layers, heads = {
         "smoke": (32, 2, 2), "tiny": (128, 3, 4), "default": (192, 4, 6), "medium": (384, 6, 6), "large": (768, 12, 12)

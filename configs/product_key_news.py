@@ -45,7 +45,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     memory = ProductKey(activation="gelu", layers=(7,), key_dim=512)
     config = Config(
         name=f"product_key_news_{variant}",

@@ -36,19 +36,19 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "one memory of 16,384 slots instead of a feed-forward network, in 4 layers",
-    "dense": "no memory",
-    "deeper": "no memory, twice as many layers",
-    "two": "two memories",
-    "three": "three memories",
+    "dense": "4 layers without a memory",
+    "deeper": "8 layers without a memory",
+    "two": "two memories in 4 layers",
+    "three": "three memories in 4 layers",
     "residual": "one memory beside the feed-forward network",
     "large": "one memory of 262,144 slots, updated row by row",
-    "layer_norm": "queries normalised without the other tokens",
+    "layer_norm": "queries normalised by layer norm, without the other tokens of the batch",
     "smoke": "seconds: 2 layers, 32 wide, bytes",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     memory = ProductKey(activation="gelu", layers=(-2,), num_keys=128, num_neighbors=16, key_dim=64)
     config = Config(
         name=f"product_key_python_{variant}",

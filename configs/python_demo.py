@@ -1,4 +1,4 @@
-"""A small Transformer without memory on the Python sources of the interpreter: what `make run` adds memories to.
+"""A small Transformer without memory on the Python sources of the interpreter, to which `make run` adds memories.
 
     memjax train --config python_demo
     memjax demo                        # trains it too, then lays a cache and a datastore over it
@@ -32,7 +32,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     config = Config(
         name=f"python_demo_{variant}",
         model=Model(dim=128, num_layers=3, num_heads=4, attention=FullAttention()),

@@ -1,4 +1,4 @@
-"""One small language model on WikiText-2 with one recurrent memory after the other: equal text, steps and tokens.
+"""Recurrent memories on WikiText-2: a small language model with each of them, on equal text, steps and tokens.
 
     memjax train --config recurrent_memories --data.source.path DIR                       # Memformer
     memjax train --config recurrent_memories --variant sticky --data.source.path DIR
@@ -40,12 +40,12 @@ VARIANTS = {
     "slots_1": "Memformer with one slot",
     "no_forgetting": "Memformer without biased normalisation",
     "temperature_1": "Memformer without temperature in the writer",
-    "no_slots": "Memformer without slots: the encoder reads the segment before",
-    "no_memory": "segments alone",
-    "transformer_xl": "memory of 64 tokens in every layer",
-    "compressive": "segments of 32, memory of 32 tokens and 32 compressed slots, 4 tokens each",
-    "infinity_former": "segments of 32, memory of 32 tokens, and a signal of 64 basis functions",
-    "sticky": "the same, and updates read the past where the queries looked",
+    "no_slots": "Memformer without slots: the encoder reads only the segment before",
+    "no_memory": "a Transformer that sees each segment alone",
+    "transformer_xl": "Transformer-XL with a memory of 64 tokens in every layer",
+    "compressive": "Compressive Transformer: segments of 32, memory of 32 tokens and 32 compressed slots of 4 tokens",
+    "infinity_former": "infinity-former: segments of 32, memory of 32 tokens, and a signal of 64 basis functions",
+    "sticky": "`infinity_former` with sticky memories: updates read the past where the queries looked",
     "smoke": "seconds: 1 + 1 layers, 32 wide, subwords of Python sources",
 }
 
@@ -55,7 +55,7 @@ LENGTH = 64
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     length, horizon = LENGTH, 4
     model: Model | Memformer = Memformer(
         **SIZES, num_layers=3, encoder_layers=1, num_slots=64, feed_forward=Dense(dim=384)

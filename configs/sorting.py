@@ -43,18 +43,18 @@ from memjax.config import (
 )
 
 VARIANTS = {
-    "default": "short-term memory of 1,024 and a sticky signal of 1,024 basis functions",
-    "infinity_former": "the same, not sticky",
-    "transformer_xl": "a memory of 2,048 tokens",
-    "compressive": "1,024 tokens and 1,024 compressed slots of 4",
+    "default": "infinity-former: short-term memory of 1,024 and a sticky signal of 1,024 basis functions",
+    "infinity_former": "`default` without sticky memories",
+    "transformer_xl": "Transformer-XL with a memory of 2,048 tokens",
+    "compressive": "Compressive Transformer: 1,024 tokens and 1,024 compressed slots, 4 tokens each",
     "memformer": "Memformer with 64 slots (not in the paper); gradients in all segments",
-    "events": "which of four marked events of a long past, by its time (not in the paper): one layer, 64 wide",
+    "events": "recall of one of four marked events of a long past by its time (not in the paper): one layer, 64 wide",
     "smoke": "seconds: short documents, 2 layers",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     signal = InfinityFormer(
         num_basis=1024,
         contraction=0.75,

@@ -29,12 +29,12 @@ from memjax.config import (
 VARIANTS = {
     "default": "memory of 128 tokens in each of 4 layers",
     "smoke": "seconds: 2 layers, 32 wide, bytes",
-    "no_memory": "the same without memory: each segment alone",
+    "no_memory": "`default` without memory: each segment alone",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`."""
+    """Returns the config of a variant, a key of `VARIANTS`."""
     attention = TransformerXL(memory_length=128)
     config = Config(
         name=f"transformer_xl_python_{variant}",

@@ -45,7 +45,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = Config(
         name=f"transformer_xl_wikitext_{variant}",
         model=Model(

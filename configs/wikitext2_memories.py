@@ -1,4 +1,4 @@
-"""One small language model on WikiText-2 with one memory after the other: equal text, equal steps, one protocol.
+"""Memories on WikiText-2: a small language model with each of them, on equal text, steps and protocol.
 
     memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
     python -m tools.results run wikitext2_memories        # all variants; MEMJAX_WIKITEXT2=DIR
@@ -30,19 +30,19 @@ from memjax.overrides import load_config
 
 VARIANTS = {
     "default": "Transformer-XL, memory of 64 tokens in every layer",
-    "no_memory": "segments of 64 tokens alone",
-    "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each; segments of 32",
-    "short": "Transformer-XL with segments of 32 and as many slots, those that `compressive` does not compress",
-    "long": "Transformer-XL with segments of 32 and 160 slots, as many tokens as the slots of `compressive` stand for",
+    "no_memory": "a Transformer that sees each segment of 64 tokens alone",
+    "compressive": "Compressive Transformer: segments of 32, memory of 32 tokens and 32 compressed slots of 4 tokens",
+    "short": "Transformer-XL with segments of 32 and 32 slots, those that `compressive` does not compress",
+    "long": "Transformer-XL with segments of 32 and 160 slots, the number of tokens that `compressive` remembers",
     "one_softmax": "`default` with one softmax instead of adaptive clusters",
-    "spalm": "`one_softmax` and the tokens after 4 similar contexts of the training split",
-    "spalm_adaptive": "`default` and the same tokens, added as they are: SPALM as published",
+    "spalm": "`one_softmax` with SPALM: the tokens after 4 similar contexts of the training split",
+    "spalm_adaptive": "`default` with SPALM as published, whose neighbours are not scaled",
     "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources in contiguous streams",
 }
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     config = load_config("knn_lm_wikitext", "smoke" if variant == "smoke" else "default")
     config.name = f"wikitext2_memories_{variant}"
     match variant:
