@@ -1,32 +1,33 @@
-"""Meta-MbPA: training for the local adaptation that MbPA++ answers with, on a small and diverse memory.
+"""Meta-MbPA: training for the local adaptation of MbPA++, with a small and diverse memory.
 
 Wang, Mehta, Poczos and Carbonell, "Efficient Meta Lifelong-Learning with Limited Memory", EMNLP 2020,
 https://arxiv.org/abs/2010.02500.
 
-The loss of a batch of the stream, and of rows that are replayed, is that at parameters which have been adapted to
-neighbours in the memory:
+Batches of the stream and replayed rows are learned with the loss at parameters that were adapted to neighbours in the
+memory:
 
     L_x(V) = 1/K sum_k loss(x_k, y_k; V) + lambda |V - W|^2,    V_x = W - alpha grad L_x(W),    minimise loss(x, y; V_x)
 
-and at the end parameters are adapted once for many queries, instead of for each.
+At the end, parameters are adapted once for many queries, instead of once for each query.
 
 ======================  =====================================================
 paper                   here
 ======================  =====================================================
-alpha                   `inner_learning_rate` in training, `learning_rate` of
-                        answers
+alpha                   `inner_learning_rate` in training, `learning_rate`
+                        in evaluation
 lambda                  `penalty`
 K, L                    `num_neighbors`, `steps`
 beta                    `memory.temperature`
 ======================  =====================================================
 
-With one inner step lambda has no effect on training: its term and its gradient are 0 at W.
+With one inner step lambda has no effect on training, because its term and its gradient are 0 at W.
 
-Differs from the paper: derivatives are of the first order unless asked for; one neighbourhood for a batch, that of its
-mean key, unless asked for one for each row (which takes a copy of what is adapted for each); a stored row is not among
-its own neighbours (it would learn to look its label up); the sign in the rule of writing is that of the paper's words,
-not of its formula (`memjax.lifelong.policies.diversity_policy`); the paper does not say which rows the one adaptation
-at the end is to: random ones, or the neighbours of the mean key of the rows of a batch (`evaluation.rows`).
+Differs from the paper: derivatives are of first order by default. By default a batch has one neighbourhood, that of its
+mean key. A neighbourhood for each row can be chosen, and takes a copy of the adapted parameters for each row. A stored
+row is not among its own neighbours, from which it would learn to look up its label. The sign in the write policy is
+that of the paper's text, not of its formula (`memjax.lifelong.policies.diversity_policy`). The paper does not say which
+rows the one adaptation at the end uses. Here they are random, or neighbours of the mean key of a batch
+(`evaluation.rows`).
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ def meta_mbpa(
     adapted: tuple[str, ...],
     queries: int,
 ) -> Method:
-    """The method; `memjax.settings.meta.MetaMbPA` says what its fields mean."""
+    """Makes the method Meta-MbPA. `memjax.settings.meta.MetaMbPA` describes the arguments."""
     select = make_path_filter(adapted)
-    found: dict[str, Any] = {"num_neighbors": num_neighbors, "weights": weights, "metric": metric}
+    search: dict[str, Any] = {"num_neighbors": num_neighbors, "weights": weights, "metric": metric}
     inner: dict[str, Any] = {"steps": inner_steps, "learning_rate": inner_learning_rate, "order": order}
     inner |= {"penalty": penalty, "select": select}
     outer: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
@@ -107,41 +108,43 @@ def meta_mbpa(
     def find(model: Any, store: Store) -> Callable[[Mapping[str, Any], Batch], Any]:
         if store.outside:
             raise ValueError("lifelong.method.memory.place: given 'host', allowed: 'device' with MetaMbPA in training")
-        return functools.partial(neighbors_of(model, store, key, excludes=exclude_self, **found), together=shared)
+        return functools.partial(neighbors_of(model, store, key, excludes=exclude_self, **search), together=shared)
 
-    def lay(objective: Objective, model: Any) -> Objective:
+    def wrap(objective: Objective, model: Any) -> Objective:
         of_batch = loss_of_batch if shared else loss_of_rows
         return objective._replace(loss=functools.partial(of_batch, objective, model, inner))
 
     def once(experiment: Experiment, store: Store) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
-        """The variables that all rows are answered with: adapted to random rows of the memory."""
+        """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
         model = experiment.model
-        draw = lambda kept, key: store.take(kept, store.draw(kept, key[None], num_neighbors)[0])
-        drawing = draw if store.outside else jax.jit(draw)
+        draw = lambda episodes, key: store.take(episodes, store.draw(episodes, key[None], num_neighbors)[0])
+        draw_rows = draw if store.outside else jax.jit(draw)
 
         @jax.jit
-        def adapted_to(own: Mapping[str, Any], support: Batch) -> Any:
-            return adapt_once(model, own, (support, uniform(support)), outer)
+        def adapt_params(collections: Mapping[str, Any], support: Batch) -> Any:
+            return adapt_once(model, collections, (support, uniform(support)), outer)
 
-        def of_state(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+        def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
             del support
-            own, kept = model_variables(state), state.method[EPISODES]
-            drawn = drawing(kept, jax.random.fold_in(key, PURPOSES["adapt"]))
-            return {**own, "params": adapted_to(own, drawn)}
+            collections, episodes = model_variables(state), state.method[EPISODES]
+            rows_of_memory = draw_rows(episodes, jax.random.fold_in(key, PURPOSES["adapt"]))
+            return {**collections, "params": adapt_params(collections, rows_of_memory)}
 
-        return of_state
+        return adapt_variables
 
     def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
-        find = neighbors_of(model, store, key, **found)
+        find = neighbors_of(model, store, key, **search)
         if inference == "each":
             return adapt_to_own_neighbors(model, store, find, queries, outer)
 
         def together(variables: Mapping[str, Any], rows: Batch) -> tuple[Batch, Any]:
             support, alpha = find(variables, rows, together=True)
-            return support, jnp.broadcast_to(alpha, (len(rows.inputs), *alpha.shape))  # the same for every row
+            return support, jnp.broadcast_to(alpha, (len(rows.inputs), *alpha.shape))  # Equal for all rows.
 
-        def score(variables: Mapping[str, Any], rows: Batch, found: Any, predict: Callable[[Any, Batch], Any]) -> Any:
-            support, alpha = found
+        def score(
+            variables: Mapping[str, Any], rows: Batch, neighborhood: Any, predict: Callable[[Any, Batch], Any]
+        ) -> Any:
+            support, alpha = neighborhood
             params = adapt_once(model, model_collections(variables), (support, alpha[0]), outer)
             return jax.vmap(functools.partial(predict, params))(rows)
 
@@ -153,7 +156,7 @@ def meta_mbpa(
         "lifelong.method.queries" if inference == "each" else "",
         functools.partial(selected, select=select),
     )
-    rule = Component("meta", wrap_stream_loss=lay, wrap_replay_loss=lay)
+    rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
     return chain_components(
         *((rule,) if meta else ()),
         *key_components(key),
@@ -173,7 +176,7 @@ def loss_of_batch(
     segment: Batch,
     key: Any,
 ) -> tuple[Any, Any, Sum, Aux]:
-    """The loss of a batch at parameters that are adapted once, to neighbours that its rows share."""
+    """Computes the loss of a batch at parameters that are adapted once, to neighbours that its rows share."""
     params = adapt_once(model, model_collections(variables), variables["method"][SUPPORT], inner)
     state, batch_stats, nll, aux = objective.loss({**variables, "params": params}, state, segment, key)
     without = objective.loss(jax.lax.stop_gradient(variables), state, segment, key)[2]
@@ -189,37 +192,44 @@ def loss_of_rows(
     segment: Batch,
     key: Any,
 ) -> tuple[Any, Any, Sum, Aux]:
-    """The loss of a batch, each row at parameters that are adapted to its own neighbours."""
-    own = model_collections(variables)
+    """Computes the loss of a batch, with parameters that are adapted for each row to its own neighbours."""
+    collections = model_collections(variables)
 
-    def of_row(row: Batch, support: Batch, alpha: Any, number: Any) -> tuple[Any, Sum, Aux]:
-        params = adapt_once(model, own, (support, alpha), inner)
-        one = jax.tree.map(lambda leaf: leaf[None], row)
-        given = {**variables, "params": params}
+    def loss_of_row(row: Batch, support: Batch, alpha: Any, number: Any) -> tuple[Any, Sum, Aux]:
+        params = adapt_once(model, collections, (support, alpha), inner)
+        batch_of_row = jax.tree.map(lambda leaf: leaf[None], row)
+        adapted = {**variables, "params": params}
         key_of_row, start = jax.random.fold_in(key, number), model.init_state(1)
-        _, batch_stats, nll, aux = objective.loss(given, start, one, key_of_row)
-        without = objective.loss(jax.lax.stop_gradient(variables), start, one, key_of_row)[2]
+        _, batch_stats, nll, aux = objective.loss(adapted, start, batch_of_row, key_of_row)
+        without = objective.loss(jax.lax.stop_gradient(variables), start, batch_of_row, key_of_row)[2]
         return batch_stats, nll, Aux(aux.losses, aux.metrics) + loss_change(nll, without)
 
     support, alpha = variables["method"][SUPPORT]
-    batch_stats, nll, aux = jax.vmap(of_row)(segment, support, alpha, jnp.arange(len(segment.inputs)))
+    batch_stats, nll, aux = jax.vmap(loss_of_row)(segment, support, alpha, jnp.arange(len(segment.inputs)))
     nll, aux = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), (nll, aux))
     return state, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), batch_stats), nll, aux
 
 
 def adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any], how: Mapping[str, Any]) -> Any:
-    """The parameters adapted to one neighbourhood."""
+    """Adapts parameters to one neighbourhood.
+
+    Args:
+      model: The Linen model.
+      variables: Variables of the model.
+      found: Rows of the neighbourhood and their weights.
+      how: Keyword arguments of `memjax.lifelong.adaptation.adapt`.
+    """
     support, alpha = found
     return adapt(functools.partial(neighbor_nats, model, variables), variables["params"], support, alpha, **how)
 
 
 def loss_change(adapted: Sum, without: Sum) -> Aux:
-    """What the adaptation adds to the loss of a query: below 0 where it helps."""
+    """Makes the metric of the change of a query's loss by the adaptation. It is negative if adaptation helps."""
     difference = Sum(adapted.total - without.total, adapted.weight)
     return Aux(metrics={"adapted_minus_base": jax.lax.stop_gradient(difference)})
 
 
 def uniform(support: Batch) -> Any:
-    """The weights of rows of which some may be missing."""
-    there = jnp.any(support.weights > 0, axis=-1).astype(jnp.float32)
-    return there / jnp.maximum(jnp.sum(there), 1)
+    """Computes equal weights for rows, 0 for missing ones."""
+    exists = jnp.any(support.weights > 0, axis=-1).astype(jnp.float32)
+    return exists / jnp.maximum(jnp.sum(exists), 1)

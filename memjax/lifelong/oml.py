@@ -1,13 +1,13 @@
-"""OML-ER, ANML-ER and MAML-ER: learning parameters that few gradient steps adapt, with sparse replay.
+"""OML-ER, ANML-ER and MAML-ER: meta-learning of parameters that adapt in a few gradient steps, with sparse replay.
 
 Holla, Mishra, Yannakoudakis and Shutova, "Meta-Learning with Sparse Experience Replay for Lifelong Language Learning",
 2020, https://arxiv.org/abs/2009.04891; after Javed and White, "Meta-Learning Representations for Continual Learning"
 (OML), NeurIPS 2019, https://arxiv.org/abs/1905.12588; Beaulieu et al., "Learning to Continually Learn" (ANML), ECAI
 2020, https://arxiv.org/abs/2002.09571; Finn, Abbeel and Levine (MAML), ICML 2017, https://arxiv.org/abs/1703.03400.
 
-An episode reads m + 1 batches of the stream. A part of the parameters takes a step of gradient descent on each of the
-first m, its support; the loss of the last one, its query, at those parameters teaches all parameters, and the adapted
-ones are thrown away. Now and then the query is of the memory.
+An episode reads m + 1 batches of the stream. The first m are its support and the last is its query. A part of the
+parameters takes a step of gradient descent on each batch of the support. The loss of the query at these adapted
+parameters updates all parameters, and the adapted ones are thrown away. In some episodes the query is from the memory.
 
 ======================  ==========================================================
 paper                   here
@@ -15,20 +15,21 @@ paper                   here
 m                       `steps`
 alpha                   `inner_learning_rate`
 R_I, r                  `every`, `rate` (`memjax.lifelong.streams.replay_frequency`)
-phi, W                  all else, and what `adapted` names: OML the head (the
-                        prediction network), ANML all but the gate, MAML all
+phi, W                  all other parameters, and the adapted ones: OML the
+                        head (the prediction network), ANML all but the gate,
+                        MAML all
 ======================  ==========================================================
 
-Averaged over support and query that are drawn from one pool, the gradient of the first order is that of the mean loss
-of the queries, less alpha / 2 times that of the inner products of the gradients of support and query, up to alpha^2:
-it asks for steps that help what comes next. Where the query is drawn from other examples than the support (a replay,
-or a border between tasks within the episode) it is not of that form.
+The first-order gradient, averaged over support and query from one pool of examples, is up to alpha^2 the gradient of
+the mean loss of the queries minus alpha / 2 times the gradient of the inner products of the gradients of support and
+query. So it favours steps that help the next batches. If the query is from other examples than the support (in a replay
+or at a task boundary within the episode), it does not have this form.
 
-Differs from the papers or their code: the encoder in ANML's gate is frozen, as the paper says (its code means to, and
-trains it); nothing is dropped out where a test set is answered (two of the published programs leave dropout on); the
-gradients of a query of the memory are a mean, and their sum over batches where asked for (as published); a batch of the
-support with fewer rows counts by its share; the rows of a replay are drawn before the support of the episode is
-written.
+Differs from the papers or their code: the encoder in ANML's gate is frozen, as the paper says (its code intends this
+but trains it). There is no dropout when a test set is answered (two of the published programs leave it on). The gradient of
+a query from the memory is a mean, and a sum over batches only if asked for (as published). A batch of the support with
+fewer rows is weighted by its share of rows. The rows of a replay are drawn before the support of the episode is written
+to the memory.
 """
 
 from __future__ import annotations
@@ -62,29 +63,29 @@ from memjax.typing import Batch, SegmentLoss, Sum
 __all__ = ["anml", "maml", "oml"]
 
 HEAD = "head/"
-"""beginning of the paths of the prediction network of OML"""
+"""Beginning of the paths of the parameters of the head, which is the prediction network of OML."""
 
 
 def oml(**fields: Any) -> Method:
-    """OML-ER; `memjax.settings.meta.OML` says what its fields mean."""
+    """Makes the method OML-ER, which adapts the head. `memjax.settings.meta.OML` describes the arguments."""
     return meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, **fields)
 
 
 def maml(**fields: Any) -> Method:
-    """MAML-ER: as OML-ER, and everything is adapted."""
+    """Makes the method MAML-ER, which adapts all parameters. `memjax.settings.meta` describes the arguments."""
     return meta_learning_method("maml", None, adapt_by_loss, **fields)
 
 
 def anml(*, train_gate_encoder: bool, **fields: Any) -> Method:
-    """ANML-ER: as MAML-ER, of a model whose gate stays as it is in the inner loop."""
+    """Makes the method ANML-ER, which adapts all parameters but those of the gate of the model."""
 
     def begin(params: Any) -> Any:
-        """With the encoder in the gate as that beside it begins."""
+        """Starts the encoder in the gate with the parameters of the encoder beside it."""
         gate = params.get("gate")
         if gate is None:
             raise ValueError("model: given one without a gate, allowed: model.gate, or model.attention.gate, above 0")
-        own = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
-        return {**params, "gate": {**gate, **({"encoder": own} if own else {})}}
+        encoder = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
+        return {**params, "gate": {**gate, **({"encoder": encoder} if encoder else {})}}
 
     rule = Component("gate", init_params=begin, frozen=() if train_gate_encoder else (GATE_ENCODER,))
     return meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, rule, **fields)
@@ -108,9 +109,25 @@ def meta_learning_method(
     adapts_at_test: bool,
     last_episode: Literal["dropped", "kept"],
 ) -> Method:
-    """The method that adapts what `select` takes, by `adapt` (`adapt_by_loss`, and what comes to the same)."""
+    """Makes a meta-learning method that adapts selected parameters within each episode, with sparse replay.
 
-    def lay(objective: Objective, model: Any) -> Objective:
+    Args:
+      name: Name of the method in `TrainState.method`.
+      select: `select(path)` returns whether a parameter is adapted. None to adapt all.
+      adapt: Function that adapts parameters to a support, such as `adapt_by_loss` or `adapt_head`.
+      *rules: Further components.
+      memory: Settings of the episodic memory.
+      every: Approximate number of examples from one replay episode to the next. 0 for none.
+      rows: Number of rows of a query from the memory.
+      steps: Number of batches of the support.
+      inner_learning_rate: Learning rate of the adaptation.
+      order: Order of derivatives through the adaptation.
+      reduction: Loss of a query from the memory: "mean" over its rows, or "sum" of the means of its batches.
+      adapts_at_test: Whether parameters are adapted to rows of the memory before an evaluation.
+      last_episode: Whether batches that fill no whole episode at the end of a stage are "dropped" or "kept".
+    """
+
+    def wrap(objective: Objective, model: Any) -> Objective:
         how: dict[str, Any] = {"select": select, "learning_rate": inner_learning_rate, "order": order}
 
         def loss(variables: Mapping[str, Any], state: Any, segment: Batch, key: Any) -> tuple[Any, Any, Sum, Any]:
@@ -123,32 +140,35 @@ def meta_learning_method(
         return objective._replace(loss=loss)
 
     def variables(experiment: Experiment, store: Store) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
-        """Those that all rows of a test set are answered with: adapted once, to rows of the memory."""
+        """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
         model, batch = experiment.model, experiment.config.data.rows
         loss = model_loss(model, deterministic=True)
 
-        def draw(kept: Any, key: Any) -> Batch:
-            return store.take(kept, store.draw(kept, key[None], steps * batch)[0])
+        def draw(episodes: Any, key: Any) -> Batch:
+            return store.take(episodes, store.draw(episodes, key[None], steps * batch)[0])
 
         @jax.jit
-        def adapted(own: Mapping[str, Any], drawn: Batch, key: Any) -> Any:
-            support = jax.tree.map(lambda leaf: leaf.reshape(steps, batch, *leaf.shape[1:]), drawn)
+        def adapt_params(collections: Mapping[str, Any], rows: Batch, key: Any) -> Any:
+            support = jax.tree.map(lambda leaf: leaf.reshape(steps, batch, *leaf.shape[1:]), rows)
             how: dict[str, Any] = {"select": select, "learning_rate": inner_learning_rate, "order": 1}
-            return adapt(model, loss, own, support, key, deterministic=True, **how)
+            return adapt(model, loss, collections, support, key, deterministic=True, **how)
 
-        drawing = draw if store.outside else jax.jit(draw)
+        draw_rows = draw if store.outside else jax.jit(draw)
 
-        def of_state(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+        def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
             del support
-            own, key = model_variables(state), jax.random.fold_in(key, PURPOSES["adapt"])
-            return {**own, "params": adapted(own, drawing(state.method.get(EPISODES), key), key)}
+            present, key = model_variables(state), jax.random.fold_in(key, PURPOSES["adapt"])
+            return {
+                **present,
+                "params": adapt_params(present, draw_rows(state.method.get(EPISODES), key), key),
+            }
 
-        return of_state
+        return adapt_variables
 
     copied = functools.partial(selected, select=select)
     replayed = ReplayOptions(rows, "sparse", every) if every else None
     return chain_components(
-        Component(name, wrap_stream_loss=lay, wrap_replay_loss=lay),
+        Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
         *rules,
         memory=make_memory_options(memory),
         replay=replayed,
@@ -167,23 +187,23 @@ def adapt_by_loss(
     deterministic: bool = False,
     **how: Any,
 ) -> Any:
-    """The parameters after a step on every batch of the support.
+    """Adapts parameters by one step on every batch of the support.
 
     Args:
-      model: the Linen model; it remembers nothing.
-      loss: of one batch.
-      variables: of the loss.
-      support: `[steps, rows, ...]`.
-      key: of dropout.
-      deterministic: `loss` has no dropout; for those that do not ask it.
-      **how: of `inner_steps`.
+      model: The Linen model, without a memory.
+      loss: Loss of one batch.
+      variables: Variables of the loss.
+      support: Batches `[steps, rows, ...]`.
+      key: Random key of dropout.
+      deterministic: Unused, as `loss` itself decides about dropout. `adapt_head` needs it.
+      **how: Keyword arguments of `memjax.lifelong.adaptation.inner_steps`.
     """
     del deterministic
 
-    def inner(params: Any, given: tuple[Batch, Any]) -> Any:
-        batch, number = given
-        start, own = model.init_state(len(batch.inputs)), {**variables, "params": params}
-        return share_of_rows(loss(own, start, batch, inner_key(key, number))[2], batch)
+    def inner(params: Any, batch_and_number: tuple[Batch, Any]) -> Any:
+        batch, number = batch_and_number
+        start, adapted = model.init_state(len(batch.inputs)), {**variables, "params": params}
+        return share_of_rows(loss(adapted, start, batch, inner_key(key, number))[2], batch)
 
     return inner_steps(inner, variables["params"], (support, jnp.arange(len(support.inputs))), **how)
 
@@ -198,17 +218,21 @@ def adapt_head(
     deterministic: bool = False,
     **how: Any,
 ) -> Any:
-    """The same for the head alone: what it reads of the whole support is computed in one call, where a model can."""
+    """Adapts the parameters of the head by one step on every batch of the support.
+
+    The inputs of the head are computed for the whole support in one call, if the model can. See `adapt_by_loss` for the
+    arguments.
+    """
     if not model.represents:
         return adapt_by_loss(model, loss, variables, support, key, **how)
     steps, size = support.weights.shape[:2]
-    together = lambda leaf: leaf.reshape(steps * size, *leaf.shape[2:])
-    apart = lambda leaf: leaf.reshape(steps, size, *leaf.shape[1:])
-    own = model_collections(variables)
+    join_steps = lambda leaf: leaf.reshape(steps * size, *leaf.shape[2:])
+    split_steps = lambda leaf: leaf.reshape(steps, size, *leaf.shape[1:])
+    collections = model_collections(variables)
     # With derivatives of the first order nothing reaches the rest of the parameters through the support.
-    below = jax.lax.stop_gradient(own) if how["order"] == 1 else own
-    rows = jax.tree.map(together, support)
-    read, _ = model.apply(
+    below = jax.lax.stop_gradient(collections) if how["order"] == 1 else collections
+    rows = jax.tree.map(join_steps, support)
+    features, _ = model.apply(
         below,
         rows.inputs,
         mask=rows.mask,
@@ -218,26 +242,28 @@ def adapt_head(
         method="represent",
     )
 
-    def inner(params: Any, given: tuple[Any, Batch, Any]) -> Any:
-        text, batch, number = given
-        mine = {**own, "params": params}
+    def inner(params: Any, inputs: tuple[Any, Batch, Any]) -> Any:
+        text, batch, number = inputs
+        adapted = {**collections, "params": params}
         rngs = random_streams(inner_key(key, number))
-        output = model.apply(mine, text, deterministic, rngs=rngs, method="answer")
-        return share_of_rows(model.apply(mine, output, batch.targets, batch.weights, method="nll"), batch)
+        output = model.apply(adapted, text, deterministic, rngs=rngs, method="answer")
+        return share_of_rows(model.apply(adapted, output, batch.targets, batch.weights, method="nll"), batch)
 
-    return inner_steps(inner, own["params"], (jax.tree.map(apart, read), support, jnp.arange(steps)), **how)
+    return inner_steps(
+        inner, collections["params"], (jax.tree.map(split_steps, features), support, jnp.arange(steps)), **how
+    )
 
 
 def share_of_rows(nll: Sum, batch: Batch) -> Any:
-    """The mean over the targets of a batch, times the share of its rows that there are."""
+    """Computes the mean loss over the targets of a batch, times the fraction of its rows that are not padding."""
     return nll.mean() * jnp.mean(jnp.any(batch.weights > 0, axis=-1))
 
 
 def inner_key(key: Any, number: Any) -> Any:
-    """Of dropout in a step of the inner loop; the query has `key` itself, with or without inner steps."""
+    """Derives the key of dropout in a step of the inner loop. The query uses `key` itself."""
     return key_for(key, "adapt", number)
 
 
 def random_streams(key: Any) -> dict[str, Any]:
-    """Keys of the random numbers of a model, of one key."""
+    """Derives the keys of all random streams of a model from one key."""
     return {name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)}
