@@ -26,10 +26,10 @@ query. So it favours steps that help the next batches. If the query is from othe
 or at a task boundary within the episode), it does not have this form.
 
 Differs from the papers or their code: the encoder in ANML's gate is frozen, as the paper says (its code intends this
-but trains it). There is no dropout when a test set is answered (two of the published programs leave it on). The gradient of
-a query from the memory is a mean, and a sum over batches only if asked for (as published). A batch of the support with
-fewer rows is weighted by its share of rows. The rows of a replay are drawn before the support of the episode is written
-to the memory.
+but trains it). There is no dropout when a test set is answered (two of the published programs leave it on). The
+gradient of a query from the memory is a mean, and a sum over batches only if asked for (as published). A batch of the
+support with fewer rows is weighted by its share of rows. The rows of a replay are drawn before the support of the
+episode is written to the memory.
 """
 
 from __future__ import annotations
