@@ -257,7 +257,7 @@ class StreamedIndex(BaseIndex):
             if self.metric == "squared_l2" and centre is None:
                 centre = _centre(keys, len(block.keys))
             for i, (batch, _) in enumerate(batches):
-                best[i] = _stream(best[i], batch, keys, centre, block.first, len(block.keys))
+                best[i] = _add_streamed_block(best[i], batch, keys, centre, block.first, len(block.keys))
         scores, ids = (
             np.concatenate([np.asarray(part)[:n] for part, (_, n) in zip(parts, batches, strict=True)], axis=0)
             for parts in zip(*best, strict=True)
@@ -309,7 +309,7 @@ def _search(queries: Array, keys: Array, centre: Array | None, half_norms: Array
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _stream(
+def _add_streamed_block(
     best: tuple[Array, Array], queries: Array, keys: Array, centre: Array | None, first: int | Array, count: int | Array
 ) -> tuple[Array, Array]:
     """Adds one block to the best candidates so far. With `centre` for distances, with None for products."""

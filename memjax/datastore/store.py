@@ -185,10 +185,10 @@ class Store:
         expected = {"model": model, "tokenizer": tokenizer, "data": data}
         pairs = [(name, value, getattr(self.header, name)) for name, value in expected.items() if value is not None]
         if protocol is not None:
-            ours = Header(dim=1, model="", tokenizer="", data="", protocol=protocol).protocol
-            names = sorted({*ours, *self.header.protocol})
-            pairs += [(f"protocol.{n}", ours.get(n), self.header.protocol.get(n)) for n in names]
-        differences = [f"{name} {theirs!r}, given {mine!r}" for name, mine, theirs in pairs if mine != theirs]
+            query_protocol = Header(dim=1, model="", tokenizer="", data="", protocol=protocol).protocol
+            names = sorted({*query_protocol, *self.header.protocol})
+            pairs += [(f"protocol.{n}", query_protocol.get(n), self.header.protocol.get(n)) for n in names]
+        differences = [f"{name} {stored!r}, given {given!r}" for name, given, stored in pairs if given != stored]
         if differences:
             raise ValueError(
                 f"datastore: {self.path} was made with {'; '.join(differences)}; give what it was made with, or build "

@@ -69,9 +69,9 @@ def create_store(path: str | Path, header: Header) -> None:
     if (path / "meta.json").is_file():
         existing, _ = read_header(path)
         differences = [
-            f"{name} {getattr(existing, name)!r}, given {value_given!r}"
-            for name, value_given in value.items()
-            if getattr(existing, name) != value_given
+            f"{name} {getattr(existing, name)!r}, given {given!r}"
+            for name, given in value.items()
+            if getattr(existing, name) != given
         ]
         if differences:
             raise ValueError(
@@ -80,9 +80,9 @@ def create_store(path: str | Path, header: Header) -> None:
         return
     with explain_full_disk(path, "nothing has been written yet; free some and run the same command again"):
         path.mkdir(parents=True, exist_ok=True)
-        strange = sorted(entry.name for entry in path.iterdir() if not entry.name.endswith(PARTIAL))
-        if strange and not (path / "meta.json").is_file():  # another process may have come first
-            raise ValueError(f"path: {path} holds {strange[0]} and is not a datastore; give another folder")
+        other_files = sorted(entry.name for entry in path.iterdir() if not entry.name.endswith(PARTIAL))
+        if other_files and not (path / "meta.json").is_file():  # another process may have come first
+            raise ValueError(f"path: {path} holds {other_files[0]} and is not a datastore; give another folder")
         _write_meta(path, value, shards=[])
 
 

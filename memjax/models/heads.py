@@ -59,7 +59,7 @@ class VocabularyScores:
 
     def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
         """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""
-        return self.token_nll(_keep(output, scored), jnp.where(scored, targets, 0))
+        return self.token_nll(_mask_unscored(output, scored), jnp.where(scored, targets, 0))
 
     def token_nll(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "batch length"]:
         """Returns the nats of each target, at least float32."""
@@ -109,7 +109,7 @@ class SmoothedScores(VocabularyScores):
 
     def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
         """Returns the nats of each smoothed target."""
-        logits = self.vocabulary.logits(_keep(output, scored))
+        logits = self.vocabulary.logits(_mask_unscored(output, scored))
         return token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
 
 
@@ -358,7 +358,7 @@ def dense(
     return nn.Dense(features, kernel_init=matrix, bias_init=zeros, dtype=dtype, name=name)
 
 
-def _keep(output: Any, scored: Array) -> Any:
+def _mask_unscored(output: Any, scored: Array) -> Any:
     """Replaces hidden states by zeros where no target is scored."""
     keep = lambda hidden: jnp.where(scored[..., None], hidden, 0)
     return dataclasses.replace(output, hidden=keep(output.hidden)) if isinstance(output, Prediction) else keep(output)

@@ -58,12 +58,12 @@ class RankingScores(ChoiceScores):
         """Returns the nats of each target, at least float32. 0 for a target of -1."""
         choices = jnp.maximum(targets, 0)[..., None]
         allowed = jnp.isfinite(jnp.take_along_axis(output, choices, axis=-1)[..., 0])
-        nats = token_cross_entropy(_some(output), jnp.where(allowed, targets, -1))
+        nats = token_cross_entropy(_replace_empty_rows(output), jnp.where(allowed, targets, -1))
         return jnp.where(allowed | (targets < 0), nats, NO_ANSWER_NATS)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
         """Returns the log-probabilities of all choices for each target, at least float32."""
-        return jnp.maximum(super().log_probs(_some(output)), -NO_ANSWER_NATS)
+        return jnp.maximum(super().log_probs(_replace_empty_rows(output)), -NO_ANSWER_NATS)
 
 
 class SimilarityHead(ClassHead):
@@ -150,14 +150,14 @@ def may_be_answered(
     allowed = jnp.ones(shape, bool)
     if CLASSES in extras:
         allowed = extras[CLASSES] | ~extras[CLASSES].any(axis=1, keepdims=True)
-    only = extras.get(SEEN_ONLY, jnp.zeros(shape[0], bool)) | masks_unseen
-    answerable = allowed & (seen[None] | ~only[:, None])
+    must_be_seen = extras.get(SEEN_ONLY, jnp.zeros(shape[0], bool)) | masks_unseen
+    answerable = allowed & (seen[None] | ~must_be_seen[:, None])
     if FALLBACK in extras:
-        alone = only & (jnp.sum(answerable, axis=1) <= 1)
-        answerable = jnp.where((alone & extras[FALLBACK].any(axis=1))[:, None], extras[FALLBACK], answerable)
+        has_no_choice = must_be_seen & (jnp.sum(answerable, axis=1) <= 1)
+        answerable = jnp.where((has_no_choice & extras[FALLBACK].any(axis=1))[:, None], extras[FALLBACK], answerable)
     return answerable
 
 
-def _some(output: Array) -> Array:
+def _replace_empty_rows(output: Array) -> Array:
     """Replaces a row of only -inf by zeros, since a softmax over nothing is not a number."""
     return jnp.where(jnp.isfinite(output).any(axis=-1, keepdims=True), output, 0)

@@ -261,9 +261,9 @@ class Stack(Memory):
     @nn.nowrap
     def groups(self) -> tuple[tuple[int, int], ...]:
         """Returns the first layer and the number of layers of each group. The number is 0 for a single layer."""
-        alone = [index for index, layer in enumerate(self.layers) if layer.feed_forward.stands_alone()]
-        alone = tuple(index - self.first for index in (*self.taps(), *alone))
-        groups = group_layers(self.layers[self.first :], scan_layers=self.scan_layers, alone=alone)
+        ungrouped = [index for index, layer in enumerate(self.layers) if layer.feed_forward.stands_alone()]
+        ungrouped = tuple(index - self.first for index in (*self.taps(), *ungrouped))
+        groups = group_layers(self.layers[self.first :], scan_layers=self.scan_layers, alone=ungrouped)
         return tuple((self.first + index, size) for index, size in groups)
 
     @nn.nowrap

@@ -64,7 +64,9 @@ class Vocabulary(nn.Module):
 
     def setup(self) -> None:
         tables, init = self.tables(), nn.initializers.normal(self.init_stddev)
-        make = lambda name, init, *names: self.param(name, _entries_of(tables[name][0], init, *names), tables[name][1])
+        make = lambda name, init, *names: self.param(
+            name, _init_entries(tables[name][0], init, *names), tables[name][1]
+        )
         self.embedding = make("embedding", init, "vocab", "embed")
         if not self.tied:
             self.output = make("output", init, "vocab", "embed")
@@ -108,7 +110,7 @@ class Vocabulary(nn.Module):
         flat = hidden.reshape(-1, self.dim)
         scores = jnp.einsum("nd,vd->nv", flat, weights.astype(hidden.dtype), preferred_element_type=dtype)
         scores = scores.reshape(*hidden.shape[:-1], weights.shape[0])
-        return _without_padding(_add_bias(scores, self.output_bias if self.bias else None), self.vocab_size)
+        return _mask_padding(_add_bias(scores, self.output_bias if self.bias else None), self.vocab_size)
 
 
 class AdaptiveVocabulary(nn.Module):
@@ -174,7 +176,7 @@ class AdaptiveVocabulary(nn.Module):
         normal = lambda stddev, *names: named(nn.initializers.normal(stddev), *names)
         zeros, described = nn.initializers.zeros, self.tables()
         table = lambda name, init, *names: self.param(
-            name, _entries_of(described[name][0], init, *names), described[name][1]
+            name, _init_entries(described[name][0], init, *names), described[name][1]
         )
         embeddings, projections, output_projections, biases = [], [], [], []
         ties = self.tie_projections or (False,) * len(self.bounds)
@@ -285,7 +287,7 @@ class AdaptiveVocabulary(nn.Module):
             self._products(hidden, self.embeddings[index], index), self.biases[index] if self.bias else None
         )
         first, last = self.bounds[index]
-        return _without_padding(scores, last - first)
+        return _mask_padding(scores, last - first)
 
     def _products(self, hidden: Array, weights: Array, index: int) -> Array:
         """Computes the products of hidden states with the weights of a cluster, after the output projection."""
@@ -332,7 +334,7 @@ def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _entries_of(entries: int, init: Callable[..., Array], *names: str | None) -> Callable[..., Array]:
+def _init_entries(entries: int, init: Callable[..., Array], *names: str | None) -> Callable[..., Array]:
     """Makes an initialiser that fills the first `entries` rows as if there were no others, and the rest with zeros."""
 
     def initialize(key: Array, shape: tuple[int, ...], *rest: Any) -> Array:
@@ -342,7 +344,7 @@ def _entries_of(entries: int, init: Callable[..., Array], *names: str | None) ->
     return named(initialize, *names)
 
 
-def _without_padding(scores: Array, entries: int) -> Array:
+def _mask_padding(scores: Array, entries: int) -> Array:
     """Replaces scores after the first `entries` by -inf, so that they have no share of a softmax, and no gradient."""
     if scores.shape[-1] == entries:
         return scores

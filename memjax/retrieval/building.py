@@ -75,9 +75,9 @@ def check_unread(source: KeySource, store: Store, split: str) -> None:
     Raises:
       ValueError: The store holds the split. One line names both.
     """
-    ours = source.run.experiment.documents(split).fingerprint
-    name, _, theirs = store.header.data.partition("/")
-    if theirs == str(ours) if ours else name == split:
+    split_fingerprint = source.run.experiment.documents(split).fingerprint
+    name, _, store_fingerprint = store.header.data.partition("/")
+    if store_fingerprint == str(split_fingerprint) if split_fingerprint else name == split:
         raise ValueError(
             f"datastore: {store.path} holds the {split} split, allowed: a store of text that is not scored"
         )

@@ -149,7 +149,7 @@ def evaluate_with_store(
     conditions = {**_tuning_conditions(source, index), **_text_read(source, tune_on), **grid}
     mixing = Mixing(weights[0], temperatures[0], num_neighbors) if is_given else _load_tuned_weights(store, conditions)
     evaluator = _make_evaluator(source, split)
-    alone, scored = neighbors_in_store(source, store, index, evaluator, num_neighbors)
+    result_alone, scored = neighbors_in_store(source, store, index, evaluator, num_neighbors)
     if mixing is None:
         tuning_set = scored
         if tune_on != split:
@@ -162,8 +162,8 @@ def evaluate_with_store(
     score, mixed = score_mixture(scored.targets, scored.neighbors, mixing.weight, mixing.temperature)
     chosen = dataclasses.replace(source.run.experiment.config.evaluation, split=split)
     subsets = _rescore_subsets(evaluator, source.run.experiment.subsets(chosen), scored.targets, mixed)
-    total = dataclasses.replace(score, bytes=alone.bytes)
-    return WithStore(dataclasses.replace(alone, **vars(total), subsets=subsets), alone, mixing)
+    total = dataclasses.replace(score, bytes=result_alone.bytes)
+    return WithStore(dataclasses.replace(result_alone, **vars(total), subsets=subsets), result_alone, mixing)
 
 
 def neighbors_in_store(
@@ -285,19 +285,19 @@ def _rescore_subsets(
     nats[targets.numbers] = -mixed
     batches = evaluator.reading.batches(evaluator.documents) if subsets else ()
     for batch in itertools.islice(batches, evaluator.max_segments or None):
-        where = batch.weights > 0
-        scored = BatchScore(nats[np.where(where, batch.extras[NUMBER], targets.numbers[0])])
+        is_scored = batch.weights > 0
+        scored = BatchScore(nats[np.where(is_scored, batch.extras[NUMBER], targets.numbers[0])])
         for name, subset in subsets.items():
-            scores[name] = scores[name].plus(scored.score(where & subset(batch.extras), batch.extras))
+            scores[name] = scores[name].plus(scored.score(is_scored & subset(batch.extras), batch.extras))
     return scores
 
 
 def _tuning_conditions(source: KeySource, index: Index) -> dict[str, Any]:
     """Returns the conditions that tuned weights depend on beside the store and the tuning split, as JSON."""
     cache = source.run.experiment.config.evaluation.cache
-    laid_over = in_saved_names(config_to_dict(cache)) if cache.memory_length else {}
-    laid_over.pop("type", None)
-    return {"cache": checksum(laid_over)[:16], "index": type(index).__name__, "metric": index.metric}
+    saved_cache = in_saved_names(config_to_dict(cache)) if cache.memory_length else {}
+    saved_cache.pop("type", None)
+    return {"cache": checksum(saved_cache)[:16], "index": type(index).__name__, "metric": index.metric}
 
 
 def _text_read(source: KeySource, split: str) -> dict[str, Any]:

@@ -244,14 +244,14 @@ def _search_without_self(
     waiting = np.arange(len(queries))
     while len(waiting):
         batch = ask(queries[waiting], count)
-        mine = own[waiting][:, None]
-        usable = (batch.ids >= 0) & (batch.ids != mine)
+        own_entries = own[waiting][:, None]
+        usable = (batch.ids >= 0) & (batch.ids != own_entries)
         if exclude is not None:
-            usable &= ~exclude(mine, batch.ids)
+            usable &= ~exclude(own_entries, batch.ids)
         order = np.argsort(~usable, axis=1, kind="stable")[:, :num_neighbors]
         chosen = np.take_along_axis(usable, order, axis=1)
-        for into, array, nothing in zip(result, batch, (0, -1, -1), strict=True):
-            into[waiting] = np.where(chosen, np.take_along_axis(array, order, axis=1), nothing)
+        for target, array, missing in zip(result, batch, (0, -1, -1), strict=True):
+            target[waiting] = np.where(chosen, np.take_along_axis(array, order, axis=1), missing)
         exhausted = (batch.ids < 0).any(axis=1)
         waiting = waiting[~chosen.all(axis=1) & ~exhausted]
         if count >= MOST:

@@ -128,20 +128,20 @@ def describe_retrieved(rows: Sequence[Retrieved], width: int = 60) -> str:
     lines = []
     for row in rows:
         change = "" if row.mixed is None else f" -> {row.mixed:.4f}"
-        shown = f"{_end(row.context, width)} | {_visible(row.token)}"
-        lines.append(f"{row.number:>10,}  {shown}  ({row.probability:.4f}{change})")
+        texts = f"{_last_characters(row.context, width)} | {_escape_whitespace(row.token)}"
+        lines.append(f"{row.number:>10,}  {texts}  ({row.probability:.4f}{change})")
         for neighbor in row.neighbors:
-            shown = f"{_end(neighbor.context, width)} | {_visible(neighbor.token)}"
-            lines.append(f"{neighbor.distance:10.3f}  {neighbor.weight:6.4f}  {shown}")
+            texts = f"{_last_characters(neighbor.context, width)} | {_escape_whitespace(neighbor.token)}"
+            lines.append(f"{neighbor.distance:10.3f}  {neighbor.weight:6.4f}  {texts}")
     return "\n".join(lines)
 
 
-def _visible(text: str) -> str:
+def _escape_whitespace(text: str) -> str:
     """Escapes line breaks and tabs, so that a text stays on one line."""
     return text.replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _end(text: str, width: int) -> str:
+def _last_characters(text: str, width: int) -> str:
     """Returns the last `width` characters of a text."""
-    text = _visible(text)
+    text = _escape_whitespace(text)
     return text if len(text) <= width else "..." + text[3 - width :]

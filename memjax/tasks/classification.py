@@ -299,8 +299,8 @@ class ClassMeasure:
         if self._metrics:
             from sklearn.metrics import f1_score, matthews_corrcoef
 
-            without: Any = {"zero_division": 0}
-            functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
+            options: Any = {"zero_division": 0}
+            functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **options)}
             numbers |= {name: float(functions[name](labels, predicted)) for name in self._metrics}
         return numbers | self._count_unseen(predicted == labels)
 

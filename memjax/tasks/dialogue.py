@@ -54,8 +54,10 @@ class DialogueModeling(LanguageModeling):
                     max_tokens=self.max_tokens,
                 )
             )
-            said = [data.tokenizer.decode(answer.tokens) for answer in answers]
-            scores, notes = _score(said, [data.tokenizer.decode(answer.reference) for answer in answers])
+            texts = [data.tokenizer.decode(answer.tokens) for answer in answers]
+            scores, notes = _score_with_installed(
+                texts, [data.tokenizer.decode(answer.reference) for answer in answers]
+            )
             measures |= {f"{name}_{measure}": number for measure, number in scores.items()}
             measures["utterances"] = len(answers)
         return Answers(measures, notes)
@@ -66,7 +68,7 @@ class DialogueModeling(LanguageModeling):
         """Generates the next utterance greedily. The lines of a text are an alternating dialogue about a document."""
         del how
         source: Any = self.config.data.source
-        dialogues = [Dialogue(document, _alternating([*text.splitlines(), "?"])) for text, document in asked]
+        dialogues = [Dialogue(document, _alternate_speakers([*text.splitlines(), "?"])) for text, document in asked]
         length = self.config.data.segment_length
         documents = Dialogues(
             dialogues,
@@ -83,7 +85,7 @@ class DialogueModeling(LanguageModeling):
         return [{"answer": last[number]} for number in range(len(asked))]
 
 
-def _alternating(lines: Sequence[str]) -> tuple[Utterance, ...]:
+def _alternate_speakers(lines: Sequence[str]) -> tuple[Utterance, ...]:
     """Turns the non-empty lines of a dialogue into utterances of two alternating speakers."""
     return tuple(Utterance(number % 2, line) for number, line in enumerate(line for line in lines if line.strip()))
 
@@ -147,16 +149,20 @@ def answer_turns(
         # Rows without a document repeat the last one, so that every batch has the same shape.
         indices = [min(first + row, count - 1) for row in range(rows)]
         tokens, turns = [documents[index].tolist() for index in indices], [documents.turns(index) for index in indices]
-        before = [[tokenizer.begin_id, *ids[: where[0].start]] for ids, where in zip(tokens, turns, strict=True)]
+        before = [
+            [tokenizer.begin_id, *ids[: turns_of_row[0].start]] for ids, turns_of_row in zip(tokens, turns, strict=True)
+        ]
         prefix = prefill(model, variables, before, segment_length=segment_length)
         for number in range(max(map(len, turns))):
             if number:
-                said = [
-                    ids[where[number - 1].start : where[number].start] if number < len(where) else []
-                    for ids, where in zip(tokens, turns, strict=True)
+                new_tokens = [
+                    ids[turns_of_row[number - 1].start : turns_of_row[number].start]
+                    if number < len(turns_of_row)
+                    else []
+                    for ids, turns_of_row in zip(tokens, turns, strict=True)
                 ]
-                prefix = read_tokens(model, variables, *_padded(said, segment_length), prefix)
-                before = [[*ids, *more] for ids, more in zip(before, said, strict=True)]
+                prefix = read_tokens(model, variables, *_pad_rows(new_tokens, segment_length), prefix)
+                before = [[*ids, *more] for ids, more in zip(before, new_tokens, strict=True)]
             answers = generate(model, variables, before, prefix=prefix, **settings)
             for row in range(min(rows, count - first)):
                 if number < len(turns[row]):
@@ -165,7 +171,7 @@ def answer_turns(
                     yield Answer(turn, answers[row], reference)
 
 
-def _padded(pieces: Sequence[Sequence[int]], multiple: int) -> tuple[Any, Any]:
+def _pad_rows(pieces: Sequence[Sequence[int]], multiple: int) -> tuple[Any, Any]:
     """Pads token ids of several rows to a multiple of `multiple`, and returns them with the lengths of the rows."""
     lengths = np.array([len(piece) for piece in pieces])
     tokens = np.zeros((len(pieces), -(-max(int(lengths.max()), 1) // multiple) * multiple), np.int32)
@@ -223,15 +229,17 @@ def score_answers(answers: Sequence[str], references: Sequence[str]) -> AnswerSc
     return AnswerScores(f1, rouge_1, rouge_l, meteor, signature)
 
 
-def _score(answers: Sequence[str], references: Sequence[str]) -> tuple[dict[str, float], tuple[str, ...]]:
+def _score_with_installed(
+    answers: Sequence[str], references: Sequence[str]
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """Computes all scores that the installed libraries offer, and a line that describes them."""
     missing = [name for name in ("rouge_score", "nltk") if importlib.util.find_spec(name) is None]
     if not missing:
         scores = score_answers(answers, references)._asdict()
         return {name: value for name, value in scores.items() if name != "signature"}, (scores["signature"],)
-    each = [word_f1(answer, reference) for answer, reference in zip(answers, references, strict=True)]
+    f1_scores = [word_f1(answer, reference) for answer, reference in zip(answers, references, strict=True)]
     line = f"rouge, meteor: not measured, {missing[0]} is not installed; allowed: pip install 'memjax[eval]'"
-    return {"f1": 100 * float(np.mean(each))}, (line,)
+    return {"f1": 100 * float(np.mean(f1_scores))}, (line,)
 
 
 def word_f1(answer: str, reference: str) -> float:
@@ -243,9 +251,9 @@ def word_f1(answer: str, reference: str) -> float:
       >>> word_f1("", "Yes")
       0.0
     """
-    ours, theirs = (collections.Counter(_plain_words(text)) for text in (answer, reference))
-    shared = (ours & theirs).total()
-    return 2 * shared / (ours.total() + theirs.total()) if shared else 0.0
+    answer_words, reference_words = (collections.Counter(_plain_words(text)) for text in (answer, reference))
+    shared = (answer_words & reference_words).total()
+    return 2 * shared / (answer_words.total() + reference_words.total()) if shared else 0.0
 
 
 def _plain_words(text: str) -> list[str]:

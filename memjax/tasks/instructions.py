@@ -186,7 +186,7 @@ def write_adapted(
     weights = (places == sizes[:, None] - 1).astype(np.float32)
     rows = Batch(tokens, np.zeros_like(tokens), places < sizes[:, None], weights, np.ones(len(prompts), bool))
     rows = jax.tree.map(jnp.asarray, rows)
-    write = _adapted_writer(model, how, adapt_rows)
+    write = _compile_adapted_writer(model, how, adapt_rows)
     find = adapt_rows.retrieve_support if adapt_rows.runs_outside_jit else jax.jit(adapt_rows.retrieve_support)
     answers = np.asarray(write(variables, rows, find(variables, rows)))
     ends = [int(np.argmax(row == how.end_id)) if (row == how.end_id).any() else how.longest for row in answers]
@@ -194,7 +194,7 @@ def write_adapted(
 
 
 @functools.lru_cache(maxsize=8)
-def _adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., Any]:
+def _compile_adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., Any]:
     """Compiles greedy decoding with adapted parameters, once for each model and method."""
 
     def write_answers(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
@@ -260,16 +260,16 @@ def score_written(instructions: Sequence[Instruction], given: Sequence[str], ans
             return {"score": mean(lambda text, right: text.strip() == right), **measured, "no_class": none}
         case "logical_form":
             none = 100 * float(np.mean([read_query(text) is None for _, text in pairs]))
-            return {"score": mean(_same_query), **measured, "no_query": none}
+            return {"score": mean(_is_same_query), **measured, "no_query": none}
         case "dialogue_state":
             turns = mean(lambda text, right: read_state(text) == read_state(right))
-            requests = mean(lambda text, right: _changes(text)[1] == _changes(right)[1])
+            requests = mean(lambda text, right: _parse_changes(text)[1] == _parse_changes(right)[1])
             return {"score": turns, **measured, "joint_goal": _joint_goal(pairs), "turn_requests": requests}
     allowed = "'words', 'class', 'logical_form', 'dialogue_state'"
     raise ValueError(f"answered_by: given {answered_by!r}, allowed: {allowed}")
 
 
-def _same_query(text: str, right: str) -> bool:
+def _is_same_query(text: str, right: str) -> bool:
     """Returns whether two queries have the same parts. If the right one cannot be parsed, compares their words."""
     wanted = read_query(right)
     return text.lower().split() == right.lower().split() if wanted is None else read_query(text) == wanted
@@ -277,16 +277,19 @@ def _same_query(text: str, right: str) -> bool:
 
 def _joint_goal(both: Sequence[tuple[Instruction, str]]) -> float:
     """Returns the percentage of turns after which all slots mentioned so far have exactly their right values."""
-    right: list[bool] = []
-    group, said, wanted = None, dict[str, str](), dict[str, str]()
+    is_right: list[bool] = []
+    group, predicted_state, right_state = None, dict[str, str](), dict[str, str]()
     for instruction, text in both:
         if instruction.group != group:
-            group, said, wanted = instruction.group, {}, {}
-        said, wanted = {**said, **_changes(text)[0]}, {**wanted, **_changes(instruction.answers[0])[0]}
-        right.append(said == wanted)
-    return 100 * float(np.mean(right))
+            group, predicted_state, right_state = instruction.group, {}, {}
+        predicted_state, right_state = (
+            {**predicted_state, **_parse_changes(text)[0]},
+            {**right_state, **_parse_changes(instruction.answers[0])[0]},
+        )
+        is_right.append(predicted_state == right_state)
+    return 100 * float(np.mean(is_right))
 
 
-def _changes(text: str) -> tuple[dict[str, str], frozenset[str]]:
+def _parse_changes(text: str) -> tuple[dict[str, str], frozenset[str]]:
     """Returns the slots that an answer sets and its requests. Both are empty where it is not a state change."""
     return read_state(text) or ({}, frozenset())

@@ -34,10 +34,10 @@ class LanguageModeling(Task):
         if not self.settings.pieces:
             return texts
         cut: dict[str, Any] = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
-        if (where := self.settings.prompt) != "none":
+        if (prompt_place := self.settings.prompt) != "none":
             # Ids behind those of texts, whichever of them this task has.
             size = texts.vocab_size
-            cut |= {"prompt": self.settings.prompt_id(size), "where": where}
+            cut |= {"prompt": self.settings.prompt_id(size), "where": prompt_place}
             tokenizer_with_prompts = texts.tokenizer and ReservedTokenizer(
                 texts.tokenizer, self.settings.max_prompts, "prompts"
             )

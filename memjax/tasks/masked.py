@@ -66,8 +66,8 @@ class MaskedLanguageModeling(Task):
         length, tokenizer = self.config.data.segment_length, data.tokenizer
         examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
         piece, answers = lambda number: tokenizer.decode([number]), [{} for _ in asked]
-        for batch, _, said, _ in read_examples(model, variables, examples, length=length):
-            log_probs = np.array(said)
+        for batch, _, all_log_probs, _ in read_examples(model, variables, examples, length=length):
+            log_probs = np.array(all_log_probs)
             log_probs[..., tokenizer.special_ids] = log_probs[..., tokenizer.vocab_size :] = -np.inf
             for row, number in enumerate(batch.extras[EXAMPLE]):
                 if number >= 0:

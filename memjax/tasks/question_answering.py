@@ -266,12 +266,12 @@ class QuestionWindows(Examples):
             smaller = np.minimum(left, right)
             return np.where(smaller >= 0, smaller + 0.01 * (window[2] - window[1]), -np.inf)
 
-        mine, result = context(self.windows[index]), np.ones(end - begin, bool)
+        own_context, result = context(self.windows[index]), np.ones(end - begin, bool)
         for step in (-1, 1):
             other = index + step
             while 0 <= other < len(self.windows) and self.windows[other][0] == number:
-                more = context(self.windows[other])
-                result &= (mine > more) | ((mine == more) & (step > 0))
+                other_context = context(self.windows[other])
+                result &= (own_context > other_context) | ((own_context == other_context) & (step > 0))
                 other += step
         return result
 

@@ -65,7 +65,7 @@ class RelationExtraction(Classification):
 
         relation_tokenizer = tokenizer or make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress)
         self._tokenizer = relation_tokenizer
-        if tokenizer is None and (vectors := self._vectors()) is not None:
+        if tokenizer is None and (vectors := self._read_word_vectors()) is not None:
             width, dim = vectors.values.shape[1], self.config.model.dim
             if width != dim:
                 raise ValueError(
@@ -78,11 +78,11 @@ class RelationExtraction(Classification):
             if len(names) != task.num_classes:
                 allowed = f"{len(names)}, the names of relations"
                 raise ValueError(f"task.num_classes: given {task.num_classes}, allowed: {allowed}")
-            return self._examples(open_source(data, split), relation_tokenizer, split)
+            return self._make_examples(open_source(data, split), relation_tokenizer, split)
 
         return Datasets(documents, relation_tokenizer, relation_tokenizer.vocab_size, relation_tokenizer.begin_id)
 
-    def _examples(self, sentences: Sequence[RelationSentence], tokenizer: Any, split: str) -> LabelledSentences:
+    def _make_examples(self, sentences: Sequence[RelationSentence], tokenizer: Any, split: str) -> LabelledSentences:
         """Turns sentences into examples, with the choices that the settings give for training or for scoring."""
         task, data, stream = self.settings, self.config.data, self.config.lifelong is not None
         training = split == "train"
@@ -100,7 +100,7 @@ class RelationExtraction(Classification):
             most=task.max_candidates if training else 0,
         )
 
-    def _vectors(self) -> WordVectors | None:
+    def _read_word_vectors(self) -> WordVectors | None:
         """Reads the word vectors in the tokenizer's file. None where it has none."""
         settings: Any = self.config.data.tokenizer
         return read_word_vectors(settings.path, num_words=settings.num_words) if settings.has_vectors else None
@@ -122,12 +122,12 @@ class RelationExtraction(Classification):
 
         fields: dict[str, Any] = {"names": Fixed(names, shape, np.int32)}
         if self.config.data.tokenizer.has_vectors and tokenizer is not None:
-            fields["vectors"] = Fixed(self._table, (vocab_size, self.config.model.dim), np.float32)
+            fields["vectors"] = Fixed(self._vectors_by_id, (vocab_size, self.config.model.dim), np.float32)
         return model.clone(**fields)
 
-    def _table(self) -> np.ndarray:
+    def _vectors_by_id(self) -> np.ndarray:
         """Returns the word vectors in the order of the tokenizer's ids."""
-        vectors = self._vectors()
+        vectors = self._read_word_vectors()
         assert vectors is not None
         return table_of(vectors, ["", "", "<eos>", "<unk>", *self._tokenizer.words])
 
@@ -347,12 +347,12 @@ class RelationMeasure:
         right, others = scores[rows, targets], scores.copy()
         others[rows, targets] = -np.inf
         best = others.max(axis=1, initial=-np.inf)
-        alone = np.isfinite(right) & ~np.isfinite(best)
-        self._right += int(np.sum((right > best) & ~alone))
-        self._scored += int(np.sum(~alone))
-        self._alone += int(np.sum(alone))
+        has_no_choice = np.isfinite(right) & ~np.isfinite(best)
+        self._right += int(np.sum((right > best) & ~has_no_choice))
+        self._scored += int(np.sum(~has_no_choice))
+        self._alone += int(np.sum(has_no_choice))
 
     def result(self) -> dict[str, float]:
         """Returns `accuracy` and `alone`, both from 0 to 1."""
-        every = max(self._scored + self._alone, 1)
-        return {"accuracy": self._right / max(self._scored, 1), "alone": self._alone / every}
+        num_sentences = max(self._scored + self._alone, 1)
+        return {"accuracy": self._right / max(self._scored, 1), "alone": self._alone / num_sentences}
