@@ -117,7 +117,7 @@ def test_tables_say_what_the_command_says(found):
     assert summary["average"] == pytest.approx(1.75 / 3) and summary["whole"] == 0.25
     assert summary["forgetting"] == pytest.approx((0.75 + 0.25) / 2)
     costs = {what: (value, unit) for what, value, unit in parts["stream_costs"].rows}
-    assert costs["scoring, with its adaptation"] == (2.0, "ms an example")
+    assert costs["scoring, with adaptation"] == (2.0, "ms an example")
     assert costs["training"] == (80.0, "examples a second") and costs["all updates"][0] == pytest.approx(1.2)
 
 
