@@ -81,7 +81,8 @@ def _datastore_parser(action: str) -> Parser:
             choices=["train", "validation", "test"],
             help=f"split of the run's data (default: {split})",
         )
-        default = "output_normed, the final hidden state" if action == "neighbors" else "that of kNN-LM"
+        defaults = {"neighbors": "output_normed, the final hidden state", "verify": "that of the store"}
+        default = defaults.get(action, "that of kNN-LM, the input of the last feed-forward part")
         add("--key", default="", metavar="TAP", help=f"name of the hidden state that is the key (default: {default})")
     if action in ("plan", "build"):
         add("--key-dtype", default="float16", help="dtype of stored keys (default: float16)")

@@ -1,4 +1,4 @@
-"""`memjax migrate`: a Python file or a script under the names that settings have today."""
+"""The command `memjax migrate`, which rewrites a file for settings that have been renamed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from memjax.settings.compatibility import (
 from memjax.settings.ranges import hints_of
 
 DOTTED = re.compile(r"(?<![\w.-])(?P<option>--)?(?P<path>[a-z][\w-]*(?:\.[a-z0-9][\w-]*)+)(?![\w.]*[\w(])")
-"""A path of a field in a text, as data.segment_length or --data.segment-length."""
+"""Pattern of a path of a field in a text, such as data.segment_length or --data.segment-length"""
 
 
 def run(arguments: list[str]) -> int:
-    """Shows a config file or script of yours with the fields of settings under the names that they have today."""
+    """Shows how a config file or script must change because settings have been renamed, or changes it (`--write`)."""
     parser = Parser("migrate", run.__doc__, json=": the file, its changed lines, and whether they were written")
     parser.add_argument(
         "file", metavar="FILE", help="a Python file; in other texts, paths such as data.rows are renamed"

@@ -485,7 +485,8 @@ class GPT2(Attention):
 class Bidirectional(Attention):
     """BERT (Devlin et al. 2019): every token sees the whole text; for tasks other than LanguageModeling.
 
-    Post-norm, learned positions, embeddings that are normed and not scaled, output weights tied to them with a bias.
+    It has post-norm layers, learned positions, embeddings that are normed and not scaled, and tied output weights with
+    a bias.
     """
 
     positions: Annotated[int, Range(words="1 or more tokens", least=1)] = 512
@@ -599,7 +600,7 @@ class MemSizer(LinearTransformer):
 class LSTM(Attention):
     """LSTM layers (Hochreiter & Schmidhuber 1997) in place of attention, without feed-forward part, norm or residual.
 
-    Of the model, `num_heads`, `head_dim`, `attention_dropout` and `feed_forward` have no effect.
+    `num_heads`, `head_dim`, `attention_dropout` and `feed_forward` of the model have no effect.
     """
 
     norm_place = "none"

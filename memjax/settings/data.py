@@ -23,7 +23,7 @@ class Data(Settings):
     """Where the data comes from, how text becomes tokens, and how tokens are divided into rows and segments.
 
     Attributes:
-      places: beginnings of the fields that say where data is, not what: they may differ wherever a run is read.
+      places: Prefixes of the fields with paths of data, which may differ each time that a run is read.
     """
 
     places = ("source.", "cache_dir", "neighbors", "states", "tokenizer.vocab", "tokenizer.path")

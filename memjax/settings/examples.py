@@ -36,9 +36,7 @@ __all__ = [
 class Glue(Source):
     """A task of GLUE (Wang et al. 2019), for Classification.
 
-    Tasks without labels of their test set use the validation split as test.
-
-    Tasks without labels of their test set use the validation split as test.
+    Where the test set has no labels, the validation split is used as test.
     """
 
     gives = ("labelled",)
@@ -208,9 +206,7 @@ Classes = Annotated[tuple[int, ...], Range(words="classes from 0 on", least=0)]
 class Vectors(Source):
     """Vectors of numbers with classes, for Classification by a Perceptron.
 
-    `data.segment_length` is their number of entries.
-
-    `data.segment_length` is their number of entries.
+    `data.segment_length` is the number of entries of a vector.
     """
 
     gives = ("vectors",)
@@ -247,7 +243,7 @@ class Digits(Vectors):
 class Made(Vectors):
     """Synthetic vectors with classes. Equal seeds give equal vectors in every version.
 
-    A class looks the same whatever other classes are read with it, so that several tasks can share one seed.
+    The vectors of a class do not depend on the other classes that are read, so that several tasks can share a seed.
     """
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 10
@@ -298,8 +294,9 @@ class PermutedBags(Made):
 class CachedFeatures(Vectors):
     """Vectors that a model has computed before: `train.npy` and `test.npy`, float32 [examples, width], memory-mapped.
 
-    Beside them `train_labels.npy` and `test_labels.npy`, int32 [examples]; `validation.npy` with its labels, else a
-    tenth of train is held out, by a hash of the number; and `about.json`, which says what they are.
+    The folder also has `train_labels.npy` and `test_labels.npy`, int32 [examples], and `about.json`, which describes
+    the vectors. Validation is `validation.npy` with its labels, or a tenth of train, held out by a hash of the
+    example's number.
     """
 
     path: str = ""

@@ -19,7 +19,7 @@ __all__ = ["LAMOL"]
 class LAMOL(Method):
     """LAMOL (Sun et al. 2020): a language model learns tasks as text, and replays texts that it generates itself.
 
-    Needs task Instructions.
+    The task must be Instructions.
     """
 
     made_by = "lamol.lamol"

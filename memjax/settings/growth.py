@@ -18,11 +18,11 @@ __all__ = ["ELLE", "ProgressiveNetwork"]
 
 @dataclass(slots=True, kw_only=True)
 class ELLE(Method):
-    """ELLE (Qin et al. 2022): before every task but the first the model grows, recovers on a memory, and then learns
-    the task beside rows of the memory.
+    """ELLE (Qin et al. 2022): the model grows before every task but the first, and replays a memory of earlier tasks.
 
-    Unless its moments are mapped, the optimiser begins anew with every task, and the learning rate with it: a decay is
-    laid out over the updates of all tasks, so that a warm-up comes again and a decay hardly falls.
+    After a growth the model recovers in updates on the memory alone, and then learns the task and replayed rows
+    together. Unless `moments` is 'mapped', the optimiser and the learning rate start again with every task. The
+    schedule is that of the updates of all tasks together, so that its warm-up is repeated and its decay hardly begins.
     """
 
     made_by = "elle.elle"
@@ -69,13 +69,15 @@ class ELLE(Method):
 
     @classmethod
     def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
-        """The paper's expansion, which changes what the model computes, its 5,000 updates to recover with an optimiser
-        that begins anew, and rows of the memory that are drawn uniformly. Sizes, capacity and `share` stay as given.
+        """Returns the settings of the paper, whose expansion changes what the model computes.
+
+        They have 5,000 recovery updates with a new optimiser, and uniform replay. Sizes, capacity and `share` keep
+        their values.
 
         Args:
-          batch: rows of the stream in an update (`data.rows`), beside every nine of which there is one of the memory,
-            and to recover as many as both together; 0 = these two numbers stay what they are.
-          **fields: others, which come before those of the paper.
+          batch: Number of rows of the stream in an update (`data.rows`), from which `rows` (one for nine) and
+            `warm_up_rows` (both together) follow. 0 for their ordinary values.
+          **fields: Other fields, which take precedence over those of the paper.
 
         Example:
           >>> paper = ELLE.as_published(batch=28, dims=(96, 128))
@@ -138,8 +140,9 @@ class ELLE(Method):
 
 @dataclass(slots=True, kw_only=True)
 class ProgressiveNetwork(Method):
-    """A progressive network (Rusu et al. 2016): every task gets a column of layers of its own, which reads those of all
-    earlier tasks; these stay as they are. The task must be known when it is evaluated.
+    """A progressive network (Rusu et al. 2016): every task gets a new column of layers, and earlier ones are frozen.
+
+    A column also reads the layers of all earlier columns. The task must be known when it is evaluated.
     """
 
     made_by = "progressive.progressive"

@@ -93,7 +93,7 @@ class MAML(Episodic):
 class MetaMbPA(Neighborly):
     """Meta-MbPA (Wang et al. 2020): trains for the loss after an adaptation; one adaptation may serve many queries.
 
-    `penalty` is without effect in training where `inner_steps` is 1.
+    `penalty` has no effect in training where `inner_steps` is 1.
     """
 
     made_by = "meta_mbpa.meta_mbpa"
@@ -125,7 +125,7 @@ class MetaMbPA(Neighborly):
 
     @property
     def adapts(self) -> bool:
-        """Unless there are no steps."""
+        """Whether every row is scored with parameters that have been adapted to it."""
         return self.steps > 0 and self.inference != "random"
 
     def check(self, field: str, config: Config) -> None:

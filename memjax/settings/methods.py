@@ -105,7 +105,8 @@ class Sequential(Method):
 class SingleTask(Method):
     """Training on each task alone, from the initial parameters: what every task can reach without the others.
 
-    The learning rate begins anew too, and a decay is laid out over the updates of all tasks: take `decay` 'constant'.
+    The learning rate also starts again with every task, but its schedule is that of the updates of all tasks together.
+    Therefore set `training.schedule.decay` to 'constant'.
     """
 
     made_by = "methods.single_task"
@@ -314,5 +315,5 @@ class MbPA(Neighborly):
 
     @property
     def adapts(self) -> bool:
-        """Unless there are no steps."""
+        """Whether every row is scored with parameters that have been adapted to it."""
         return self.steps > 0

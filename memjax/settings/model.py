@@ -343,9 +343,9 @@ class BiLSTM(AnyModel, Carrier):
 class TokenBag(AnyModel, Carrier):
     """A text classifier on hashed counts of tokens and of pairs of neighbouring tokens, which learns from few texts.
 
-    A text is one vector of `buckets` counts; its output is a score a class. Hashed counts and pairs are those of
-    fastText (Joulin, Grave, Bojanowski and Mikolov 2017, https://arxiv.org/abs/1607.01759). 'bayes' is multinomial
-    naive Bayes (McCallum and Nigam 1998) with errors weighed as by Su, Zhang, Ling and Matwin 2008; see
+    A text is a vector of `buckets` counts, and the output is a score for each class. Hashed counts and pairs are those
+    of fastText (Joulin, Grave, Bojanowski and Mikolov 2017, https://arxiv.org/abs/1607.01759). The head 'bayes' is
+    multinomial naive Bayes (McCallum and Nigam 1998), with errors weighed as by Su, Zhang, Ling and Matwin (2008). See
     `memjax.models.token_bag.BayesHead`.
     """
 

@@ -15,12 +15,12 @@ class ReadingRules:
 
     Attributes:
       encoding: Encoding of files that are not UTF-8, by a name of Python's codecs. Files that are UTF-8 stay so.
-      skip: 'few' skips what is no text as long as it has at most 5 % of the bytes, 'all' skips whatever cannot be read,
-        'none' refuses everything that would be skipped.
+      skip: Which unreadable files and records may be left out. 'few' for at most 5 % of the bytes, 'all' for any
+        number, 'none' for an error at the first one.
       text_column: Column or key of labelled files that holds the text. '' to find it by its place or its usual names.
       label_column: Column or key of labelled files that holds the class. '' to find it by its place or its usual names.
-      escapes: 'kept' leaves backslashes in labelled files as they are, 'resolved' puts back what they escape, as
-        published sets need it.
+      escapes: Treatment of backslashes in labelled files. 'kept' leaves them as they are, 'resolved' replaces escapes
+        by their characters, as published sets need it.
 
     Raises:
       ValueError: An unknown encoding.

@@ -112,8 +112,9 @@ class MadeRelations(Relations):
 class CachedPairs(Vectors):
     """Pairs of a sentence and the name of a relation as vectors that a model has computed before, for Classification.
 
-    As CachedFeatures, with `validation.npy`, and for every split `SPLIT_pairs.npy`, int32 [pairs, 3]: number of the
-    sentence, relation that it tells, relation of the name (`python -m tools.measurements.vectors pairs`).
+    The files are those of CachedFeatures with `validation.npy`, and for every split `SPLIT_pairs.npy`, int32 [pairs,
+    3]: number of the sentence, number of its relation, and number of the relation whose name the pair has. They are
+    made by `python -m tools.measurements.vectors pairs`.
     """
 
     path: str = ""
