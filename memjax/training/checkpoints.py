@@ -140,8 +140,8 @@ class Checkpoints:
             `expected(step, extra) -> tree`. It is called for each candidate, newest first, since an older checkpoint
             may belong to a smaller model.
           without: Beginnings of the names of arrays that the checkpoint may have in addition. They are not read.
-          anew: Beginnings of the names of arrays that may differ from the expected ones. Arrays that the checkpoint
-            lacks are zero, and additional ones are not read.
+          anew: Beginnings of the names of arrays that the checkpoint may lack or have in addition. Missing arrays are
+            zero, and additional ones are not read.
           step: Step of the checkpoint to restore. None for the newest intact one.
 
         Raises:
