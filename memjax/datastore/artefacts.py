@@ -56,7 +56,7 @@ def save_artefact(
                 value = {"about": about, "store": store.fingerprint, "folder": folder.name, "files": files}
                 write_json(indices / f"{name}.json", value)
             except Exception:
-                shutil.rmtree(folder, ignore_errors=True)  # it may be what has filled the disk
+                shutil.rmtree(folder, ignore_errors=True)  # its files may have filled the disk
                 raise
             remove_leftovers(store, name)
 
@@ -113,7 +113,7 @@ def remove_leftovers(store: Store, name: str) -> None:
     path = store.path / "indices" / f"{name}.json"
     try:
         current_folder = read_json(path)["folder"] if path.is_file() else ""
-    except ValueError:  # it is damaged and names nothing any more
+    except ValueError:  # the file is damaged and names no folder
         current_folder = ""
     for folder in path.parent.glob(f"{name}-????????"):
         if folder.name != current_folder:

@@ -72,7 +72,7 @@ def run_pipeline(
         pipeline = beam.Pipeline(options=chosen)
     except (ValueError, ImportError, AttributeError) as error:
         raise ValueError(f"runner: given {runner!r}: {' '.join(str(error).split())}") from error
-    # Without the reshuffle a runner would keep all parts in the one place where they are created.
+    # Without the reshuffle a runner would keep all parts on the worker that creates them.
     _ = pipeline | "Parts" >> beam.Create(list(parts)) | beam.Reshuffle() | "Make" >> beam.ParDo(MakePart())
     try:
         with _call_periodically(watch):
@@ -109,7 +109,7 @@ def _call_periodically(watch: Callable[[], Any]) -> Iterator[None]:
 
     def run() -> None:
         while not done.wait(WATCH_SECONDS):
-            with contextlib.suppress(ValueError, OSError):  # the pipeline itself says what is wrong
+            with contextlib.suppress(ValueError, OSError):  # the pipeline itself reports errors
                 watch()
 
     thread = threading.Thread(target=run, name="memjax-pipeline", daemon=True)

@@ -108,7 +108,7 @@ def nearest_entries(
     places = jnp.arange(block, dtype=jnp.int32)
 
     def step(i: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
-        # The last block begins early and skips what the block before it has seen: no copy of the keys is padded.
+        # The last block begins early and skips entries of the block before it. So the keys need not be copied and padded.
         first = jnp.minimum(i * block, entries - block)
         part = lax.dynamic_slice_in_dim(keys, first, block)
         if metric == "inner_product":
@@ -146,7 +146,7 @@ def half_squared_norms(
     if entries <= block:
         return norms(keys)
 
-    def step(i: Array, norms_so_far: Array) -> Array:  # no second copy of the keys in another dtype
+    def step(i: Array, norms_so_far: Array) -> Array:  # avoids a second copy of all keys in another dtype
         first = jnp.minimum(i * block, entries - block)
         return lax.dynamic_update_slice(norms_so_far, norms(lax.dynamic_slice_in_dim(keys, first, block)), (first,))
 
@@ -165,7 +165,7 @@ class DeviceIndex(BaseIndex):
         batches = query_batches(queries, self._query_batch)
         results = [
             (self._search_batch(batch, num_neighbors), n) for batch, n in batches
-        ]  # all are under way before one is read
+        ]  # all batches are dispatched before the first result is read
         scores, ids, valid = (
             np.concatenate([np.asarray(part[i])[:n] for part, n in results], axis=0) for i in range(3)
         )
@@ -253,7 +253,9 @@ class StreamedIndex(BaseIndex):
         centre = None
         for block in self._store.blocks(self._block_entries):
             missing = self._block_entries - len(block.keys)
-            keys = jnp.asarray(np.pad(block.keys, [(0, missing), (0, 0)]))  # one program for blocks of every size
+            keys = jnp.asarray(
+                np.pad(block.keys, [(0, missing), (0, 0)])
+            )  # one compiled program for blocks of every size
             if self.metric == "squared_l2" and centre is None:
                 centre = _centre(keys, len(block.keys))
             for i, (batch, _) in enumerate(batches):
@@ -360,7 +362,7 @@ def _add_block(
         ids = jnp.where(ranks > -jnp.inf, first + places, -1)
     else:
         ids = jnp.broadcast_to(first + lax.iota(jnp.int32, ranks.shape[1])[None], ranks.shape)
-    # The old ones stand first: they win ties, and few of the new ones pass them.
+    # Old candidates come first, so that they win ties.
     top, order = lax.top_k(jnp.concatenate([old_ranks, ranks], axis=1), wanted)
     ids = jnp.where(
         order < wanted,

@@ -33,7 +33,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
       value: JSON object without the name `checksum`.
     """
     text = json.dumps({**value, "checksum": checksum(value)}, indent=1) + "\n"
-    # Hosts that share a disk may write the same file at once: each has a temporary file of its own.
+    # Hosts that share a disk may write the same file at once, so each has its own temporary file.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
         write_file(temporary, text.encode())

@@ -97,11 +97,11 @@ class ScannIndex(BaseIndex):
         if not wanted:
             scores, ids = np.zeros((2, len(queries), 0), np.float32)
         else:
-            batch = math.ceil(len(queries) / (os.cpu_count() or 1))  # one for each thread
+            batch = math.ceil(len(queries) / (os.cpu_count() or 1))  # one batch for each thread
             ids, scores = self._searcher.search_batched_parallel(
                 queries, final_num_neighbors=wanted, batch_size=batch, **options
             )
-        # Where the leaves have fewer entries ScaNN gives entry 0 with a distance that is not a number.
+        # Where the leaves have too few entries, ScaNN returns entry 0 with distance NaN.
         return pad_neighbors(scores, ids.astype(np.int64) + self._first, ~np.isnan(scores), num_neighbors, self.metric)
 
     def _default_leaves(self, num_neighbors: int) -> int:

@@ -116,7 +116,7 @@ def nearest_entries_sharded(
         return merged.scores, merged.ids
 
     split, whole = PartitionSpec(axes), PartitionSpec()
-    # The check of what varies over the mesh does not see through the loop over blocks.
+    # `check_vma` fails to follow values that vary over the mesh through the loop over blocks.
     merge = jax.shard_map(
         on_shard,
         mesh=mesh,

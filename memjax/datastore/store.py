@@ -73,7 +73,7 @@ class Header:
         for name in ("dim", "num_shards", "block_entries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: given {getattr(self, name)}, allowed: 1 or more")
-        try:  # tuples become lists now, so that what is read back is equal
+        try:  # tuples become lists now, so that the protocol equals the one read back
             object.__setattr__(self, "protocol", json.loads(json.dumps(dict(self.protocol))))
         except TypeError as error:
             raise ValueError(f"protocol: given {self.protocol!r}, allowed: a JSON object ({error})") from None
@@ -188,7 +188,9 @@ class Store:
             query_protocol = Header(dim=1, model="", tokenizer="", data="", protocol=protocol).protocol
             names = sorted({*query_protocol, *self.header.protocol})
             pairs += [(f"protocol.{n}", query_protocol.get(n), self.header.protocol.get(n)) for n in names]
-        differences = [f"{name} {stored!r}, given {given!r}" for name, given, stored in pairs if given != stored]
+        differences = [
+            f"{name} {stored!r}, given {query_value!r}" for name, query_value, stored in pairs if query_value != stored
+        ]
         if differences:
             raise ValueError(
                 f"datastore: {self.path} was made with {'; '.join(differences)}; give what it was made with, or build "
@@ -260,7 +262,7 @@ class Store:
             raise ValueError(f"ids: given {flat.min()} to {flat.max()}, allowed: 0 to {self.entries - 1}")
         files = self._files[name]
         out = np.empty((flat.size, *files[0].shape[1:]), files[0].dtype)
-        order = np.argsort(flat, kind="stable")  # a file is read in one direction
+        order = np.argsort(flat, kind="stable")  # reads each file in ascending order
         ends = np.searchsorted(flat[order], self.offsets)
         for shard, (low, high) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
             if low < high:

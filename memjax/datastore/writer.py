@@ -69,9 +69,9 @@ def create_store(path: str | Path, header: Header) -> None:
     if (path / "meta.json").is_file():
         existing, _ = read_header(path)
         differences = [
-            f"{name} {getattr(existing, name)!r}, given {given!r}"
-            for name, given in value.items()
-            if getattr(existing, name) != given
+            f"{name} {getattr(existing, name)!r}, given {new_value!r}"
+            for name, new_value in value.items()
+            if getattr(existing, name) != new_value
         ]
         if differences:
             raise ValueError(
@@ -219,7 +219,7 @@ class ShardWriter:
         """
         self._check_open()
         try:
-            progress = json.loads(json.dumps(progress))  # as the next writer will read it
+            progress = json.loads(json.dumps(progress))  # the form in which the next writer reads it
         except TypeError as error:
             raise ValueError(f"progress: given {progress!r}, allowed: a JSON value ({error})") from None
         self._commit(progress, state, complete=False)

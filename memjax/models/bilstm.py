@@ -90,7 +90,7 @@ class BiLSTM(Model):
             )
         if self.names is not None:
             self.words = self.variable("constants", NAMES, named(self.names.value, None, None))
-        inits: Any = {  # flax's own; a recurrence that is split would speak to other devices at every word
+        inits: Any = {  # flax's defaults. A split recurrence would communicate between devices at every word.
             "kernel_init": named(nn.initializers.lecun_normal(), None, None),
             "recurrent_kernel_init": named(nn.initializers.orthogonal(), None, None),
             "bias_init": named(nn.initializers.zeros, None),
@@ -192,7 +192,7 @@ class BiLSTM(Model):
         count = words.shape[0]
         if count <= AT_ONCE:
             return self.encode(words, words >= 0)
-        order = jnp.argsort(~needed, stable=True)  # those that are needed first, so that few parts have any
+        order = jnp.argsort(~needed, stable=True)  # needed names first, so that few parts contain any
         parts = -(-count // AT_ONCE)
         ids = jnp.pad(order, (0, parts * AT_ONCE - count), constant_values=count).reshape(parts, AT_ONCE)
         width = 2 * self.hidden

@@ -125,7 +125,7 @@ class Model(nn.Module):
         Args:
           length: Number of inputs of a row.
         """
-        vocabulary = getattr(self, "vocabulary", None)  # a model of one's own may have none
+        vocabulary = getattr(self, "vocabulary", None)  # a user's own model may have none
         return self.num_classes() or (0 if vocabulary is None else vocabulary.vocab_size) or length
 
     @nn.nowrap

@@ -174,7 +174,7 @@ def make_attention(
             return _build(memory.CompressiveAttention, part, model, **common)
         case settings.Memorizing() as part:
             chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
-            if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
+            if not chosen or not part.memory_length:  # with equal fields, neighbouring layers share one scanned group
                 common |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
                 return _build(memory.MemorizingAttention, part, model, **common)
             slot_axis = MODEL if memory_sharding == "slots" else ""
@@ -193,7 +193,7 @@ def make_attention(
         case settings.LinearTransformer() as part:
             return _build(LINEAR[type(part)], part, model, **common)
         case settings.LSTM():
-            last = index == model.num_layers - 1  # whose output the model itself drops
+            last = index == model.num_layers - 1  # the model applies dropout to its output
             return memory.LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
     raise _unknown_kind("attention", model.attention)
 
@@ -222,7 +222,7 @@ def _make_infinity_former(
 ) -> memory.LayerMemory:
     """Builds the attention part of one InfinityFormer layer, with or without the long-term memory."""
     common, is_xl = _head_options(model), part.host == "transformer_xl"
-    parts = (part, model) if is_xl else (model,)  # GPT-2 has none of the fields of a Transformer-XL host
+    parts = (part, model) if is_xl else (model,)  # GPT-2 attention has no fields of Transformer-XL
     if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
         return _build(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
     if not segment_length:
@@ -426,7 +426,7 @@ def make_text_encoder(
         weighted_norms=model.weighted_norms,
         norm_epsilon=model.norm_epsilon,
         dropout=model.dropout,
-        **memory_fields(model.memory_tokens, beside=1.0),  # embeddings behind a layer norm
+        **memory_fields(model.memory_tokens, beside=1.0),  # the scale of embeddings after a layer norm
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
     )
@@ -494,7 +494,7 @@ def make_model(
     model = config.model
     layers = len(model.widths) if model.reads == "vectors" else model.num_layers
     options["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))
-    # Each with a head of its own: modules that are one have the same parameters.
+    # Each column gets its own copy of the head: one module used twice would share its parameters.
     copy_head = lambda: head and head.clone()
     columns = tuple(make_column(config, vocab_size, copy_head(), **options) for _ in range(number))
     return Columns(columns, dtype=jnp.dtype(model.compute_dtype))

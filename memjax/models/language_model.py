@@ -294,7 +294,7 @@ class LanguageModel(Model):
             )
         if decode_state is None:
             return x + self.positions_table[:length].astype(x.dtype)[None]
-        # Every layer counts the tokens of the running segment; the first of a scanned group does for all.
+        # Every layer counts the tokens of the current segment, so the first layer of a scanned group is enough.
         place = decode_state.groups[0].attention.position
         place = place[0] if decode_state.sizes[0] else place
         return x + jnp.take(self.positions_table, place, axis=0, mode="clip").astype(x.dtype)[:, None]

@@ -312,5 +312,5 @@ def mean_pooling(hidden: Activations, mask: Mask) -> Float[Array, "batch dim"]:
     """
     hidden = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
     total = jnp.where(mask[..., None], hidden, 0).sum(axis=1)
-    length = jnp.sqrt(jnp.square(total).sum(axis=-1, keepdims=True))  # of the mean too, but for a factor
+    length = jnp.sqrt(jnp.square(total).sum(axis=-1, keepdims=True))  # the mean has the same direction
     return jnp.where(length > 0, total / jnp.where(length > 0, length, 1), 0)

@@ -366,7 +366,7 @@ class Stack(Memory):
         states = []
         for first, size in groups:
             layer_state = init(first)
-            # A broadcast view would let two leaves share a buffer, which donation forbids: write each out.
+            # A broadcast view would let two leaves share a buffer, which donation forbids. So each is written out.
             states.append(
                 jax.tree.map(lambda leaf, n=size: jnp.tile(leaf[None], (n,) + (1,) * leaf.ndim), layer_state)
                 if size

@@ -75,7 +75,7 @@ class Vocabulary(nn.Module):
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Looks up input embeddings, and scales them."""
-        # Gathered over `fsdp` first: rows that are themselves split would be looked up on the wrong devices.
+        # Gathered over `fsdp` first: if rows are split themselves, they are looked up on the wrong devices.
         table = constrain(self.embedding, "vocab", None)
         return self._take(table, ids).astype(self.dtype) * self.scale
 

@@ -218,7 +218,7 @@ def build_with_beam(
     path, run = Path(path).expanduser().absolute(), Path(run).expanduser().absolute()
     source = make_key_source(load_run(run, config), tap)
     header, total = make_header(source, split, key_dtype=key_dtype, num_shards=num_shards), count_entries(source, split)
-    create_store(path, header)  # what is wrong is said before a worker starts
+    create_store(path, header)  # raises errors before a worker starts
     del source
     load = functools.partial(_load_work, run, config, tap, path, header, split, commit_seconds)
     shards = range(num_shards)
@@ -253,7 +253,7 @@ def sample_queries(source: KeySource, split: str, count: int, *, seed: int = 0) 
     """
     rng = np.random.default_rng(seed)
     keys, ranks = np.zeros((0, source.dim), np.float32), np.zeros(0)
-    for entries in source.reader(split):  # how many there will be is not known: the lowest of random ranks are kept
+    for entries in source.reader(split):  # their number is unknown: keep the lowest random ranks
         keys, ranks = np.concatenate([keys, entries.keys]), np.concatenate([ranks, rng.random(len(entries.keys))])
         lowest = np.sort(np.argsort(ranks)[:count])
         keys, ranks = keys[lowest], ranks[lowest]

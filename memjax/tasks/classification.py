@@ -307,7 +307,8 @@ class ClassMeasure:
     def _count_unseen(self, is_right: np.ndarray) -> dict[str, float]:
         """Returns the metrics that separate texts of masked classes from all others."""
         nats = np.concatenate(self._nats) if self._nats else np.zeros(0)
-        # A masked class is beyond all that a softmax gives, by a known score, unlike the loss of a model that diverges.
+        # The loss of a masked class is about -UNSEEN_SCORE, far above other losses. A diverging model's loss may be
+        # higher still, so both sides are checked.
         seen = np.abs(nats + UNSEEN_SCORE) > -UNSEEN_SCORE / 10
         if seen.all():
             return {}

@@ -312,7 +312,7 @@ def task_of(config: Config) -> Task:
 
     For language modelling the kind of source selects the variant, such as dialogue or translation.
     """
-    # Each task stands on this file, and brings what only it needs.
+    # Imported here, since each task imports this file, and only the chosen task's dependencies are needed.
     from memjax.tasks import (
         classification,
         dialogue,

@@ -117,7 +117,9 @@ class Instructions(Task):
         tokenizer, answers = data.tokenizer, list[str]()
         decoding = Writing(self._length, self._longest, tokenizer.reserved, tokenizer.end_id)
         for first in range(0, len(prompts), rows):
-            batch = [prompts[min(first + row, len(prompts) - 1)] for row in range(rows)]  # one shape for all
+            batch = [
+                prompts[min(first + row, len(prompts) - 1)] for row in range(rows)
+            ]  # padded to one shape for all batches
             if adapt_rows is None:
                 answer_ids = write_greedily(model, variables, batch, decoding)
             else:

@@ -35,7 +35,7 @@ class LanguageModeling(Task):
             return texts
         cut: dict[str, Any] = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
         if (prompt_place := self.settings.prompt) != "none":
-            # Ids behind those of texts, whichever of them this task has.
+            # The ids of all prompts follow those of texts, whichever prompt this task has.
             size = texts.vocab_size
             cut |= {"prompt": self.settings.prompt_id(size), "where": prompt_place}
             tokenizer_with_prompts = texts.tokenizer and ReservedTokenizer(

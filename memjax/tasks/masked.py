@@ -35,7 +35,7 @@ class MaskedLanguageModeling(Task):
         fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous", **self.prompt(texts)}
 
         def hide_tokens(split: str) -> MaskedTexts:
-            # Evaluations of all runs ask for the same tokens; training for those of its seed.
+            # Evaluations of all runs hide the same tokens. Training hides tokens drawn from its seed.
             seed = data.seed if split == "train" else 0
             return MaskedTexts(texts.documents(split), texts.tokenizer, **fields, seed=seed)
 
@@ -198,7 +198,7 @@ class MaskedTexts(Pieces):
         inputs, number = frame.copy(), len(chosen)
         targets, positions = (np.zeros(self.num_targets, np.int32) for _ in range(2))
         inputs[chosen], targets[:number] = read, frame[chosen]
-        positions[:number] = chosen + (self._prompt is not None)  # which is never behind a token that is asked for
+        positions[:number] = chosen + (self._prompt is not None)  # the prompt is never after a token that is asked for
         inputs = with_prompt(inputs, self._prompt, self._where)
         weights = (np.arange(self.num_targets) < number).astype(np.float32)
         return Example(inputs, targets, weights, context={"masked_positions": positions})
@@ -215,7 +215,7 @@ class MaskedTexts(Pieces):
     def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ascending positions that are asked for, and the ids that the model reads there instead."""
         content = f"{self._seed}/{epoch}/".encode() + np.ascontiguousarray(frame, "<i4").tobytes()
-        # RandomState, and not a Generator: its stream is frozen, so the masks are the same with every NumPy.
+        # RandomState instead of a Generator: its stream is frozen, so the masks are the same with every NumPy.
         random = np.random.RandomState(np.frombuffer(hashlib.sha256(content).digest(), "<u4"))
         candidates = np.flatnonzero(~np.isin(frame, self._tokenizer.special_ids))
         number = min(max(1, round(self._rate * len(candidates))), self.num_targets, len(candidates))

@@ -98,7 +98,7 @@ class QuestionAnswering(Task):
             for row in np.flatnonzero(np.asarray(part.batch.mask).any(axis=1)):
                 window = int(part.batch.extras["window"][row, 0])
                 number, (scores, log_probs) = windows.windows[window][0], (part.output[row], part.log_probs[row])
-                # A softmax takes the same from every score of an end.
+                # Scores and log-probabilities of an end differ by the same number for all tokens.
                 above = sum(float(np.max(scores[end]) - np.max(log_probs[end])) for end in (0, 1))
                 for score, words in windows.candidates(window, scores):
                     answer = {"answer": words, "score": score, "probability": round(math.exp(score - above), 6)}
@@ -244,7 +244,7 @@ class QuestionWindows(Examples):
         span = scores[:, shift : shift + end - begin].astype(np.float64)
         best = [np.argsort(-part, kind="stable")[: self._num_best] for part in span]
         first, last = (places.reshape(shape) for places, shape in zip(best, ((-1, 1), (1, -1)), strict=True))
-        # A token that stands in several windows may begin an answer only where it has most context on both sides.
+        # A token in several windows may begin an answer only in the window that gives it most context on both sides.
         allowed = (first <= last) & (last - first < self._max_answer_length) & self._has_most_context(index)[first]
         if not allowed.any():
             return []

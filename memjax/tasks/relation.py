@@ -212,7 +212,7 @@ def encode_with_markers(tokenizer: WordPieceTokenizer, sentence: RelationSentenc
         return tokenizer.encode(sentence.text)
     words, marks = sentence.text.split(), tokenizer.markers(4)
     first, last, other, end = sentence.entities
-    # Of two marks at one place the closing one comes first.
+    # Of two markers at the same position the closing one comes first.
     places = sorted([(first, 1, 0), (last + 1, 0, 1), (other, 1, 2), (end + 1, 0, 3)])
     parts, begin = [], 0
     for place, _, mark in places:
