@@ -108,7 +108,7 @@ def nearest_entries(
     places = jnp.arange(block, dtype=jnp.int32)
 
     def step(i: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
-        # The last block begins early and skips entries of the block before it. So the keys need not be copied and padded.
+        # The last block begins early and skips entries of the block before it. No keys are copied or padded.
         first = jnp.minimum(i * block, entries - block)
         part = lax.dynamic_slice_in_dim(keys, first, block)
         if metric == "inner_product":
