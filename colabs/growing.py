@@ -211,7 +211,7 @@ assert np.allclose(before, after, atol=1e-3)
 
 # %%
 _, growth = bigger(48)
-charts.bars(
+charts.bar_chart(
     picture(2.2),
     [str(entry) if entry % 4 == 0 else "" for entry in range(32)],
     {"": np.bincount(growth.embed)},
@@ -308,7 +308,7 @@ growths = [line for line in lines if line["kind"] == "grown"]
 for line in growths:
     print(f"step {line['step']}: {line['nats_before']:.6f} nats before growth, {line['nats_after']:.6f} after")
     assert abs(line["nats_before"] - line["nats_after"]) < 1e-3
-charts.lines(
+charts.line_chart(
     picture(2.8),
     {"loss": ([line["step"] for line in training], [line["nats_per_token"] for line in training])},
     x="updates",
@@ -371,7 +371,7 @@ figure = picture(2.6)
 for place, name in enumerate([*moments][1:], start=1):
     own = likeness[name].relatives
     layers, heads = ([str(number) for number in range(size)] for size in own.shape)
-    charts.heat(
+    charts.heatmap(
         figure, own, rows=layers, columns=heads, numbers="{:.2f}", title=name, x="head", y="layer", place=(1, 2, place)
     )
 plt.show()

@@ -171,7 +171,7 @@ warnings.filterwarnings("ignore", "Glyph .* missing from font")
 def show(run, name):
     """The pictures of the panels of one kind, each with what it says."""
     pictures = [
-        part for panel in PROVIDERS[name](OpenedRun(f"runs/{run}")) for part in panel.parts if isinstance(part, Figure)
+        part for panel in PROVIDERS[name](OpenedRun(f"runs/{run}")) for part in panel.items if isinstance(part, Figure)
     ]
     assert pictures, f"{run} has nothing to show of its {name}"
     for part in pictures:

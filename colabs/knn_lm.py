@@ -182,14 +182,17 @@ for name, store in stores.items():
 
 # %%
 from memjax.datastore import open_index
-from memjax.retrieval import neighbors_in_store, tune
+from memjax.retrieval import neighbors_in_store, tune_interpolation
 
 reader, found, results = readers["code"], {}, {}
 for name, store in stores.items():
     index = open_index(store, "exact")
     for split in ("validation", "test"):
         results[split], found[name, split] = neighbors_in_store(reader, store, index, reader.evaluator(split), 32)
-tuned = {name: tune(found[name, "validation"].targets, found[name, "validation"].neighbors) for name in stores}
+tuned = {}
+for name in stores:
+    neighbors = found[name, "validation"]
+    tuned[name] = tune_interpolation(neighbors.targets, neighbors.neighbors)
 for name, best in tuned.items():
     print(f"store of {name}: weight {best.interpolation_weight}, temperature {best.temperature} are best on validation")
 

@@ -182,7 +182,7 @@ def matrix(result):
 
 
 names = [f"{first} or {second}" for first, second in today]
-charts.heat(
+charts.heatmap(
     picture(2.6), matrix(plain), rows=names, columns=names, numbers="{:.2f}", high=1.0, x="accuracy on", y="after"
 )
 plt.show()
@@ -229,7 +229,7 @@ for name, method in methods.items():
 shown = [name for name in results if name != "all at once"]
 figure = picture(5.2)
 for place, name in enumerate(shown, start=1):
-    charts.heat(
+    charts.heatmap(
         figure,
         matrix(results[name]),
         rows=["0 1", "2 3", "4 5", "6 7"] if place in (1, 4) else [""] * 4,
@@ -243,7 +243,8 @@ plt.show()
 
 # %%
 end = {name: float(matrix(result)[-1].mean()) for name, result in results.items()}
-charts.bars(picture(3.0), [*end], {"": [*end.values()]}, numbers="{:.2f}", x="accuracy in the end", limits=(0, 1.1))
+bars = {"": [*end.values()]}
+charts.bar_chart(picture(3.0), [*end], bars, numbers="{:.2f}", x="accuracy in the end", limits=(0, 1.1))
 plt.show()
 assert min(end[name] for name in ("GEM", "replay", "MbPA++")) > end["plain"] + 0.3
 

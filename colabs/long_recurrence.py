@@ -250,7 +250,7 @@ for name, form in FORMS.items():
 
 for title, found in {"MiB of temporaries": megabytes, "seconds a step": seconds}.items():
     curves = {name: (COUNTS, values) for name, values in found.items()}
-    charts.lines(picture(2.6), curves, y=title, x="segments", log_x=True, log_y=True, marks=True)
+    charts.line_chart(picture(2.6), curves, y=title, x="segments", log_x=True, log_y=True, marks=True)
     plt.show()
 share = megabytes["replay"][-1] / megabytes["through time"][-1]
 longer = seconds["replay"][-1] / seconds["through time"][-1]
@@ -295,7 +295,7 @@ def learn(horizon):
 
 losses = {f"horizon {horizon}": learn(horizon) for horizon in (1, 4)}
 smooth = {name: np.reshape(curve, (-1, 20)).mean(axis=1) for name, curve in losses.items()}
-charts.lines(
+charts.line_chart(
     picture(3.0),
     {name: (np.arange(20, STEPS + 1, 20), curve) for name, curve in smooth.items()},
     x="updates",

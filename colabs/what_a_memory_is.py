@@ -234,9 +234,9 @@ print(
 )
 
 # %%
-from memjax.data.synthetic import KeyValueRecall
+from memjax.data.synthetic import KeyValueRecallDocuments
 
-documents = KeyValueRecall(1)
+documents = KeyValueRecallDocuments(1)
 first = {"~": 3, "=": 3 + 8, "?": 3 + 8 + documents.num_values}  # noise, values, keys; then pairs of key and value
 pairs = first["?"] + documents.num_keys
 

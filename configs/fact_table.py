@@ -15,7 +15,7 @@ Hardware: 2 CPU cores.
 
 Where the values come from
   ours        all; every fact is seen 100 times. Products per token: of the memory 10,624 (queries 4,096, sub-keys
-              6,144, values 384), of `dense` 10,240 (80 hidden), of `dense_320` 40,960. Rates 0.01, of values too:
+              6,144, values 384), of `make_dense` 10,240 (80 hidden), of `dense_320` 40,960. Rates 0.01, of values too:
               with 0.003 and 0.001, and 16,384 facts, next to nothing was learned in 300 steps
 """
 

@@ -58,7 +58,7 @@ BLOCK = 96 * 2**20
 """bytes of the block that `memjax doctor` uses twice; more than a heap of another thread's arena can hold"""
 
 
-def keep_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
+def keep_freed_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
     """Makes malloc keep freed memory, on Linux with glibc. It must be called before the process has other threads.
 
     Parameters that the environment sets stay as they are.
@@ -74,7 +74,7 @@ def keep_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
       >>> keep_memory({"MEMJAX_MALLOC": "0"}, only_cpu=True)
       []
     """
-    if reason_against(environment, only_cpu=only_cpu):
+    if why_not_applicable(environment, only_cpu=only_cpu):
         return []
     done = set_parameters([name for name in PARAMETERS if not _is_given(name, environment)])
     if len(done) == len(PARAMETERS) and transparent_huge_pages() == "madvise" and advise_huge_pages():
@@ -120,8 +120,8 @@ def advise_huge_pages() -> bool:
     return has_grown and madvise(begin, (end - begin) // HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE) == 0
 
 
-def reason_against(environment: Mapping[str, str], *, only_cpu: bool) -> str:
-    """Returns the reason why `keep_memory` sets nothing. '' where it sets parameters.
+def why_not_applicable(environment: Mapping[str, str], *, only_cpu: bool) -> str:
+    """Returns the reason why `keep_freed_memory` sets nothing. '' where it sets parameters.
 
     Example:
       >>> reason_against({"MEMJAX_MALLOC": "0"}, only_cpu=True)
@@ -143,7 +143,7 @@ def glibc_version() -> str:
     return version if sys.platform == "linux" and name == "glibc" else ""
 
 
-def faults_of_reuse() -> int | None:
+def count_reuse_page_faults() -> int | None:
     """Counts the page faults of allocating and filling a large block a second time, in another thread.
 
     Returns:
@@ -183,12 +183,12 @@ def diagnose(environment: Mapping[str, str], *, only_cpu: bool) -> dict[str, Any
       environment: Environment of the process.
       only_cpu: Whether JAX uses no accelerator.
     """
-    faults = faults_of_reuse()
+    faults = count_reuse_page_faults()
     return {
         "kept": faults is not None and faults < BLOCK // 2**21,  # fewer than its huge pages
         "faults": faults,
         "glibc": glibc_version(),
-        "reason_against": reason_against(environment, only_cpu=only_cpu),
+        "reason_against": why_not_applicable(environment, only_cpu=only_cpu),
         "from_environment": [name for name in PARAMETERS if _is_given(name, environment)],
         "transparent_huge_pages": transparent_huge_pages(),
     }

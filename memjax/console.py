@@ -24,15 +24,15 @@ def check_serves(config: Config, capability: str) -> Any:
     Returns:
       The model.
     """
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    model = task_of(config).model(ANY_SIZE)
+    model = make_task(config).model(ANY_SIZE)
     model.require(capability)
     return model
 
 
 @contextlib.contextmanager
-def waiting(what: str, seconds: float = 1.0) -> Iterator[None]:
+def show_when_slow(what: str, seconds: float = 1.0) -> Iterator[None]:
     """Prints `what` on standard error if the body of its `with` statement takes longer than `seconds`."""
     timer = threading.Timer(seconds, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
     timer.daemon = True

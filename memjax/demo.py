@@ -257,19 +257,19 @@ class _Demo:
 
     def read_scores(self, split: str) -> Any:
         """Reads the probabilities and neighbours that `score` has saved for a split."""
-        from memjax.retrieval.interpolation import Found
-        from memjax.retrieval.tuning import CachedNeighbors, Targets
+        from memjax.retrieval.interpolation import StoreNeighbors
+        from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 
         with np.load(self.path / f"{split}.npz") as file:
             parts = {
                 kind: {name.removeprefix(f"{kind}_"): file[name] for name in file.files if name.startswith(kind)}
                 for kind in ("targets", "neighbors")
             }
-        return Found(Targets(**parts["targets"]), CachedNeighbors(**parts["neighbors"]))
+        return StoreNeighbors(ScoredTargets(**parts["targets"]), CachedNeighbors(**parts["neighbors"]))
 
     def tune(self) -> dict[str, Any]:
         """Returns the weights and temperatures that are best on validation, and their scores on both splits."""
-        from memjax.retrieval.tuning import WEIGHTS, mixture_nats, score_mixture, tune, tune_both
+        from memjax.retrieval.tuning import WEIGHTS, mixture_nats, score_mixture, tune_interpolation, tune_with_memory
 
         saved = {split: self.read_scores(split) for split in SPLITS}
         targets, neighbors = saved["validation"].targets, saved["validation"].neighbors
@@ -277,8 +277,8 @@ class _Demo:
         nats = mixture_nats(targets.parts[0], targets.parts[1:], WEIGHTS)
         part, place = (int(i) for i in np.unravel_index(nats.argmin(), nats.shape))
         part += 1  # 0 is the model alone
-        near = tune(alone, neighbors)
-        cache_weight, near_with_cache = tune_both(targets, neighbors, part)
+        near = tune_interpolation(alone, neighbors)
+        cache_weight, near_with_cache = tune_with_memory(targets, neighbors, part)
         near_settings = {"weight": near.interpolation_weight, "temperature": near.temperature}
         both_settings = {
             "weight": near_with_cache.interpolation_weight,
@@ -301,8 +301,8 @@ class _Demo:
         """Continues the first held-out document that is long enough, without and with the memories."""
         from memjax.inference import Sampling
         from memjax.memory.knn_lm import KNNMemory
-        from memjax.models.features import add_mixtures, regroup
-        from memjax.retrieval.generation import knn_recall
+        from memjax.models.features import add_mixtures, regroup_layers
+        from memjax.retrieval.generation import knn_retriever
 
         experiment, settings = self.trained.experiment, self.results["mixtures"]["rows"]["both"]
         documents: Any = experiment.documents("test")
@@ -321,9 +321,9 @@ class _Demo:
             feature=self.source.feature,
         )
         model = add_mixtures(self.source.model, cache, near)
-        variables = regroup(self.source.variables, self.source.model, model)
+        variables = regroup_layers(self.source.variables, self.source.model, model)
         with_memories = dataclasses.replace(self.trained, variables=variables)
-        recall = knn_recall(model, self.index.search, self.store.values)
+        recall = knn_retriever(model, self.index.search, self.store.values)
         write = lambda run, **more: "".join(block[0] for block in continuations(run, [prompt], **asked, **more))
         return {
             "document": documents.name(index),

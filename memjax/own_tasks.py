@@ -28,7 +28,7 @@ from memjax.config import (
     TextClasses,
     TextFiles,
 )
-from memjax.data.labelled_rows import labels_of
+from memjax.data.labelled_rows import find_labels
 from memjax.data.paths import find_packed, readable_files
 from memjax.data.readers import class_names
 from memjax.data.sources import SPLITS
@@ -37,7 +37,7 @@ from memjax.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 from memjax.settings.relations import validate
 
-__all__ = ["tasks_config", "with_file"]
+__all__ = ["tasks_config", "add_task_from_file"]
 
 CONFIG, VARIANT = "lifelong_text", "bag"
 """config and variant that are used where none is named"""
@@ -90,7 +90,7 @@ def tasks_config(
     return config, _describe_stream(config)
 
 
-def with_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
+def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
     """Adds a file as the last task of a stream, and returns the new configuration and a line that describes it.
 
     Args:
@@ -192,7 +192,7 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
         return TextFiles(path=str(stored), encoding=rules.encoding, skip=rules.skip)
     if kind is not LabelledFile:
         return kind(path=str(stored))
-    labels = labels_of(str(path), rules)
+    labels = find_labels(str(path), rules)
     for label in labels:
         numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
     class_numbers = tuple(numbers[_key(name, label)] for label in labels)

@@ -73,7 +73,7 @@ class EmptyState:
 
 
 @tree_dataclass
-class Sum:
+class WeightedSum:
     """A sum over positions and the number of positions, so that means over layers, segments and hosts are sums of both.
 
     Attributes:
@@ -85,12 +85,12 @@ class Sum:
     weight: Leaf
 
     @classmethod
-    def zero(cls) -> Sum:
+    def zero(cls) -> WeightedSum:
         """Returns the neutral element of addition, float32 scalars in two separate buffers."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(self.total + other.total, self.weight + other.weight)
+    def __add__(self, other: WeightedSum) -> WeightedSum:
+        return WeightedSum(self.total + other.total, self.weight + other.weight)
 
     def mean(self) -> Leaf:
         """Returns `total / weight`, or 0 where the weight is 0."""
@@ -102,13 +102,13 @@ class Aux:
     """Auxiliary losses, metrics and arrays that a memory returns beside its output.
 
     Attributes:
-      losses: Name -> `Sum` of an auxiliary loss. The objective multiplies it by its coefficient.
-      metrics: Name -> `Sum` of a metric, which is only logged.
+      losses: Name -> `WeightedSum` of an auxiliary loss. The objective multiplies it by its coefficient.
+      metrics: Name -> `WeightedSum` of a metric, which is only logged.
       arrays: Name -> ids, int32 counts or requested inner tensors. No two layers use the same name.
     """
 
-    losses: dict[str, Sum] = dataclasses.field(default_factory=dict)
-    metrics: dict[str, Sum] = dataclasses.field(default_factory=dict)
+    losses: dict[str, WeightedSum] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, WeightedSum] = dataclasses.field(default_factory=dict)
     arrays: dict[str, Leaf] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: Aux) -> Aux:
@@ -148,13 +148,13 @@ class Batch:
     extras: dict[str, Leaf] = dataclasses.field(default_factory=dict)
 
 
-SegmentLoss = Callable[[Mapping[str, Any], Any, Batch, Any], tuple[Any, Any, Sum, Aux]]
+SegmentLoss = Callable[[Mapping[str, Any], Any, Batch, Any], tuple[Any, Any, WeightedSum, Aux]]
 """Loss of a model on one segment: `loss(variables, memory, segment, key) -> (memory, batch_stats, negative log
 likelihood, aux)`. `variables` has the collections params, tables, batch_stats, constants and sinks, and the state of
 the learning method as `method` (`TrainState.method`), if it has one."""
 
 
-def _add_by_name(a: dict[str, Sum], b: dict[str, Sum]) -> dict[str, Sum]:
+def _add_by_name(a: dict[str, WeightedSum], b: dict[str, WeightedSum]) -> dict[str, WeightedSum]:
     return {name: a[name] + b[name] if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}}  # type: ignore[misc]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from memjax import config
 from memjax.inspection import FIGURES, find_figures
-from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models import add_mixtures, make_language_model, make_memformer
 from memjax.models.factory import make_encoder_decoder, make_text_encoder
@@ -114,7 +114,9 @@ ALIVE = {
         mixed(KNNMemory(num_neighbors=32, temperature=8.0, feature="output_normed")),
         distances_of_normed_keys,
     ),
-    "continuous_cache": Alive(("continuous_cache/effective_pairs",), mixed(ContinuousCache(dim=DIM, memory_length=64))),
+    "continuous_cache": Alive(
+        ("continuous_cache/effective_pairs",), mixed(ContinuousCacheMemory(dim=DIM, memory_length=64))
+    ),
     "compressive": Alive(
         ("compressive/memory_share", "compressive/compressed_share"),
         decoder(config.Compressive(memory_length=32, compressed_memory_length=32)),

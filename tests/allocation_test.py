@@ -69,10 +69,10 @@ def test_the_heap_consists_of_huge_pages():
 
 
 def test_not_with_an_accelerator_nor_with_another_library(monkeypatch):
-    assert "accelerator" in allocation.reason_against({}, only_cpu=False)
-    assert allocation.keep_memory({}, only_cpu=False) == []
+    assert "accelerator" in allocation.why_not_applicable({}, only_cpu=False)
+    assert allocation.keep_freed_memory({}, only_cpu=False) == []
     monkeypatch.setattr(allocation, "glibc_version", lambda: "")
-    assert allocation.keep_memory({}, only_cpu=True) == []
+    assert allocation.keep_freed_memory({}, only_cpu=True) == []
 
 
 def test_the_command_sets_it_and_a_call_of_main_does_not(monkeypatch):

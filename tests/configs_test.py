@@ -23,7 +23,7 @@ from memjax.config import (
 )
 from memjax.overrides import load_config
 from memjax.settings.relations import validate, warnings
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 
 FOLDER = Path(__file__).parent.parent / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem[0] != "_")
@@ -91,7 +91,7 @@ COUNTED: dict[tuple[str, int], int] = {}
 
 def count_parameters(config: Config, words: int = 0) -> int:
     """Parameters of the model, without making them; of `words` where the tokenizer has not the published number."""
-    model = task_of(config).model(words or vocab_size(config), vocab_multiple=1)
+    model = make_task(config).model(words or vocab_size(config), vocab_multiple=1)
     length = config.data.segment_length  # parameters do not depend on it, some models take no other
     if (found := COUNTED.get((repr(model), length))) is not None:
         return found

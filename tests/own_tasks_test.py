@@ -9,9 +9,9 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import CachedFeatures, LabelledFile, MbPA, TextClasses, TextFiles, TokenBag
-from memjax.data.readers import classified_texts
+from memjax.data.readers import read_classified_texts
 from memjax.overrides import load_config
-from memjax.own_tasks import tasks_config, with_file
+from memjax.own_tasks import add_task_from_file, tasks_config
 from memjax.settings.relations import validate
 from memjax.training.runs import load_config as load_run_config
 from tests.training.loop_test import final_arrays
@@ -67,18 +67,18 @@ def test_classes_have_the_same_numbers_in_every_order_and_later_ones_follow(file
     assert classes_of(config) == classes_of(other) == wanted
     assert [task.name for task in config.lifelong.in_order] == ["taste", "fruit"]
     assert config.data.source == other.data.source and config.lifelong.folder == str(files)
-    later, what = with_file(config, "mood.csv")
+    later, what = add_task_from_file(config, "mood.csv")
     validate(later)
     assert classes_of(later) == {**wanted, "mood": {"bad": 4, "good": 2}} and "5 classes" in what
     whole, _ = tasks_config(["taste.csv", "fruit.csv", "mood.csv"], "stream.py", "mbpa")
     # A word is one class wherever it stands; a number is its file's own.
     assert len({number for own in classes_of(whole).values() for number in own.values()}) == 5
     assert isinstance(whole.lifelong.method, MbPA) and whole.task.num_classes == 10
-    splits = classified_texts(later.lifelong.located(later.lifelong.tasks[-1].source)).texts
+    splits = read_classified_texts(later.lifelong.located(later.lifelong.tasks[-1].source)).texts
     assert {example.label for examples in splits.values() for example in examples} == {2, 4}
     assert sum(map(len, splits.values())) == 40 and all(splits.values())
     with pytest.raises(ValueError, match=r"mood.csv, row \d+: class 'bad', allowed: good"):
-        classified_texts(LabelledFile(path="mood.csv", classes=("good",), numbers=(0,)))
+        read_classified_texts(LabelledFile(path="mood.csv", classes=("good",), numbers=(0,)))
 
 
 def test_a_file_may_have_a_header_or_be_a_folder_with_splits_or_json(files):
@@ -91,12 +91,12 @@ def test_a_file_may_have_a_header_or_be_a_folder_with_splits_or_json(files):
     assert "4 classes in a head of 33; Sequential, TokenBag" in what
     assert isinstance(config.model, TokenBag) and config.lifelong.vocabulary == "tasks"
     assert classes_of(config)["news"] == {"no": 2, "yes": 3}
-    found = classified_texts(config.lifelong.located(config.lifelong.tasks[0].source))
+    found = read_classified_texts(config.lifelong.located(config.lifelong.tasks[0].source))
     assert [example.texts for example in found.texts["test"]] == [("three. third words",)]
     assert {example.texts[0] for example in found.texts["train"]} <= {"one. first words", "two. other words"}
     (folder / "train.csv").unlink()
     with pytest.raises(ValueError, match="no examples for the train split in its 1 rows, allowed: at least one"):
-        classified_texts(LabelledFile(path=str(folder), classes=("no",), numbers=(0,), test_percent=100))
+        read_classified_texts(LabelledFile(path=str(folder), classes=("no",), numbers=(0,), test_percent=100))
 
 
 def test_other_runs_take_the_kind_of_data_that_they_read(files):
@@ -104,12 +104,12 @@ def test_other_runs_take_the_kind_of_data_that_they_read(files):
     (files / "dbpedia" / "train.csv").write_text("1,a title,a text\n")
     published = load_config("lifelong_text", "encoder")
     published.lifelong.tasks = tuple(task for task in published.lifelong.tasks if task.name != "dbpedia")
-    source = with_file(published, "dbpedia")[0].lifelong.tasks[-1].source
+    source = add_task_from_file(published, "dbpedia")[0].lifelong.tasks[-1].source
     assert isinstance(source, TextClasses) and (source.data_set, source.num_train) == ("dbpedia", 2000)
     with pytest.raises(
         ValueError, match="mood has 2 new classes beside 19, the head of the run has 33, allowed: .* 35 or"
     ):
-        with_file(published, "mood.csv")
+        add_task_from_file(published, "mood.csv")
     for variant in ("mbpa_pp", ""):
         with pytest.raises(
             ValueError, match=r"--tasks: given .*dbpedia with .* reads vectors, allowed: .*--variant bag"
@@ -125,7 +125,7 @@ def test_other_runs_take_the_kind_of_data_that_they_read(files):
     with pytest.raises(
         ValueError, match="mood has 2 new classes beside 2, the head of the run has 2, allowed: .* 4 or"
     ):
-        with_file(narrow, "mood.csv")
+        add_task_from_file(narrow, "mood.csv")
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memjax.cli.parser import Parser, tell
+from memjax.cli.parser import Parser, print_result
 from memjax.console import align, show_value
 from memjax.overrides import UsageError
 from memjax.report.comparison import RunDifference, compare_contenders, compare_runs, split_finished
@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> int:
     facts: dict[str, Any] = compare_runs(finished.values())
     if options.json and differences:
         facts |= {"differences": [difference_values(difference) for difference in differences]}
-    return tell(facts, functools.partial(describe_comparison, differences=differences), options)
+    return print_result(facts, functools.partial(describe_comparison, differences=differences), options)
 
 
 def difference_values(difference: RunDifference) -> dict[str, Any]:

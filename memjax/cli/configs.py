@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from memjax.cli.parser import Parser, tell
+from memjax.cli.parser import Parser, print_result
 from memjax.overrides import config_names, describe_config
 
 
@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     for name in names:
         about, variants = describe_config(name)
         facts[name] = {"about": about, "variants": variants}
-    return tell(facts, describe_configs, options)
+    return print_result(facts, describe_configs, options)
 
 
 def describe_configs(facts: Mapping[str, Any]) -> str:

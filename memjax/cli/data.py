@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from memjax.cli.parser import Parser, with_config
+from memjax.cli.parser import Parser, parse_with_config
 from memjax.cli.places import check_data_folders
 from memjax.config import Config
 from memjax.console import preparation, split_sizes
@@ -13,24 +13,24 @@ def run(arguments: list[str]) -> int:
     """Reads the data of a config, trains a tokenizer if it needs one, and writes token files."""
     parser = Parser("data", f"{run.__doc__} `memjax data prepare` does the same.", reads="config")
     # Not an argument of argparse, which would take the value of a field for it.
-    _, config = with_config(
+    _, config = parse_with_config(
         parser,
         arguments[1:] if arguments[:1] == ["prepare"] else arguments,
         check=lambda _, config: check_data_folders(config),
     )
     from memjax.data.readers import source_notes
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
     from memjax.training.experiment import with_task_source
 
     single = with_task_source(config, config.data.source)
-    datasets = task_of(single).data(preparation())
+    datasets = make_task(single).data(preparation())
     for line in source_notes(config.data.source) if config.lifelong is None else ():
         print(line, file=sys.stderr, flush=True)
     if config.lifelong is None:
         print(describe_data(single, datasets))
     for task in config.lifelong.in_order if config.lifelong else ():
         task_config = with_task_source(config, task.source)
-        task_datasets = task_of(task_config).data(preparation(), tokenizer=datasets.tokenizer)
+        task_datasets = make_task(task_config).data(preparation(), tokenizer=datasets.tokenizer)
         print(f"{task.name}: {describe_data(task_config, task_datasets)}")
     return 0
 

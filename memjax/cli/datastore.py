@@ -6,7 +6,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, data_facts, make_reader, open_run, tell, with_config
+from memjax.cli.parser import (
+    EVALUATION_FIELDS,
+    RUN,
+    Parser,
+    data_facts,
+    make_reader,
+    open_run,
+    parse_with_config,
+    print_result,
+)
 from memjax.cli.places import check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
@@ -35,7 +44,7 @@ def run(arguments: list[str]) -> int:
     action, arguments = arguments[0], arguments[1:]
     parser = _datastore_parser(action)
     if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
-        with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints the help and exits
+        parse_with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints the help and exits
     options, _ = parser.split(arguments)
     if options.part is not None and options.part >= options.parts:
         raise UsageError(f"--part: given {options.part}, allowed: 0 to {options.parts - 1} of --parts {options.parts}")
@@ -53,7 +62,7 @@ def run(arguments: list[str]) -> int:
     if options.run is None:
         options, config = parser.read(arguments), None
     else:
-        options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
+        options, config = parse_with_config(parser, arguments, only=EVALUATION_FIELDS)
     from memjax.training import processes
 
     shared = action == "build" and not options.runner
@@ -63,7 +72,7 @@ def run(arguments: list[str]) -> int:
         check_serves(config, "stores_keys")
     facts = datastore_facts(action, options, config)
     if not shared or processes.is_first():
-        tell(facts, describe_facts, options)
+        print_result(facts, describe_facts, options)
     return 1 if facts.get("problems") else 0
 
 
@@ -201,8 +210,8 @@ def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
 
 def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     """Checks a store and its indices for damage. Where there is none, measures the recall of an index."""
-    from memjax.datastore.artefacts import artefact_problems
-    from memjax.datastore.verification import recall
+    from memjax.datastore.artefacts import find_artefact_problems
+    from memjax.datastore.verification import measure_recall
 
     sample: Any = options.sample
     if config is not None:
@@ -211,10 +220,10 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
         source = _key_source(options, config, store)
         check_store(source, store)
         sample = sample_queries(source, options.split, options.sample)
-    problems = [*store.problems(preparation()), *artefact_problems(store)]
+    problems = [*store.problems(preparation()), *find_artefact_problems(store)]
     facts: dict[str, Any] = {"entries": store.entries, "problems": problems}
     if not problems:
-        value = recall(_open_index(store, options), store, sample, options.num_neighbors)
+        value = measure_recall(_open_index(store, options), store, sample, options.num_neighbors)
         count = min(sample, store.entries) if isinstance(sample, int) else len(sample)
         facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": value, "sample": count}
         facts |= {"queries": "stored keys" if config is None else f"{options.split} split"}
@@ -223,27 +232,32 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
 
 def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     """Writes the neighbours of every token of a split into a folder for `data.neighbors`."""
-    from memjax.data.annotations import target_shares, unlike_neighbors, write_neighbors
+    from memjax.data.annotations import compare_target_shares, target_shares, write_neighbors
     from memjax.retrieval.keys import SPALM_TAP
-    from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
+    from memjax.retrieval.precomputation import (
+        CrossFittingHalf,
+        cross_fitted_neighbors,
+        exclude_nearby,
+        neighbors_of_split,
+    )
 
     source, tell_done = _key_source(options, config, store, SPALM_TAP), preparation()
     index = _open_index(store, options, exact_scores=options.backend != "exact")
     name, count = store.fingerprint, options.num_neighbors
-    first, second = Half(source, store, index), _other_half(options, source) if options.other else None
+    first, second = CrossFittingHalf(source, store, index), _other_half(options, source) if options.other else None
     if second is not None:
         name += f"+{second.store.fingerprint}"
     if second is not None and options.split == "train":
-        values, documents = neighbors_by_halves(first, second, count, progress=tell_done)
+        values, documents = cross_fitted_neighbors(first, second, count, progress=tell_done)
     else:
-        exclude = None if options.apart is None else near(options.apart)
+        exclude = None if options.apart is None else exclude_nearby(options.apart)
         values = neighbors_of_split(source, options.split, store, index, count, exclude=exclude, progress=tell_done)
         documents = source.run.experiment.documents(options.split)
     write_neighbors(options.to, options.split, values, documents, store=name)
     facts = {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count}
     facts |= {"found": float((values >= 0).mean())} if values.size else {}
     shares = {f"target among, {split}": values[-1] for split, values in target_shares(options.to).items()}
-    if line := unlike_neighbors(options.to, count):
+    if line := compare_target_shares(options.to, count):
         print(line, file=sys.stderr, flush=True)
     return facts | shares
 
@@ -252,7 +266,7 @@ def _other_half(options: Any, source: Any) -> Any:
     """Opens the run and the store of `--other`, with the data of the run of `--run`."""
     from memjax.datastore.store import Store
     from memjax.retrieval.keys import make_key_source
-    from memjax.retrieval.precomputation import Half
+    from memjax.retrieval.precomputation import CrossFittingHalf
     from memjax.training.runs import load_config
 
     run, path = options.other
@@ -261,7 +275,7 @@ def _other_half(options: Any, source: Any) -> Any:
     config = dataclasses.replace(theirs, data=data, evaluation=ours.evaluation)
     index = _open_index(store, options, exact_scores=options.backend != "exact")
     loaded = open_run(run, config, is_data_named=options.is_data_named)
-    return Half(make_key_source(loaded, source.tap), store, index)
+    return CrossFittingHalf(make_key_source(loaded, source.tap), store, index)
 
 
 def _build_index(store: Any, options: Any) -> dict[str, Any]:

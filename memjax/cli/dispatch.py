@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from memjax import __version__
-from memjax.allocation import keep_memory
+from memjax.allocation import keep_freed_memory
 from memjax.cli.errors import explain
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.cli.processes import names_later_process
 from memjax.compilation import keep_programs
-from memjax.console import waiting
+from memjax.console import show_when_slow
 from memjax.overrides import UsageError, suggestion
 
 __all__ = ["VERBS", "main"]
@@ -73,13 +73,13 @@ def _run(arguments: list[str], *, is_process: bool) -> int:
             raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{suggestion(verb, VERBS)}")
         skip_absent_tpu()
         if is_process:
-            keep_memory(os.environ, only_cpu=only_cpu())
+            keep_freed_memory(os.environ, only_cpu=only_cpu())
         warning = keep_programs(os.environ)
         if warning:
             print(f"memjax {verb}: {warning}", file=sys.stderr)
         # A second is more than what needs no JAX takes, and less than its import does.
         speaks = is_process and not names_later_process(rest)
-        with waiting(f"{verb}: reading the settings, starting JAX") if speaks else contextlib.nullcontext():
+        with show_when_slow(f"{verb}: reading the settings, starting JAX") if speaks else contextlib.nullcontext():
             return importlib.import_module(f"memjax.cli.{VERBS[verb][0]}").run(rest)
     except SystemExit as exit:  # --help has printed what it had to
         return exit.code if isinstance(exit.code, int) else 0

@@ -1,6 +1,6 @@
 """The command `memjax doctor`, which shows versions, devices and missing packages."""
 
-from memjax.cli.parser import Parser, tell
+from memjax.cli.parser import Parser, print_result
 
 
 def run(arguments: list[str]) -> int:
@@ -9,4 +9,4 @@ def run(arguments: list[str]) -> int:
     from memjax.cli.platforms import only_cpu
     from memjax.doctor import describe, diagnose
 
-    return tell(diagnose(only_cpu=only_cpu()), describe, options)
+    return print_result(diagnose(only_cpu=only_cpu()), describe, options)

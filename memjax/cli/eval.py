@@ -8,11 +8,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, Parser, data_facts, exit_code, open_run, tell, with_config
+from memjax.cli.parser import (
+    EVALUATION_FIELDS,
+    Parser,
+    data_facts,
+    exit_code,
+    open_run,
+    parse_with_config,
+    print_result,
+)
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.cli.streams import check_probe, describe_stream, probe_stream
 from memjax.config import Config, Evaluation
-from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
+from memjax.console import ANY_SIZE, align, check_serves, describe_facts, show_when_slow
 from memjax.overrides import UsageError
 from memjax.report.outcomes import stream_facts
 from memjax.report.verdicts import Comparison, compare_documents, correct_for_many, describe_test, show_difference
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from memjax.training.evaluation import DocumentScores
 
 # Formats of numbers that are printed without four decimals.
-PLURAL = {
+NUMBER_FORMATS = {
     "nats": "{:,.1f}",
     "targets": "{:,}",
     "bytes": "{:,}",
@@ -41,7 +49,7 @@ def run(arguments: list[str]) -> int:
     probe = "also train a linear classifier for each task on the head's input (runs over tasks with classes)"
     parser.add_argument("--probe", action="store_true", help=probe)
     add_store(parser, "the best of a grid on the validation split")
-    options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
+    options, config = parse_with_config(parser, arguments, only=EVALUATION_FIELDS)
     lengths = read_sizes(options.memory)
     if lengths and options.datastore:
         raise UsageError("--memory: given with --datastore, allowed: one of the two: keys are of one memory")
@@ -64,30 +72,30 @@ def run(arguments: list[str]) -> int:
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"
     if options.datastore:
-        with waiting(scoring):
+        with show_when_slow(scoring):
             result, store = score_store(options, loaded)
-        values = {**facts, **values_of(config, result), "datastore": store, **data_facts(loaded)}
+        values = {**facts, **evaluation_to_json(config, result), "datastore": store, **data_facts(loaded)}
     elif not wanted:
-        with waiting(scoring):
+        with show_when_slow(scoring):
             result = loaded.experiment.evaluate(loaded.variables)
-        values = {**facts, **values_of(config, result)}
+        values = {**facts, **evaluation_to_json(config, result)}
         stream = {} if config.evaluation.task else stream_facts(options.run, config)
         if options.probe:
-            with waiting("eval: probing what the head reads of every task"):
+            with show_when_slow("eval: probing what the head reads of every task"):
                 stream |= {"probe": probe_stream(stream, loaded)}
         values |= {"stream": stream} if stream else {}
         values |= data_facts(loaded)
     else:
         wanted = _with_trained(config, wanted)
-        with waiting(scoring):
+        with show_when_slow(scoring):
             results = [(evaluation, *score_documents(loaded, evaluation)) for evaluation in wanted]
         facts |= data_facts(loaded)
-        rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r, _ in results]
+        rows = [{**facts, **evaluation_to_json(dataclasses.replace(config, evaluation=e), r)} for e, r, _ in results]
         gains = compare_sizes([scores for *_, scores in results], unit_of(loaded.experiment, config))
         rows = [rows[0], *(row | {"gain": gain_values(rows[0], g)} for row, g in zip(rows[1:], gains, strict=True))]
         print(json.dumps(rows) if options.json else describe_sizes(rows, task, _trained(config), gains))
         return max(map(exit_code, rows))
-    return tell(values, functools.partial(describe_evaluation, task=task), options)
+    return print_result(values, functools.partial(describe_evaluation, task=task), options)
 
 
 def read_sizes(text: str) -> list[int]:
@@ -150,7 +158,7 @@ def gain_values(control: Mapping[str, Any], gain: Comparison) -> dict[str, Any]:
     return {"over_memory_length": control["memory_length"], **numbers}
 
 
-def values_of(config: Config, result: Any) -> dict[str, Any]:
+def evaluation_to_json(config: Config, result: Any) -> dict[str, Any]:
     """Converts the result of an evaluation to JSON values."""
     evaluation = config.evaluation
     memory_length = config.with_memory(evaluation.memory_length).model.carrier.memory_length or 0
@@ -165,14 +173,16 @@ def values_of(config: Config, result: Any) -> dict[str, Any]:
 
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """Describes an evaluation: the main metrics in a sentence, then all other numbers, one in a line."""
-    show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
+    show = lambda name, value: NUMBER_FORMATS.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
     in_summary = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in in_summary)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
         shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
     stream = f"\n\n{describe_stream(values['stream'])}" if "stream" in values else ""
-    return f"{headline(values, task)}{stream}\n\n{describe_facts(shown | describe_memory(values.get('metrics', {})))}"
+    return (
+        f"{summary_line(values, task)}{stream}\n\n{describe_facts(shown | describe_memory(values.get('metrics', {})))}"
+    )
 
 
 def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -191,7 +201,7 @@ def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
     return {f"memory: {FIGURES[name].meaning}": show(value) for name, value in find_figures(metrics).items()}
 
 
-def headline(values: Mapping[str, Any], task: Any) -> str:
+def summary_line(values: Mapping[str, Any], task: Any) -> str:
     """Describes in one line the main metrics of an evaluation and what was scored."""
     scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
     memory = f", memory {_size(values['memory_length'])}" if task.config.model.carrier.memory_length is not None else ""
@@ -213,7 +223,7 @@ def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, g
       gains: Comparisons of each further size with the smallest one.
     """
     names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
-    show = lambda name, value: "-" if value is None else PLURAL.get(name, "{:.4f}").format(value)
+    show = lambda name, value: "-" if value is None else NUMBER_FORMATS.get(name, "{:.4f}").format(value)
     size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
     table = [["memory", *(name.replace("_", " ") for name in names)]]
     table += [[size(row), *(show(name, row.get(name)) for name in names)] for row in rows]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from memjax.cli.parser import Parser, tell
+from memjax.cli.parser import Parser, print_result
 from memjax.cli.places import check_folder
 from memjax.cli.weights import show_names
 
@@ -20,7 +20,7 @@ def run(arguments: list[str]) -> int:
 
     export = export_run(options.run, options.to)
     facts = {"run": options.run, "to": options.to, **export.checkpoint.facts(), **dataclasses.asdict(export)}
-    return tell({**facts, "checkpoint": str(export.checkpoint)}, describe_export, options)
+    return print_result({**facts, "checkpoint": str(export.checkpoint)}, describe_export, options)
 
 
 def describe_export(facts: Mapping[str, Any]) -> str:

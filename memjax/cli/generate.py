@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, with_config
-from memjax.cli.stores import add_store, check_store_options, describe_store, recall_of
+from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, parse_with_config
+from memjax.cli.stores import add_store, check_store_options, describe_store, model_with_store
 from memjax.cli.texts import read_file
 from memjax.config import Config, Evaluation
 from memjax.console import ANY_SIZE, check_serves, continuations
@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
     stop = "text that ends a continuation; may be repeated"
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=stop)
     add_store(parser, "the values that `memjax eval --datastore` has tuned")
-    options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
+    options, config = parse_with_config(parser, arguments, only=GENERATION_FIELDS)
     from memjax.inference import Sampling
     from memjax.training.experiment import make_evaluation_model
 
@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
     if options.datastore:
-        loaded, asked["recall"], store = recall_of(options, loaded)
+        loaded, asked["recall"], store = model_with_store(options, loaded)
         print(describe_store(store), file=sys.stderr)
     else:
         asked["model"] = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
@@ -68,10 +68,10 @@ def check_generates(config: Config) -> None:
     Raises:
       ValueError: The task does not generate, the model does not decode, or it needs neighbours for every token.
     """
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
     from memjax.training.experiment import evaluation_model
 
-    task_of(config).require("generate")
+    make_task(config).require("generate")
     model = check_serves(config, "decodes")
     evaluation_model(config, ANY_SIZE)
     if needed := model.example_extras(1, 1):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import Parser, tell
+from memjax.cli.parser import Parser, print_result
 from memjax.config import Config
 from memjax.overrides import UsageError
 from memjax.settings.compatibility import (
@@ -23,7 +23,7 @@ from memjax.settings.compatibility import (
     renamed_fields,
     settings_class,
 )
-from memjax.settings.ranges import hints_of
+from memjax.settings.ranges import type_hints_of
 
 DOTTED = re.compile(r"(?<![\w.-])(?P<option>--)?(?P<path>[a-z][\w-]*(?:\.[a-z0-9][\w-]*)+)(?![\w.]*[\w(])")
 """Pattern of a path of a field in a text, such as data.segment_length or --data.segment-length"""
@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--write", action="store_true", help="change the file; without it, the changes are only shown")
     options = parser.read(arguments)
     facts = migrate_file(Path(options.file), write=options.write)
-    return tell(facts, describe_migration, options)
+    return print_result(facts, describe_migration, options)
 
 
 def migrate_file(path: Path, *, write: bool = False) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def migrate_source(source: str, guesses: Mapping[str, type] | None = None) -> st
 
 
 def _guesses() -> dict[str, type]:
-    hints = {name: classes_in(hint) for name, hint in hints_of(Config).items()}
+    hints = {name: classes_in(hint) for name, hint in type_hints_of(Config).items()}
     return {"config": Config, **{name: kinds[0] for name, kinds in hints.items() if len(kinds) == 1}}
 
 
@@ -281,7 +281,7 @@ class _Migration(ast.NodeVisitor):
         if isinstance(node, ast.Attribute):
             owners = self._kinds(node.value)
             if not owners:
-                is_part = node.attr in hints_of(Config) or node.attr == "config"
+                is_part = node.attr in type_hints_of(Config) or node.attr == "config"
                 return self._kinds(ast.Name(node.attr)) or (self._parts(Config, node.attr) if is_part else [])
             return [kind for owner in owners for kind in self._parts(owner, node.attr)]
         if isinstance(node, ast.Call):
@@ -303,13 +303,13 @@ class _Migration(ast.NodeVisitor):
         return []
 
     def _parts(self, owner: type, field: str) -> list[type]:
-        hints = hints_of(owner)
+        hints = type_hints_of(owner)
         return classes_in(hints.get(renamed_fields(owner).get(field, field)))
 
     def _renamed(self, kinds: Sequence[type], field: str | None) -> str:
         """Returns the name of a field today, '' where it has kept its name or where classes differ."""
         names = {renamed_fields(kind)[field] for kind in kinds if field in renamed_fields(kind)} if field else set()
-        kept = any(field in hints_of(kind) for kind in kinds)
+        kept = any(field in type_hints_of(kind) for kind in kinds)
         return names.pop() if len(names) == 1 and not kept else ""
 
     def _replace_value(self, kinds: Sequence[type], field: str, value: ast.expr) -> None:

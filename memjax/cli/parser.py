@@ -10,7 +10,7 @@ from typing import Any, NoReturn, get_args
 
 from memjax.config import Config, Data
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
-from memjax.settings.ranges import Encoding, refusal
+from memjax.settings.ranges import Encoding, describe_invalid
 from memjax.settings.reading_rules import ReadingRules
 from memjax.settings.relations import validate
 
@@ -37,7 +37,7 @@ RUN = "a run directory; its config has the fields below"
 """Help of the option `--run`"""
 
 
-MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
+ARGPARSE_MESSAGES: tuple[tuple[str, Callable[..., str]], ...] = (
     (r"argument (\S+): invalid int value: (.*)", "{}: given {}, allowed: an integer".format),
     (r"argument (\S+): invalid float value: (.*)", "{}: given {}, allowed: a number".format),
     (r"argument (\S+): (given .*, allowed: .*)", "{}: {}".format),
@@ -73,7 +73,7 @@ def make_reader(hint: Any) -> Callable[[str], Any]:
 
     def read(text: str) -> Any:
         value = kind(text)
-        if allowed := refusal(value, hint):
+        if allowed := describe_invalid(value, hint):
             raise argparse.ArgumentTypeError(f"given {value}, allowed: {allowed}")
         return value
 
@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
     def error(self, message: str) -> NoReturn:
-        for pattern, describe in MISTAKES:
+        for pattern, describe in ARGPARSE_MESSAGES:
             if match := re.fullmatch(pattern, message):
                 message = describe(*match.groups())
         raise UsageError(" ".join(message.split()))
@@ -148,7 +148,7 @@ class Parser(argparse.ArgumentParser):
         allowed = f"{option} {name}, {absent.help}" if option else absent.help
         alone = next((argument for argument in rest if not argument.startswith("-")), "")
         if rest and rest[0].startswith("--"):
-            self.refuse(rest[0])
+            self.fail_unknown_option(rest[0])
         if alone and option:
             raise UsageError(f"{alone!r} stands alone, allowed: {option} {alone} (see --help)")
         raise UsageError(f"{option or name}: not given, allowed: {allowed}")
@@ -161,7 +161,7 @@ class Parser(argparse.ArgumentParser):
             if empty and name in self._option_string_actions and name not in MAY_BE_EMPTY:
                 raise UsageError(f"{name}: given '', allowed: a text of at least one character; leave {name} out")
 
-    def apart(self, arguments: list[str]) -> tuple[list[str], list[str]]:
+    def split_positional(self, arguments: list[str]) -> tuple[list[str], list[str]]:
         """Separates positional arguments from options with their values.
 
         An option that the parser does not know is taken to have one value.
@@ -177,7 +177,7 @@ class Parser(argparse.ArgumentParser):
             values = int(has_value)
         return alone, rest
 
-    def refuse(self, name: str) -> NoReturn:
+    def fail_unknown_option(self, name: str) -> NoReturn:
         """Raises `UsageError` for an unknown option, with a suggestion."""
         hint = suggestion(name.partition("=")[0], self._option_string_actions, "; see --help")
         raise UsageError(f"{name}: no such option of {self.prog}{hint}")
@@ -188,11 +188,11 @@ class Parser(argparse.ArgumentParser):
         if rest and not rest[0].startswith("-"):
             raise UsageError(f"{rest[0]!r} stands alone, allowed: --option value (see --help)")
         if rest:
-            self.refuse(rest[0])
+            self.fail_unknown_option(rest[0])
         return options
 
 
-def with_config(
+def parse_with_config(
     parser: Parser,
     arguments: list[str],
     only: Sequence[str] = (),
@@ -305,7 +305,7 @@ def reading_rules(options: argparse.Namespace) -> ReadingRules:
         raise UsageError(f"{used[-1]}: given with --text, allowed: with --tasks or --add-task (--data.source.field)")
     if options.skip and options.strict:
         raise UsageError("--strict: given with --skip, allowed: one of the two")
-    if allowed := refusal(options.encoding, Encoding) if options.encoding is not None else "":
+    if allowed := describe_invalid(options.encoding, Encoding) if options.encoding is not None else "":
         raise UsageError(f"--encoding: given {options.encoding!r}, allowed: {allowed}")
     skip = "all" if options.skip else "none" if options.strict else "few"
     text_column, label_column = (getattr(options, name) or "" for name in columns)
@@ -324,7 +324,7 @@ def open_run(run: str, config: Config | None, *, is_data_named: bool = False, st
     Args:
       run: The run directory.
       config: The configuration that is used instead of that of the run.
-      is_data_named: Whether the command line names the data (`with_config`), which may then be other data.
+      is_data_named: Whether the command line names the data (`parse_with_config`), which may then be other data.
       step: The step of another checkpoint than the newest.
 
     Returns:
@@ -357,7 +357,7 @@ def data_facts(loaded: Any) -> dict[str, Any]:
     return {"other_data": ", ".join(other)} if other else {}
 
 
-def tell(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:
+def print_result(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:
     """Prints a result as JSON (`--json`) or as text, and returns the exit code.
 
     Args:

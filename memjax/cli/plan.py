@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from memjax.cli.parser import Parser, make_reader, with_config
+from memjax.cli.parser import Parser, make_reader, parse_with_config
 from memjax.settings.ranges import Number
 
 
@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
     ids = "number of ids of the vocabulary, where only the data tells it"
     parser.add_argument("--vocab-size", type=make_reader(Number), default=0, metavar="N", help=ids)
-    options, config = with_config(parser, arguments)
+    options, config = parse_with_config(parser, arguments)
     from memjax.planning.cases import check_topologies, plan
     from memjax.planning.report import describe_shapes, make_cases, report
 

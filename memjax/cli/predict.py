@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import DATA_FIELDS, Parser, exit_code, make_reader, open_run, with_config
+from memjax.cli.parser import DATA_FIELDS, Parser, exit_code, make_reader, open_run, parse_with_config
 from memjax.cli.texts import read_texts
 from memjax.config import Config
 from memjax.settings.ranges import Count
@@ -30,8 +30,8 @@ def run(arguments: list[str]) -> int:
         "A FILE without an option is read row by row, and each row gets an answer: .csv, .tsv or .json as for --tasks, "
         ".txt, or .npy with vectors."
     )
-    files, arguments = parser.apart(arguments)
-    options, config = with_config(parser, arguments, only=DATA_FIELDS)
+    files, arguments = parser.split_positional(arguments)
+    options, config = parse_with_config(parser, arguments, only=DATA_FIELDS)
     second = _second_input(config, options)
     queries: list[tuple[Any, str]] = [*_read_queries(config, files)] if files else []
     if options.text or options.file or not files:
@@ -57,13 +57,13 @@ def predict(
       is_data_named: Whether the command line names the data. See `open_run`.
       **settings: Settings of `Task.predict`.
     """
-    from memjax.tasks import Asked
+    from memjax.tasks import Query
 
     loaded = open_run(run, config, is_data_named=is_data_named)
     if loaded.experiment.model.asks_task and config.lifelong is not None:
         last = config.lifelong.in_order[loaded.experiment.config.num_columns - 1].name
         print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
-    answers = loaded.experiment.predict(loaded.variables, [Asked(*question) for question in asked], **settings)
+    answers = loaded.experiment.predict(loaded.variables, [Query(*question) for question in asked], **settings)
     return answers, loaded.checkpoint.facts()
 
 
@@ -99,9 +99,9 @@ def describe_row(answer: Mapping[str, Any]) -> str:
 
 def _read_queries(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, str]]:
     """Reads a query, a text (or vector) with its second input, from each row of files."""
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    task = task_of(config)
+    task = make_task(config)
     for file in files:
         if not Path(file).is_file():
             raise ValueError(f"{file}: no such file, allowed: one whose rows are asked")
@@ -117,9 +117,9 @@ def _second_input(config: Config, options: Any) -> str:
     Raises:
       ValueError: The task does not predict, or an option does not fit it.
     """
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    task = task_of(config)
+    task = make_task(config)
     task.require("predict")
     if not task.texts and (option := next((name for name in ("text", "file") if getattr(options, name)), "")):
         allowed = "a FILE by itself, .npy, float32 [vectors, width]"

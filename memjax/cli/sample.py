@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, tell, with_config
+from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, parse_with_config, print_result
 from memjax.cli.places import check_file
 from memjax.config import Evaluation
 from memjax.overrides import UsageError
@@ -28,17 +28,17 @@ def run(arguments: list[str]) -> int:
     add(
         "--seed", type=make_reader(Seed), default=0, help="seed of sampling; equal seeds give equal images (default: 0)"
     )
-    options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
+    options, config = parse_with_config(parser, arguments, only=GENERATION_FIELDS)
     size, path = read_size(options.size), Path(options.to).expanduser()
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--to: given {options.to!r}, allowed: a file in a folder that is there")
     check_file("--to", path)
     from memjax.data.images import png_grid
     from memjax.inference import Sampling, sample_images
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
     from memjax.training.experiment import make_evaluation_model
 
-    task_of(config).require("sample")
+    make_task(config).require("sample")
     sampling = Sampling(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     shape = size or loaded.experiment.documents("train").shape
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
         "width": shape[1],
         "file": str(path),
     }
-    return tell(facts, lambda f: f"{f['file']}: {f['images']} images of {f['height']} x {f['width']}", options)
+    return print_result(facts, lambda f: f"{f['file']}: {f['images']} images of {f['height']} x {f['width']}", options)
 
 
 def read_size(text: str) -> tuple[int, int] | None:

@@ -68,13 +68,13 @@ def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
     """
     from memjax.datastore.store import Store
     from memjax.retrieval.building import check_store
-    from memjax.retrieval.interpolation import open_searched
+    from memjax.retrieval.interpolation import open_exact_index
     from memjax.retrieval.keys import TAP, make_key_source
 
     store = Store(Path(options.datastore).expanduser())
     source = make_key_source(run, str(store.header.protocol.get("key", TAP)))
     check_store(source, store)
-    return source, store, open_searched(store, options.knn_backend)
+    return source, store, open_exact_index(store, options.knn_backend)
 
 
 def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, Any]]:
@@ -91,7 +91,7 @@ def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, A
     return scored.result, {**_facts(store, scored.mixing), "without": alone}
 
 
-def recall_of(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str, Any]]:
+def model_with_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str, Any]]:
     """Adds the datastore of the options to the model of a run, for generation.
 
     Returns:
@@ -101,17 +101,17 @@ def recall_of(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str
     Raises:
       ValueError: A weight or temperature is missing, and none has been tuned.
     """
-    from memjax.retrieval.interpolation import NEIGHBORS, Mixing, add_store, kept_mixing
+    from memjax.retrieval.interpolation import NEIGHBORS, InterpolationWeights, load_interpolation, model_with_store
 
     weight, temperature = options.knn_weight, options.knn_temperature
     source, store, index = open_store(options, run)
     if weight is not None and temperature is not None:
-        mixing = Mixing(weight, temperature, options.knn_neighbors or min(NEIGHBORS, store.entries))
+        mixing = InterpolationWeights(weight, temperature, options.knn_neighbors or min(NEIGHBORS, store.entries))
     else:
-        mixing = kept_mixing(source, store, index, options.knn_neighbors or 0)
+        mixing = load_interpolation(source, store, index, options.knn_neighbors or 0)
         changes = {"weight": weight, "temperature": temperature}
         mixing = dataclasses.replace(mixing, **{name: value for name, value in changes.items() if value is not None})
-    model, variables, recall = add_store(source, store, mixing, index=index)
+    model, variables, recall = model_with_store(source, store, mixing, index=index)
     experiment = dataclasses.replace(run.experiment, model=model)
     return dataclasses.replace(run, experiment=experiment, variables=variables), recall, _facts(store, mixing)
 

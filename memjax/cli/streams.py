@@ -19,9 +19,9 @@ def check_probe(config: Config) -> None:
       ModuleNotFoundError: scikit-learn is not installed.
     """
     from memjax.lifelong.metrics import check_linear_probe
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    task, allowed = task_of(config), "a run over tasks with classes"
+    task, allowed = make_task(config), "a run over tasks with classes"
     if config.lifelong is None:
         raise UsageError(f"--probe: given a run of one task, allowed: {allowed}")
     if not task.classifies:

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from memjax.cli.parser import Parser, reading_rules, with_config
+from memjax.cli.parser import Parser, parse_with_config, reading_rules
 from memjax.cli.places import check_data_folders, check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     memories = "continue with empty memories, which also allows another data.rows; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     add_processes(parser)
-    options, config = with_config(parser, arguments, check=_check)
+    options, config = parse_with_config(parser, arguments, check=_check)
     what = ""
     if options.run:
         config, what = _of_run(config, options.run, options.add_task, reading_rules(options))
@@ -76,7 +76,7 @@ def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> 
       file: File of the task to add. None for no new task.
       rules: Rules for reading the file.
     """
-    from memjax.own_tasks import is_task, with_file
+    from memjax.own_tasks import add_task_from_file, is_task
     from memjax.training.runs import read_finished
 
     path = Path(run).expanduser()
@@ -85,7 +85,7 @@ def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> 
     # The same command goes on with the task where it was stopped.
     if file is None or (is_task(config, file) and read_finished(path) is None):
         return config, ""
-    return with_file(config, file, rules)
+    return add_task_from_file(config, file, rules)
 
 
 def _remove_unstarted(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from memjax.cli.parser import DATA_FIELDS, Parser, make_reader, with_config
+from memjax.cli.parser import DATA_FIELDS, Parser, make_reader, parse_with_config
 from memjax.cli.predict import predict
 from memjax.cli.texts import read_texts
 from memjax.settings.ranges import Count, Finite
@@ -20,10 +20,10 @@ def run(arguments: list[str]) -> int:
     add("--beam-size", type=make_reader(Count), default=5, metavar="N", help=beam)
     penalty = "exponent of the length by which scores are divided; larger favours longer translations (default: 1)"
     add("--length-penalty", type=make_reader(Finite), default=1.0, metavar="P", help=penalty)
-    options, config = with_config(parser, arguments, only=DATA_FIELDS)
-    from memjax.tasks import task_of
+    options, config = parse_with_config(parser, arguments, only=DATA_FIELDS)
+    from memjax.tasks import make_task
 
-    task_of(config).require("translate")
+    make_task(config).require("translate")
     texts = read_texts(options.text, options.file, by_line=True)
     settings = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
     queries = [(text, "") for text in texts]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, parse_with_config, print_result
 from memjax.config import Config
 from memjax.console import describe_facts
 
@@ -13,9 +13,9 @@ def run(arguments: list[str]) -> int:
     parser = Parser("usage", run.__doc__, reads="run", json="")
     every = "measure all checkpoints of the run, and at which of them each slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
-    options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
+    options, config = parse_with_config(parser, arguments, only=EVALUATION_FIELDS)
     facts = usage_facts(options.run, config, is_data_named=options.is_data_named, checkpoints=options.checkpoints)
-    return tell(facts, describe_usage, options)
+    return print_result(facts, describe_usage, options)
 
 
 def usage_facts(run: str, config: Config, *, is_data_named: bool = False, checkpoints: bool = False) -> dict[str, Any]:

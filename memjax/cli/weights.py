@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memjax.cli.parser import Parser, tell
+from memjax.cli.parser import Parser, print_result
 from memjax.cli.places import check_folder
 
 
@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
         "left": imported.left,
         "notes": imported.notes,
     }
-    return tell(facts, describe_import, options)
+    return print_result(facts, describe_import, options)
 
 
 def describe_import(facts: Mapping[str, Any]) -> str:

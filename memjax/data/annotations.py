@@ -10,7 +10,7 @@ import numpy as np
 
 from memjax.data.documents import Documents, Examples, Split
 
-__all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "unlike_neighbors", "write_neighbors"]
+__all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "compare_target_shares", "write_neighbors"]
 
 NUMBER = "target_number"
 """Name of the annotation with the position of each target in the split: int64, counted over all documents in order."""
@@ -223,7 +223,7 @@ def target_shares(folder: Path | str) -> dict[str, list[float]]:
     }
 
 
-def unlike_neighbors(folder: Path | str, num_neighbors: int) -> str:
+def compare_target_shares(folder: Path | str, num_neighbors: int) -> str:
     """Returns a warning if the neighbours contain the target much more or less often in training than in validation.
 
     Args:

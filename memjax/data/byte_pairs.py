@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from memjax.data.added_tokens import add_tokens, read_added_tokens
-from memjax.data.reserved_ids import FramingTokenizer
-from memjax.data.tokenizers import _ByteTable, replaced, utf8_bytes
+from memjax.data.reserved_ids import TokenizerWithFrameIds
+from memjax.data.tokenizers import _ByteTable, utf8_bytes, write_then_rename
 
 __all__ = ["BytePairTokenizer", "train_byte_pairs"]
 
@@ -80,9 +80,9 @@ class BytePairTokenizer(_ByteTable):
         super().__init__(table)
         self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
 
-    def for_encoder(self) -> FramingTokenizer:
+    def for_encoder(self) -> TokenizerWithFrameIds:
         """Returns this tokenizer with the begin, end and mask tokens that a text encoder needs."""
-        return FramingTokenizer(self)
+        return TokenizerWithFrameIds(self)
 
     def files(self) -> dict[str, bytes]:
         """Returns the tokenizer as a `tokenizer.json`."""
@@ -133,7 +133,7 @@ def train_byte_pairs(
         vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    with replaced(path) as partial:
+    with write_then_rename(path) as partial:
         tokenizer.save(str(partial))
     return BytePairTokenizer(path)
 

@@ -21,7 +21,15 @@ from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.sources import Texts
 from memjax.data.tokenizers import Tokenizer
 
-__all__ = ["Dialogue", "Dialogues", "MarkingTokenizer", "Turn", "Utterance", "cmu_dog", "dialogue_texts"]
+__all__ = [
+    "Dialogue",
+    "DialogueDocuments",
+    "TokenizerWithDialogueMarks",
+    "Turn",
+    "Utterance",
+    "read_cmu_dog",
+    "dialogue_texts",
+]
 
 NUM_MARKS = 3
 """Number of marks, the last ids of the vocabulary: the end of the document, the first speaker, the second speaker."""
@@ -71,7 +79,7 @@ class Turn:
     stop: int
 
 
-class MarkingTokenizer(ReservedTokenizer):
+class TokenizerWithDialogueMarks(ReservedTokenizer):
     """A tokenizer whose last ids are the marks of dialogues, which stand for no text."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -81,7 +89,7 @@ class MarkingTokenizer(ReservedTokenizer):
         self.speaker_ids = (tokenizer.vocab_size + 1, tokenizer.vocab_size + 2)
 
 
-class Dialogues(Documents):
+class DialogueDocuments(Documents):
     """Tokenised dialogues, each after the document that it is about. Only utterances and their end tokens are scored.
 
     An utterance consists of the mark of its speaker, its tokens, and the end token. There are three layouts, which
@@ -109,7 +117,7 @@ class Dialogues(Documents):
     def __init__(
         self,
         dialogues: Sequence[Dialogue],
-        tokenizer: MarkingTokenizer,
+        tokenizer: TokenizerWithDialogueMarks,
         *,
         layout: Layout = "memory",
         segment_length: int,
@@ -228,11 +236,12 @@ def _count_fitting(pieces: Sequence[np.ndarray], room: int) -> int:
     return int(np.searchsorted(ends, room, side="right"))
 
 
-def cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
+def read_cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
     """Reads one split of CMU-DoG, as its authors divide it. Empty utterances and dialogues are left out.
 
     Args:
-      path: Folder with `Conversations` and `WikiData`, folder with the archive `cmu_dog.tar.xz`, or the archive itself.
+      path: Folder with `Conversations` and `WikiData`, folder with the archive `read_cmu_dog.tar.xz`, or the archive
+        itself.
       split: 'train', 'validation' or 'test'.
 
     Raises:

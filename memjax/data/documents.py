@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayDocuments", "DocumentRange", "Documents", "Example", "Examples", "FirstDocuments", "half_of"]
+__all__ = ["ArrayDocuments", "DocumentRange", "Documents", "Example", "Examples", "FirstDocuments", "split_at_half"]
 
 
 class Documents(abc.ABC):
@@ -191,7 +191,7 @@ class FirstDocuments(DocumentRange):
         super().__init__(documents, 0, count)
 
 
-def half_of(documents: Documents, half: str) -> DocumentRange:
+def split_at_half(documents: Documents, half: str) -> DocumentRange:
     """Returns the first or second half of a data set, cut between documents at the middle token.
 
     The document that contains the middle token belongs to the second half. Each half has at least one document.
@@ -215,7 +215,7 @@ def half_of(documents: Documents, half: str) -> DocumentRange:
     return DocumentRange(documents, *((0, middle) if half == "first" else (middle, count)))
 
 
-class EvenDocuments(Documents):
+class FixedLengthDocuments(Documents):
     """Base class of documents without text that all have the same length."""
 
     def __init__(self, num_documents: int, length: int):

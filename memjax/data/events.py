@@ -17,14 +17,14 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.documents import EvenDocuments
+from memjax.data.documents import FixedLengthDocuments
 
-__all__ = ["MarkedEvents"]
+__all__ = ["MarkedEventDocuments"]
 
 IS_ANSWER = "is_answer"
 
 
-class MarkedEvents(EvenDocuments):
+class MarkedEventDocuments(FixedLengthDocuments):
     """Synthetic documents with events at different times, which ask at their end for the event at each time.
 
     Documents are generated when they are read. The same arguments give the same documents on every machine. `annotate`

@@ -5,16 +5,16 @@ import dataclasses
 import numpy as np
 
 from memjax.data.documents import Example
-from memjax.data.rows import Row, RowStream
+from memjax.data.rows import BatchIterator, RowPosition
 from memjax.typing import Batch
 
-__all__ = ["EXAMPLE", "ExampleStream"]
+__all__ = ["EXAMPLE", "ExampleBatches"]
 
 EXAMPLE = "example"
 """Name of the entry of `Batch.extras` with the example number of every row: int32 `[batch]`, -1 for an empty row."""
 
 
-class ExampleStream(RowStream):
+class ExampleBatches(BatchIterator):
     """Iterates over batches of examples for one host, one `Batch` per update.
 
     Inputs are `[segments, batch, length]`, targets and weights `[segments, batch, targets]`. Every example is read
@@ -30,11 +30,11 @@ class ExampleStream(RowStream):
         return self._documents.example(0)
 
     def empty(self) -> Batch:
-        batch = super().empty()
+        batch = super().make_padding_batch()
         batch.extras[EXAMPLE] = np.full(batch.start_of_document.shape, -1, np.int32)
         return batch
 
-    def _next_segment(self, row: Row) -> tuple[Example, bool]:
+    def _next_segment(self, row: RowPosition) -> tuple[Example, bool]:
         number = self._item_number(row)
         example = self._documents.example(number, row.epoch)
         size = len(example.inputs)

@@ -10,14 +10,14 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.documents import EvenDocuments
+from memjax.data.documents import FixedLengthDocuments
 
-__all__ = ["FactTable"]
+__all__ = ["FactTableDocuments"]
 
 IS_ANSWER = "is_answer"
 
 
-class FactTable(EvenDocuments):
+class FactTableDocuments(FixedLengthDocuments):
     """Synthetic documents of facts (subject, relation, value) from one fixed table, which a model can learn by heart.
 
     Documents are generated when they are read. The same arguments give the same documents on every machine. A document

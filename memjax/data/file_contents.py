@@ -27,8 +27,8 @@ __all__ = [
     "estimate_text_size",
     "import_extra",
     "open_unpacked",
-    "packing_of",
-    "propose_encoding",
+    "detect_compression",
+    "guess_encoding",
     "read_text_file",
     "unpacked_name",
 ]
@@ -126,7 +126,7 @@ def import_extra(module: str, file: object, form: str) -> Any:
         raise ValueError(message) from None
 
 
-def packing_of(path: str | os.PathLike[str]) -> str:
+def detect_compression(path: str | os.PathLike[str]) -> str:
     """Detects the compression of a file by its first bytes: '.gz', '.bz2', '.xz', '.zst', '.zip', or '' for none."""
     with open(path, "rb") as file:
         start = file.read(10)
@@ -144,7 +144,7 @@ def estimate_text_size(path: Path) -> int:
 
 def unpacked_name(path: str | os.PathLike[str]) -> str:
     """Returns the name of a file's content: its own name without '.gz' and so on, or that of the file in a .zip."""
-    name, ending = Path(path).name, packing_of(path)
+    name, ending = Path(path).name, detect_compression(path)
     if ending == ".zip":
         with zipfile.ZipFile(path) as archive:
             return Path(_zip_member(path, archive)).name
@@ -158,7 +158,7 @@ def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Raises:
       UnreadableError: A document of an office program, a .zip of several files, or a damaged file.
     """
-    ending, where = packing_of(path), Path(path)
+    ending, where = detect_compression(path), Path(path)
     damage = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, zipfile.BadZipFile)
     with contextlib.ExitStack() as stack:
         try:
@@ -275,7 +275,7 @@ def _is_decoded(content: bytes, encoding: str) -> bool:
     return strange <= MAX_CONTROL * len(text)
 
 
-def propose_encoding(content: bytes) -> str:
+def guess_encoding(content: bytes) -> str:
     """Guesses the encoding of a text that is not UTF-8. Empty if none fits.
 
     UTF-16, Latin-1 and Windows-1252 are recognised here. For longer texts with more than a fifth of bytes beyond ASCII,
@@ -343,7 +343,7 @@ def _encoding_error(content: bytes, name: object, encoding: str, place: int) -> 
         advice = "the rest is: mend that line, or drop such bytes (iconv -c -f utf-8 -t utf-8)"
         return UnreadableError(f"{start}; {advice}", "not UTF-8")
     # The place in its line, so that the excerpt begins with whole characters in encodings of two bytes too.
-    proposed = propose_encoding(content)
+    proposed = guess_encoding(content)
     if not proposed or codecs.lookup(proposed).name == encoding:
         advice = "convert it to UTF-8, or give --encoding NAME for your own files"
         return UnreadableError(f"{start}; {advice}", f"not {spelled}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from memjax.data.paths import find_packed, read_text
-from memjax.data.sources import SPLITS, split_of
+from memjax.data.sources import SPLITS, assign_split
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
@@ -105,7 +105,7 @@ def glue_texts(name: str, path: str, *, split: str, validation: float, test: flo
         if not existing_files:
             raise ValueError(f"data.source.path: {path} has no train.tsv or dev.tsv, allowed: the folder of {name}")
         examples = [example for file in existing_files for example in _read_tsv(file, task)]
-        return [e for e in examples if split_of("\t".join(e.texts), validation=validation, test=test) == split]
+        return [e for e in examples if assign_split("\t".join(e.texts), validation=validation, test=test) == split]
     selected_files = files[split]
     if split == "test" and not (selected_files and _has_labels(selected_files[0], task)):
         selected_files = files["validation"]

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from memjax.data.documents import EvenDocuments
+from memjax.data.documents import FixedLengthDocuments
 from memjax.data.file_contents import open_unpacked
 from memjax.data.paths import find_packed
 
-__all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
+__all__ = ["ImageDocuments", "images_from_tokens", "mnist", "png_grid"]
 
 VALIDATION_IMAGES = 5000
 """Number of images at the end of the training file that are the validation split."""
 FILES = {"train": "train-images-idx3-ubyte", "validation": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
-class ImageDocuments(EvenDocuments):
+class ImageDocuments(FixedLengthDocuments):
     """Documents that are grey images, one token per pixel, row by row.
 
     Pixel value v has the id 3 + v. Id 0 is padding, 1 begins a document, and 2 is not used: 259 ids in all.
@@ -104,7 +104,7 @@ def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
 
 
-def images_of(ids: np.ndarray, height: int, width: int) -> np.ndarray:
+def images_from_tokens(ids: np.ndarray, height: int, width: int) -> np.ndarray:
     """Converts generated ids `[images, height * width]` to images, uint8 `[images, height, width]`.
 
     Special ids become black.

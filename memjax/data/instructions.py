@@ -18,7 +18,7 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples
 from memjax.data.paths import read_text
-from memjax.data.questions import required
+from memjax.data.questions import find_required_file
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.seqio import seqio_pairs
 from memjax.data.sources import SPLITS
@@ -29,14 +29,14 @@ __all__ = [
     "InstructionExamples",
     "InstructionTokenizer",
     "Marks",
-    "WrittenExamples",
-    "lines_of_instructions",
+    "PromptExamples",
+    "read_instruction_lines",
     "read_query",
     "read_state",
     "select_instructions",
     "seqio_instructions",
     "sst_instructions",
-    "state_text",
+    "write_state",
     "toy_instructions",
     "wikisql_instructions",
     "woz_instructions",
@@ -110,7 +110,7 @@ class InstructionTokenizer(ReservedTokenizer):
         self.answer_id, self.generate_id, self.first_task_id, _ = Marks.behind(tokenizer.vocab_size, max_tasks)
 
 
-class WrittenExamples(Examples):
+class PromptExamples(Examples):
     """Examples of a prompt, which ends with ANS, and an answer. The targets are the answer and the end token."""
 
     def __init__(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], tokenizer: Any, *, length: int, name: str):
@@ -146,7 +146,7 @@ class WrittenExamples(Examples):
         return int(self._tokenizer.token_bytes(np.array(self.rows[index][1], np.int32)).sum())
 
 
-class InstructionExamples(WrittenExamples):
+class InstructionExamples(PromptExamples):
     """Examples from instructions, cut to the length of a row.
 
     If an instruction is too long, the end of its context is cut off. It is left out (`skipped`) if the question and the
@@ -204,10 +204,10 @@ class InstructionExamples(WrittenExamples):
         Raises:
           ValueError: The question and ANS alone are longer.
         """
-        return prompt_of(*self._parts[index], self._tokenizer.answer_id, room)
+        return make_prompt(*self._parts[index], self._tokenizer.answer_id, room)
 
 
-def prompt_of(context: Sequence[int], question: Sequence[int], answer_id: int, room: int) -> list[int]:
+def make_prompt(context: Sequence[int], question: Sequence[int], answer_id: int, room: int) -> list[int]:
     """Joins context, question and ANS, and cuts off the end of the context if they exceed `room` tokens.
 
     Raises:
@@ -262,7 +262,7 @@ def sst_instructions(path: str, split: str) -> list[Instruction]:
     Raises:
       ValueError: A file that is missing or of another form.
     """
-    file, instructions = required(path, f"stsa.binary.{_file_part(split, 'dev')}"), []
+    file, instructions = find_required_file(path, f"stsa.binary.{_file_part(split, 'dev')}"), []
     for number, line in enumerate(read_text(file).strip("\n").split("\n")):
         label, _, sentence = line.partition(" ")
         if label not in ("0", "1"):
@@ -285,14 +285,14 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
     Raises:
       ValueError: A file that is missing or of another form.
     """
-    file = required(path, f"woz_{_file_part(split, 'validate')}_en.json")
+    file = find_required_file(path, f"woz_{_file_part(split, 'validate')}_en.json")
     instructions = []
     try:
         for dialogue in json.loads(read_text(file)):
             for turn in dialogue["dialogue"]:
                 labels = [(slot, value) for slot, value in turn["turn_label"]]
                 informs = [(slot, value) for slot, value in labels if slot != "request"]
-                answer = state_text(informs, [value for slot, value in labels if slot == "request"])
+                answer = write_state(informs, [value for slot, value in labels if slot == "request"])
                 said = " ".join(
                     text for text in (turn["system_transcript"].strip(), turn["transcript"].strip()) if text
                 )
@@ -303,7 +303,7 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
     return instructions
 
 
-def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> str:
+def write_state(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> str:
     """Writes a change of a dialogue state as text. See `read_state` for the inverse.
 
     Args:
@@ -319,7 +319,7 @@ def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> s
 
 
 def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
-    """Parses the text of `state_text`.
+    """Parses the text of `write_state`.
 
     Returns:
       Mapping from slot to new value, and the set of requested slots. None if the text is no change of state.
@@ -354,7 +354,7 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
     Raises:
       ValueError: A file that is missing or of another form.
     """
-    file, part, instructions = required(path, "wikisql.json"), _file_part(split, "dev"), []
+    file, part, instructions = find_required_file(path, "wikisql.json"), _file_part(split, "dev"), []
     try:
         for query in json.loads(read_text(file)):
             for sentence in query["sentences"]:
@@ -407,7 +407,7 @@ def read_query(text: str) -> Query | None:
     return (aggregate or "").lower(), column.lower(), frozenset(conditions)
 
 
-def lines_of_instructions(path: str, split: str) -> list[Instruction]:
+def read_instruction_lines(path: str, split: str) -> list[Instruction]:
     """Reads instructions from JSON Lines files.
 
     A line is an object with the fields `question`, `answers` (a text or several), and optionally `context` and `group`.
@@ -419,7 +419,7 @@ def lines_of_instructions(path: str, split: str) -> list[Instruction]:
     Raises:
       ValueError: A file that is missing or of another form.
     """
-    file, instructions = required(path, f"{_file_part(split, 'validation')}.jsonl"), []
+    file, instructions = find_required_file(path, f"{_file_part(split, 'validation')}.jsonl"), []
     # Not `splitlines`: a text may contain what Unicode calls the end of a line.
     for number, line in enumerate(read_text(file).split("\n")):
         if not line.strip():

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from memjax.data.paths import find_packed, packed_names, read_text
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
-from memjax.data.records import first_field, lack_of_text, read_records, read_table, record_format
+from memjax.data.records import first_field, missing_text_error, read_records, read_table, record_format
 from memjax.data.sources import SPLITS
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
 from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["Row", "labelled_files", "labelled_texts", "labels_of", "read_rows", "unescape"]
+__all__ = ["LabelledLine", "find_labelled_files", "labelled_texts", "find_labels", "read_rows", "unescape"]
 
 HEADER = ("class", "label")
 """Names by which the first row of a user's own file may call the column of the class."""
@@ -43,7 +43,7 @@ def labelled_texts(
       ValueError: No such file, a file of another form, a class without a number, or no training or test examples.
     """
 
-    def to_titled_text(row: Row) -> TitledText:
+    def to_titled_text(row: LabelledLine) -> TitledText:
         if row.label and row.label not in numbers:
             raise ValueError(f"{row.place}: class {row.label!r}, allowed: {', '.join(numbers)}")
         return TitledText(row.title, row.text, numbers.get(row.label))
@@ -51,7 +51,7 @@ def labelled_texts(
     report = ReadingReport("rows", path, rules)
     files = {
         split: {str(file): list(map(to_titled_text, read_rows(file, rules=rules, report=report)))}
-        for split, file in labelled_files(path).items()
+        for split, file in find_labelled_files(path).items()
     }
     skipped, splits = report.finish(), split_texts(files, **options)
     for split in ("train", "test"):
@@ -62,7 +62,7 @@ def labelled_texts(
     return replace(splits, skipped=skipped)
 
 
-def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
+def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
     """Returns the sorted labels that occur in a user's own labelled file or folder.
 
     Args:
@@ -73,7 +73,7 @@ def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...
       ValueError: A path that `labelled_texts` refuses, or a file with more labels than half the number of its rows.
     """
     report = ReadingReport("rows", path, rules)
-    rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules, report=report)]
+    rows = [row for file in find_labelled_files(path).values() for row in read_rows(file, rules=rules, report=report)]
     rows = [row for row in rows if row.label]
     labels = sorted({row.label for row in rows})
     if not rows:
@@ -86,7 +86,7 @@ def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...
     return tuple(labels)
 
 
-def labelled_files(path: str) -> dict[str, Path]:
+def find_labelled_files(path: str) -> dict[str, Path]:
     """Returns the files of a user's labelled file or folder by split. A single file belongs to 'train'.
 
     Raises:
@@ -103,7 +103,7 @@ def labelled_files(path: str) -> dict[str, Path]:
     return files
 
 
-class Row(NamedTuple):
+class LabelledLine(NamedTuple):
     """One row of a labelled file: a text and its class.
 
     Attributes:
@@ -130,7 +130,7 @@ def read_rows(
     spaced: bool = False,
     rules: ReadingRules = ReadingRules(),
     report: ReadingReport | None = None,
-) -> Iterator[Row]:
+) -> Iterator[LabelledLine]:
     r"""Yields the rows of a labelled file, whose form depends on its ending. The file may be packed.
 
     - `.csv`: The class is the first or the last column. The others are a text, a title and a text, or a title and
@@ -170,16 +170,16 @@ def read_rows(
         rows = (_read_object(record, plain, rules) for record in read_records(file, rules.encoding, form=form))
     for row in rows:
         size = row.size if isinstance(row, UnreadableError) else len(row.title) + len(row.text)
-        if report is not None and not size and isinstance(row, Row):
+        if report is not None and not size and isinstance(row, LabelledLine):
             row = UnreadableError(f"{row.place} has no text; remove it", "empty", is_broken=False)
         if not isinstance(row, UnreadableError):
             if report is not None:
-                report.take(size)
+                report.count_read(size)
             yield row
         elif report is None:
             raise row
         else:
-            report.skip(row, size)
+            report.count_skipped(row, size)
 
 
 def _read_table(
@@ -188,7 +188,7 @@ def _read_table(
     usual: int,
     plain: Callable[[str], str],
     rules: ReadingRules,
-) -> Iterator[Row | UnreadableError]:
+) -> Iterator[LabelledLine | UnreadableError]:
     """Yields the rows of a table, or the error of a row with too few columns.
 
     Args:
@@ -220,7 +220,7 @@ def _read_table(
             continue
         fields = [plain(row[number]) for number in places]
         title, texts = (fields[0], fields[1:]) if len(fields) > 1 else ("", fields)
-        yield Row(title, " ".join(filter(None, texts)), row[label].strip(), record.place)
+        yield LabelledLine(title, " ".join(filter(None, texts)), row[label].strip(), record.place)
 
 
 def _columns_of(header: Sequence[str], where: str, rules: ReadingRules) -> tuple[int | None, list[int] | None]:
@@ -255,13 +255,13 @@ def _columns_of(header: Sequence[str], where: str, rules: ReadingRules) -> tuple
     return label, texts[:1] if label is not None and label not in ends and texts else None
 
 
-def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRules) -> Row | UnreadableError:
+def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRules) -> LabelledLine | UnreadableError:
     """Returns the row of a JSON object, or the error if it has no text or class."""
     value = record.value
     if isinstance(value, UnreadableError):
         return value
     if value is None or value == {}:
-        return lack_of_text(record.place, "null" if value is None else "empty")
+        return missing_text_error(record.place, "null" if value is None else "empty")
     keys = (rules.text_column,) if rules.text_column else ("sentence", "text")
     sentence, label = first_field(value, keys), first_field(value, (rules.label_column or "label",))
     if not isinstance(sentence, str) or label is None:
@@ -271,7 +271,7 @@ def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRule
         return UnreadableError(message, "of another form", size=record.size)
     match = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
     title, text = (match["title"] or "", match["text"]) if match else ("", sentence)
-    return Row(plain(title), plain(text), str(label).strip(), record.place)
+    return LabelledLine(plain(title), plain(text), str(label).strip(), record.place)
 
 
 _ESCAPED = re.compile(r"""(?P<units>(?:\\u[0-9a-fA-F]{4})+)|\\(?P<sign>[nrt"'\\])""")

@@ -19,13 +19,13 @@ from typing import Any
 from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
-from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, dialogue_texts
-from memjax.data.documents import Documents, half_of
+from memjax.data.dialogue import NUM_MARKS, DialogueDocuments, TokenizerWithDialogueMarks, dialogue_texts
+from memjax.data.documents import Documents, split_at_half
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments
 from memjax.data.readers import open_source
 from memjax.data.seqio import register_tasks, seqio_content, seqio_documents, seqio_tokenizer
-from memjax.data.sources import SPLITS, only_texts
+from memjax.data.sources import SPLITS, texts_without_names
 from memjax.data.token_files import Progress, TokenFile, write_token_file
 from memjax.data.tokenizers import (
     ByteTokenizer,
@@ -35,9 +35,9 @@ from memjax.data.tokenizers import (
     train_sentencepiece,
 )
 from memjax.data.translation import (
-    BothSides,
-    EndingTokenizer,
+    BilingualTexts,
     SentencePairs,
+    TokenizerWithEndToken,
 )
 from memjax.data.word_vectors import read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer
@@ -121,7 +121,7 @@ def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progre
     if not data.half:
         return datasets
     half = lambda split: (
-        half_of(datasets.documents(split), data.half) if split == "train" else datasets.documents(split)
+        split_at_half(datasets.documents(split), data.half) if split == "train" else datasets.documents(split)
     )
     return dataclasses.replace(datasets, documents=half, num_words=None)  # words are counted in whole splits
 
@@ -234,7 +234,7 @@ def make_tokenizer(
     if not path.exists():
         report = progress or (lambda what, done, total: None)
         report("train the tokenizer", 0, 1)
-        train_on(only_texts(texts), path)
+        train_on(texts_without_names(texts), path)
         report("train the tokenizer", 1, 1)
         trained = load(path)
         if trained.vocab_size < (getattr(tokenizer, "vocab_size", None) or 0):
@@ -244,7 +244,7 @@ def make_tokenizer(
     return load(path)
 
 
-def vocab_size_of(data: configs.Data) -> int:
+def vocab_size_from_settings(data: configs.Data) -> int:
     """Returns the size of the vocabulary, if it follows from the settings without the data.
 
     Raises:
@@ -357,10 +357,10 @@ def _open_dialogues(
     """Opens dialogues about documents."""
     del progress
     source: Any = data.source
-    tokenizer = MarkingTokenizer(tokenizer_of(lambda: dialogue_texts(read("train"))).base)
+    tokenizer = TokenizerWithDialogueMarks(tokenizer_of(lambda: dialogue_texts(read("train"))).base)
 
-    def documents(split: str) -> Dialogues:
-        return Dialogues(
+    def documents(split: str) -> DialogueDocuments:
+        return DialogueDocuments(
             read(split),
             tokenizer,
             layout=source.document,
@@ -377,8 +377,8 @@ def _open_pairs(
 ) -> Datasets:
     """Opens pairs of sentences in two languages, each language through token files."""
     source: Any = data.source
-    folder, tokenizer = cache_folder(data), tokenizer_of(lambda: BothSides(*read("train")))
-    ending = EndingTokenizer(tokenizer)
+    folder, tokenizer = cache_folder(data), tokenizer_of(lambda: BilingualTexts(*read("train")))
+    ending = TokenizerWithEndToken(tokenizer)
 
     def documents(split: str) -> SentencePairs:
         def write(texts: Any) -> Documents:

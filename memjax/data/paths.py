@@ -16,7 +16,7 @@ from memjax.settings.reading_rules import ReadingRules, check_encoding
 
 __all__ = [
     "digest",
-    "encoding_mark",
+    "encoding_suffix",
     "file_fingerprint",
     "find_files",
     "find_packed",
@@ -98,9 +98,9 @@ def _select_texts_once(
             check_text(content, file, rules.encoding)
             decode_bytes(content, file, rules.encoding, is_head=len(content) == HEAD_BYTES)
         except UnreadableError as error:
-            report.skip(error, size, is_alone=is_alone)
+            report.count_skipped(error, size, is_alone=is_alone)
         else:
-            report.take(size)
+            report.count_read(size)
             files.append(file)
     return files, report.finish()
 
@@ -136,7 +136,7 @@ def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encodi
     return read_text_file(file, encoding)
 
 
-def encoding_mark(rules: ReadingRules) -> str:
+def encoding_suffix(rules: ReadingRules) -> str:
     """Returns the part of a fingerprint that names the encoding of files. Empty for UTF-8."""
     encoding = check_encoding(rules.encoding)
     return "" if encoding == "utf-8" else f"-{encoding}"

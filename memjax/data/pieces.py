@@ -7,13 +7,13 @@ import numpy as np
 
 from memjax.data.documents import Documents, Example, Examples
 
-__all__ = ["Pieces", "TextPieces", "Where", "with_prompt"]
+__all__ = ["Pieces", "TextPieces", "Where", "insert_prompt"]
 
 Where = Literal["none", "before", "after_first"]
 """Place of a task prompt: none, before a text, or after its first token."""
 
 
-def with_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.ndarray:
+def insert_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.ndarray:
     """Inserts the id of a task prompt into tokens.
 
     Args:
@@ -125,7 +125,7 @@ class TextPieces(Pieces):
         targets, weights = np.zeros(self._length, np.int32), np.zeros(self._length, np.float32)
         # A token is asked for where the one before it is read; behind the first one that may be the prompt.
         places = np.arange(len(next_tokens)) + (self._prompt is not None)
-        inputs = with_prompt(inputs, self._prompt, self._where)
+        inputs = insert_prompt(inputs, self._prompt, self._where)
         targets[places], weights[places] = next_tokens, 1
         return Example(inputs, targets, weights)
 

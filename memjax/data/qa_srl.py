@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memjax.data.paths import read_text
-from memjax.data.questions import Entry, Question, QuestionSplit, gather, required
-from memjax.data.sources import SPLITS, split_of
+from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, find_required_file
+from memjax.data.sources import SPLITS, assign_split
 
 __all__ = ["qa_srl_questions"]
 
@@ -39,20 +39,23 @@ def qa_srl_questions(path: str, *, domain: str, split: str, validation: float) -
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
     part = "test" if split == "test" else "dev"
-    rows = required(path, f"gold/{domain}.{part}.gold.csv"), required(path, f"sentences/{domain}.{part}.full.csv")
-    place = lambda entry: "test" if part == "test" else split_of(entry.group, validation=validation, test=0)
-    return gather(entry for entry in _entries(*rows) if place(entry) == split)
+    rows = (
+        find_required_file(path, f"gold/{domain}.{part}.gold.csv"),
+        find_required_file(path, f"sentences/{domain}.{part}.full.csv"),
+    )
+    place = lambda entry: "test" if part == "test" else assign_split(entry.group, validation=validation, test=0)
+    return collect_questions(entry for entry in _entries(*rows) if place(entry) == split)
 
 
-def _entries(gold: Path, sentences: Path) -> Iterator[Entry]:
+def _entries(gold: Path, sentences: Path) -> Iterator[QuestionRecord]:
     """Reads the questions of a file of annotations about the sentences of another file."""
     words = {name: tokens.split(" ") for name, tokens in _columns(sentences, "qasrl_id", "tokens")}
     for name, question, places in _columns(gold, "qasrl_id", "question", "answer_range"):
         if name not in words or not places.strip():
-            yield Entry(name, None, LACKS)
+            yield QuestionRecord(name, None, LACKS)
             continue
         answers = tuple(_answer(words[name], place, gold) for place in places.split(BETWEEN))
-        yield Entry(name, Question(question, " ".join(words[name]), answers))
+        yield QuestionRecord(name, Question(question, " ".join(words[name]), answers))
 
 
 def _answer(words: list[str], place: str, file: Path) -> tuple[str, int]:

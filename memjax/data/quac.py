@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.paths import read_text
-from memjax.data.questions import Entry, Question, QuestionSplit, gather, split_questions
+from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["quac_questions", "tfds_quac_questions"]
@@ -51,7 +51,7 @@ def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
     """
     text = lambda value: value.decode("utf-8")
 
-    def entry(turn: Any) -> Entry:
+    def entry(turn: Any) -> QuestionRecord:
         answers = [
             (text(words), int(start))
             for words, start in zip(turn["answers"]["text"], turn["answers"]["answer_start"], strict=True)
@@ -61,21 +61,21 @@ def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
         )
 
     part = "train" if split == "train" else "validation"
-    return gather(map(entry, tfds_examples("quac", split=part, data_dir=data_dir or None)))
+    return collect_questions(map(entry, tfds_examples("quac", split=part, data_dir=data_dir or None)))
 
 
-def _entry_of_turn(title: str, question: str, context: str, original: str, answers: Answers) -> Entry:
+def _entry_of_turn(title: str, question: str, context: str, original: str, answers: Answers) -> QuestionRecord:
     """Makes the entry of a turn, without the answers of annotators who found none.
 
     The turn is left out if its original answer is `NO_ANSWER`, or if no annotator found an answer.
     """
     found_answers = tuple((words, start) for words, start in answers if words != NO_ANSWER)
     if original == NO_ANSWER or not found_answers:
-        return Entry(title, None, LACKS)
-    return Entry(title, Question(question, context.removesuffix(NO_ANSWER).rstrip(), found_answers))
+        return QuestionRecord(title, None, LACKS)
+    return QuestionRecord(title, Question(question, context.removesuffix(NO_ANSWER).rstrip(), found_answers))
 
 
-def _read_json(file: Path) -> Iterator[Entry]:
+def _read_json(file: Path) -> Iterator[QuestionRecord]:
     """Reads all turns of a file."""
     try:
         for article in json.loads(read_text(file))["data"]:

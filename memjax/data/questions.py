@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memjax.data.paths import find_packed, packed_names
-from memjax.data.sources import SPLITS, split_of
+from memjax.data.sources import SPLITS, assign_split
 
-__all__ = ["Entry", "Question", "QuestionSplit", "gather", "select_questions", "split_questions"]
+__all__ = ["QuestionRecord", "Question", "QuestionSplit", "collect_questions", "select_questions", "split_questions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Question:
     answers: tuple[tuple[str, int], ...]
 
 
-class Entry(NamedTuple):
+class QuestionRecord(NamedTuple):
     """One question as a reader returns it, or the reason why it is left out.
 
     Attributes:
@@ -65,7 +65,7 @@ class QuestionSplit:
         return [f"{n} questions of the {split} split {why}, and are left out" for why, n in self.left_out.items()]
 
 
-def gather(entries: Iterable[Entry]) -> QuestionSplit:
+def collect_questions(entries: Iterable[QuestionRecord]) -> QuestionSplit:
     """Collects the questions of a reader, and counts those that are left out by reason."""
     questions, left_out = [], collections.Counter[str]()
     for entry in entries:
@@ -79,7 +79,7 @@ def gather(entries: Iterable[Entry]) -> QuestionSplit:
 def split_questions(
     path: str,
     names: tuple[str, str],
-    read: Callable[[Path], Iterable[Entry]],
+    read: Callable[[Path], Iterable[QuestionRecord]],
     *,
     split: str,
     validation: float,
@@ -107,8 +107,10 @@ def split_questions(
     if not files:
         raise ValueError(f"data.source.path: {path} has no {names[0]} or {names[1]}, allowed: the folder of one")
     if len(files) == 1:
-        return gather(e for e in read(files[0]) if split_of(e.group, validation=validation, test=test) == split)
-    return gather(read(files[0] if split == "train" else files[1]))
+        return collect_questions(
+            e for e in read(files[0]) if assign_split(e.group, validation=validation, test=test) == split
+        )
+    return collect_questions(read(files[0] if split == "train" else files[1]))
 
 
 def select_questions(questions: Sequence[Question], number: int, *, seed: int = 0) -> Sequence[Question]:
@@ -127,7 +129,7 @@ def select_questions(questions: Sequence[Question], number: int, *, seed: int = 
     return [questions[place] for place in sorted(ranked[:number])]
 
 
-def required(path: str, name: str) -> Path:
+def find_required_file(path: str, name: str) -> Path:
     """Returns the path of a file in a folder, which may be packed (`.xz`, `.gz`).
 
     Raises:

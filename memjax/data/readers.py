@@ -6,14 +6,14 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data import sources
-from memjax.data.dialogue import cmu_dog
-from memjax.data.events import MarkedEvents
-from memjax.data.facts import FactTable
+from memjax.data.dialogue import read_cmu_dog
+from memjax.data.events import MarkedEventDocuments
+from memjax.data.facts import FactTableDocuments
 from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts
 from memjax.data.images import mnist
 from memjax.data.instructions import (
     Instruction,
-    lines_of_instructions,
+    read_instruction_lines,
     select_instructions,
     seqio_instructions,
     sst_instructions,
@@ -26,14 +26,14 @@ from memjax.data.python_sources import python_sources
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
 from memjax.data.questions import QuestionSplit, select_questions
-from memjax.data.record_files import json_lines
-from memjax.data.relation_pairs import cached_pairs, relation_pairs
-from memjax.data.relation_sentences import RelationSplits, made_relations, relation_files, tacred_sentences
-from memjax.data.sorting import Sorting
-from memjax.data.source_files import read_once, rules_of
+from memjax.data.record_files import texts_from_records
+from memjax.data.relation_pairs import make_relation_pairs, open_cached_pairs
+from memjax.data.relation_sentences import RelationSplits, make_synthetic_relations, read_relation_files, read_tacred
+from memjax.data.sorting import SortingDocuments
+from memjax.data.source_files import cache_parsed_source, reading_rules_of
 from memjax.data.sources import SPLITS
 from memjax.data.squad import squad_questions, tfds_squad_questions
-from memjax.data.synthetic import KeyValueRecall
+from memjax.data.synthetic import KeyValueRecallDocuments
 from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.text_classes import (
     CL_BENCHMARK,
@@ -52,15 +52,15 @@ from memjax.data.translation import (
     random_letters,
 )
 from memjax.data.trivia_qa import tfds_trivia_qa_questions, trivia_qa_questions
-from memjax.data.vectors import blobs, cached_features, digits, permuted_bags
+from memjax.data.vectors import make_blobs, make_permuted_bags, open_cached_features, read_digits
 
 __all__ = [
-    "asked_questions",
+    "read_all_questions",
     "class_names",
-    "classified_texts",
-    "instructions_of",
+    "read_classified_texts",
+    "read_instructions",
     "open_source",
-    "relation_splits",
+    "read_relation_splits",
     "source_notes",
 ]
 
@@ -87,18 +87,22 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     """
     source, part = data.source, SPLITS.index(split)
     if wanted == "instructions":
-        return instructions_of(data, split)
+        return read_instructions(data, split)
     held_out = lambda count, share=8: count if split == "train" else max(count // share, 1)
     match source:
         case configs.PythonLibrary():
             return python_sources(split)
         case configs.TextFiles():
-            return sources.text_files(source.path, split=split, rules=rules_of(source), **_shares(source))
+            return sources.texts_from_files(source.path, split=split, rules=reading_rules_of(source), **_shares(source))
         case configs.Directories():
             listed = {"pattern": source.pattern, "order_file": source.order_file}
-            return sources.directories(source.path, split=split, rules=rules_of(source), **listed, **_shares(source))
+            return sources.texts_from_directories(
+                source.path, split=split, rules=reading_rules_of(source), **listed, **_shares(source)
+            )
         case configs.JsonLines():
-            return json_lines(source.path, field=source.field, split=split, rules=rules_of(source), **_shares(source))
+            return texts_from_records(
+                source.path, field=source.field, split=split, rules=reading_rules_of(source), **_shares(source)
+            )
         case configs.Enwik8():
             return sources.enwik8(source.path, split=split)
         case configs.WikiText():
@@ -111,21 +115,21 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.KeyValueRecall():
             # Held-out documents score answers from afar only, so that their accuracy is that of the memory.
             fields: Any = dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
-            return KeyValueRecall(seed=part, score_practice=split == "train", **fields)
+            return KeyValueRecallDocuments(seed=part, score_practice=split == "train", **fields)
         case configs.FactTable():
-            return FactTable(
+            return FactTableDocuments(
                 seed=part, **dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
             )
         case configs.Sorting():
             sizes = {"length": source.length, "num_symbols": source.num_symbols}
-            return Sorting(held_out(source.num_documents, 10), seed=part, **sizes)
+            return SortingDocuments(held_out(source.num_documents, 10), seed=part, **sizes)
         case configs.MarkedEvents():
             fields = dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
-            return MarkedEvents(seed=part, **fields)
+            return MarkedEventDocuments(seed=part, **fields)
         case configs.Mnist():
             return mnist(source.path, split)
         case configs.CmuDog():
-            return cmu_dog(source.path, split)
+            return read_cmu_dog(source.path, split)
         case configs.TemplateDialogues():
             return template_dialogues(held_out(source.num_dialogues), seed=part)
         case configs.ParallelText():
@@ -144,34 +148,34 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.Glue():
             return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
         case configs.ClassifiedTexts():
-            return classified_texts(source).texts[split]
+            return read_classified_texts(source).texts[split]
         case configs.Relations(relations=relations) if wanted == "labelled":
-            return relation_pairs(relation_splits(source).of(relations), split, known=source.known)
+            return make_relation_pairs(read_relation_splits(source).of(relations), split, known=source.known)
         case configs.Relations(relations=relations):
-            return relation_splits(source).of(relations).sentences[split]
+            return read_relation_splits(source).of(relations).sentences[split]
         case configs.CachedPairs(relations=relations):
-            return cached_pairs(source.path, split, relations=relations, known=source.known)
+            return open_cached_pairs(source.path, split, relations=relations, known=source.known)
         case configs.AskedTexts():
             count = getattr(source, f"num_{split}")
-            return select_questions(asked_questions(source, split).questions, count, seed=source.sampling_seed)
+            return select_questions(read_all_questions(source, split).questions, count, seed=source.sampling_seed)
         case configs.Templates():
             make = template_questions if wanted == "questions" else template_texts
             return make(held_out(source.num_examples), seed=part)
         case configs.Digits(num_train=train, num_test=test):
             count = train if split == "train" else test
-            return digits(source.path, split, classes=source.classes, permutation=source.permutation, count=count)
+            return read_digits(source.path, split, classes=source.classes, permutation=source.permutation, count=count)
         case configs.Blobs() | configs.PermutedBags():
             fields = dataclasses.asdict(source)
             sizes = {name: fields.pop(name) for name in ("num_train", "num_test", "mask_classes")}
             count = sizes["num_train" if split == "train" else "num_test"]
-            return (blobs if isinstance(source, configs.Blobs) else permuted_bags)(split, count, **fields)
+            return (make_blobs if isinstance(source, configs.Blobs) else make_permuted_bags)(split, count, **fields)
         case configs.CachedFeatures(train=train, test=test):
             count = train if split == "train" else test
-            return cached_features(source.path, split, classes=source.classes, count=count, seed=source.seed)
+            return open_cached_features(source.path, split, classes=source.classes, count=count, seed=source.seed)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
-def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
+def read_instructions(data: configs.Data, split: str) -> list[Instruction]:
     """Reads one split of a source as instructions: contexts with questions and answers.
 
     Labelled texts become instructions whose answer is the name of the class.
@@ -184,7 +188,7 @@ def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
         configs.Sst: sst_instructions,
         configs.Woz: woz_instructions,
         configs.WikiSql: wikisql_instructions,
-        configs.InstructionLines: lines_of_instructions,
+        configs.InstructionLines: read_instruction_lines,
     }
     if read := readers.get(type(source)):
         number = getattr(source, f"num_{split}")
@@ -227,8 +231,8 @@ def class_names(source: configs.Source) -> dict[int, str]:
     return {}
 
 
-@read_once
-def classified_texts(source: configs.Source) -> TextSplits:
+@cache_parsed_source
+def read_classified_texts(source: configs.Source) -> TextSplits:
     """Reads all splits of a source of texts with classes, and counts the rows that were left out.
 
     Raises:
@@ -251,12 +255,12 @@ def classified_texts(source: configs.Source) -> TextSplits:
         case configs.SeqioClasses(name=name, classes=classes):
             return seqio_class_texts(name, classes=classes, first_class=source.first_class, **options)
         case configs.LabelledFile(path=path, classes=classes, numbers=numbers):
-            options["rules"] = rules_of(source)
+            options["rules"] = reading_rules_of(source)
             return labelled_texts(path, dict(zip(classes, numbers, strict=True)), **options)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
-def relation_splits(source: configs.Source) -> RelationSplits:
+def read_relation_splits(source: configs.Source) -> RelationSplits:
     """Reads all splits of a source of sentences with relations, and counts the lines that were left out.
 
     The sentences of all relations are returned, whatever relations the settings select.
@@ -270,17 +274,17 @@ def relation_splits(source: configs.Source) -> RelationSplits:
                 raise ValueError(f"data.source.path: given '', allowed: the folder of {source.names}")
             shares = {f"{name}_share": share for name, share in _shares(source).items()}
             files = {name: getattr(source, name) for name in ("names", "train", "test", "entities")}
-            return relation_files(path, **files, **shares)
+            return read_relation_files(path, **files, **shares)
         case configs.Tacred(path=path):
-            return tacred_sentences(path, num_candidates=source.num_candidates, seed=source.seed)
+            return read_tacred(path, num_candidates=source.num_candidates, seed=source.seed)
         case configs.MadeRelations():
             names = ("num_relations", "num_train", "num_candidates", "seed")
-            return made_relations(**{name: getattr(source, name) for name in names})
+            return make_synthetic_relations(**{name: getattr(source, name) for name in names})
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of sentences with relations")
 
 
-@read_once
-def asked_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
+@cache_parsed_source
+def read_all_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
     """Reads all questions of a split of a source, and counts those that were left out.
 
     Raises:
@@ -313,11 +317,11 @@ def source_notes(source: configs.Source) -> list[str]:
             note = open_source(configs.Data(source=files), "train").note
             return [note] if note else []
         case configs.ClassifiedTexts():
-            return classified_texts(source).notes(class_names(source))
+            return read_classified_texts(source).notes(class_names(source))
         case configs.Relations(relations=()):
-            return relation_splits(source).notes()
+            return read_relation_splits(source).notes()
         case configs.TriviaQa() | configs.Quac() | configs.QaSrl():
-            return [line for split in SPLITS for line in asked_questions(source, split).notes(split)]
+            return [line for split in SPLITS for line in read_all_questions(source, split).notes(split)]
     return []
 
 

@@ -10,19 +10,19 @@ from typing import Any, TypeGuard
 import jax
 
 from memjax.data.documents import Documents, Examples, Split
-from memjax.data.examples import ExampleStream
-from memjax.data.rows import RowStream
-from memjax.data.streams import Streams
-from memjax.data.windows import Windows, sliding_windows
+from memjax.data.examples import ExampleBatches
+from memjax.data.rows import BatchIterator
+from memjax.data.streams import DocumentBatches
+from memjax.data.windows import SlidingWindowBatches, sliding_windows
 from memjax.typing import Batch
 
-__all__ = ["Reading"]
+__all__ = ["ReadingPlan"]
 
 PROTOCOLS = ("separate", "contiguous", "sliding_window")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadingPlan:
     """The way to read a split: number of rows, segment length, protocol and scored tokens.
 
     Labelled examples are read in one segment each, whatever the protocol.
@@ -60,16 +60,16 @@ class Reading:
         if not 1 <= self.stride <= self.segment_length:
             raise ValueError(f"stride: given {self.stride}, allowed: 1 to segment_length = {self.segment_length}")
 
-    def stream(self, split: Split, **arguments: Any) -> RowStream:
+    def stream(self, split: Split, **arguments: Any) -> BatchIterator:
         """Returns the iterator over the batches of training.
 
         Args:
           split: Documents or examples to read.
           **arguments: Any of the arguments `seed`, `shuffle`, `epochs`, `position`, `host_rows`, `segments_per_update`
-            and `in_step` of `Streams`.
+            and `in_step` of `DocumentBatches`.
         """
         alone = isinstance(split, Examples)
-        return (ExampleStream if alone else Streams)(
+        return (ExampleBatches if alone else DocumentBatches)(
             split,
             rows=self.rows,
             segment_length=self.segment_length,
@@ -86,7 +86,7 @@ class Reading:
         host_rows: tuple[int, int] | None = None,
         position: Mapping[str, Any] | None = None,
         in_step: bool = True,
-    ) -> RowStream | Windows:
+    ) -> BatchIterator | SlidingWindowBatches:
         """Returns an iterator over one pass of a split in its own order.
 
         Args:
@@ -96,7 +96,7 @@ class Reading:
           in_step: Whether to yield padding until the rows of all hosts have finished. No effect on sliding windows.
         """
         if self._uses_windows(split):
-            return Windows(split, position=position, host_rows=host_rows, **self._window_options())
+            return SlidingWindowBatches(split, position=position, host_rows=host_rows, **self._window_options())
         return self.stream(split, shuffle=False, epochs=1, host_rows=host_rows, position=position, in_step=in_step)
 
     def batches(self, split: Split, host_rows: tuple[int, int] | None = None) -> Iterable[Batch]:

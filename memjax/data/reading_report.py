@@ -70,12 +70,12 @@ class ReadingReport:
         self._bytes = self._skipped_bytes = 0
         self._first: UnreadableError | None = None
 
-    def take(self, size: int) -> None:
+    def count_read(self, size: int) -> None:
         """Counts a file or a record of `size` bytes as read."""
         self.num_taken += 1
         self._bytes += size
 
-    def skip(self, error: UnreadableError, size: int, *, is_alone: bool = False) -> None:
+    def count_skipped(self, error: UnreadableError, size: int, *, is_alone: bool = False) -> None:
         """Counts a file or a record as skipped.
 
         Args:
@@ -94,13 +94,13 @@ class ReadingReport:
         self._bytes += size
         self._skipped_bytes += size
 
-    def select(self, records: Iterable[Record]) -> Iterator[Record]:
+    def filter_readable(self, records: Iterable[Record]) -> Iterator[Record]:
         """Yields the records that can be read, and counts all records."""
         for record in records:
             if isinstance(record.value, UnreadableError):
-                self.skip(record.value, record.size)
+                self.count_skipped(record.value, record.size)
             else:
-                self.take(record.size)
+                self.count_read(record.size)
                 yield record
 
     def finish(self) -> str:

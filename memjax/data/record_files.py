@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memjax.data.content import files_with_facts
-from memjax.data.file_contents import HEAD_BYTES, check_text, open_unpacked, packing_of
-from memjax.data.paths import encoding_mark, file_fingerprint, find_files
+from memjax.data.file_contents import HEAD_BYTES, check_text, detect_compression, open_unpacked
+from memjax.data.paths import encoding_suffix, file_fingerprint, find_files
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
 from memjax.data.records import parse_json, read_records, record_format, record_text
 from memjax.data.sources import Texts, select_split
 from memjax.settings.reading_rules import ReadingRules, check_encoding
 
-__all__ = ["find_record_files", "json_lines", "read_record_files"]
+__all__ = ["find_record_files", "texts_from_records", "read_record_files"]
 
 _Source = str | tuple[int, int]
 """Text of a record, or the position and the size of its line in a file."""
 
 
-def json_lines(
+def texts_from_records(
     path: str | os.PathLike[str],
     *,
     field: str = "text",
@@ -68,7 +68,7 @@ def json_lines(
         place = f"{files[number]}, row {row}"
         return record_text(parse_json(line, place), field, place)
 
-    texts = Texts(names, read, f"{file_fingerprint(used, root)}-{field}{encoding_mark(rules)}")
+    texts = Texts(names, read, f"{file_fingerprint(used, root)}-{field}{encoding_suffix(rules)}")
     has_splits = (Path(path) / "dataset_dict.json").is_file()
     texts = (_select_published if has_splits else select_split)(
         texts, split, validation=validation, test=test, few_are_cut=True
@@ -91,7 +91,7 @@ def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_record_files(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> list[Path]:
-    """Lists the files of a path that have records with text. See `json_lines` for arguments and errors."""
+    """Lists the files of a path that have records with text. See `texts_from_records` for arguments and errors."""
     return _used_files(*_open_records(path, field, rules))
 
 
@@ -153,15 +153,15 @@ def _find_documents(
         try:
             for record, source in _read_sources(file, field, rules.encoding, is_alone):
                 if isinstance(source, UnreadableError):
-                    of_rows.skip(source, record.size)
+                    of_rows.count_skipped(source, record.size)
                 else:
-                    of_rows.take(record.size)
+                    of_rows.count_read(record.size)
                     places.append((number, record.number, source))
         except UnreadableError as error:
             del places[first:]
-            of_files.skip(error, size, is_alone=is_alone)
+            of_files.count_skipped(error, size, is_alone=is_alone)
         else:
-            of_files.take(size)
+            of_files.count_read(size)
     notes = [of_files.finish(), of_rows.finish()]
     if not places:
         raise ValueError(f"path: {where} has no records; give a file with one JSON object per line, or a table")
@@ -223,7 +223,7 @@ def _form_of(file: Path, is_alone: bool) -> str:
 
 def _has_plain_lines(file: Path) -> bool:
     """Returns whether an unpacked file consists of at least two JSON lines, which need not be kept in memory."""
-    if packing_of(file):
+    if detect_compression(file):
         return False
     with open(file, "rb") as lines:
         check_text(lines.read(HEAD_BYTES), file)

@@ -26,18 +26,18 @@ from memjax.data.file_contents import (
     ARROW_STREAM,
     PARQUET,
     decode_bytes,
+    detect_compression,
     import_extra,
-    packing_of,
     read_text_file,
     unpacked_name,
 )
 from memjax.data.reading_report import Record, UnreadableError
 
 __all__ = [
-    "field_of",
+    "get_field",
     "first_field",
     "json_line_records",
-    "lack_of_text",
+    "missing_text_error",
     "parse_json",
     "read_json",
     "read_records",
@@ -67,7 +67,7 @@ def record_format(path: str | os.PathLike[str]) -> str:
     if start.startswith((ARROW, ARROW_STREAM)):
         return "arrow"
     name = Path(path).name
-    ending = Path(name.removesuffix(packing_of(path))).suffix.lower()
+    ending = Path(name.removesuffix(detect_compression(path))).suffix.lower()
     if ending in _RECORD_ENDINGS:
         return _RECORD_ENDINGS[ending]
     try:
@@ -297,7 +297,7 @@ def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
 # Texts of records
 
 
-def field_of(value: Any, field: str) -> Any:
+def get_field(value: Any, field: str) -> Any:
     """Returns the value of a field of a record. Dots in the name lead into nested records, numbers into lists.
 
     Raises:
@@ -311,9 +311,9 @@ def field_of(value: Any, field: str) -> Any:
         return value[field]
     head, _, rest = field.partition(".")
     if isinstance(value, Mapping) and head in value and rest:
-        return field_of(value[head], rest)
+        return get_field(value[head], rest)
     if isinstance(value, list) and head.isdecimal() and int(head) < len(value):
-        return field_of(value[int(head)], rest) if rest else value[int(head)]
+        return get_field(value[int(head)], rest) if rest else value[int(head)]
     raise KeyError(field)
 
 
@@ -326,7 +326,7 @@ def first_field(value: Any, fields: Sequence[str]) -> Any:
     """
     for field in fields:
         with contextlib.suppress(KeyError):
-            return field_of(value, field)
+            return get_field(value, field)
     return None
 
 
@@ -352,15 +352,15 @@ def record_text(value: Any, field: str, place: str) -> str:
     if isinstance(value, UnreadableError):
         raise value
     if value is None or (isinstance(value, Mapping | list | str) and not value):
-        raise lack_of_text(place, "null" if value is None else "empty")
+        raise missing_text_error(place, "null" if value is None else "empty")
     if isinstance(value, str):
         return value
     try:
-        entry = field_of(value, field) if isinstance(value, Mapping) else value
+        entry = get_field(value, field) if isinstance(value, Mapping) else value
     except KeyError:
         entry = _chat_of(dict(value)) if field == "text" else ...
     if entry is None or (isinstance(entry, str | list | Mapping) and not entry):
-        raise lack_of_text(place, "null" if entry is None else "empty")
+        raise missing_text_error(place, "null" if entry is None else "empty")
     text = _write_out(entry) if isinstance(value, Mapping) else None
     if text is None:
         has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
@@ -369,11 +369,11 @@ def record_text(value: Any, field: str, place: str) -> str:
             f"field: {place} has no text under {field!r} (it has: {has}); {advice}", f"without {field!r}"
         )
     if not text:
-        raise lack_of_text(place, "empty")
+        raise missing_text_error(place, "empty")
     return text
 
 
-def lack_of_text(place: str, reason: str) -> UnreadableError:
+def missing_text_error(place: str, reason: str) -> UnreadableError:
     """Returns the error for a record without text, which may be skipped. `reason` is 'empty' or 'null'."""
     return UnreadableError(f"path: {place} is {reason}; remove it", reason, is_broken=False)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from memjax.data.glue import LabelledText
-from memjax.data.relation_sentences import RelationSplits, drawn_candidates, name_words
-from memjax.data.vectors import Vectors, feature_files
+from memjax.data.relation_sentences import RelationSplits, name_words, sample_candidates
+from memjax.data.vectors import VectorArrays, open_feature_files
 
-__all__ = ["PAIRS", "RelationPair", "cached_pairs", "pair_numbers", "relation_pairs"]
+__all__ = ["PAIRS", "RelationPair", "open_cached_pairs", "pair_id_array", "make_relation_pairs"]
 
 PAIRS = "{}_pairs.npy"
 """File name of a split's pairs, int32 `[pairs, 3]`: sentence number, its relation, and the named relation (from 1)."""
@@ -38,7 +38,7 @@ class RelationPair(LabelledText):
     named: int = 1
 
 
-def relation_pairs(
+def make_relation_pairs(
     splits: RelationSplits, split: str, *, known: Sequence[int] = (), sentences: int = 0, candidates: int = 0
 ) -> list[RelationPair]:
     """Pairs each sentence of a split with its own relation, and then with each of its candidates.
@@ -66,21 +66,21 @@ def relation_pairs(
         num_taken[label] += 1
         if sentences and num_taken[label] > sentences:
             continue
-        others = [other for other in drawn_candidates(sentence, candidates) if 1 + other in allowed]
+        others = [other for other in sample_candidates(sentence, candidates) if 1 + other in allowed]
         for other in (label, *others):
             texts = (sentence.text, names[other])
             pairs.append(RelationPair(texts, int(other == label), group, told=1 + label, named=1 + other))
     return pairs
 
 
-def pair_numbers(pairs: Sequence[RelationPair]) -> np.ndarray:
+def pair_id_array(pairs: Sequence[RelationPair]) -> np.ndarray:
     """Returns the content of the file `PAIRS`: sentence number, its relation and the named relation of each pair."""
     return np.array([(pair.group, pair.told, pair.named) for pair in pairs], np.int32).reshape(-1, 3)
 
 
-def cached_pairs(
+def open_cached_pairs(
     folder: str | Path, split: str, *, relations: Sequence[int] = (), known: Sequence[int] = ()
-) -> Vectors:
+) -> VectorArrays:
     """Opens the cached features of a split of pairs, memory-mapped.
 
     `tools.measurements.vectors pairs` writes them with an encoder.
@@ -95,7 +95,7 @@ def cached_pairs(
       ValueError: A file that is missing or has the wrong content, or relations that no sentence has.
     """
     folder = Path(folder).expanduser()
-    values, labels = feature_files(folder, split)
+    values, labels = open_feature_files(folder, split)
     file = folder / PAIRS.format(split)
     if not file.is_file():
         raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {file.name}")
@@ -110,4 +110,4 @@ def cached_pairs(
         allowed = f"some of {', '.join(map(str, np.unique(pairs[:, 1])))}"
         raise ValueError(f"data.source.relations: given {tuple(relations)}, allowed: {allowed}")
     rows = np.flatnonzero(is_selected)
-    return Vectors(values, np.asarray(labels[rows], np.int32), rows, (0, 1), groups=pairs[rows, 0])
+    return VectorArrays(values, np.asarray(labels[rows], np.int32), rows, (0, 1), groups=pairs[rows, 0])

@@ -25,17 +25,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memjax.data.paths import find_packed, packed_names, read_text
-from memjax.data.sources import SPLITS, split_of
-from memjax.data.vectors import random_of
+from memjax.data.sources import SPLITS, assign_split
+from memjax.data.vectors import make_random_state
 
 __all__ = [
     "RelationSentence",
     "RelationSplits",
-    "drawn_candidates",
-    "made_relations",
+    "sample_candidates",
+    "make_synthetic_relations",
     "name_words",
-    "relation_files",
-    "tacred_sentences",
+    "read_relation_files",
+    "read_tacred",
 ]
 
 NO_NEGATIVES = "noNegativeAnswer"
@@ -120,7 +120,7 @@ def name_words(name: str) -> list[str]:
     return re.findall(r"[^\W_]+", name.lower())
 
 
-def relation_files(
+def read_relation_files(
     path: str,
     *,
     names: str,
@@ -137,8 +137,8 @@ def relation_files(
       names: Name of the file with the names of the relations (also `.xz`, `.gz`).
       train: Names of the training files (also `.xz`, `.gz`).
       test: Names of the test files (also `.xz`, `.gz`). Empty to hold out a share of the training sentences.
-      entities: Names of files with the positions of the two entities of a sentence (see `entity_places`). Empty for
-        none.
+      entities: Names of files with the positions of the two entities of a sentence (see `read_entity_positions`).
+        Empty for none.
       validation_share: Share of the training sentences in [0, 1] that is held out for validation, by a hash of the
         sentence.
       test_share: Share of the training sentences in [0, 1] that is held out for the test if there are no test files.
@@ -166,7 +166,7 @@ def _read_files(
     validation_share: float,
     test_share: float,
 ) -> RelationSplits:
-    """Reads the splits of `relation_files`.
+    """Reads the splits of `read_relation_files`.
 
     Args:
       files: Path and time of change of the file of names, the training files and the test files, in this order.
@@ -193,10 +193,10 @@ def _read_files(
                 continue
             known.add((sentence.text, sentence.label))
             shares = {"validation": validation_share, "test": 0.0 if tested else test_share}
-            sentences["test" if part == "test" else split_of(sentence.text, **shares)].append(sentence)
+            sentences["test" if part == "test" else assign_split(sentence.text, **shares)].append(sentence)
     places: dict[str, tuple[int, int, int, int]] = {}
     for file, _ in entities:
-        places = entity_places(file) | places
+        places = read_entity_positions(file) | places
     add_entities = lambda sentence: sentence._replace(entities=places.get(_normalize(sentence.text), sentence.entities))
     sentences = {split: [*map(add_entities, some)] for split, some in sentences.items()}
     return RelationSplits(names, sentences, repeated, without)
@@ -207,7 +207,7 @@ def _normalize(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def entity_places(file: str | Path) -> dict[str, tuple[int, int, int, int]]:
+def read_entity_positions(file: str | Path) -> dict[str, tuple[int, int, int, int]]:
     """Reads the positions of the two entities of every sentence in a file.
 
     Args:
@@ -271,7 +271,7 @@ def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[Re
     return sentences, without
 
 
-def tacred_sentences(path: str, *, num_candidates: int = 10, seed: int = 0) -> RelationSplits:
+def read_tacred(path: str, *, num_candidates: int = 10, seed: int = 0) -> RelationSplits:
     """Reads the three splits of TACRED. Sentences of `no_relation` are left out.
 
     Relations are numbered in the order of their names. The candidates of a sentence depend only on the seed and the id
@@ -335,16 +335,18 @@ def check_entities(spans: Sequence[int], words: int, place: str) -> None:
             raise ValueError(f"{place}: given an entity from word {first} to {last}, allowed: within 0 to {words - 1}")
 
 
-def drawn_candidates(sentence: RelationSentence, most: int) -> tuple[int, ...]:
+def sample_candidates(sentence: RelationSentence, most: int) -> tuple[int, ...]:
     """Selects at most `most` candidates of a sentence by a hash of the sentence, in their order. 0 for all of them."""
     count = len(sentence.candidates)
     if not most or count <= most:
         return sentence.candidates
-    selected_places = np.sort(random_of(f"candidates/{sentence.label}/{sentence.text}").permutation(count)[:most])
+    selected_places = np.sort(
+        make_random_state(f"candidates/{sentence.label}/{sentence.text}").permutation(count)[:most]
+    )
     return tuple(sentence.candidates[place] for place in selected_places)
 
 
-def made_relations(
+def make_synthetic_relations(
     *, num_relations: int = 8, num_train: int = 16, num_candidates: int = 3, seed: int = 0
 ) -> RelationSplits:
     """Generates synthetic sentences for relation extraction: filler words and one cue word that names the relation.
@@ -362,7 +364,7 @@ def made_relations(
     """
     sentences = {}
     for split in SPLITS:
-        draw, split_sentences = random_of(f"relations/{seed}/{split}"), []
+        draw, split_sentences = make_random_state(f"relations/{seed}/{split}"), []
         for turn in range(num_train if split == "train" else max(num_train // 2, 1)):
             for label in range(num_relations):
                 place, words = draw.randint(1, 4), list(draw.choice(FILLERS, 4))

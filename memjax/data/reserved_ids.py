@@ -10,7 +10,7 @@ import numpy as np
 
 from memjax.data.tokenizers import Tokenizer
 
-__all__ = ["FramingTokenizer", "ReservedTokenizer"]
+__all__ = ["TokenizerWithFrameIds", "ReservedTokenizer"]
 
 MASK = "[MASK]"
 """Part of a text that the model must fill in, which is read as the mask token."""
@@ -58,7 +58,7 @@ class ReservedTokenizer:
         return np.where(marks, 0, self._tokenizer.token_bytes(np.where(marks, self.pad_id, ids)))
 
 
-class FramingTokenizer(ReservedTokenizer):
+class TokenizerWithFrameIds(ReservedTokenizer):
     """A tokenizer for text encoders, with begin, end and mask tokens around and inside of texts.
 
     These are `<s>`, `</s>` and `<mask>` of a tokenizer like RoBERTa's, or additional ids for a tokenizer without a mask

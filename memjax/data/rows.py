@@ -15,7 +15,7 @@ import numpy as np
 from memjax.data.documents import Example
 from memjax.typing import Batch
 
-__all__ = ["RowStream", "epoch_order", "merge_positions"]
+__all__ = ["BatchIterator", "epoch_order", "merge_positions"]
 
 
 def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuffle: bool = True) -> np.ndarray:
@@ -71,7 +71,7 @@ def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
+def restart_with_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Converts a position to another number of rows: all rows start at the epoch after the latest one reached.
 
     The rest of the current epoch is not read, because it is divided among the old rows.
@@ -82,7 +82,7 @@ def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 @dataclasses.dataclass
-class Row:
+class RowPosition:
     """The reading position of one row of the batch.
 
     Attributes:
@@ -98,7 +98,7 @@ class Row:
     offset: int = 0
 
 
-def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
+def make_padding_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
     """Makes a batch of padding `[*shape, length]` that examples of one form can be written into.
 
     Args:
@@ -120,7 +120,7 @@ def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
     )
 
 
-def put(batch: Batch, place: Any, example: Example, start: bool) -> None:
+def write_row(batch: Batch, place: Any, example: Example, start: bool) -> None:
     """Writes one segment of one row, its inputs, targets, weights and extras, into a batch.
 
     Args:
@@ -139,7 +139,7 @@ def put(batch: Batch, place: Any, example: Example, start: bool) -> None:
         batch.extras[name][place] = array
 
 
-class RowStream(abc.ABC):
+class BatchIterator(abc.ABC):
     """Base class of iterators over the batches of one host, one `Batch` of NumPy arrays `[segments, batch, ...]` each.
 
     The items are documents or examples. Row r of `rows` reads the items at places r, r + rows, ... of a seeded
@@ -220,7 +220,7 @@ class RowStream(abc.ABC):
         self._begin = int(begin_token) if score_first and begin_token is not None else None
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
         self._orders: dict[tuple[int, int], np.ndarray] = {}
-        self._host_rows = [Row(row) for row in range(start, stop)]
+        self._host_rows = [RowPosition(row) for row in range(start, stop)]
         self._template = self._make_template()
         if position is not None:
             self._restore(position)
@@ -243,24 +243,24 @@ class RowStream(abc.ABC):
     def __next__(self) -> Batch:
         if self._other_segments <= 0 and not any(self._has_more(row) for row in self._host_rows):
             raise StopIteration
-        batch = self.empty()
+        batch = self.make_padding_batch()
         for segment in range(self.segments_per_update):
             for slot, row in enumerate(self._host_rows):
                 if self._has_more(row):
-                    put(batch, (segment, slot), *self._next_segment(row))
+                    write_row(batch, (segment, slot), *self._next_segment(row))
         self._other_segments -= self.segments_per_update
         return batch
 
-    def empty(self) -> Batch:
+    def make_padding_batch(self) -> Batch:
         """Makes a batch of padding alone, in the shape of the other batches."""
-        return empty_batch(self._template, (self.segments_per_update, len(self._host_rows)), self.segment_length)
+        return make_padding_batch(self._template, (self.segments_per_update, len(self._host_rows)), self.segment_length)
 
     @abc.abstractmethod
     def _make_template(self) -> Example:
         """Checks the items and returns an example with the number of targets and the extras that every row has."""
 
     @abc.abstractmethod
-    def _next_segment(self, row: Row) -> tuple[Example, bool]:
+    def _next_segment(self, row: RowPosition) -> tuple[Example, bool]:
         """Reads the next segment of a row and advances the row.
 
         Returns:
@@ -297,7 +297,7 @@ class RowStream(abc.ABC):
                 remedy = "the data has changed: give back the data as it was, or train a new run under another name"
             raise ValueError(f"position: of another stream, {_describe_difference(ours, restored)}; {remedy}")
         places = _row_positions(position, [row.row for row in self._host_rows])
-        self._host_rows = [Row(row, *map(int, place)) for row, place in places.items()]
+        self._host_rows = [RowPosition(row, *map(int, place)) for row, place in places.items()]
 
     def _first_place(self, row: int) -> tuple[int, int]:
         """Returns the row's first place in the permutation, and the number of the permutation that it follows."""
@@ -312,18 +312,18 @@ class RowStream(abc.ABC):
             )
         return self._orders[epoch, lap]
 
-    def _has_more(self, row: Row) -> bool:
+    def _has_more(self, row: RowPosition) -> bool:
         """Returns whether a row has a segment left to read."""
         if self._epochs is not None and row.epoch >= self._epochs:
             return False
         return self._protocol == "contiguous" or self._first_place(row.row)[0] < len(self._documents)
 
-    def _item_number(self, row: Row) -> int:
+    def _item_number(self, row: RowPosition) -> int:
         """Returns the number of the item that the row reads."""
         first, lap = self._first_place(row.row)
         return int(self._order(row.epoch, lap)[first + row.index * self.rows])
 
-    def _advance_row(self, row: Row) -> None:
+    def _advance_row(self, row: RowPosition) -> None:
         """Moves a row to its next item, in the next epoch if this one has none left for the row."""
         row.offset, row.index = 0, row.index + 1
         if self._first_place(row.row)[0] + row.index * self.rows >= len(self._documents):

@@ -18,11 +18,11 @@ from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.data.tfds import (
     PYTHON_LIBRARY,
     decode_example,
+    hide_warnings,
     import_quietly,
     import_tensorflow,
+    map_splits,
     python_library_builder,
-    quiet,
-    split_map,
 )
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
@@ -101,7 +101,7 @@ def register_tasks(
     """Registers seqio Tasks for corpora of the papers, and replaces Tasks that an earlier call has registered.
 
     A Task has the feature `targets` (translations also `inputs`), tokenised without an end token, and the text under
-    `targets_pretokenized`. Missing validation or test splits are cut as in `memjax.data.tfds.split_map`.
+    `targets_pretokenized`. Missing validation or test splits are cut as in `memjax.data.tfds.map_splits`.
 
     Args:
       names: Names of Tasks: keys of `CORPORA`, or `memjax_python_library`. None for all of them.
@@ -127,7 +127,7 @@ def register_tasks(
     seqio = import_seqio()
     vocabulary = seqio.ByteVocabulary() if vocabulary is None else vocabulary
     folder = None if data_dir is None else os.fspath(data_dir)
-    with quiet():
+    with hide_warnings():
         for name in chosen:
             if name in seqio.TaskRegistry.names():
                 seqio.TaskRegistry.remove(name)
@@ -150,7 +150,7 @@ def _add_task(seqio: Any, name: str, corpus: Corpus, vocabulary: Any, data_dir: 
         source=seqio.TfdsDataSource(
             tfds_name=corpus.tfds_name,
             tfds_data_dir=data_dir,
-            splits=split_map(list(corpus.splits)),
+            splits=map_splits(list(corpus.splits)),
             read_only=read_only,
         ),
         preprocessors=[
@@ -223,7 +223,7 @@ def seqio_documents(
     lengths = tokenizer.token_bytes(np.arange(tokenizer.vocab_size))
 
     def documents(start: int) -> Iterator[TokenizedDocument]:
-        with quiet():
+        with hide_warnings():
             for number, example in enumerate(_dataset(task, split).skip(start).as_numpy_iterator(), start=start):
                 tokens = np.asarray(example[feature], np.int32)
                 text = example.get(f"{feature}_pretokenized")
@@ -265,7 +265,7 @@ def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[s
             yield np.asarray(example[feature], np.int32).tobytes() + (text if isinstance(text, bytes) else b"")
 
     try:
-        with quiet():
+        with hide_warnings():
             return hash_in_order(examples())
     except (AssertionError, FileNotFoundError, NotImplementedError) as error:
         raise _unreadable(name, error) from error
@@ -274,7 +274,7 @@ def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[s
 def seqio_splits(name: str) -> list[str]:
     """Returns the names of the splits of a registered Task or Mixture."""
     task = _task(name)
-    with quiet():
+    with hide_warnings():
         return list(task.splits)
 
 
@@ -304,21 +304,21 @@ def seqio_pairs(name: str, *, split: str, report: ReadingReport | None = None) -
     task = _task(name)
     decoders = {feature: seqio_tokenizer(name, feature=feature).decode for feature in ("inputs", "targets")}
     try:
-        with quiet():
+        with hide_warnings():
             for number, example in enumerate(_dataset(task, split).as_numpy_iterator()):
                 texts = {feature: example.get(f"{feature}_pretokenized") for feature in decoders}
                 problems = [_problem_of(text, f"{name}/{split}:{number}") for text in texts.values()]
                 if problem := next(filter(None, problems), None):
                     if report is None:
                         raise problem
-                    report.skip(problem, problem.size)
+                    report.count_skipped(problem, problem.size)
                     continue
                 inputs, targets = (
                     text.decode("utf-8") if isinstance(text, bytes) else decoders[feature](example[feature])
                     for feature, text in texts.items()
                 )
                 if report is not None:
-                    report.take(len(inputs) + len(targets))
+                    report.count_read(len(inputs) + len(targets))
                 yield inputs, targets
     except (AssertionError, FileNotFoundError, NotImplementedError) as error:
         raise _unreadable(name, error) from error
@@ -338,7 +338,7 @@ def _dataset(task: Any, split: str) -> Any:
 def _task_with_split(name: str, split: str) -> Any:
     """Returns a Task or Mixture, and raises `ValueError` if it lacks a split."""
     task = _task(name)
-    with quiet():
+    with hide_warnings():
         if split not in task.splits:
             raise ValueError(f"split: {split!r}; {name} has {', '.join(task.splits)}")
     return task
@@ -347,7 +347,7 @@ def _task_with_split(name: str, split: str) -> Any:
 def _task(name: str) -> Any:
     """Returns a Task or Mixture by its name, after registering it if it is one of `CORPORA`."""
     seqio = import_seqio()
-    with quiet():
+    with hide_warnings():
         if name not in [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]:
             if name not in (PYTHON_LIBRARY, *CORPORA):
                 raise ValueError(f"name: {name!r} is no seqio Task or Mixture; import the module that registers it")

@@ -8,14 +8,14 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.documents import EvenDocuments
+from memjax.data.documents import FixedLengthDocuments
 
-__all__ = ["Sorting"]
+__all__ = ["SortingDocuments"]
 
 IS_ANSWER = "is_answer"
 
 
-class Sorting(EvenDocuments):
+class SortingDocuments(FixedLengthDocuments):
     """Synthetic documents of random symbols, followed by all symbols in the order of their frequency.
 
     Documents are generated when they are read. The same arguments give the same documents on every machine. A document

@@ -13,21 +13,21 @@ from typing import Any, TypeVar
 
 from memjax import config as configs
 from memjax.data.content import file_facts
-from memjax.data.labelled_rows import labelled_files
+from memjax.data.labelled_rows import find_labelled_files
 from memjax.data.paths import find_files, find_packed, readable_files
 from memjax.data.record_files import read_record_files
-from memjax.data.sources import directory_files
+from memjax.data.sources import find_directory_files
 from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["hold_sources", "read_once", "rules_of", "source_files"]
+__all__ = ["keep_sources_cached", "cache_parsed_source", "reading_rules_of", "source_files"]
 
 Parsed = TypeVar("Parsed")
 _holder: ContextVar[dict[int, Any] | None] = ContextVar("holder", default=None)
 
 
 @contextlib.contextmanager
-def hold_sources(holder: dict[int, Any]) -> Iterator[None]:
-    """Context manager that stores results of `read_once` in `holder`, so that they stay cached while it exists."""
+def keep_sources_cached(holder: dict[int, Any]) -> Iterator[None]:
+    """Keeps results of `cache_parsed_source` cached inside the context, by storing them in `holder`."""
     token = _holder.set(holder)
     try:
         yield
@@ -35,8 +35,8 @@ def hold_sources(holder: dict[int, Any]) -> Iterator[None]:
         _holder.reset(token)
 
 
-def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
-    """Decorator that caches `parse(source, *arguments)` while its result is referenced anywhere (see `hold_sources`).
+def cache_parsed_source(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
+    """Caches the results of `parse(source, *arguments)` while they are referenced (see `keep_sources_cached`).
 
     A source is parsed again if one of its files has another size or time, or if its seqio Task was registered again.
     """
@@ -81,20 +81,22 @@ def _list_files(source: Any, path: Path) -> list[Path]:
     """
     match source:
         case configs.TextFiles():
-            return readable_files(path, rules_of(source))[0]
+            return readable_files(path, reading_rules_of(source))[0]
         case configs.JsonLines(field=field):
-            return read_record_files(path, field, rules_of(source))
+            return read_record_files(path, field, reading_rules_of(source))
         case configs.Directories(pattern=pattern, order_file=order_file):
-            members, _ = directory_files(path, pattern=pattern, order_file=order_file, rules=rules_of(source))
+            members, _ = find_directory_files(
+                path, pattern=pattern, order_file=order_file, rules=reading_rules_of(source)
+            )
             return [file for files in members.values() for file in files]
         case configs.Novels() if path.is_dir():
             return find_files(path / "**" / "*.txt")
         case configs.LabelledFile():
-            return [*labelled_files(str(path)).values()]
+            return [*find_labelled_files(str(path)).values()]
     return find_files(path)
 
 
-def rules_of(source: Any) -> ReadingRules:
+def reading_rules_of(source: Any) -> ReadingRules:
     """Returns the rules by which the files of a source are read, such as their encoding."""
     names = [field.name for field in fields(ReadingRules)]
     return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})

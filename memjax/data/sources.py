@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from memjax.data.file_contents import decode_bytes
 from memjax.data.paths import (
     digest,
-    encoding_mark,
+    encoding_suffix,
     file_fingerprint,
     find_packed,
     is_hidden,
@@ -34,11 +34,11 @@ from memjax.settings.reading_rules import ReadingRules
 __all__ = [
     "TextSource",
     "Texts",
-    "directories",
+    "texts_from_directories",
     "enwik8",
     "novels",
     "read_text",
-    "text_files",
+    "texts_from_files",
     "wikitext",
 ]
 
@@ -107,7 +107,7 @@ class Texts:
         return (self._read(index) for index in range(len(self.names)))
 
 
-def only_texts(texts: Any) -> Iterator[str]:
+def texts_without_names(texts: Any) -> Iterator[str]:
     """Yields the texts of a source without their names. Texts that cannot be read and may be skipped are left out.
 
     Args:
@@ -134,7 +134,7 @@ def text_or_problem(texts: Any, index: int) -> str | UnreadableError:
         return problem
 
 
-def split_of(name: str, *, validation: float, test: float) -> str:
+def assign_split(name: str, *, validation: float, test: float) -> str:
     """Assigns a document to a split by the SHA-256 of its name.
 
     Args:
@@ -156,7 +156,7 @@ def split_of(name: str, *, validation: float, test: float) -> str:
 def select_split(
     texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool = False
 ) -> Texts:
-    """Selects the documents of one split by a hash of their names. See `split_of`.
+    """Selects the documents of one split by a hash of their names. See `assign_split`.
 
     Args:
       texts: All documents.
@@ -171,7 +171,7 @@ def select_split(
     if split is None:
         return texts
     _check_split(split)
-    places = [split_of(name, validation=validation, test=test) for name in texts.names]
+    places = [assign_split(name, validation=validation, test=test) for name in texts.names]
     indices = [index for index, place in enumerate(places) if place == split]
     shares_of = {"train": 1 - validation - test, "validation": validation, "test": test}
     if few_are_cut and any(share > 0 and name not in places for name, share in shares_of.items()):
@@ -186,7 +186,7 @@ def select_split(
     return texts.select(indices, f"{split}-{validation:g}-{test:g}")
 
 
-def text_files(
+def texts_from_files(
     path: str | os.PathLike[str],
     *,
     split: str | None = None,
@@ -218,14 +218,14 @@ def text_files(
     else:
         root = Path(os.path.commonpath([file.parent for file in files]))
         names = [file.relative_to(root).as_posix() for file in files]
-        fingerprint = file_fingerprint(files, root) + encoding_mark(rules)
+        fingerprint = file_fingerprint(files, root) + encoding_suffix(rules)
         texts = Texts(names, lambda i: read_text(files[i], encoding=rules.encoding), fingerprint)
         texts = select_split(texts, split, validation=validation, test=test, few_are_cut=True)
     texts.note = note
     return texts
 
 
-def directories(
+def texts_from_directories(
     path: str | os.PathLike[str],
     *,
     pattern: str = "**/*",
@@ -255,7 +255,7 @@ def directories(
       ValueError: No such folder, no folder inside it with matching text, a listed file that does not exist, or files
         that must not be skipped.
     """
-    root, (members, note) = Path(path), directory_files(path, pattern=pattern, order_file=order_file, rules=rules)
+    root, (members, note) = Path(path), find_directory_files(path, pattern=pattern, order_file=order_file, rules=rules)
     names = list(members)
 
     def read(index: int) -> str:
@@ -268,16 +268,16 @@ def directories(
 
     fingerprint = file_fingerprint([file for files in members.values() for file in files], root)
     texts = select_split(
-        Texts(names, read, fingerprint + encoding_mark(rules)), split, validation=validation, test=test
+        Texts(names, read, fingerprint + encoding_suffix(rules)), split, validation=validation, test=test
     )
     texts.note = note
     return texts
 
 
-def directory_files(
+def find_directory_files(
     path: str | os.PathLike[str], *, pattern: str, order_file: str, rules: ReadingRules
 ) -> tuple[dict[str, list[Path]], str]:
-    """Lists the files that `directories` joins. See `directories` for the arguments.
+    """Lists the files that `texts_from_directories` joins. See `texts_from_directories` for the arguments.
 
     Returns:
       Mapping from the name of a folder to its files, and a line of text about skipped files (empty if there are none).
@@ -383,7 +383,7 @@ def novels(
     """
     root = Path(path)
     if root.is_dir():
-        texts = text_files(root / "**" / "*.txt", split=None)
+        texts = texts_from_files(root / "**" / "*.txt", split=None)
         texts = Texts([Path(name).name for name in texts.names], texts.__getitem__, texts.fingerprint)
         return select_split(texts, split, validation=validation, test=test)
     if not root.is_file():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.paths import read_text
-from memjax.data.questions import Entry, Question, QuestionSplit, gather, split_questions
+from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["read_questions", "squad_questions", "tfds_squad_questions"]
@@ -52,7 +52,7 @@ def tfds_squad_questions(*, split: str, data_dir: str, part: int = 0, parts: int
     examples = tfds_examples("squad", split="train" if split == "train" else "validation", data_dir=data_dir or None)
     question = lambda row: Question(text(row["question"]), text(row["context"]), answers(row["answers"]))
     selected = (example for example in examples if parts == 1 or _part_of(text(example["title"]), parts) == part)
-    return gather(Entry("", question(example)) for example in selected)
+    return collect_questions(QuestionRecord("", question(example)) for example in selected)
 
 
 def read_questions(file: Path) -> list[Question]:
@@ -61,7 +61,7 @@ def read_questions(file: Path) -> list[Question]:
     Raises:
       ValueError: A file of another form.
     """
-    return list(gather(_entries(file)).questions)
+    return list(collect_questions(_entries(file)).questions)
 
 
 def _part_of(title: str, parts: int) -> int:
@@ -69,11 +69,11 @@ def _part_of(title: str, parts: int) -> int:
     return int.from_bytes(hashlib.sha256(f"part of {title}".encode()).digest()[:8], "big") % parts
 
 
-def _entries(file: Path, part: int = 0, parts: int = 1) -> Iterator[Entry]:
+def _entries(file: Path, part: int = 0, parts: int = 1) -> Iterator[QuestionRecord]:
     """Reads the questions of a file whose articles belong to a group."""
     for title, questions in _read_json(file):
         if _part_of(title, parts) == part:
-            yield from (Entry(title, question) for question in questions)
+            yield from (QuestionRecord(title, question) for question in questions)
 
 
 def _read_json(file: Path) -> list[tuple[str, list[Question]]]:

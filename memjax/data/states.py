@@ -17,15 +17,15 @@ import numpy as np
 
 from memjax.data.content import file_sha256
 from memjax.data.documents import Example, Examples
-from memjax.data.tokenizers import replaced
+from memjax.data.tokenizers import write_then_rename
 
-__all__ = ["has_states", "with_states", "write_states"]
+__all__ = ["has_states", "attach_encoder_states", "write_states"]
 
 STATES = "states"
 """Name of the entry of `Batch.extras` with the states of every row: float32 `[batch, length, dim]`."""
 
 
-class ExamplesWithStates(Examples):
+class ExamplesWithEncoderStates(Examples):
     """Examples with stored outputs of frozen encoder layers as the annotation `states`, float32 `[tokens, dim]`."""
 
     def __init__(self, examples: Examples, states: np.ndarray, about: str):
@@ -59,7 +59,7 @@ class ExamplesWithStates(Examples):
         return self._examples.num_bytes(index)
 
 
-def with_states(examples: Examples, folder: str | Path, first: int) -> Examples:
+def attach_encoder_states(examples: Examples, folder: str | Path, first: int) -> Examples:
     """Adds the stored outputs of the layers below `first` to examples.
 
     Args:
@@ -77,7 +77,7 @@ def with_states(examples: Examples, folder: str | Path, first: int) -> Examples:
     description = json.loads(file.with_suffix(".json").read_text("utf-8"))
     if description.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
         raise ValueError(f"data.states: {file} has changed since it was written; remove it, so that it is made again")
-    return ExamplesWithStates(examples, np.load(file, mmap_mode="r"), description["encoder"])
+    return ExamplesWithEncoderStates(examples, np.load(file, mmap_mode="r"), description["encoder"])
 
 
 def has_states(examples: Examples, folder: str | Path, first: int, encoder: str = "") -> bool:
@@ -119,13 +119,13 @@ def write_states(
     file = _file(examples, folder, first)
     file.parent.mkdir(parents=True, exist_ok=True)
     tokens = sum(examples.num_tokens(index) for index in range(len(examples)))
-    with replaced(file) as partial:
+    with write_then_rename(file) as partial:
         array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(tokens, dim))
         fill(array)
         array.flush()
     description = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}
     description["sha256"] = file_sha256(file)
-    with replaced(file.with_suffix(".json")) as partial:
+    with write_then_rename(file.with_suffix(".json")) as partial:
         partial.write_text(json.dumps(description, indent=2) + "\n", "utf-8")
 
 

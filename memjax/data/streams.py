@@ -18,16 +18,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from memjax.data.documents import Example
-from memjax.data.rows import Row, RowStream
+from memjax.data.rows import BatchIterator, RowPosition
 
-__all__ = ["Streams"]
+__all__ = ["DocumentBatches"]
 
 
-class Streams(RowStream):
+class DocumentBatches(BatchIterator):
     """Iterates over batches of documents for one host, one `Batch` per update.
 
-    Its arrays are NumPy arrays `[segments, batch, length]`. See `RowStream` for the documents that each row reads, and
-    for `position`.
+    Its arrays are NumPy arrays `[segments, batch, length]`. See `BatchIterator` for the documents that each row reads,
+    and for `position`.
 
     Every token is a target once:
 
@@ -89,7 +89,7 @@ class Streams(RowStream):
 
     # Segments
 
-    def _next_segment(self, row: Row) -> tuple[Example, bool]:
+    def _next_segment(self, row: RowPosition) -> tuple[Example, bool]:
         if self._protocol == "separate":
             document = self._item_number(row)
             first, last = int(self._begin is None), int(self._lengths[document])
@@ -124,7 +124,7 @@ class Streams(RowStream):
         weights = notes.pop("weights", np.ones(size, np.float32))
         return Example(inputs, tokens[first:], weights, notes, context)
 
-    def _read(self, row: Row, document: int, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _read(self, row: RowPosition, document: int, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns the tokens `[begin, end)` of a document and their annotations."""
         if self._documents.sliced:
             return self._documents.window(document, begin, end)
@@ -134,7 +134,7 @@ class Streams(RowStream):
         _, tokens, annotations = self._open_documents[row.row]
         return tokens[begin:end], {name: array[begin:end] for name, array in annotations.items()}
 
-    def _read_corpus(self, row: Row, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _read_corpus(self, row: RowPosition, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns the tokens `[begin, end)` of the joined corpus and their annotations."""
         order = self._order(row.epoch, 0)
         if row.epoch not in self._document_ends:

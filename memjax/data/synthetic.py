@@ -41,16 +41,16 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.documents import EvenDocuments
+from memjax.data.documents import FixedLengthDocuments
 
-__all__ = ["KeyValueRecall"]
+__all__ = ["KeyValueRecallDocuments"]
 
 LAYOUTS = ("joint", "sequence")
 IS_ANSWER = "is_answer"
 IS_PRACTICE = "is_practice"
 
 
-class KeyValueRecall(EvenDocuments):
+class KeyValueRecallDocuments(FixedLengthDocuments):
     """Synthetic associative-recall documents, which bind values to keys and ask for the values many segments later.
 
     Documents are generated when they are read. The same arguments give the same documents on every machine. The task

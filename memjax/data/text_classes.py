@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memjax.data.labelled_rows import labelled_texts, labels_of, read_rows, unescape
+from memjax.data.labelled_rows import find_labels, labelled_texts, read_rows, unescape
 from memjax.data.paths import find_packed, packed_names
 from memjax.data.reading_report import ReadingReport
 from memjax.data.seqio import seqio_pairs, seqio_splits
@@ -38,7 +38,7 @@ __all__ = [
     "cl_benchmark_texts",
     "class_texts",
     "labelled_texts",
-    "labels_of",
+    "find_labels",
     "read_rows",
     "read_titled_texts",
     "seqio_class_texts",

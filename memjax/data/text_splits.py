@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memjax.data.glue import LabelledText
-from memjax.data.sources import SPLITS, split_of
+from memjax.data.sources import SPLITS, assign_split
 
 __all__ = [
     "TEXT_KEYS",
@@ -219,7 +219,7 @@ def split_texts(
     shares = {name: share if name == pool or name not in given_splits else 0.0 for name, share in shares.items()}
     pooled, rows_of_split[pool] = rows_of_split[pool], []
     for key, row in pooled:
-        rows_of_split[split_of(key, **shares)].append((key, row))
+        rows_of_split[assign_split(key, **shares)].append((key, row))
     join = functools.partial(_example, titled=text == "title_and_text")
     numbers = {"train": num_train, "validation": num_validation, "test": num_test}
     selected = {

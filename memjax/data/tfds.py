@@ -60,7 +60,7 @@ def import_tfds() -> Any:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def hide_warnings() -> Iterator[None]:
     """Context manager that hides warnings of TFDS and seqio. Their errors are still printed."""
     from absl import logging
 
@@ -133,7 +133,7 @@ def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, fi
     """
     if file_format not in FILE_FORMATS:
         raise ValueError(f"file_format: {file_format!r}; allowed are {', '.join(FILE_FORMATS)}")
-    with quiet():
+    with hide_warnings():
         builder_class: Any = _python_library_class()
         config = builder_class.BUILDER_CONFIGS[FILE_FORMATS.index(file_format)]
         builder = builder_class(data_dir=data_dir, config=config.name)
@@ -160,7 +160,7 @@ class TfdsPairs:
         return self._builder.info.splits[self._split].num_examples
 
     def __iter__(self) -> Iterator[tuple[str, str | UnreadableError]]:
-        with quiet():
+        with hide_warnings():
             for number, example in enumerate(_read_in_order(self._builder, self._split)):
                 name = f"{self._split}:{number}"
                 try:
@@ -202,7 +202,7 @@ def tfds_texts(
     Args:
       name: Name of the builder, optionally with configuration and version: `pg19`, `wiki40b/en`, `c4/en:3.1.0`.
       split: `train`, `validation` or `test`, or any TFDS split such as `train[:1%]`. If the builder lacks one of the
-        three splits, it is cut from another one as described in `split_map`.
+        three splits, it is cut from another one as described in `map_splits`.
       field: Name of the feature that contains the text.
       data_dir: Folder of prepared data sets. None for the default of TFDS.
       download: Whether to download and prepare missing data sets. If False, nothing is downloaded.
@@ -211,7 +211,7 @@ def tfds_texts(
       ValueError: An unknown builder, one that is not prepared, or one without that split or field.
     """
     tfds = import_tfds()
-    with quiet():
+    with hide_warnings():
         if name.split("/")[0].split(":")[0] == PYTHON_LIBRARY:
             builder = python_library_builder(data_dir)
         else:
@@ -221,14 +221,14 @@ def tfds_texts(
         available = sorted(builder.info.splits)
     if field not in fields:
         raise ValueError(f"field: {field!r}; text features of {name} are {', '.join(fields) or 'none'}")
-    part = split_map(available).get(split, split)
+    part = map_splits(available).get(split, split)
     if part.split("[")[0] not in available:
         raise ValueError(f"split: {split!r}; {name} has {', '.join(available)}; allowed are these, and slices of them")
     size = builder.info.splits[part].num_examples
     if not size:
         raise ValueError(f"split: {split!r} of {name} has no documents; give another split")
     in_order = builder.info.file_format.value != "array_record"
-    with quiet():
+    with hide_warnings():
         source = None if in_order else builder.as_data_source(split=part)
         if source is None:
             last = next(iter(_read_in_order(builder, f"{part}[{size - 1}:]")))[field] if "[" not in part else b""
@@ -262,7 +262,7 @@ def tfds_examples(
         character.
     """
     tfds = import_tfds()
-    with quiet():
+    with hide_warnings():
         builder = _open_builder(tfds, name, data_dir, download=False)
         available = sorted(builder.info.splits)
         if split not in available:
@@ -277,17 +277,17 @@ def tfds_examples(
             except UnreadableError as problem:
                 if report is None:
                     raise
-                report.skip(problem, problem.size)
+                report.count_skipped(problem, problem.size)
                 continue
             if report is not None:
-                report.take(sum(map(len, contents)))
+                report.count_read(sum(map(len, contents)))
             yield example
 
 
 def tfds_splits(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> list[str]:
     """Returns the names of the splits of a prepared builder. See `tfds_examples` for arguments and errors."""
     tfds = import_tfds()
-    with quiet():
+    with hide_warnings():
         return sorted(_open_builder(tfds, name, data_dir, download=False).info.splits)
 
 
@@ -318,7 +318,7 @@ def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None,
     return builder
 
 
-def split_map(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
+def map_splits(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
     """Maps train, validation and test to splits of a TFDS builder that may lack some of them.
 
     If either validation or test is missing, the other one is halved. If both are missing, one percent of train is held

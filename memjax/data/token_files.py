@@ -396,9 +396,9 @@ class _Writer:
         if problem is not None and self._refuses:
             raise problem
         if problem is not None:
-            self._report.skip(problem, document.num_bytes)
+            self._report.count_skipped(problem, document.num_bytes)
             return False
-        self._report.take(document.num_bytes)
+        self._report.count_read(document.num_bytes)
         return len(document.tokens) >= self._min_tokens
 
     def _append(self, files: Mapping[str, Any], document: TokenizedDocument) -> None:

@@ -88,7 +88,7 @@ def utf8_bytes(text: str) -> bytes:
 
 
 @contextlib.contextmanager
-def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
+def write_then_rename(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Context manager to write a file atomically, so that no reader sees half of it.
 
     It yields a temporary path next to `path` to write to. When the block ends without an error, the temporary file
@@ -273,7 +273,7 @@ def train_sentencepiece(
             f"vocab_size: {vocab_size} cannot be trained on {size} bytes of text ({reason}); "
             "give more text or a smaller vocabulary, or use bytes alone"
         ) from error
-    with replaced(path) as partial:
+    with write_then_rename(path) as partial:
         partial.write_bytes(model)
     return SentencePieceTokenizer(path)
 
@@ -381,7 +381,7 @@ class WordTokenizer(_ByteTable):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the vocabulary to a JSON file."""
-        with replaced(path) as partial:
+        with write_then_rename(path) as partial:
             partial.write_bytes(self.files()["words.json"])
 
     def files(self) -> dict[str, bytes]:

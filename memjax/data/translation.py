@@ -14,7 +14,7 @@ import numpy as np
 
 from memjax.data.documents import Documents
 from memjax.data.paths import find_packed, packed_names, read_text
-from memjax.data.sources import SPLITS, Texts, only_texts
+from memjax.data.sources import SPLITS, Texts, texts_without_names
 from memjax.data.tokenizers import Tokenizer
 
 
@@ -80,7 +80,7 @@ class SentencePairs(Documents):
         return {"source": padded, "source_mask": np.arange(self.max_length) < len(ids)}
 
 
-class EndingTokenizer:
+class TokenizerWithEndToken:
     """A tokenizer that appends the end id to the ids of every text."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -106,7 +106,7 @@ class EndingTokenizer:
         return self._tokenizer.token_bytes(ids)
 
 
-class BothSides:
+class BilingualTexts:
     """The texts of two languages, one language after the other, for the training of one tokenizer."""
 
     def __init__(self, source: Any, target: Any):
@@ -114,7 +114,7 @@ class BothSides:
         self.fingerprint = f"{source.fingerprint}-{target.fingerprint}"
 
     def __iter__(self) -> Iterator[str]:
-        return itertools.chain.from_iterable(map(only_texts, self._sides))
+        return itertools.chain.from_iterable(map(texts_without_names, self._sides))
 
 
 def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Texts:

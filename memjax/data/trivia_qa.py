@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.paths import find_packed, read_text
-from memjax.data.questions import Entry, Question, QuestionSplit, gather, split_questions
+from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["first_match", "tfds_trivia_qa_questions", "trivia_qa_questions"]
@@ -51,7 +51,7 @@ def trivia_qa_questions(path: str, *, pages: str, max_words: int, **options: Any
     if not evidence.is_dir():
         raise ValueError(f"data.source.path: {path} has no evidence/{pages}, allowed: the folder of triviaqa-rc")
 
-    def read(file: Path) -> Iterator[Entry]:
+    def read(file: Path) -> Iterator[QuestionRecord]:
         try:
             for row in json.loads(read_text(file))["Data"]:
                 texts = (_page(evidence, page["Filename"]) for page in row.get(PAGES[pages], ()) if "Filename" in page)
@@ -77,7 +77,7 @@ def tfds_trivia_qa_questions(*, pages: str, max_words: int, split: str, data_dir
     """
     text = lambda value: value.decode("utf-8")
 
-    def entries() -> Iterator[Entry]:
+    def entries() -> Iterator[QuestionRecord]:
         part = "train" if split == "train" else "validation"
         for example in tfds_examples("trivia_qa/rc", split=part, data_dir=data_dir or None):
             searched = example["search_results"]["search_context"]
@@ -87,7 +87,7 @@ def tfds_trivia_qa_questions(*, pages: str, max_words: int, split: str, data_dir
             names = (text(example["answer"]["value"]), *map(text, example["answer"]["aliases"]))
             yield _entry("", text(example["question"]), names, texts, max_words)
 
-    return gather(entries())
+    return collect_questions(entries())
 
 
 def first_match(names: Iterable[str], text: str) -> tuple[str, int] | None:
@@ -111,15 +111,17 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", re.IGNORECASE) if names else None
 
 
-def _entry(group: str, question: str, names: Iterable[str], texts: Iterable[str | None], max_words: int) -> Entry:
+def _entry(
+    group: str, question: str, names: Iterable[str], texts: Iterable[str | None], max_words: int
+) -> QuestionRecord:
     """Pairs a question with the first of its pages that contains a name of the answer."""
     names = tuple(names)
     for text in texts:
         page = _first_words(text or "", max_words)
         if match := first_match(names, page):
             other_names = tuple((name, -1) for name in dict.fromkeys(names) if name != match[0])
-            return Entry(group, Question(question, page, (match, *other_names)))
-    return Entry(group, None, LACKS)
+            return QuestionRecord(group, Question(question, page, (match, *other_names)))
+    return QuestionRecord(group, None, LACKS)
 
 
 def _first_words(text: str, count: int) -> str:

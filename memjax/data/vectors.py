@@ -17,9 +17,17 @@ from memjax.data.documents import Example, Examples
 from memjax.data.images import FILES, VALIDATION_IMAGES, read_idx, read_labels
 from memjax.data.paths import find_packed
 from memjax.data.rows import epoch_order
-from memjax.data.sources import SPLITS, split_of
+from memjax.data.sources import SPLITS, assign_split
 
-__all__ = ["LabelledVectors", "Vectors", "blobs", "cached_features", "digits", "permuted_bags", "write_features"]
+__all__ = [
+    "LabelledVectors",
+    "VectorArrays",
+    "make_blobs",
+    "open_cached_features",
+    "read_digits",
+    "make_permuted_bags",
+    "write_features",
+]
 
 CLASSES = "classes"
 """Name of the entry of `Batch.extras` with the classes that each row may be assigned to: bool `[batch, classes]`."""
@@ -29,7 +37,7 @@ CHUNK = 4096
 """Number of vectors that are hashed at a time."""
 
 
-class Vectors(NamedTuple):
+class VectorArrays(NamedTuple):
     """The labelled vectors of one split, as references into an array that is not copied.
 
     Attributes:
@@ -69,7 +77,7 @@ class LabelledVectors(Examples):
       ([0.20000000298023224, 0.0], [1], [False, True, False, True])
     """
 
-    def __init__(self, vectors: Vectors, *, length: int, num_classes: int, masked: bool = False):
+    def __init__(self, vectors: VectorArrays, *, length: int, num_classes: int, masked: bool = False):
         """Checks and hashes all vectors.
 
         Args:
@@ -128,9 +136,9 @@ class LabelledVectors(Examples):
         return self.num_tokens(index) * self._vectors.values.dtype.itemsize
 
 
-def digits(
+def read_digits(
     folder: str | Path, split: str, *, classes: Sequence[int] = (), permutation: int = 0, count: int = 0
-) -> Vectors:
+) -> VectorArrays:
     """Reads a split of MNIST, or of a data set in its format, as vectors of pixels in [0, 1] with digits as classes.
 
     The last 5,000 images of the training file are the validation split.
@@ -153,11 +161,11 @@ def digits(
     begin, end = (cut, len(images)) if split == "validation" else (0, cut)
     rows = begin + np.flatnonzero(np.isin(labels[begin:end], task_classes))
     rows = rows[:count] if count else rows
-    columns = random_of(f"pixels/{permutation}").permutation(images.shape[1]) if permutation else None
-    return Vectors(images, labels[rows].astype(np.int32), rows, task_classes, columns, 255.0)
+    columns = make_random_state(f"pixels/{permutation}").permutation(images.shape[1]) if permutation else None
+    return VectorArrays(images, labels[rows].astype(np.int32), rows, task_classes, columns, 255.0)
 
 
-def blobs(
+def make_blobs(
     split: str,
     count: int,
     *,
@@ -166,7 +174,7 @@ def blobs(
     dim: int = 16,
     spread: float = 1.0,
     seed: int = 0,
-) -> Vectors:
+) -> VectorArrays:
     """Generates synthetic vectors: a Gaussian cloud for each class.
 
     The centre of a class depends on the seed and the class alone, and its examples also on the split, so that all tasks
@@ -183,13 +191,13 @@ def blobs(
     """
 
     def cloud(label: int, size: int) -> np.ndarray:
-        centre = random_of(f"blobs/{seed}/{label}").standard_normal(dim)
-        return centre + spread * random_of(f"blobs/{seed}/{label}/{split}").standard_normal((size, dim))
+        centre = make_random_state(f"blobs/{seed}/{label}").standard_normal(dim)
+        return centre + spread * make_random_state(f"blobs/{seed}/{label}/{split}").standard_normal((size, dim))
 
     return _alternate_classes(cloud, count, _check_classes(classes, np.arange(num_classes)))
 
 
-def permuted_bags(
+def make_permuted_bags(
     split: str,
     count: int,
     *,
@@ -200,7 +208,7 @@ def permuted_bags(
     concentration: float = 0.2,
     permutation: int = 0,
     seed: int = 0,
-) -> Vectors:
+) -> VectorArrays:
     """Generates synthetic bags of words: relative word frequencies of random texts, times `sqrt(num_words)`.
 
     Args:
@@ -217,17 +225,21 @@ def permuted_bags(
     """
 
     def bags(label: int, size: int) -> np.ndarray:
-        shares = random_of(f"bags/{seed}/{label}").standard_gamma(concentration, num_words) + 1e-30  # never all 0
-        draw = random_of(f"bags/{seed}/{label}/{split}")
+        shares = (
+            make_random_state(f"bags/{seed}/{label}").standard_gamma(concentration, num_words) + 1e-30
+        )  # never all 0
+        draw = make_random_state(f"bags/{seed}/{label}/{split}")
         return draw.multinomial(length, shares / shares.sum(), size) * (num_words**0.5 / length)
 
     vectors = _alternate_classes(bags, count, _check_classes(classes, np.arange(num_classes)))
-    return vectors._replace(columns=random_of(f"words/{permutation}").permutation(num_words) if permutation else None)
+    return vectors._replace(
+        columns=make_random_state(f"words/{permutation}").permutation(num_words) if permutation else None
+    )
 
 
-def cached_features(
+def open_cached_features(
     folder: str | Path, split: str, *, classes: Sequence[int] = (), count: int = 0, seed: int = 0
-) -> Vectors:
+) -> VectorArrays:
     """Opens a split of features that a model has computed earlier, memory-mapped (see `write_features`).
 
     Args:
@@ -243,16 +255,16 @@ def cached_features(
     """
     folder = Path(folder).expanduser()
     holds_out = split != "test" and not (folder / "validation.npy").is_file()
-    values, labels = feature_files(folder, "train" if holds_out else split)
+    values, labels = open_feature_files(folder, "train" if holds_out else split)
     task_classes = _check_classes(
-        classes, labels if split == "train" or holds_out else feature_files(folder, "train")[1]
+        classes, labels if split == "train" or holds_out else open_feature_files(folder, "train")[1]
     )
     rows = np.flatnonzero(np.isin(labels, task_classes))
     if holds_out:
-        rows = np.array([r for r in rows if split_of(str(r), validation=HELD_OUT, test=0) == split], np.int64)
+        rows = np.array([r for r in rows if assign_split(str(r), validation=HELD_OUT, test=0) == split], np.int64)
     if count and count < len(rows):
         rows = np.sort(rows[epoch_order(len(rows), seed=seed, epoch=0)[:count]])
-    return Vectors(values, np.asarray(labels[rows], np.int32), rows, task_classes)
+    return VectorArrays(values, np.asarray(labels[rows], np.int32), rows, task_classes)
 
 
 def write_features(
@@ -276,18 +288,18 @@ def write_features(
     (folder / "about.json").write_text(json.dumps(dict(about), indent=1) + "\n", encoding="utf-8")
 
 
-def random_of(name: str) -> np.random.RandomState:
+def make_random_state(name: str) -> np.random.RandomState:
     """Returns a random generator whose seed is the hash of a name."""
     # RandomState, and not a Generator, because its stream is frozen.
     return np.random.RandomState(np.frombuffer(hashlib.sha256(name.encode()).digest(), "<u4"))
 
 
-def _alternate_classes(draw: Any, count: int, classes: tuple[int, ...]) -> Vectors:
+def _alternate_classes(draw: Any, count: int, classes: tuple[int, ...]) -> VectorArrays:
     """Generates `count` vectors, one of each class in turn. `draw(label, number)` returns vectors of one class."""
     each = -(-count // len(classes))
     values = np.stack([draw(label, each) for label in classes], axis=1).astype(np.float32)
     labels = np.tile(np.array(classes, np.int32), each)[:count]
-    return Vectors(values.reshape(-1, values.shape[-1])[:count], labels, np.arange(count), classes)
+    return VectorArrays(values.reshape(-1, values.shape[-1])[:count], labels, np.arange(count), classes)
 
 
 def _check_classes(classes: Sequence[int], labels: np.ndarray) -> tuple[int, ...]:
@@ -324,7 +336,7 @@ def _read_digits(images: tuple[str, int], labels: tuple[str, int]) -> tuple[np.n
     return pixels.reshape(len(pixels), -1), classes
 
 
-def feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+def open_feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Opens the vectors and classes of a split of cached features, memory-mapped.
 
     Args:

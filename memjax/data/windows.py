@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from memjax.data.documents import Documents, Example
-from memjax.data.rows import empty_batch, put
+from memjax.data.rows import make_padding_batch, write_row
 from memjax.typing import Batch
 
 
@@ -49,10 +49,10 @@ def sliding_windows(
         yield _stack_windows(waiting, start, stop, length)
 
 
-class Windows:
+class SlidingWindowBatches:
     """Iterates once over batches of sliding windows, `[1, batch, length]`, with a position from which it can resume.
 
-    The axis of length 1 is that of segments, as in the batches of `Streams`.
+    The axis of length 1 is that of segments, as in the batches of `DocumentBatches`.
 
     Attributes:
       position: JSON value with the number of batches that were yielded, and the data and settings that must match.
@@ -113,8 +113,8 @@ def _stack_windows(windows: Sequence[Example], start: int, stop: int, length: in
     """Makes a batch from the windows numbered `[start, stop)`. Missing windows become padding."""
     # Hosts take the same number of steps: names and types come from the window that every host has seen.
     like = dataclasses.replace(windows[0], targets=np.zeros(length, np.int32))
-    batch = empty_batch(like, (stop - start,), length)
+    batch = make_padding_batch(like, (stop - start,), length)
     batch.start_of_document[:] = True
     for row, window in enumerate(windows[start:stop]):
-        put(batch, row, window, True)
+        write_row(batch, row, window, True)
     return batch

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from memjax.data.paths import read_text
 
-__all__ = ["WordVectors", "mean_vectors", "read_word_vectors", "table_of"]
+__all__ = ["WordVectors", "mean_vectors", "read_word_vectors", "embedding_table"]
 
 SYMBOLS = ("<eos>", "<unk>", "")
 """Entries of a file that are not words. They are skipped because tokenizers have such symbols of their own."""
@@ -49,7 +49,7 @@ def read_word_vectors(path: str | Path, *, num_words: int = 0) -> WordVectors:
     return _read(str(file), file.stat().st_mtime_ns, num_words)
 
 
-def table_of(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndarray, "words dim"]:
+def embedding_table(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndarray, "words dim"]:
     """Builds an embedding table for a list of words. Words without a vector get the mean of all vectors.
 
     Example:

@@ -13,7 +13,7 @@ import numpy as np
 
 from memjax.data.added_tokens import Added, add_tokens
 from memjax.data.paths import read_text
-from memjax.data.tokenizers import Ids, replaced
+from memjax.data.tokenizers import Ids, write_then_rename
 
 __all__ = ["WordPieceTokenizer"]
 
@@ -125,7 +125,7 @@ class WordPieceTokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tokenizer to a `tokenizer.json`."""
-        with replaced(path) as partial:
+        with write_then_rename(path) as partial:
             partial.write_bytes(self.files()["tokenizer.json"])
 
     @property

@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from memjax.datastore.files import DiskFull, explain_full_disk, file_checksum, locked, read_json, sync, write_json
+from memjax.datastore.files import (
+    DiskFull,
+    explain_full_disk,
+    file_checksum,
+    lock_file,
+    read_json,
+    sync_to_disk,
+    write_json,
+)
 from memjax.datastore.plan import free_bytes
 from memjax.datastore.store import Store
 
@@ -40,7 +48,7 @@ def save_artefact(
     hint = f"free some and build the index {name} again"
     with explain_full_disk(indices, hint):
         indices.mkdir(exist_ok=True)
-        with locked(indices / f".{name}.lock", f"index {name} of {store.path}"):
+        with lock_file(indices / f".{name}.lock", f"index {name} of {store.path}"):
             remove_leftovers(store, name)
             folder = indices / f"{name}-{uuid.uuid4().hex[:8]}"
             folder.mkdir()
@@ -50,9 +58,9 @@ def save_artefact(
                 _write(folder, write, hint)
                 files = {}
                 for path in sorted(folder.iterdir()):
-                    sync(path)
+                    sync_to_disk(path)
                     files[path.name] = {"bytes": path.stat().st_size, "sha256": file_checksum(path)}
-                sync(folder)
+                sync_to_disk(folder)
                 value = {"about": about, "store": store.fingerprint, "folder": folder.name, "files": files}
                 write_json(indices / f"{name}.json", value)
             except Exception:
@@ -88,7 +96,7 @@ def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
     return folder, value["about"]
 
 
-def artefact_problems(store: Store) -> Iterator[str]:
+def find_artefact_problems(store: Store) -> Iterator[str]:
     """Reads all saved indices and yields a line for every one that cannot be opened."""
     for name in artefact_names(store):
         try:

@@ -30,7 +30,7 @@ from memjax.datastore.index import (
     check_num_neighbors,
     exact_scores,
     merge_neighbors,
-    nothing,
+    missing_score,
     pad_neighbors,
 )
 from memjax.datastore.store import Store
@@ -162,7 +162,7 @@ class DeviceIndex(BaseIndex):
         self._query_batch = query_batch
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
-        batches = query_batches(queries, self._query_batch)
+        batches = pad_query_batches(queries, self._query_batch)
         results = [
             (self._search_batch(batch, num_neighbors), n) for batch, n in batches
         ]  # all batches are dispatched before the first result is read
@@ -248,7 +248,7 @@ class StreamedIndex(BaseIndex):
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         candidates = _num_candidates(num_neighbors, self.entries, self.metric)
-        batches = [(jnp.asarray(batch), n) for batch, n in query_batches(queries, self._query_batch)]
+        batches = [(jnp.asarray(batch), n) for batch, n in pad_query_batches(queries, self._query_batch)]
         best = [_no_candidates(batch, candidates) for batch, _ in batches]
         centre = None
         for block in self._store.blocks(self._block_entries):
@@ -269,7 +269,7 @@ class StreamedIndex(BaseIndex):
         return merge_neighbors([Neighbors(scores, ids, ids >= 0)], num_neighbors, self.metric)
 
 
-def middle(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tuple[Array, Array]:
+def mean_of_first_keys(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tuple[Array, Array]:
     """Returns the sum and the number of a sample of the first `count` keys, float32.
 
     Their quotient is a point in the middle of the keys. It need not be precise.
@@ -283,7 +283,7 @@ def middle(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tu
 @jax.jit
 def _centre(keys: Array, count: int | Array) -> Array:
     """Returns the mean of a sample of the first `count` keys."""
-    total, number = middle(keys, count)
+    total, number = mean_of_first_keys(keys, count)
     return total / number
 
 
@@ -295,7 +295,7 @@ def load_keys(store: Store, first: int, last: int, rows: int | None = None) -> n
     return keys
 
 
-def query_batches(queries: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+def pad_query_batches(queries: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
     """Yields batches of queries, each with its number of real queries. The last batch is padded with zeros."""
     for first in range(0, len(queries), size):
         part = queries[first : first + size]
@@ -412,7 +412,7 @@ def sorted_neighbors(scores: Array, ids: Array, num_neighbors: int, metric: Metr
     order = jnp.pad(order, [(0, 0), (0, missing)], constant_values=jnp.inf)
     last = jnp.pad(last, [(0, 0), (0, missing)], constant_values=LARGEST_ID)
     valid = last < LARGEST_ID
-    return Neighbors(jnp.where(valid, sign * order, nothing(metric)), jnp.where(valid, last, -1), valid)
+    return Neighbors(jnp.where(valid, sign * order, missing_score(metric)), jnp.where(valid, last, -1), valid)
 
 
 def _check_entries(entries: int) -> None:

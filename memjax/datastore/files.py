@@ -41,7 +41,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     os.replace(temporary, path)
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def file_checksum(path: Path) -> str:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file whose contents survive a loss of power. Its name survives after `sync` of the folder."""
+    """Writes a file whose contents survive a loss of power. Its name survives after `sync_to_disk` of the folder."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(descriptor, data)
@@ -93,13 +93,13 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def bytes_of(array: np.ndarray) -> memoryview:
+def view_as_bytes(array: np.ndarray) -> memoryview:
     """Returns the bytes of a contiguous array of any dtype without a copy."""
     # The view as bytes is for bfloat16, which has no buffer of its own.
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Makes new names in a folder, or the contents of a file that another writer wrote, survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -120,7 +120,7 @@ def explain_full_disk(path: Path, message: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def lock_file(path: Path, what: str) -> Iterator[None]:
     """Locks a file, so that one process at a time runs the block. The lock ends with the process, however it ends.
 
     Args:

@@ -193,7 +193,7 @@ def exact_scores(
     """
     queries = queries.astype(np.promote_types(queries.dtype, np.float32))
     is_neighbor = ids >= 0
-    scores = np.full(ids.shape, nothing(metric), queries.dtype)
+    scores = np.full(ids.shape, missing_score(metric), queries.dtype)
     step = max(1, CHUNK_BYTES // max(1, ids.shape[1] * store.dim * queries.itemsize))
     for first in range(0, len(queries) if is_neighbor.any() else 0, step):
         rows = slice(first, first + step)
@@ -208,7 +208,7 @@ def exact_scores(
     return scores
 
 
-def nothing(metric: Metric) -> float:
+def missing_score(metric: Metric) -> float:
     """Returns the score of a missing neighbour: infinity for distances, minus infinity for products."""
     return np.inf if metric == "squared_l2" else -np.inf
 
@@ -217,7 +217,7 @@ def pad_neighbors(scores: Any, ids: Any, valid: Any, num_neighbors: int, metric:
     """Pads neighbours to `num_neighbors` on the host, with int64 ids, and -1 and infinite scores where not valid."""
     width = [(0, 0), (0, num_neighbors - scores.shape[1])]
     valid = np.pad(np.asarray(valid), width)
-    scores = np.where(valid, np.pad(np.asarray(scores), width), np.asarray(nothing(metric), scores.dtype))
+    scores = np.where(valid, np.pad(np.asarray(scores), width), np.asarray(missing_score(metric), scores.dtype))
     return Neighbors(scores, np.where(valid, np.pad(np.asarray(ids, np.int64), width), -1), valid)
 
 

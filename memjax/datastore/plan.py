@@ -53,7 +53,7 @@ class StorePlan:
         """Whether the store fits on its disk. True where the free space is unknown."""
         return self.free_bytes is None or self.store_bytes <= self.free_bytes
 
-    def lines(self) -> list[str]:
+    def to_lines(self) -> list[str]:
         """Formats the plan for printing, one line for each item."""
         free = "" if self.free_bytes is None else f" of {_size(self.free_bytes)} free"
         lines = [

@@ -22,7 +22,7 @@ from memjax.datastore.exact import (
     DeviceIndex,
     half_squared_norms,
     load_keys,
-    middle,
+    mean_of_first_keys,
     nearest_entries,
     sorted_neighbors,
 )
@@ -224,7 +224,7 @@ def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, me
     """Computes a point in the middle of the keys of all shards, on every device, for `nearest_entries_sharded`."""
 
     def on_shard(keys: Array, count: Array) -> Array:
-        total, number = lax.psum(middle(keys, count[0]), axis)
+        total, number = lax.psum(mean_of_first_keys(keys, count[0]), axis)
         return total / jnp.maximum(number, 1)
 
     split = PartitionSpec(axis)

@@ -24,9 +24,9 @@ import numpy as np
 from jax.numpy import dtype as jax_dtype
 from jaxtyping import Int, Int32, Shaped
 
-from memjax.datastore.files import bytes_of, read_json
+from memjax.datastore.files import read_json, view_as_bytes
 
-__all__ = ["Block", "Header", "Store"]
+__all__ = ["EntryBlock", "Header", "Store"]
 
 FORMAT = 1
 KEY_DTYPES = ("float16", "bfloat16", "float32")
@@ -84,7 +84,7 @@ class Header:
         return self.dim * key_dtype(self.key_dtype).itemsize
 
 
-class Block(NamedTuple):
+class EntryBlock(NamedTuple):
     """Consecutive entries of a store, as views into its files.
 
     Attributes:
@@ -205,7 +205,7 @@ class Store:
         """Returns the values of some entries."""
         return self._gather("values", ids)
 
-    def blocks(self, entries: int = 65536, first: int = 0, last: int | None = None) -> Iterator[Block]:
+    def blocks(self, entries: int = 65536, first: int = 0, last: int | None = None) -> Iterator[EntryBlock]:
         """Yields the entries `[first, last)` in order, at most `entries` at once. A block never spans two shards."""
         last = self.entries if last is None else last
         if entries < 1 or not 0 <= first <= last <= self.entries:
@@ -219,14 +219,14 @@ class Store:
                 for name in ("keys", "values"):
                     self._trust(name, shard, rows)
                     parts.append(np.asarray(self._files[name][shard][low:high]))
-                yield Block(begin + low, *parts)
+                yield EntryBlock(begin + low, *parts)
 
     def sample(self, count: int, seed: int = 0) -> Int[np.ndarray, " count"]:
         """Draws `count` entries without replacement, or all where there are fewer, and sorts them."""
         entries = np.random.default_rng(seed).choice(self.entries, min(count, self.entries), replace=False)
         return np.sort(entries).astype(np.int64)
 
-    def problems(self, progress: Progress | None = None) -> Iterator[str]:
+    def find_problems(self, progress: Progress | None = None) -> Iterator[str]:
         """Reads the whole store again and yields a line for every damaged block or file."""
         done = 0
         for shard, size in enumerate(self._sizes):
@@ -284,7 +284,7 @@ class Store:
         """Computes the checksum of a block of keys or values."""
         size = self.header.block_entries
         return hashlib.sha256(
-            bytes_of(np.asarray(self._files[name][shard][block * size : (block + 1) * size]))
+            view_as_bytes(np.asarray(self._files[name][shard][block * size : (block + 1) * size]))
         ).digest()
 
     def _expected(self, shard: int) -> np.ndarray:

@@ -9,14 +9,14 @@ from memjax.datastore.exact import StreamedIndex
 from memjax.datastore.index import Index, Neighbors, check_num_neighbors, exact_scores
 from memjax.datastore.store import Store
 
-__all__ = ["recall"]
+__all__ = ["measure_recall"]
 
 TOLERANCE = 1e-5
 """Tolerance of a score, relative to the size of the numbers it is computed from. Entries as near as the last true
 neighbour within it count as found."""
 
 
-def recall(
+def measure_recall(
     index: Index,
     store: Store,
     sample: int | Shaped[Any, "queries dim"],

@@ -31,12 +31,12 @@ import numpy as np
 
 from memjax.datastore.files import (
     PARTIAL,
-    bytes_of,
     explain_full_disk,
     file_checksum,
-    locked,
+    lock_file,
     read_json,
-    sync,
+    sync_to_disk,
+    view_as_bytes,
     write_all,
     write_file,
     write_json,
@@ -153,7 +153,7 @@ class ShardWriter:
         self._committed, self._failed = 0, False
         with contextlib.ExitStack() as stack, self._explain_full_disk():
             self._folder.mkdir(exist_ok=True)
-            stack.enter_context(locked(self._folder / ".lock", f"shard {shard} of {self.path}"))
+            stack.enter_context(lock_file(self._folder / ".lock", f"shard {shard} of {self.path}"))
             cursor = read_cursor(self.path, shard)
             self.entries = self._committed = cursor["entries"]
             self.complete, self.progress = cursor["complete"], cursor["progress"]
@@ -200,8 +200,8 @@ class ShardWriter:
         if len(keys) != len(values):
             raise ValueError(f"values: given {len(values)} for {len(keys)} keys, allowed: one for each key")
         with self._mark_failed_while_writing():
-            write_all(self._descriptors["keys.bin"], bytes_of(keys))
-            write_all(self._descriptors["values.bin"], bytes_of(values))
+            write_all(self._descriptors["keys.bin"], view_as_bytes(keys))
+            write_all(self._descriptors["values.bin"], view_as_bytes(values))
         self._hash(keys, values)
         self.entries += len(keys)
 
@@ -284,7 +284,7 @@ class ShardWriter:
                 os.fsync(descriptor)
             self._commits += 1
             self._state = None if state is None else self._save_state(state)
-            sync(self._folder)
+            sync_to_disk(self._folder)
             cursor = {
                 "entries": self.entries,
                 "complete": complete,
@@ -343,8 +343,8 @@ class ShardWriter:
         """Adds entries to the checksums of their blocks."""
         while len(keys):
             room = self.header.block_entries - self._hashed
-            self._hashes["keys"].update(bytes_of(keys[:room]))
-            self._hashes["values"].update(bytes_of(values[:room]))
+            self._hashes["keys"].update(view_as_bytes(keys[:room]))
+            self._hashes["values"].update(view_as_bytes(values[:room]))
             self._hashed += len(keys[:room])
             keys, values = keys[room:], values[room:]
             if self._hashed == self.header.block_entries:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.functional.attention import attention
 from memjax.functional.scopes import operation
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 
 __all__ = [
     "attention_reconstruction",
@@ -19,7 +19,7 @@ __all__ = [
     "dilated_convolutions",
     "max_pool",
     "mean_pool",
-    "most_used",
+    "keep_most_used",
     "strided_convolution",
     "transposed_convolution",
     "window_validity",
@@ -129,7 +129,7 @@ def dilated_convolutions(
 
 
 @operation
-def most_used(
+def keep_most_used(
     x: Float[Array, "batch length dim"],
     usage: Float[Array, "batch length"],
     valid: Bool[Array, "batch length"],
@@ -214,7 +214,7 @@ def attention_reconstruction(
     old_mask: Bool[Array, "batch old"],
     new_mask: Bool[Array, "batch new"],
     reduction: str = "mean_square",
-) -> Sum:
+) -> WeightedSum:
     """Loss of a compression: the difference between attention to compressed slots and to the slots before compression.
 
     `|| attn(h, old) - attn(h, f_c(old)) ||` by content alone: no positions, no content bias, no causal mask, no output
@@ -259,14 +259,14 @@ def attention_reconstruction(
     squares = jnp.where(counted[:, :, None, None], squares, 0)
     if reduction == "norm":
         norms = _safe_root(jnp.sum(squares, axis=(1, 2, 3)))
-        return Sum(jnp.sum(norms), jnp.sum(rows).astype(dtype))
-    return Sum(jnp.sum(jnp.mean(squares, axis=(2, 3))), jnp.sum(counted).astype(dtype))
+        return WeightedSum(jnp.sum(norms), jnp.sum(rows).astype(dtype))
+    return WeightedSum(jnp.sum(jnp.mean(squares, axis=(2, 3))), jnp.sum(counted).astype(dtype))
 
 
 @operation
 def auto_encoding(
     decoded: Float[Array, "batch length dim"], old: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
-) -> Sum:
+) -> WeightedSum:
     """Loss of a compression: the squared difference of old slots and their decoded compression, averaged over features.
 
     Args:
@@ -285,7 +285,7 @@ def auto_encoding(
     """
     dtype = _wide(old)
     squares = jnp.square(decoded.astype(dtype) - lax.stop_gradient(old).astype(dtype))
-    return Sum(jnp.sum(jnp.where(mask, jnp.mean(squares, axis=2), 0)), jnp.sum(mask).astype(dtype))
+    return WeightedSum(jnp.sum(jnp.where(mask, jnp.mean(squares, axis=2), 0)), jnp.sum(mask).astype(dtype))
 
 
 def _windows(x: Array, rate: int) -> Array:

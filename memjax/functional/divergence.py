@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from memjax.functional.scopes import operation
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 
 __all__ = ["divergence", "divergence_sum"]
 
@@ -68,7 +68,7 @@ def divergence_sum(
     *,
     temperature: float = 1.0,
     classes: Bool[Array, " classes"] | None = None,
-) -> Sum:
+) -> WeightedSum:
     """Sums the divergences of all positions by their weights, with the sum of the weights.
 
     Args:
@@ -87,7 +87,7 @@ def divergence_sum(
     counts = weights > 0
     counted_only = lambda scores: jnp.where(counts[..., None], scores, 0)
     each = divergence(counted_only(teacher), counted_only(student), temperature=temperature, classes=classes)
-    return Sum(jnp.sum(jnp.where(counts, weights * each, 0)), jnp.sum(weights))
+    return WeightedSum(jnp.sum(jnp.where(counts, weights * each, 0)), jnp.sum(weights))
 
 
 def _log_softmax(scores: Array, allowed: Array, temperature: float) -> tuple[Array, Array]:

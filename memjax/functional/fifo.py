@@ -13,7 +13,7 @@ from memjax.functional.scopes import operation
 from memjax.functional.shapes import check_shapes
 
 __all__ = [
-    "advance",
+    "advance_cursor",
     "order_after",
     "read_window",
     "reset_rows",
@@ -256,7 +256,9 @@ def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."
 
 
 @operation
-def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], capacity: int) -> Int[Array, " batch"]:
+def advance_cursor(
+    cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], capacity: int
+) -> Int[Array, " batch"]:
     """Moves the cursor of a ring past `amount` written entries, `(cursor + amount) % capacity`.
 
     Args:

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.scopes import operation
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 
 __all__ = ["cross_entropy_sum", "token_cross_entropy"]
 
@@ -51,7 +51,7 @@ def cross_entropy_sum(
     weights: Float[Array, "*tokens"],
     *,
     label_smoothing: float = 0.0,
-) -> Sum:
+) -> WeightedSum:
     """Sums `token_cross_entropy` over tokens by their weights, with the sum of the weights.
 
     Args:
@@ -62,7 +62,7 @@ def cross_entropy_sum(
       label_smoothing: Share of the target distribution that is spread over the vocabulary. See `token_cross_entropy`.
 
     Returns:
-      `Sum(total, weight)` in nats and targets.
+      `WeightedSum(total, weight)` in nats and targets.
 
     Example:
       >>> import jax.numpy as jnp
@@ -73,7 +73,7 @@ def cross_entropy_sum(
     scored = weights != 0
     nats = token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=label_smoothing)
     weights = weights.astype(nats.dtype)
-    return Sum(jnp.sum(nats * weights), jnp.sum(weights))
+    return WeightedSum(jnp.sum(nats * weights), jnp.sum(weights))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

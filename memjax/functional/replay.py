@@ -17,11 +17,11 @@ from jaxtyping import Array
 from memjax.functional.scopes import operation
 from memjax.typing import Leaf, tree_dataclass
 
-__all__ = ["Replay", "mrbp_value_and_grad", "scan_with_replay"]
+__all__ = ["RolloutResult", "mrbp_value_and_grad", "scan_with_replay"]
 
 
 @tree_dataclass
-class Replay:
+class RolloutResult:
     """Loss, gradients and memories of a rollout over consecutive segments.
 
     Attributes:
@@ -113,7 +113,7 @@ def mrbp_value_and_grad(
     *,
     memories: Any = None,
     horizon: int | None = None,
-) -> Replay:
+) -> RolloutResult:
     """Computes value and gradients of the summed losses of consecutive segments, storing one segment's activations.
 
     First the memories are computed segment by segment with `encode` alone, without any gradient. Then the segments are
@@ -192,7 +192,7 @@ def mrbp_value_and_grad(
     start = (start[0].astype(dtype), *start[1:])
     (value, gradients, to_memory), aux = jax.lax.scan(visit, start, items, reverse=True)
     gradients = jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), gradients, params)
-    return Replay(value, gradients, last, memories, to_memory, aux)
+    return RolloutResult(value, gradients, last, memories, to_memory, aux)
 
 
 def _sweep(encode: Any, params: Any, memory: Any, segments: Any, known: Any, length: int) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ from memjax.functional.scopes import operation
 from memjax.functional.shapes import check_shapes
 
 __all__ = [
-    "Partial",
+    "PartialSoftmax",
     "merge_partials",
     "num_shards",
     "partial_attention",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-class Partial(NamedTuple):
+class PartialSoftmax(NamedTuple):
     """Softmax over some of the keys, before its division, in at least float32.
 
     Attributes:
@@ -90,7 +90,7 @@ def sharded_neighbors(
     recall_target: float = 0.95,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
-) -> Partial:
+) -> PartialSoftmax:
     """Attends to the nearest slots of each query, without the division of the softmax.
 
     It replaces `select_neighbors`, `gather_slots` and `neighbor_attention`. Each device takes the `num_neighbors` best
@@ -117,7 +117,7 @@ def sharded_neighbors(
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
     Returns:
-      A `Partial`, for `merge_partials`, alone or together with that of local keys.
+      A `PartialSoftmax`, for `merge_partials`, alone or together with that of local keys.
 
     Raises:
       ValueError: `num_neighbors` below 1 or above `memory`, or a method that cannot be split.
@@ -173,7 +173,7 @@ def sharded_neighbors(
         in_specs=(by_head, ring, ring, flags, PartitionSpec(), PartitionSpec()),
         out_specs=(by_head, by_head, by_row),
     )(queries, keys, values, valid, factor, key)
-    return Partial(*parts)
+    return PartialSoftmax(*parts)
 
 
 @operation
@@ -187,7 +187,7 @@ def partial_attention(
     scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
-) -> Partial:
+) -> PartialSoftmax:
     """Computes `attention` without the division of the softmax, to be merged with neighbours from elsewhere.
 
     Args:
@@ -213,11 +213,11 @@ def partial_attention(
     weights, maximum = _exponentials(scores, mask, lambda x: x)
     dropped = _dropout(weights, dropout_rate, dropout_key).astype(values.dtype)
     numerator = jnp.einsum("bhlm,bmhe->blhe", dropped, values, preferred_element_type=dtype)
-    return Partial(numerator, jnp.swapaxes(weights.sum(axis=-1), 1, 2), jnp.swapaxes(maximum, 1, 2))
+    return PartialSoftmax(numerator, jnp.swapaxes(weights.sum(axis=-1), 1, 2), jnp.swapaxes(maximum, 1, 2))
 
 
 @operation
-def merge_partials(*partials: Partial) -> Float[Array, "batch length heads value_dim"]:
+def merge_partials(*partials: PartialSoftmax) -> Float[Array, "batch length heads value_dim"]:
     """Merges softmaxes over parts of the keys into one softmax over all of them.
 
     Returns:
@@ -435,7 +435,7 @@ def _neighbors_partial(
     over_shards: Callable[[Array], Array],
     dropout_rate: float,
     dropout_key: Array | None,
-) -> Partial:
+) -> PartialSoftmax:
     """Computes the part of the softmax over the chosen slots, scored with gradient."""
     chosen = lambda slots: jnp.where(real[..., None], gather_slots(slots, ids), 0)  # the others may hold NaN
     near_keys, near_values = chosen(keys).astype(queries.dtype), chosen(values).astype(queries.dtype)
@@ -445,7 +445,7 @@ def _neighbors_partial(
     weights, maximum = _exponentials(scores, real, over_shards)
     dropped = _dropout(weights, dropout_rate, dropout_key).astype(near_values.dtype)
     numerator = jnp.einsum("bhlk,bhlke->bhle", dropped, near_values, preferred_element_type=dtype)
-    return Partial(*(jnp.swapaxes(x, 1, 2) for x in (numerator, weights.sum(axis=-1), maximum)))
+    return PartialSoftmax(*(jnp.swapaxes(x, 1, 2) for x in (numerator, weights.sum(axis=-1), maximum)))
 
 
 def _exponentials(scores: Array, mask: Array, over_shards: Callable[[Array], Array]) -> tuple[Array, Array]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.images import ImageDocuments, images_of
+from memjax.data.images import ImageDocuments, images_from_tokens
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 
@@ -43,4 +43,4 @@ def sample_images(
     sampling = (sampling or Sampling()).without(range(ImageDocuments.first_pixel))
     prompts = [[ImageDocuments.begin_id]] * count
     settings |= {"segment_length": segment_length, "max_tokens": shape[0] * shape[1], "sampling": sampling}
-    return images_of(np.array(generate(model, variables, prompts, **settings)), *shape)
+    return images_from_tokens(np.array(generate(model, variables, prompts, **settings)), *shape)

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from memjax.inspection.attention_maps import tracked
-from memjax.memory.contract import Absent
+from memjax.inspection.attention_maps import make_attention_tracking_model
+from memjax.memory.contract import NotProvided
 from memjax.memory.projections import AGES, COMPRESSED, RETRIEVED, ROW, SEGMENT, SHORT, SOURCES, SPANS, WEIGHTS
 from memjax.models.contract import Model
 from memjax.training.objective import model_collections, read_segment
 from memjax.typing import Batch
 
-__all__ = ["AttentionAges", "attention_by_age", "read_tracked"]
+__all__ = ["AttentionAges", "attention_by_age", "read_with_attention"]
 
 NAMES = {
     ROW: "memory tokens",
@@ -92,13 +92,15 @@ def attention_by_age(
     """
     sums: dict[int, np.ndarray] = {}
     tokens = 0
-    for number, (batch, layers) in enumerate(read_tracked(model, variables, segments)):
+    for number, (batch, layers) in enumerate(read_with_attention(model, variables, segments)):
         if number < skip:
             continue
         tokens += int(batch.mask.sum())
         for layer, arrays in layers.items():
             if AGES not in arrays:
-                raise Absent(f"attention by age: given a layer {layer} without ages of its keys, allowed: with them")
+                raise NotProvided(
+                    f"attention by age: given a layer {layer} without ages of its keys, allowed: with them"
+                )
             attention_mass = _sum_by_source_and_age(arrays, np.asarray(batch.mask))
             sums[layer] = _add_padded(sums[layer], attention_mass) if layer in sums else attention_mass
     if not tokens:
@@ -108,7 +110,7 @@ def attention_by_age(
     return AttentionAges(tuple(sums), mass / tokens, tokens)
 
 
-def read_tracked(
+def read_with_attention(
     model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]
 ) -> Iterator[tuple[Batch, dict[int, dict[str, np.ndarray]]]]:
     """Reads consecutive segments from an empty memory and records the attention of every layer.
@@ -121,7 +123,7 @@ def read_tracked(
     Yields:
       Each segment, and for each layer number the recorded arrays by name (`Aux.arrays`).
     """
-    tracking = tracked(model)
+    tracking = make_attention_tracking_model(model)
     stack = tracking.stack
 
     @jax.jit

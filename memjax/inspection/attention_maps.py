@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from memjax.memory.contract import Absent
+from memjax.memory.contract import NotProvided
 from memjax.memory.projections import VISIBLE, WEIGHTS
 from memjax.models.contract import Model
 from memjax.training.objective import model_collections, read_segment
@@ -43,7 +43,7 @@ def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> A
     Raises:
       ValueError: The model has no layers, or its layers cannot record their attention, or the shapes differ.
     """
-    tracking = tracked(model)
+    tracking = make_attention_tracking_model(model)
 
     @jax.jit
     def read(variables: Any, rows: Batch) -> Any:
@@ -61,7 +61,7 @@ def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> A
     return AttentionMaps(np.stack(weights), of_layers(VISIBLE)[0][:, 0] & np.asarray(rows.mask)[:, :, None])
 
 
-def tracked(model: Model) -> Any:
+def make_attention_tracking_model(model: Model) -> Any:
     """Returns a copy of a model whose layers record their attention weights. It takes the variables of `model`.
 
     Args:
@@ -71,7 +71,7 @@ def tracked(model: Model) -> Any:
       Absent: The model has no layers, or the attention of a layer cannot be recorded.
     """
     if not model.has_stack:
-        raise Absent(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
+        raise NotProvided(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
     stack: Any = model.stack
     layers = tuple(layer.clone(attention=layer.attention.tracked()) for layer in stack.layers)
     return model.clone(stack=stack.clone(layers=layers))

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from memjax.memory.contract import Absent
+from memjax.memory.contract import NotProvided
 from memjax.models.contract import Model
-from memjax.models.features import add_features, regroup
+from memjax.models.features import add_features, regroup_layers
 from memjax.models.transformer import split_collection
 from memjax.training.objective import model_collections, read_segment
 from memjax.typing import Batch
@@ -97,14 +97,14 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     """
     gated, last = gated_memories(model)
     if not gated and last is None:
-        raise Absent(f"gates: given {type(model).__name__} without one, allowed: a model whose memory has a gate")
+        raise NotProvided(f"gates: given {type(model).__name__} without one, allowed: a model whose memory has a gate")
     names = [f"layer_{index:02d}/{TAP}" for index in gated] + ([OUTPUT] if last is not None else [])
     tapped: Any = add_features(model, *names)  # type: ignore[type-var]
     variables = model_collections(variables)
     read = jax.jit(
         lambda variables, state, batch: read_segment(tapped, variables, state, batch, deterministic=True)[1:]
     )
-    regrouped = regroup(variables, model, tapped)
+    regrouped = regroup_layers(variables, model, tapped)
     inner, state = [], tapped.init_state(len(segments[0].mask))  # type: ignore[type-var]
     for batch in segments:
         state, aux = read(regrouped, state, batch)

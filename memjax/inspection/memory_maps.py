@@ -14,13 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.basis import bin_masses, token_positions
 from memjax.functional.slots import slot_types
-from memjax.memory.contract import Absent
-from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
+from memjax.memory.contract import NotProvided
+from memjax.memory.infinity_former import AttentionWithLongTermMemory, LongTermMemory
 from memjax.models.contract import Model
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 
-__all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "token_space", "with_signal"]
+__all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "token_space", "with_long_term_fields"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def slot_map(
       Absent: The model has no slots.
     """
     if model.encoder is None or not model.encoder.num_slots:
-        raise Absent("model: given a Memformer without memory, allowed: one with num_slots of 1 or more")
+        raise NotProvided("model: given a Memformer without memory, allowed: one with num_slots of 1 or more")
     tracking = model.clone(encoder=model.encoder.clone(track_attention=True))
     arrays = _record_arrays(tracking, params, tokens, start_of_document, mask)
     norms = np.linalg.norm(np.asarray(params["encoder"]["forgetting"], np.float64), axis=-1)
@@ -179,10 +179,10 @@ def signal_map(
     Raises:
       ValueError: No layer has a signal, or the signal is reset inside documents (`reset_after`).
     """
-    layers, signal = long_term_of(model)
+    layers, signal = long_term_layers(model)
     if signal.reset_after:
         raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
-    tracking = with_signal(model, track_attention=True)
+    tracking = with_long_term_fields(model, track_attention=True)
     arrays = _record_arrays(tracking, params, tokens, start_of_document, mask)
     stacked = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])
     entered, sticky = stacked("entered"), signal.sticky != "none"
@@ -199,7 +199,7 @@ def signal_map(
     )
 
 
-def long_term_of(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
+def long_term_layers(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
     """Returns the numbers of a model's layers with a signal, from 0, and the long-term memory of the first of them.
 
     Args:
@@ -210,13 +210,13 @@ def long_term_of(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
     """
     layers: Any = model.stack.layers if model.has_stack else ()
     parts = enumerate(layer.attention for layer in layers)
-    memories = {index: part.long_term for index, part in parts if isinstance(part, BesideLongTerm)}
+    memories = {index: part.long_term for index, part in parts if isinstance(part, AttentionWithLongTermMemory)}
     if not memories:
-        raise Absent("model: given a model without infinity-former, allowed: one with it in some layer")
+        raise NotProvided("model: given a model without infinity-former, allowed: one with it in some layer")
     return tuple(memories), next(iter(memories.values()))
 
 
-def with_signal(model: LanguageModel, **fields: Any) -> LanguageModel:
+def with_long_term_fields(model: LanguageModel, **fields: Any) -> LanguageModel:
     """Returns a model with changed fields of its long-term memories. It takes the parameters of `model`.
 
     Args:
@@ -225,7 +225,7 @@ def with_signal(model: LanguageModel, **fields: Any) -> LanguageModel:
     """
 
     def change_layer(layer: Any) -> Any:
-        if not isinstance(layer.attention, BesideLongTerm):
+        if not isinstance(layer.attention, AttentionWithLongTermMemory):
             return layer
         return layer.clone(attention=layer.attention.clone(long_term=layer.attention.long_term.clone(**fields)))
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.basis import evaluate_basis, gaussian_basis
-from memjax.inspection.memory_maps import SignalMap, long_term_of, signal_map
+from memjax.inspection.memory_maps import SignalMap, long_term_layers, signal_map
 from memjax.memory.infinity_former import LongTermMemory, update
 from memjax.models.language_model import LanguageModel
 
@@ -78,7 +78,7 @@ def regression_errors(
       ValueError: No layer has a signal, the signal is reset inside documents (`reset_after`), the widths do not divide
         a number of functions, or the documents have a single segment, so that nothing is written.
     """
-    layers, memory = long_term_of(model)
+    layers, memory = long_term_layers(model)
     sizes = tuple(num_basis) or (memory.num_basis,)
     starts = np.zeros(tokens.shape[:2], bool)
     starts[:1] = True

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from memjax.inspection.attention_ages import read_tracked
-from memjax.memory.contract import Absent
+from memjax.inspection.attention_ages import read_with_attention
+from memjax.memory.contract import NotProvided
 from memjax.memory.projections import RETRIEVED, SOURCES, WEIGHTS
 from memjax.models.contract import Model
 from memjax.typing import Batch
@@ -159,14 +159,14 @@ def retrievals(model: Model, variables: Mapping[str, Any], segments: Sequence[Ba
     """
     by_layer: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     reach = 0
-    for _, layers in read_tracked(model, variables, segments):
+    for _, layers in read_with_attention(model, variables, segments):
         for layer, arrays in layers.items():
             if POSITIONS in arrays:
                 chosen = np.flatnonzero(arrays[SOURCES] == RETRIEVED)
                 reach = len(arrays[SOURCES]) - len(chosen)
                 by_layer.setdefault(layer, []).append((arrays[POSITIONS], arrays[WEIGHTS][..., chosen]))
     if not by_layer:
-        raise Absent("retrievals: given a model without a long memory, allowed: one that retrieves in some layer")
+        raise NotProvided("retrievals: given a model without a long memory, allowed: one that retrieves in some layer")
     joined = lambda part: np.stack(
         [np.concatenate([arrays[part] for arrays in batches], axis=2) for batches in by_layer.values()]
     )

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.memory.contract import Absent
+from memjax.memory.contract import NotProvided
 from memjax.training.slot_counters import COUNTERS
 from memjax.training.tables import layer_prefixes
 
@@ -225,7 +225,7 @@ def measure_usage(
         path = tuple(str(key.key) for key in keys)
         slots |= {f"{prefix}{path[-1]}": table.shape[-2] for prefix in layer_prefixes(path, table)}
     if not slots:
-        raise Absent("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
+        raise NotProvided("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
     evaluation = evaluation or experiment.config.evaluation
     task = experiment.task
     choose = task.token_subsets(experiment.documents(evaluation.split), evaluation)

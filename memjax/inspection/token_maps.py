@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from memjax.inspection.attention_ages import read_tracked
-from memjax.memory.contract import Absent
+from memjax.inspection.attention_ages import read_with_attention
+from memjax.memory.contract import NotProvided
 from memjax.memory.projections import WEIGHTS
 from memjax.models.contract import Model
 from memjax.training.objective import model_collections
@@ -66,9 +66,9 @@ def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequ
       Absent: The model has no memory tokens, or it is a language model whose layers cannot record their attention.
     """
     if not model.num_memory_tokens:
-        raise Absent(f"memory tokens: given {type(model).__name__} without any, allowed: a model with 1 or more")
+        raise NotProvided(f"memory tokens: given {type(model).__name__} without any, allowed: a model with 1 or more")
     if not model.translates:
-        *_, (batch, layers) = read_tracked(model, variables, segments)
+        *_, (batch, layers) = read_with_attention(model, variables, segments)
         weights = [arrays[WEIGHTS] for arrays in layers.values()]
         return TokenMaps(model.num_memory_tokens, np.stack(weights), np.asarray(batch.inputs), np.asarray(batch.mask))
     chosen = model.choose_extras(segments[-1].extras)

@@ -7,10 +7,10 @@ import numpy as np
 
 from memjax import config
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Family, Imported
+from memjax.interop.family import ImportedWeights, ModelFamily
 from memjax.interop.parameters import is_tied
 from memjax.models.heads import ClassificationHead, MaskedTokenHead, SpanHead
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 
 __all__ = ["Encoder", "encoder_attention", "layer_names", "read_classes"]
 
@@ -18,7 +18,7 @@ EPSILON = 1e-12
 """number that the norms of a text encoder add to the variance, unless its settings say otherwise"""
 
 
-class Encoder(Family):
+class Encoder(ModelFamily):
     """A text encoder with the layers, positions, token types and heads of BERT.
 
     Attributes:
@@ -35,7 +35,7 @@ class Encoder(Family):
         """Returns a model that sees the whole text."""
         return config.Model(attention=config.Bidirectional(), output=config.Softmax(tied=True))
 
-    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
+    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
         """Yields the table of parameters, with the head of the task."""
         dim, part, names = model.dim, encoder_attention(model), self.names
         embedding, scores = (
@@ -46,54 +46,56 @@ class Encoder(Family):
         yield self.positions(part.positions, dim)
         if part.token_types:
             types = f"{names['embeddings']}.token_type_embeddings.weight"
-            yield hf.same("token_type_embedding", types, part.token_types, dim)
+            yield hf.map_unchanged("token_type_embedding", types, part.token_types, dim)
         yield from hf.norm("layer_norm", f"{names['embeddings']}.LayerNorm", dim)
         for index in range(model.num_layers):
             yield from self.layer_tensors(index, model)
         if part.pooler:
             yield from hf.linear("pooler", self.pooler(task), dim, dim)
-        match task and task_of(config.Config(model=model, task=task)).head():
+        match task and make_task(config.Config(model=model, task=task)).head():
             case MaskedTokenHead():
                 yield from hf.linear("head/dense", names["head_dense"], dim, dim)
                 yield from hf.norm("head/layer_norm", names["head_norm"], dim)
                 bias, decoder = names["head_bias"], names.get("decoder_bias", "")
                 if decoder and not is_tied(model):  # the class reads that of the decoder then
-                    yield hf.same("vocabulary/bias", decoder, -1, spare=bias)
+                    yield hf.map_unchanged("vocabulary/bias", decoder, -1, spare=bias)
                 else:
-                    yield hf.same("vocabulary/bias", bias, -1, tied=(decoder,) if decoder else ())
+                    yield hf.map_unchanged("vocabulary/bias", bias, -1, tied=(decoder,) if decoder else ())
             case ClassificationHead(num_classes=classes):
                 yield from hf.linear("head/classifier", names["classifier"], dim, classes)
             case SpanHead():
                 yield from hf.linear("head/spans", "qa_outputs", dim, 2)
 
-    def positions(self, count: int, dim: int) -> hf.Entry:
+    def positions(self, count: int, dim: int) -> hf.WeightMapping:
         """Returns the entry of the table of positions."""
-        return hf.same("position_embedding", f"{self.names['embeddings']}.position_embeddings.weight", count, dim)
+        return hf.map_unchanged(
+            "position_embedding", f"{self.names['embeddings']}.position_embeddings.weight", count, dim
+        )
 
     def pooler(self, task: config.TaskKind | None) -> str:
         """Returns the name of the dense layer over the first token."""
         del task
         return self.names["pooler"]
 
-    def layer_tensors(self, index: int, model: config.Model) -> Iterator[hf.Entry]:
+    def layer_tensors(self, index: int, model: config.Model) -> Iterator[hf.WeightMapping]:
         """Yields the table of one layer."""
         path, names = f"stack/layer_{index:02d}", {part: name.format(index) for part, name in self.names.items()}
         dim, heads = model.dim, (model.num_heads, model.head_dim or model.dim // model.num_heads)
         inner, parts = heads[0] * heads[1], [names[part] for part in ("query", "key", "value")]
-        yield hf.Entry(
+        yield hf.WeightMapping(
             (f"{path}/attention/query_key_value",),
             {f"{part}.weight": (inner, dim) for part in parts},
             lambda arrays: [np.stack([array.T.reshape(dim, *heads) for array in arrays], axis=1)],
             lambda arrays: [arrays[0][:, i].reshape(dim, inner).T for i in range(3)],
         )
-        yield hf.Entry(
+        yield hf.WeightMapping(
             (f"{path}/attention/biases",),
             {f"{part}.bias": (inner,) for part in parts},
             lambda arrays: [np.concatenate(arrays)],
             lambda arrays: np.split(arrays[0], 3),
         )
         yield hf.matrix(f"{path}/attention/output", f"{names['output']}.weight", (*heads, dim), 2)
-        yield hf.same(f"{path}/attention/output_bias", f"{names['output']}.bias", dim)
+        yield hf.map_unchanged(f"{path}/attention/output_bias", f"{names['output']}.bias", dim)
         yield from hf.norm(f"{path}/attention/layer_norm", names["attention_norm"], dim)
         hidden = model.feed_forward.dim or 4 * dim
         yield from hf.linear(f"{path}/feed_forward/wide", names["wide"], dim, hidden)
@@ -135,7 +137,7 @@ class Encoder(Family):
 
     def read_model(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
-    ) -> Imported:
+    ) -> ImportedWeights:
         """Returns what a configuration and a state dict hold; the head, where there is one, says the task."""
         read = super().read_model(described, weights, dialogues=dialogues)
         task, length = read.task, read.data.segment_length

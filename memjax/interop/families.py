@@ -5,11 +5,11 @@ from typing import Any, get_args
 
 from memjax import config
 from memjax.interop import folders, hf_bert, hf_gpt2, hf_roberta, hf_transfo_xl
-from memjax.interop.family import Family
+from memjax.interop.family import ModelFamily
 
-__all__ = ["FAMILIES", "Family", "family_of_run", "family_of_weights"]
+__all__ = ["FAMILIES", "ModelFamily", "family_of_run", "family_of_weights"]
 
-_ALL: tuple[Family, ...] = (
+_ALL: tuple[ModelFamily, ...] = (
     hf_gpt2.FAMILY,
     hf_bert.BERT,
     hf_bert.DISTILBERT,
@@ -20,7 +20,7 @@ FAMILIES = {family.model_type: family for family in _ALL}
 """`model_type` of config.json -> its family"""
 
 
-def family_of_weights(described: Mapping[str, Any]) -> Family:
+def family_of_weights(described: Mapping[str, Any]) -> ModelFamily:
     """Returns the family of a configuration.
 
     Args:
@@ -36,7 +36,7 @@ def family_of_weights(described: Mapping[str, Any]) -> Family:
     return FAMILIES[kind]
 
 
-def family_of_run(model: config.AnyModel) -> Family:
+def family_of_run(model: config.AnyModel) -> ModelFamily:
     """Returns the family in which the weights of a model can be exported, apart from its memory.
 
     Args:

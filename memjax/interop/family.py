@@ -1,8 +1,8 @@
 """Import and export of an architecture of Hugging Face's `transformers`, which is described by tables.
 
 A family maps keys of `config.json` to settings (`memjax.interop.config_keys`) and tensors to parameters
-(`memjax.interop.state_dicts.Entry`). Reading, writing and all checks are in the base class, so that a new family
-inherits them.
+(`memjax.interop.state_dicts.WeightMapping`). Reading, writing and all checks are in the base class, so that a new
+family inherits them.
 """
 
 import abc
@@ -27,17 +27,17 @@ from memjax.interop.parameters import (
     uneven_tables,
     vocab_size,
 )
-from memjax.interop.state_dicts import Entry, check_fields, dump_entries, feed_forward_checks, load_entries
+from memjax.interop.state_dicts import WeightMapping, check_fields, dump_entries, feed_forward_checks, load_entries
 from memjax.interop.tensor_names import Names, read_names
 from memjax.models.transformer import join_collection, split_collection
 
-__all__ = ["Family", "Imported"]
+__all__ = ["ModelFamily", "ImportedWeights"]
 
 MOST_PROBLEMS = 8
 """maximum number of mismatches that an error line names"""
 
 
-class Imported(NamedTuple):
+class ImportedWeights(NamedTuple):
     """A model that was read from a folder of transformers: settings, parameters and everything else in the folder.
 
     Attributes:
@@ -59,7 +59,7 @@ class Imported(NamedTuple):
     rows: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
-class Family(abc.ABC):
+class ModelFamily(abc.ABC):
     """Base class of the architectures of transformers that can be imported and exported.
 
     Attributes:
@@ -95,7 +95,7 @@ class Family(abc.ABC):
         """Returns the settings that all models of the family share."""
 
     @abc.abstractmethod
-    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[Entry]:
+    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[WeightMapping]:
         """Yields the mappings of all parameters, with the names of transformers' class for the task."""
 
     @abc.abstractmethod
@@ -314,7 +314,7 @@ class Family(abc.ABC):
 
     def read_model(
         self, described: Described, weights: Mapping[str, np.ndarray], *, dialogues: bool = False
-    ) -> Imported:
+    ) -> ImportedWeights:
         """Returns what a configuration and a state dict hold; the head, where there is one, says the task.
 
         Args:
@@ -336,9 +336,9 @@ class Family(abc.ABC):
         if rows != described.get("vocab_size", rows):
             allowed = f"{described['vocab_size']}, the vocab_size of {folders.CONFIG_FILE}"
             raise ValueError(f"weights: given {rows} word embeddings, allowed: {allowed}")
-        return Imported(model, params, self.data(model, task, dialogues), task, left, notes)
+        return ImportedWeights(model, params, self.data(model, task, dialogues), task, left, notes)
 
-    def entries(self, model: config.Model, task: config.TaskKind | None = None) -> Iterator[Entry]:
+    def entries(self, model: config.Model, task: config.TaskKind | None = None) -> Iterator[WeightMapping]:
         """Returns the table of every parameter that transformers' class has; see `export_params` for the arguments."""
         return self.tensors(model, self.task_here(model, task))
 
@@ -350,7 +350,7 @@ class Family(abc.ABC):
         Parameters of a memory and embeddings of marks have no place in it and are left out.
 
         Args:
-          params: Parameters of the model; those of a padded vocabulary after `cut_tables`.
+          params: Parameters of the model; those of a padded vocabulary after `unpad_tables`.
           model: Settings of the model.
           task: Task whose head the parameters have. A head is left out where transformers has another one for it.
 

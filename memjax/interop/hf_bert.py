@@ -19,7 +19,7 @@ from memjax.interop import config_keys as keys
 from memjax.interop import folders
 from memjax.interop import state_dicts as hf
 from memjax.interop.encoder import EPSILON, Encoder, encoder_attention, layer_names
-from memjax.interop.family import Imported
+from memjax.interop.family import ImportedWeights
 from memjax.interop.parameters import vocab_size
 
 __all__ = [
@@ -181,13 +181,15 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
 def import_params(
     weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, Any]:
-    """Returns parameters of `make_text_encoder(model, head, ...)`; see `Family.import_params`."""
+    """Returns parameters of `make_text_encoder(model, head, ...)`; see `ModelFamily.import_params`."""
     weights = folders.read_weights(weights)
     return _family_of_weights(weights).import_params(weights, model, task)
 
 
-def read_model(described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False) -> Imported:
-    """Returns what a configuration and a state dict hold; see `Family.read_model`."""
+def read_model(
+    described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+) -> ImportedWeights:
+    """Returns what a configuration and a state dict hold; see `ModelFamily.read_model`."""
     return _family_of_config(described).read_model(described, weights, dialogues=dialogues)
 
 
@@ -199,19 +201,19 @@ def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind
 
 
 def load_pretrained(folder: str | Path, task: config.TaskKind | None = None) -> tuple[config.Model, dict[str, Any]]:
-    """Returns settings and parameters of a folder; see `Family.load_pretrained`."""
+    """Returns settings and parameters of a folder; see `ModelFamily.load_pretrained`."""
     return _family_of_config(folders.read_described(Path(folder).expanduser())).load_pretrained(folder, task)
 
 
 def export_params(
     params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns a state dict of a BERT, or of a DistilBERT where there are no types; see `Family.export_params`."""
+    """Returns a state dict of a BERT, or of a DistilBERT where there are no types; see `ModelFamily.export_params`."""
     return _family_of_model(model).export_params(params, model, task)
 
 
 def export_config(model: config.Model, vocab_size: int, task: config.TaskKind | None = None) -> dict[str, Any]:
-    """Returns the `config.json` of a BERT, or of a DistilBERT; see `Family.export_config`."""
+    """Returns the `config.json` of a BERT, or of a DistilBERT; see `ModelFamily.export_config`."""
     return _family_of_model(model).export_config(model, vocab_size, task)
 
 
@@ -222,7 +224,7 @@ def save_pretrained(
     _family_of_model(model).save_pretrained(folder, params, model, task)
 
 
-def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.Entry]:
+def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.WeightMapping]:
     """Returns the table of every parameter that transformers' class has; see `export_params` for the arguments."""
     return _family_of_model(model).entries(model, task)
 

@@ -22,13 +22,13 @@ import numpy as np
 from memjax import config
 from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Family
+from memjax.interop.family import ModelFamily
 from memjax.interop.parameters import is_tied, vocab_size
 
 __all__ = ["FAMILY", "GPT2", "vocab_size"]
 
 
-class GPT2(Family):
+class GPT2(ModelFamily):
     """GPT-2 (Radford et al. 2019)."""
 
     name, model_type = "GPT-2", "gpt2"
@@ -57,26 +57,26 @@ class GPT2(Family):
         output = config.Softmax(tied=True, bias=False)
         return config.Model(scale_embeddings=False, attention=config.GPT2(), output=output)
 
-    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
+    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
         """Yields the table of parameters."""
         del task
         dim, hidden = model.dim, model.feed_forward.dim or 4 * model.dim
         heads = (model.num_heads, dim // model.num_heads)
         yield from hf.embeddings("transformer.wte.weight", "lm_head.weight", dim, is_tied(model))
-        yield hf.same("positions", "transformer.wpe.weight", _positions(model), dim)
+        yield hf.map_unchanged("positions", "transformer.wpe.weight", _positions(model), dim)
         yield from hf.norm("layer_norm", "transformer.ln_f", dim)
         for index in range(model.num_layers):
             layer, theirs = f"stack/layer_{index:02d}", f"transformer.h.{index}"
             part, feed_forward = f"{layer}/attention", f"{layer}/feed_forward"
             yield hf.fused(part, f"{theirs}.attn.c_attn.weight", dim, heads, transposed=False)
-            yield hf.Entry(
+            yield hf.WeightMapping(
                 (f"{part}/query_bias", f"{part}/key_value_bias"),
                 {f"{theirs}.attn.c_attn.bias": (3 * dim,)},
                 lambda arrays: (arrays[0].reshape(3, *heads)[0], arrays[0].reshape(3, *heads)[1:]),
                 lambda arrays: [np.concatenate([arrays[0][None], arrays[1]]).reshape(-1)],
             )
             yield hf.matrix(f"{part}/output", f"{theirs}.attn.c_proj.weight", (*heads, dim), 2, transposed=False)
-            yield hf.same(f"{part}/output_bias", f"{theirs}.attn.c_proj.bias", dim)
+            yield hf.map_unchanged(f"{part}/output_bias", f"{theirs}.attn.c_proj.bias", dim)
             yield from hf.norm(f"{part}/layer_norm", f"{theirs}.ln_1", dim)
             yield from hf.linear(f"{feed_forward}/wide", f"{theirs}.mlp.c_fc", dim, hidden, transposed=False)
             yield from hf.linear(f"{feed_forward}/narrow", f"{theirs}.mlp.c_proj", hidden, dim, transposed=False)

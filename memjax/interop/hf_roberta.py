@@ -17,7 +17,7 @@ from memjax import config
 from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
 from memjax.interop.encoder import Encoder
-from memjax.interop.family import Imported
+from memjax.interop.family import ImportedWeights
 from memjax.interop.hf_bert import BERT, Bert
 from memjax.interop.parameters import vocab_size
 
@@ -55,9 +55,9 @@ class Roberta(Encoder):
         keys.fixed_key("pad_token_id", PADDING_ID),
     )
 
-    def positions(self, count: int, dim: int) -> hf.Entry:
+    def positions(self, count: int, dim: int) -> hf.WeightMapping:
         """Returns the entry of the table of positions."""
-        return hf.Entry(
+        return hf.WeightMapping(
             ("position_embedding",),
             {f"{self.names['embeddings']}.position_embeddings.weight": (count + OFFSET, dim)},
             lambda arrays: [arrays[0][OFFSET:]],
@@ -66,7 +66,7 @@ class Roberta(Encoder):
 
     def read_model(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
-    ) -> Imported:
+    ) -> ImportedWeights:
         """Returns what a configuration and a state dict hold, with the rows before the first position."""
         read, table = super().read_model(described, weights, dialogues=dialogues), "position_embeddings.weight"
         rows = {f"{name}[:{OFFSET}]": array[:OFFSET] for name, array in weights.items() if name.endswith(table)}

@@ -19,7 +19,7 @@ import numpy as np
 from memjax import config
 from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Family
+from memjax.interop.family import ModelFamily
 from memjax.interop.parameters import vocab_size
 
 __all__ = ["FAMILY", "TransfoXL", "vocab_size"]
@@ -28,7 +28,7 @@ _BIASES = {"content": "r_w_bias", "position": "r_r_bias"}
 FREQUENCIES = "transformer.pos_emb.inv_freq"
 
 
-class TransfoXL(Family):
+class TransfoXL(ModelFamily):
     """Transformer-XL (Dai et al. 2019)."""
 
     name, model_type = "Transformer-XL", "transfo-xl"
@@ -81,7 +81,7 @@ class TransfoXL(Family):
         ties = list(output.tie_projections if adaptive else ()) or [False] * (len(cutoffs) + 1)
         return {"cutoffs": cutoffs, "div_val": output.div_val, "tie_projs": ties, "adaptive": adaptive}
 
-    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
+    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
         """Yields the table of parameters."""
         del task
         attention, output = _attention(model), cast(Any, model.output.softmax)
@@ -97,14 +97,14 @@ class TransfoXL(Family):
             yield from hf.norm(f"{part}/layer_norm", f"{theirs}.dec_attn.layer_norm", dim)
             if not attention.tied_biases:
                 for ours, bias in _BIASES.items():
-                    yield hf.same(f"{part}/biases/{ours}", f"{theirs}.dec_attn.{bias}", *heads)
+                    yield hf.map_unchanged(f"{part}/biases/{ours}", f"{theirs}.dec_attn.{bias}", *heads)
             yield from hf.linear(f"{feed_forward}/wide", f"{theirs}.pos_ff.CoreNet.0", dim, hidden)
             yield from hf.linear(f"{feed_forward}/narrow", f"{theirs}.pos_ff.CoreNet.3", hidden, dim)
             yield from hf.norm(f"{feed_forward}/layer_norm", f"{theirs}.pos_ff.layer_norm", dim)
         if attention.tied_biases:
             for ours, bias in _BIASES.items():
                 layers = tuple(f"transformer.layers.{index}.dec_attn.{bias}" for index in range(model.num_layers))
-                yield hf.same(f"stack/shared/{ours}", f"transformer.{bias}", *heads, tied=layers)
+                yield hf.map_unchanged(f"stack/shared/{ours}", f"transformer.{bias}", *heads, tied=layers)
 
     def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
         """Returns the class that is known, which scores the next token."""
@@ -152,15 +152,15 @@ class TransfoXL(Family):
         )
 
 
-def _vocabulary(dim: int, output: Any) -> Iterator[hf.Entry]:
+def _vocabulary(dim: int, output: Any) -> Iterator[hf.WeightMapping]:
     embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
     if output.is_one_softmax:
-        yield hf.same("vocabulary/embedding", embedding(0), -1, dim, tied=(layer(0, "weight"),))
-        yield hf.same("vocabulary/bias", layer(0, "bias"), -1)
+        yield hf.map_unchanged("vocabulary/embedding", embedding(0), -1, dim, tied=(layer(0, "weight"),))
+        yield hf.map_unchanged("vocabulary/bias", layer(0, "bias"), -1)
         return
     clusters = range(len(output.cutoffs) + 1)
-    yield hf.same("vocabulary/cluster_weight", "crit.cluster_weight", len(output.cutoffs), dim)
-    yield hf.same("vocabulary/cluster_bias", "crit.cluster_bias", len(output.cutoffs))
+    yield hf.map_unchanged("vocabulary/cluster_weight", "crit.cluster_weight", len(output.cutoffs), dim)
+    yield hf.map_unchanged("vocabulary/cluster_bias", "crit.cluster_bias", len(output.cutoffs))
     if output.div_val == 1:  # one table for all clusters
         apart = lambda arrays: np.split(arrays[0], output.cutoffs)
         together = lambda arrays: [np.concatenate(arrays)]
@@ -168,13 +168,13 @@ def _vocabulary(dim: int, output: Any) -> Iterator[hf.Entry]:
             ("embedding", {embedding(0): (-1, dim)}, (layer(0, "weight"),)),
             ("bias", {layer(0, "bias"): (-1,)}, ()),
         ]:
-            yield hf.Entry(tuple(f"vocabulary/{ours}_{i}" for i in clusters), tensors, apart, together, tied)
+            yield hf.WeightMapping(tuple(f"vocabulary/{ours}_{i}" for i in clusters), tensors, apart, together, tied)
         return
     for i in clusters:
         shape, output_projection = (dim // output.div_val**i, dim), f"crit.out_projs.{i}"
         is_tied = bool(output.tie_projections) and output.tie_projections[i]
-        yield hf.same(f"vocabulary/embedding_{i}", embedding(i), -1, shape[0], tied=(layer(i, "weight"),))
-        yield hf.same(f"vocabulary/bias_{i}", layer(i, "bias"), -1)
+        yield hf.map_unchanged(f"vocabulary/embedding_{i}", embedding(i), -1, shape[0], tied=(layer(i, "weight"),))
+        yield hf.map_unchanged(f"vocabulary/bias_{i}", layer(i, "bias"), -1)
         projection, tied = f"transformer.word_emb.emb_projs.{i}", (output_projection,) if is_tied else ()
         yield hf.matrix(f"vocabulary/projection_{i}", projection, shape, tied=tied)
         if not is_tied:

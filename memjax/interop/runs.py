@@ -22,9 +22,9 @@ from memjax import config
 from memjax.data.added_tokens import read_json_object
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.interop import folders
-from memjax.interop.families import Family, family_of_run, family_of_weights
+from memjax.interop.families import ModelFamily, family_of_run, family_of_weights
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
-from memjax.models.vocabulary import Vocabulary, cut_tables, pad_tables
+from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.restoring import LoadedCheckpoint, load_arrays
@@ -41,7 +41,7 @@ from memjax.training.step import TrainState
 from memjax.training.tables import Tables
 from memjax.training.variables import join_arrays, split_state
 
-__all__ = ["Exported", "ImportedRun", "export_run", "import_run"]
+__all__ = ["ExportedFolder", "ImportedRun", "export_run", "import_run"]
 
 KEPT = "huggingface"
 NAMES_FILE, REST_FILE = "names.json", "rest.safetensors"
@@ -75,7 +75,7 @@ class ImportedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class ExportedFolder:
     """A folder for transformers that was made from a run.
 
     Attributes:
@@ -159,7 +159,7 @@ def is_padded(rows: int, entries: int) -> bool:
     return 0 < rows - entries < MOST_PADDING and rows % 8 == 0
 
 
-def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> Exported:
+def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> ExportedFolder:
     """Writes the newest intact checkpoint of a run as `save_pretrained` of transformers does.
 
     Parameters that the architecture in transformers lacks (a memory, the marks of dialogues) are left out, and listed
@@ -221,17 +221,17 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     count = sum(weight.size for weight in {id(weight): weight for weight in parameters}.values())
     files = tuple(sorted(file.name for file in folder.iterdir()))
     notes = (*family.differences(settings.model), *notes)
-    return Exported(checkpoint, described["model_type"], count, files, left_out, notes)
+    return ExportedFolder(checkpoint, described["model_type"], count, files, left_out, notes)
 
 
-def family_of_kept(run: Path) -> Family | None:
+def family_of_kept(run: Path) -> ModelFamily | None:
     """Returns the family of the weights that a run was imported from. None for a run that was not imported."""
     return family_of_weights(folders.read_described(run / KEPT)) if (run / KEPT).is_dir() else None
 
 
 def _as_it_came(
     kept: Path,
-    family: Family,
+    family: ModelFamily,
     described: dict[str, Any],
     tables: Mapping[str, np.ndarray],
     tied: Mapping[str, np.ndarray],
@@ -304,7 +304,7 @@ def _check_entries(tables: Mapping[str, Any], vocabulary: Any, size: int) -> Non
 
 def _cut(tables: Mapping[str, Any], vocabulary: Any) -> dict[str, Any]:
     """Returns the tables of a vocabulary without padding. An encoder without a head has no bias."""
-    return cut_tables(tables, _like(vocabulary, tables))
+    return unpad_tables(tables, _like(vocabulary, tables))
 
 
 def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ Arrays = Sequence[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class WeightMapping:
     """A mapping between some parameters of memjax and the tensors of transformers that they are made of.
 
     Attributes:
@@ -42,14 +42,14 @@ class Entry:
     spare: str = ""
 
 
-def same(path: str, name: str, *shape: int, tied: tuple[str, ...] = (), spare: str = "") -> Entry:
+def map_unchanged(path: str, name: str, *shape: int, tied: tuple[str, ...] = (), spare: str = "") -> WeightMapping:
     """Returns the mapping of a parameter to a tensor with the same values and shape."""
-    return Entry((path,), {name: shape}, tied=tied, spare=spare)
+    return WeightMapping((path,), {name: shape}, tied=tied, spare=spare)
 
 
 def matrix(
     path: str, name: str, shape: Shape, inputs: int = 1, *, transposed: bool = True, tied: tuple[str, ...] = ()
-) -> Entry:
+) -> WeightMapping:
     """Returns the mapping of a kernel to a matrix.
 
     Args:
@@ -62,7 +62,7 @@ def matrix(
     """
     wide, narrow = math.prod(shape[:inputs]), math.prod(shape[inputs:])
     turn: Callable[[np.ndarray], np.ndarray] = np.transpose if transposed else np.asarray
-    return Entry(
+    return WeightMapping(
         (path,),
         {name: (narrow, wide) if transposed else (wide, narrow)},
         lambda arrays: [turn(arrays[0]).reshape(shape)],
@@ -71,19 +71,19 @@ def matrix(
     )
 
 
-def linear(path: str, name: str, wide: int, narrow: int, *, transposed: bool = True) -> Iterator[Entry]:
+def linear(path: str, name: str, wide: int, narrow: int, *, transposed: bool = True) -> Iterator[WeightMapping]:
     """Yields the mappings of a dense layer: of its kernel and of its bias."""
     yield matrix(f"{path}/kernel", f"{name}.weight", (wide, narrow), transposed=transposed)
-    yield same(f"{path}/bias", f"{name}.bias", narrow)
+    yield map_unchanged(f"{path}/bias", f"{name}.bias", narrow)
 
 
-def norm(path: str, name: str, dim: int) -> Iterator[Entry]:
+def norm(path: str, name: str, dim: int) -> Iterator[WeightMapping]:
     """Yields the mappings of a layer norm: of its scale and of its bias."""
-    yield same(f"{path}/scale", f"{name}.weight", dim)
-    yield same(f"{path}/bias", f"{name}.bias", dim)
+    yield map_unchanged(f"{path}/scale", f"{name}.weight", dim)
+    yield map_unchanged(f"{path}/bias", f"{name}.bias", dim)
 
 
-def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[Entry]:
+def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightMapping]:
     """Yields the mappings of the table of embeddings and of the output weights.
 
     Args:
@@ -92,12 +92,12 @@ def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[Entry]:
       dim: Width of an embedding.
       tied: Whether the output weights are the embeddings.
     """
-    yield same("vocabulary/embedding", name, -1, dim, tied=(output,) if tied else ())
+    yield map_unchanged("vocabulary/embedding", name, -1, dim, tied=(output,) if tied else ())
     if not tied:
-        yield same("vocabulary/output", output, -1, dim)
+        yield map_unchanged("vocabulary/output", output, -1, dim)
 
 
-def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> Entry:
+def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> WeightMapping:
     """Returns the mapping of the kernels of queries and of keys and values, which are one matrix in transformers."""
     whole = matrix("", name, (dim, 3, *heads), transposed=transposed)
 
@@ -106,21 +106,21 @@ def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = Tr
         return kernel[:, 0], kernel[:, 1:]
 
     dump = lambda arrays: whole.dump([np.concatenate([arrays[0][:, None], arrays[1]], axis=1)])
-    return Entry((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
+    return WeightMapping((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
 
 
-def fits(weight: np.ndarray, shape: Shape) -> bool:
+def has_shape(weight: np.ndarray, shape: Shape) -> bool:
     """Whether a tensor has a shape, in which -1 stands for any size."""
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
 
 
-def in_full(weight: np.ndarray) -> np.ndarray:
+def to_float32(weight: np.ndarray) -> np.ndarray:
     """Converts a tensor to float32, unless it is float64."""
     return weight if weight.dtype == np.float64 else weight.astype(np.float32)
 
 
 def load_entries(
-    entries: Iterable[Entry], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
+    entries: Iterable[WeightMapping], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Converts a state dict to parameters.
 
@@ -140,13 +140,13 @@ def load_entries(
         weight = left.pop(name, None)
         if weight is None:
             problems.append(f"{written(name)} is missing")
-        elif not fits(weight, shape):
+        elif not has_shape(weight, shape):
             expected = tuple("any" if size == -1 else size for size in shape)
             problems.append(f"{written(name)} has shape {weight.shape} and not {expected}".replace("'", ""))
         elif not jnp.issubdtype(weight.dtype, jnp.floating) or weight.dtype.itemsize < 2:
             problems.append(f"{written(name)} has the type {weight.dtype} and not one of 16 bits or more")
         else:
-            return in_full(weight)
+            return to_float32(weight)
         return None
 
     for entry in entries:
@@ -170,7 +170,7 @@ def load_entries(
 
 
 def dump_entries(
-    entries: Iterable[Entry], params: Mapping[str, Any]
+    entries: Iterable[WeightMapping], params: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Converts parameters to the tensors of a table, and to those that repeat one of them."""
     weights: dict[str, np.ndarray] = {}

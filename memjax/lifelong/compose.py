@@ -33,7 +33,7 @@ from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.progress import PROGRESS, draw_task, init_progress, observe_loss, odds_of_tasks
 from memjax.lifelong.spans import SPAN, count_stage_updates, fraction_done
 from memjax.lifelong.streams import TASK, EpisodeSchedule, ReplaySchedule
-from memjax.models.heads import note_classes
+from memjax.models.heads import mark_seen_classes
 from memjax.training.assembly import make_update_functions
 from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
@@ -43,7 +43,7 @@ from memjax.training.optimizers import ReferenceGradients, make_reference_gradie
 from memjax.training.sharding import Layout, row_shards
 from memjax.training.stages import STREAM, Learner, PhaseContext, PlanInfo, PlannedProgram, Requirements
 from memjax.training.step import Gradients, TrainState, apply_gradients, compute_gradients, model_variables
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 __all__ = [
     "SUPPORT",
@@ -61,7 +61,7 @@ SUPPORT = "support"
 """Name of the support in the method state that losses read: the rows that an update adapts to before its loss."""
 
 StateChange = Callable[[TrainState, PhaseContext, TaskInfo], TrainState]
-Observe = Callable[[TrainState, Batch | None, str], tuple[TrainState, dict[str, Sum]]]
+Observe = Callable[[TrainState, Batch | None, str], tuple[TrainState, dict[str, WeightedSum]]]
 ObjectiveWrapper = Callable[[Objective, Any], Objective]
 """A function `wrap(objective, model) -> objective` that adds something to an objective, such as a penalty."""
 
@@ -362,7 +362,7 @@ class _ComposedLearner:
 
     # One update
 
-    def observe(self, state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
+    def observe(self, state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, WeightedSum]]:
         """Makes one update of the train state. See `Learner.update`.
 
         Args:
@@ -389,7 +389,7 @@ class _ComposedLearner:
         updates = stored.get(UPDATES, state.step)
         # Targets that weigh nothing get the number of no class.
         classes = jnp.where(batch.weights > 0, batch.targets, jnp.iinfo(jnp.int32).max)
-        slim = dataclasses.replace(slim, constants=note_classes(state.constants, self.model.head_place, classes))
+        slim = dataclasses.replace(slim, constants=mark_seen_classes(state.constants, self.model.head_place, classes))
         if kind == REPLAY:  # an episode whose query is of the memory
             replayed_rows = self._sample_replay(state, episodes)
             query_state = self._with_support_in_state(slim, episodes, batch, replayed_rows)
@@ -428,8 +428,14 @@ class _ComposedLearner:
         return self._write_to_memory(state, new, episodes, batch, updates, {**sums, **replay_sums})
 
     def _write_to_memory(
-        self, state: TrainState, new: TrainState, episodes: Any, batch: Batch, updates: Any, sums: dict[str, Sum]
-    ) -> tuple[TrainState, dict[str, Sum]]:
+        self,
+        state: TrainState,
+        new: TrainState,
+        episodes: Any,
+        batch: Batch,
+        updates: Any,
+        sums: dict[str, WeightedSum],
+    ) -> tuple[TrainState, dict[str, WeightedSum]]:
         """Returns the state and the sums after an update that has read a batch, with its rows offered to the memory.
 
         Args:
@@ -487,7 +493,7 @@ class _ComposedLearner:
 
     def _apply_gradients(
         self, state: TrainState, update_gradients: Gradients, reference: ReferenceGradients | None = None
-    ) -> tuple[TrainState, dict[str, Sum]]:
+    ) -> tuple[TrainState, dict[str, WeightedSum]]:
         hooked = [rule for rule in self.rules if rule.after_update is not None]
 
         def after_update(method: Any, before: Any, after: Any, gradients: Any) -> Any:
@@ -542,7 +548,7 @@ class _ComposedLearner:
             rows = self.store.sample(episodes, key, number, replace=self.replay.replace)
         return _split_over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
 
-    def _record_task_loss(self, new: TrainState, rows: Batch, nll: Sum) -> TrainState:
+    def _record_task_loss(self, new: TrainState, rows: Batch, nll: WeightedSum) -> TrainState:
         """Records the loss of replayed rows for their task, if tasks are drawn by progress."""
         if PROGRESS not in new.method:
             return new
@@ -551,7 +557,7 @@ class _ComposedLearner:
         return dataclasses.replace(new, method={**new.method, PROGRESS: progress})
 
     def _record_replayed_answers(
-        self, state: TrainState, episodes: Any, replayed: Batch, sums: Mapping[str, Sum]
+        self, state: TrainState, episodes: Any, replayed: Batch, sums: Mapping[str, WeightedSum]
     ) -> Any:
         """Updates what the policy of the memory counts for replayed rows. A skipped update changes nothing."""
         if self.memory is None or self.memory.again is None:

@@ -26,7 +26,7 @@ import optax
 from jaxtyping import Array, Float
 
 from memjax.data.examples import EXAMPLE
-from memjax.data.vectors import random_of
+from memjax.data.vectors import make_random_state
 from memjax.lifelong.compose import Component, chain_components
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import features_of, read_features
@@ -41,14 +41,14 @@ from memjax.lifelong.rehearsal import (
     rows_like,
 )
 from memjax.models.heads import CLASSES
-from memjax.models.similarity_head import ALIGNMENT, VECTORS, align
+from memjax.models.similarity_head import ALIGNMENT, VECTORS, apply_alignment
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout
 from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage
 from memjax.training.step import TrainState, model_variables
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 __all__ = ["ALIGN", "EA_EMR", "REHEARSE", "CyclingBatches", "alignment_loss", "ea_emr", "emr"]
 
@@ -174,7 +174,7 @@ class _TaskStages:
         seed = self.experiment.config.data.seed
         for row in np.flatnonzero(batch.weights[0, :, 0] > 0):
             label = int(batch.targets[0, row, 0])
-            others = random_of(f"candidates/{seed}/{self.index}/{task}/{row}").permutation(seen[seen != label])
+            others = make_random_state(f"candidates/{seed}/{self.index}/{task}/{row}").permutation(seen[seen != label])
             allowed[0, row, [label, *others[:number]]] = True
         return dataclasses.replace(batch, extras={**batch.extras, CLASSES: allowed})
 
@@ -214,11 +214,11 @@ class _TaskStages:
         stored, alignment = state.method[EA_EMR], state.constants["head"][ALIGNMENT]
         sentences, classes = np.array(stored["sentences"]), np.array(stored["classes"])
         variables = model_collections(model_variables(state))
-        vectors = align(alignment, class_vectors(self.experiment.model, variables, None))
+        vectors = apply_alignment(alignment, class_vectors(self.experiment.model, variables, None))
         for task in tasks:
             numbers = kept_example_ids(state, task)
             read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
-            sentences[task, : len(numbers)] = align(alignment, jnp.asarray(read.features))
+            sentences[task, : len(numbers)] = apply_alignment(alignment, jnp.asarray(read.features))
             labels = np.unique(read.labels)
             classes[labels] = np.asarray(vectors)[labels]
         return _with_method_state(state, sentences=jnp.asarray(sentences), classes=jnp.asarray(classes))
@@ -313,13 +313,13 @@ def alignment_loss(
       >>> float(alignment_loss(identity, jnp.ones((3, 2)), jnp.ones((3, 2)), jnp.ones(3)))
       0.0
     """
-    squares = jnp.mean(jnp.square(align(alignment, now) - before), axis=1)
+    squares = jnp.mean(jnp.square(apply_alignment(alignment, now) - before), axis=1)
     return jnp.sum(squares * there) / jnp.maximum(jnp.sum(there), 1)
 
 
 def _align_once(
     model: Any, rule: optax.GradientTransformation, state: TrainState, batch: Batch
-) -> tuple[TrainState, dict[str, Sum]]:
+) -> tuple[TrainState, dict[str, WeightedSum]]:
     """Makes one update of the map on the stored examples of a task: a step on sentences, then one on classes."""
     stored, rows = state.method[EA_EMR], jax.tree.map(lambda leaf: leaf[0], batch)
     variables = model_collections(model_variables(state))
@@ -347,6 +347,6 @@ def _align_once(
         dataclasses.replace(state, constants={**state.constants, "head": head}), optimizer=optimizer
     )
     unit = jnp.ones((), jnp.float32)
-    metric = lambda value: Sum(jnp.where(ok, value, 0).astype(jnp.float32), unit)
+    metric = lambda value: WeightedSum(jnp.where(ok, value, 0).astype(jnp.float32), unit)
     sums = {"sentences": metric(losses[0]), "classes": metric(losses[1])}
-    return new, {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), unit)}
+    return new, {**sums, "skipped": WeightedSum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), unit)}

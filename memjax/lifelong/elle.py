@@ -51,7 +51,7 @@ from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, GrowthHistory, Learner, PhaseContext, PhaseResult, Stage
 from memjax.training.step import TrainState, init_variables, model_variables
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 __all__ = ["WARM_UP", "elle", "make_growth"]
 
@@ -250,7 +250,7 @@ def with_annealed_norms(observe: Any) -> Any:
       observe: `update(state, batch, kind) -> (state, sums)`. See `Learner.update`.
     """
 
-    def update(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
+    def update(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, WeightedSum]]:
         new, sums = observe(state, batch, kind)
         (before, total), (after, _) = state.method[SPAN], new.method[SPAN]
         share = (after - before) / jnp.maximum(total - before, 1)

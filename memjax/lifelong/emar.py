@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from memjax.data.vectors import random_of
+from memjax.data.vectors import make_random_state
 from memjax.lifelong.compose import Component, chain_components, make_update
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import read_features
@@ -346,6 +346,6 @@ def draw_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name
     """
     if not instances:
         return numbers
-    order = random_of(name).permutation(len(numbers))
+    order = make_random_state(name).permutation(len(numbers))
     chosen = [order[labels[order] == label][:instances] for label in np.unique(labels)]
     return np.sort(numbers[np.concatenate(chosen)]) if chosen else numbers

@@ -27,7 +27,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout
 from memjax.training.stages import HostArrays
 from memjax.training.step import TrainState
-from memjax.typing import Batch, Sum, tree_dataclass
+from memjax.typing import Batch, WeightedSum, tree_dataclass
 
 __all__ = [
     "EPISODES",
@@ -93,7 +93,7 @@ class MemoryOptions(NamedTuple):
     groups: Literal["class", "task"] = "class"
     scores: OfRows | None = None
     again: OfRows | None = None
-    metrics: Mapping[str, Callable[[MemoryEntries, CandidateRows], Sum]] = {}
+    metrics: Mapping[str, Callable[[MemoryEntries, CandidateRows], WeightedSum]] = {}
     of_each_task: bool = False
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
@@ -167,7 +167,9 @@ class DeviceMemoryBackend:
         """Draws the ids of the rows that `sample` returns for the key."""
         return episodic.draw(kept.count, kept.capacity, key, number, replace=replace)
 
-    def measure(self, kept: Any, metric: Callable[[MemoryEntries, CandidateRows], Sum], offered: dict[str, Any]) -> Sum:
+    def measure(
+        self, kept: Any, metric: Callable[[MemoryEntries, CandidateRows], WeightedSum], offered: dict[str, Any]
+    ) -> WeightedSum:
         """Computes a metric of rows that are offered to the memory."""
         candidates = [offered[name] for name in ("rows", "keys", "groups", "scores", "weights")]
         return metric(kept.entries, episodic.make_candidates(kept, *candidates))

@@ -110,7 +110,7 @@ def compose_sources(first: Sources, second: Sources) -> Sources:
     Its copy counts follow from the result (`copy_counts`); they are not products of the counts of both growths.
 
     Args:
-      first: Sources of the first growth, integers `[middle width]`.
+      first: Sources of the first growth, integers `[mean_of_first_keys width]`.
       second: Sources of the second growth, integers `[new width]`, each an index of the middle width.
 
     Returns:

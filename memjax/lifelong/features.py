@@ -21,9 +21,9 @@ from memjax.data.documents import Examples
 from memjax.data.glue import LabelledText
 from memjax.data.paths import digest
 from memjax.data.states import has_states, write_states
-from memjax.data.tokenizers import replaced
+from memjax.data.tokenizers import write_then_rename
 from memjax.data.wordpiece import join_texts, truncate_texts
-from memjax.models.features import add_features, regroup
+from memjax.models.features import add_features, regroup_layers
 from memjax.models.text_encoder import TextEncoder, mean_pooling
 from memjax.programs import jit_by_model
 from memjax.training.experiment import make_experiment
@@ -119,7 +119,7 @@ def encode_texts(
         raise ValueError("texts: given none, allowed: at least one")
     feature = "output" if layer is None else f"layer_{layer % layers:02d}/output"
     reader = add_features(model, feature)
-    variables = regroup(encoder.variables, model, reader)
+    variables = regroup_layers(encoder.variables, model, reader)
 
     tokenized = _tokenize(encoder.tokenizer, texts, length)
     order, vectors_of_texts = (
@@ -157,7 +157,7 @@ def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows
     """
     feature = f"layer_{first - 1:02d}/output"
     reader = add_features(encoder.model, feature)
-    variables = regroup(encoder.variables, encoder.model, reader)
+    variables = regroup_layers(encoder.variables, encoder.model, reader)
     sizes = np.array([examples.num_tokens(index) for index in range(len(examples))])
     ends = np.cumsum(sizes)
 
@@ -345,10 +345,10 @@ def _pool(hidden: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
 def _save(path: Path, array: np.ndarray) -> None:
     """Writes a `.npy` file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as partial, partial.open("wb") as file:
+    with write_then_rename(path) as partial, partial.open("wb") as file:
         np.save(file, array)
 
 
 def _write_json(path: Path, value: Any) -> None:
-    with replaced(path) as partial:
+    with write_then_rename(path) as partial:
         partial.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

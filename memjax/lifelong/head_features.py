@@ -17,7 +17,7 @@ from memjax.config import Evaluation
 from memjax.data.documents import Examples
 from memjax.data.examples import EXAMPLE
 from memjax.models.heads import FeatureHead
-from memjax.models.similarity_head import ALIGNMENT, VECTORS, align
+from memjax.models.similarity_head import ALIGNMENT, VECTORS, apply_alignment
 from memjax.training.experiment import Experiment
 from memjax.training.objective import model_collections, read_segment
 
@@ -84,7 +84,7 @@ def align_features(
 ) -> Float[np.ndarray, "rows dim"]:
     """Maps features, or class vectors, by the linear map of a method that aligns them (EA-EMR), if there is one."""
     held = variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
-    return features if held is None else np.asarray(align(held, jnp.asarray(features)))
+    return features if held is None else np.asarray(apply_alignment(held, jnp.asarray(features)))
 
 
 def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.ndarray, "classes dim"] | None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from memjax.datastore.exact import QUERY_BATCH, query_batches
+from memjax.datastore.exact import QUERY_BATCH, pad_query_batches
 from memjax.datastore.index import (
     Metric,
     Neighbors,
@@ -251,7 +251,7 @@ class HostMemory:
             on_device = jnp.asarray(keys)
             near = [
                 [np.asarray(leaf)[:real] for leaf in _search(batch, on_device, len(part), number, metric=metric)]
-                for batch, real in query_batches(queries, QUERY_BATCH)
+                for batch, real in pad_query_batches(queries, QUERY_BATCH)
             ]
             places, scores, valid = (np.concatenate(leaves) for leaves in zip(*near, strict=True))
             neighbors.append(Neighbors(scores, np.where(valid, part[places], -1), valid))

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.instructions import InstructionTokenizer, Marks, WrittenExamples
+from memjax.data.instructions import InstructionTokenizer, Marks, PromptExamples
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.lifelong import memory as episodic
@@ -333,7 +333,7 @@ def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, contex
             measures[f"kept_{earlier}"], measures[f"texts_{earlier}"] = num_rows / max(each, 1), texts
             context.report(f"task {earlier}: {num_rows} of {each} texts that were written have one answer mark")
             parts.append(
-                TaskSlice(WrittenExamples(samples.rows, tokenizer, length=length, name="written"), earlier, first)
+                TaskSlice(PromptExamples(samples.rows, tokenizer, length=length, name="written"), earlier, first)
             )
         first += each
     seconds = time.perf_counter() - began

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
 
 from memjax.axes import axes_of
-from memjax.datastore.exact import middle, nearest_entries
+from memjax.datastore.exact import mean_of_first_keys, nearest_entries
 from memjax.datastore.index import Metric
 from memjax.datastore.sharded import Axis, centre_sharded, nearest_entries_sharded, num_devices
 from memjax.functional.scopes import operation
@@ -444,7 +444,7 @@ def search(
     centre, distances = None, metric == "squared_l2"
     if axis is None:
         if distances:
-            total, some = middle(keys, count)
+            total, some = mean_of_first_keys(keys, count)
             centre = total / jnp.maximum(some, 1)
         neighbors = nearest_entries(queries, keys, number, metric=metric, count=count, centre=centre)
     else:

@@ -69,7 +69,7 @@ from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_collections
 from memjax.training.step import TrainState, model_variables
-from memjax.typing import Aux, Batch, Sum
+from memjax.typing import Aux, Batch, WeightedSum
 
 __all__ = ["meta_mbpa"]
 
@@ -175,7 +175,7 @@ def loss_of_batch(
     state: Any,
     segment: Batch,
     key: Any,
-) -> tuple[Any, Any, Sum, Aux]:
+) -> tuple[Any, Any, WeightedSum, Aux]:
     """Computes the loss of a batch at parameters that are adapted once, to neighbours that its rows share."""
     params = adapt_once(model, model_collections(variables), variables["method"][SUPPORT], inner)
     state, batch_stats, nll, aux = objective.loss({**variables, "params": params}, state, segment, key)
@@ -191,11 +191,11 @@ def loss_of_rows(
     state: Any,
     segment: Batch,
     key: Any,
-) -> tuple[Any, Any, Sum, Aux]:
+) -> tuple[Any, Any, WeightedSum, Aux]:
     """Computes the loss of a batch, with parameters that are adapted for each row to its own neighbours."""
     collections = model_collections(variables)
 
-    def loss_of_row(row: Batch, support: Batch, alpha: Any, number: Any) -> tuple[Any, Sum, Aux]:
+    def loss_of_row(row: Batch, support: Batch, alpha: Any, number: Any) -> tuple[Any, WeightedSum, Aux]:
         params = adapt_once(model, collections, (support, alpha), inner)
         batch_of_row = jax.tree.map(lambda leaf: leaf[None], row)
         adapted = {**variables, "params": params}
@@ -223,9 +223,9 @@ def adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any
     return adapt(functools.partial(neighbor_nats, model, variables), variables["params"], support, alpha, **how)
 
 
-def loss_change(adapted: Sum, without: Sum) -> Aux:
+def loss_change(adapted: WeightedSum, without: WeightedSum) -> Aux:
     """Makes the metric of the change of a query's loss by the adaptation. It is negative if adaptation helps."""
-    difference = Sum(adapted.total - without.total, adapted.weight)
+    difference = WeightedSum(adapted.total - without.total, adapted.weight)
     return Aux(metrics={"adapted_minus_base": jax.lax.stop_gradient(difference)})
 
 

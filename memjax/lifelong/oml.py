@@ -58,7 +58,7 @@ from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.training.experiment import Experiment
 from memjax.training.objective import RANDOM_STREAMS, Objective, model_collections, model_loss
 from memjax.training.step import TrainState, model_variables
-from memjax.typing import Batch, SegmentLoss, Sum
+from memjax.typing import Batch, SegmentLoss, WeightedSum
 
 __all__ = ["anml", "maml", "oml"]
 
@@ -130,7 +130,9 @@ def meta_learning_method(
     def wrap(objective: Objective, model: Any) -> Objective:
         how: dict[str, Any] = {"select": select, "learning_rate": inner_learning_rate, "order": order}
 
-        def loss(variables: Mapping[str, Any], state: Any, segment: Batch, key: Any) -> tuple[Any, Any, Sum, Any]:
+        def loss(
+            variables: Mapping[str, Any], state: Any, segment: Batch, key: Any
+        ) -> tuple[Any, Any, WeightedSum, Any]:
             support = variables["method"][SUPPORT]
             if support is not None:
                 params = adapt(model, objective.loss, variables, support, key, **how)
@@ -254,7 +256,7 @@ def adapt_head(
     )
 
 
-def share_of_rows(nll: Sum, batch: Batch) -> Any:
+def share_of_rows(nll: WeightedSum, batch: Batch) -> Any:
     """Computes the mean loss over the targets of a batch, times the fraction of its rows that are not padding."""
     return nll.mean() * jnp.mean(jnp.any(batch.weights > 0, axis=-1))
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.typing import Leaf, Sum
+from memjax.typing import Leaf, WeightedSum
 
 __all__ = [
     "WriteDecision",
@@ -288,7 +288,7 @@ def diversity_policy(
 
 def spread_of_odds(
     rate: float, beta: float, *, relative: bool = False
-) -> Callable[[MemoryEntries, CandidateRows], Sum]:
+) -> Callable[[MemoryEntries, CandidateRows], WeightedSum]:
     """Makes a metric of how strongly `diversity_policy` prefers some rows of a batch to others.
 
     The metric is the difference of the log odds of the rows at the 90th and the 10th percentile of distance. Near 0 the
@@ -300,12 +300,12 @@ def spread_of_odds(
       relative: Whether `beta` is relative to the distances between stored keys. See `diversity_policy`.
     """
 
-    def spread(entries: MemoryEntries, offered: CandidateRows) -> Sum:
+    def spread(entries: MemoryEntries, offered: CandidateRows) -> WeightedSum:
         wanted = _num_to_write(rate, entries, offered)
         logits = jnp.where(offered.present, _scaled_distances(entries, offered, beta, relative, wanted), jnp.nan)
         low, high = jnp.nanpercentile(logits, jnp.array([10.0, 90.0]))
         counts = (wanted > 0) & (entries.count > 0)
-        return Sum(jnp.where(counts, high - low, 0), counts.astype(jnp.float32))
+        return WeightedSum(jnp.where(counts, high - low, 0), counts.astype(jnp.float32))
 
     return spread
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from memjax.typing import Leaf, Sum, tree_dataclass
+from memjax.typing import Leaf, WeightedSum, tree_dataclass
 
 __all__ = ["PROGRESS", "TaskProgress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
 
@@ -93,7 +93,7 @@ def draw_task(
     return places[jax.random.randint(of_rows, (number,), 0, jnp.maximum(jnp.sum(mine), 1))]
 
 
-def observe_loss(progress: TaskProgress, task: Any, nll: Sum, rows: int) -> TaskProgress:
+def observe_loss(progress: TaskProgress, task: Any, nll: WeightedSum, rows: int) -> TaskProgress:
     """Records the loss of replayed rows of a task. A loss without targets or that is not finite changes nothing.
 
     Args:

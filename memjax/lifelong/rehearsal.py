@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.rows import RowStream, epoch_order
+from memjax.data.rows import BatchIterator, epoch_order
 from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.head_features import HeadFeatures
 from memjax.lifelong.kmeans import select_examples
 from memjax.lifelong.streams import JoinedExamples, TaskSlice
-from memjax.models.heads import note_classes
+from memjax.models.heads import mark_seen_classes
 from memjax.training.assembly import make_update_functions
 from memjax.training.experiment import Experiment
 from memjax.training.step import TrainState
@@ -160,7 +160,7 @@ class KeptExamples(NamedTuple):
 
     def stream(
         self, numbers: np.ndarray, position: Mapping[str, Any] | None, *, rows: int, epochs: int, order: int = 0
-    ) -> RowStream:
+    ) -> BatchIterator:
         """Makes a stream of batches of the examples with given numbers.
 
         Args:
@@ -202,7 +202,7 @@ def keep_examples(state: TrainState, task: int, numbers: np.ndarray) -> TrainSta
 
 def note_seen_classes(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
     """Marks classes as seen in the constants of the model, if its head stores them."""
-    return dataclasses.replace(state, constants=note_classes(state.constants, model.head_place, np.unique(labels)))
+    return dataclasses.replace(state, constants=mark_seen_classes(state.constants, model.head_place, np.unique(labels)))
 
 
 def with_fresh_optimizer(state: TrainState, task: TaskInfo) -> TrainState:

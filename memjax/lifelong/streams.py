@@ -16,7 +16,7 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples
 from memjax.data.examples import EXAMPLE
-from memjax.data.rows import RowStream, epoch_order
+from memjax.data.rows import BatchIterator, epoch_order
 from memjax.training.stages import STREAM
 from memjax.typing import Batch
 
@@ -272,7 +272,7 @@ class StreamPlan(NamedTuple):
         every, before = self.schedule.every, self.before(batch)
         return bool(every) and (before + self.count(batch)) // every > before // every
 
-    def stream(self, batches: RowStream, position: Mapping[str, Any] | None = None) -> PlannedStream:
+    def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> PlannedStream:
         """Returns the updates of the stage from a position on. `batches` must be at the same position."""
         return PlannedStream(batches, self, position)
 
@@ -399,7 +399,7 @@ class EpisodePlan(NamedTuple):
         plan = StreamPlan(self.examples, self.rows, self.epochs, 0, ReplaySchedule())
         return plan.total - plan.before(sum(self.sizes))
 
-    def stream(self, batches: RowStream, position: Mapping[str, Any] | None = None) -> EpisodeStream:
+    def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> EpisodeStream:
         """Returns the episodes of the stage from a position on. `batches` must be at the same position."""
         return EpisodeStream(batches, self, position)
 
@@ -412,7 +412,7 @@ class PlannedStream:
         of the schedule is due before the next batch.
     """
 
-    def __init__(self, batches: RowStream, plan: StreamPlan, position: Mapping[str, Any] | None = None):
+    def __init__(self, batches: BatchIterator, plan: StreamPlan, position: Mapping[str, Any] | None = None):
         """Makes an iterator that continues with the update after `position`.
 
         Args:
@@ -450,7 +450,7 @@ class EpisodeStream:
       position: JSON value with the position of the batches and the number of episodes that were read.
     """
 
-    def __init__(self, batches: RowStream, plan: EpisodePlan, position: Mapping[str, Any] | None = None):
+    def __init__(self, batches: BatchIterator, plan: EpisodePlan, position: Mapping[str, Any] | None = None):
         """Makes an iterator that continues with the episode after `position`.
 
         Args:
@@ -478,5 +478,5 @@ class EpisodeStream:
         if not size:
             return kind, None
         # The batches that a last episode lacks are padded in front: its query is the last batch of the stage.
-        nothing = [self._batches.empty() for _ in range(size - len(batches))]
+        nothing = [self._batches.make_padding_batch() for _ in range(size - len(batches))]
         return kind, jax.tree.map(lambda *leaves: np.concatenate(leaves), *nothing, *batches)

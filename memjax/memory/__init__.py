@@ -21,3 +21,6 @@ from memjax.memory.rfa import *
 from memjax.memory.spalm import *
 from memjax.memory.t2r import *
 from memjax.memory.transformer_xl import *
+from memjax.settings.compatibility import renamed_names
+
+__getattr__ = renamed_names(__name__)

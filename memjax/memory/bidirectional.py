@@ -89,4 +89,4 @@ class BidirectionalAttention(Residual, LayerMemory):
         dropout = weight_dropout(self, deterministic)
         y, weights = attention_with_weights(queries, keys, values, mask=visible, **dropout)
         y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
-        return self.added(x, y, deterministic), EmptyState(), tracked_weights(self, weights, visible)
+        return self.add_residual(x, y, deterministic), EmptyState(), tracked_weights(self, weights, visible)

@@ -18,9 +18,9 @@ from memjax.functional.compression import (
     attention_reconstruction,
     auto_encoding,
     dilated_convolutions,
+    keep_most_used,
     max_pool,
     mean_pool,
-    most_used,
     strided_convolution,
     transposed_convolution,
     window_validity,
@@ -29,16 +29,16 @@ from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.memory.contract import where_rows
-from memjax.memory.projections import COMPRESSED, SHORT, Keys, matrix_init, project
-from memjax.memory.transformer_xl import Reading, TransformerXLAttention, attention_share
+from memjax.memory.projections import COMPRESSED, SHORT, TrackedKeys, matrix_init, project
+from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, attention_share
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
-__all__ = ["CompressiveAttention", "CompressiveState", "Usage"]
+__all__ = ["CompressiveAttention", "CompressiveState", "AttentionUsage"]
 
 
 @tree_dataclass
-class Usage:
+class AttentionUsage:
     """Attention that each slot of the ordinary memory has received since it was written.
 
     Attributes:
@@ -61,7 +61,7 @@ class CompressiveState:
       compressed_valid: bool `[batch, compressed]`, slots that stand for tokens of the running document only.
       phase: int32 `[batch]`, number of tokens of the document written so far, modulo the compression rate. It
         says where windows begin if segments are not whole windows.
-      usage: `Usage` of the ordinary memory for the compression 'most_used'. `EmptyState` for all others.
+      usage: `AttentionUsage` of the ordinary memory for the compression 'most_used'. `EmptyState` for all others.
     """
 
     hidden: Leaf
@@ -76,7 +76,7 @@ LOSSES = {"attention": "compressive/attention_reconstruction", "auto_encoding": 
 """Value of the field `loss` -> name of the loss in `Aux.losses`."""
 
 
-class Evicted(NamedTuple):
+class EvictedSlots(NamedTuple):
     """Hidden states that leave the ordinary memory with one segment, in whole windows, oldest first.
 
     Attributes:
@@ -110,7 +110,7 @@ class Evicted(NamedTuple):
         return _take(slots, self.start, self.hidden.shape[1])
 
 
-class Compressed(NamedTuple):
+class CompressedSlots(NamedTuple):
     """Compressed slots that were made of the evicted slots of one segment.
 
     Attributes:
@@ -138,7 +138,7 @@ def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str
 
 
 @operation
-def note_usage(
+def add_usage(
     state: CompressiveState, attended: Float[Array, "batch memory"], queries: Int[Array, " batch"]
 ) -> CompressiveState:
     """Adds the attention of one segment to that of earlier segments. Rows without a query keep their state.
@@ -150,11 +150,11 @@ def note_usage(
     """
     old = state.usage
     attention = old.attention + jnp.where(queries[:, None] > 0, attended, 0).astype(old.attention.dtype)
-    return dataclasses.replace(state, usage=Usage(attention, old.queries + queries[:, None].astype(jnp.int32)))
+    return dataclasses.replace(state, usage=AttentionUsage(attention, old.queries + queries[:, None].astype(jnp.int32)))
 
 
 @operation
-def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -> Evicted:
+def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -> EvictedSlots:
     """Selects the slots that are to be compressed when a segment is appended. No gradient goes through them.
 
     If the segment is whole windows, these are the oldest `length` slots of memory and segment, which the segment
@@ -175,7 +175,7 @@ def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -
     # In the dtype of the state: of a segment longer than the memory, a part is compressed at once.
     slots = lax.stop_gradient(jnp.concatenate([state.hidden, hidden.astype(state.hidden.dtype)], axis=1))
     valid, usage = jnp.concatenate([state.valid, mask], axis=1), None
-    if isinstance(state.usage, Usage):
+    if isinstance(state.usage, AttentionUsage):
         mean = state.usage.attention / jnp.maximum(state.usage.queries, 1).astype(state.usage.attention.dtype)
         usage = jnp.pad(mean, [(0, 0), (0, length)])
     start, last, amount = None, None, length
@@ -189,7 +189,7 @@ def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -
         last = start + amount - rate < length
     valid, usage = _take(valid, start, amount), None if usage is None else _take(usage, start, amount)
     # An invalid slot may hold another document's state, and convolutions look across windows.
-    return Evicted(jnp.where(valid[..., None], _take(slots, start, amount), 0), valid, usage, start, last)
+    return EvictedSlots(jnp.where(valid[..., None], _take(slots, start, amount), 0), valid, usage, start, last)
 
 
 @operation
@@ -248,7 +248,7 @@ class CompressiveAttention(TransformerXLAttention):
 
     Symbols: `m -> state.hidden`, `cm -> state.compressed`, `f_c -> compression`, `g -> decompression_kernel`,
     `n_m -> memory_length`, `n_cm -> compressed_memory_length`, `c -> compression_rate`, `n_s ->` length of the segment,
-    `old_mem -> Evicted.hidden`, `Q, K, V -> query, key_value`. The others are those of `TransformerXLAttention`.
+    `old_mem -> EvictedSlots.hidden`, `Q, K, V -> query, key_value`. The others are those of `TransformerXLAttention`.
 
     Differs from the paper or its code:
 
@@ -335,7 +335,7 @@ class CompressiveAttention(TransformerXLAttention):
         valid = lambda slots: jnp.full((batch_size, slots), self.empty_memory == "zeros")
         usage, shape = EmptyState(), (batch_size, self.memory_length)
         if self.compression == "most_used":
-            usage = Usage(jnp.zeros(shape, at_least_float32(dtype)), jnp.zeros(shape, jnp.int32))
+            usage = AttentionUsage(jnp.zeros(shape, at_least_float32(dtype)), jnp.zeros(shape, jnp.int32))
         m, cm = self.memory_length, self.compressed_memory_length
         return CompressiveState(zeros(m), valid(m), zeros(cm), valid(cm), jnp.zeros(batch_size, jnp.int32), usage)
 
@@ -397,9 +397,9 @@ class CompressiveAttention(TransformerXLAttention):
     @nn.nowrap
     def _no_attention(self, state: Any) -> Any:
         usage = getattr(state, "usage", EmptyState())
-        return jnp.zeros_like(usage.attention) if isinstance(usage, Usage) else EmptyState()
+        return jnp.zeros_like(usage.attention) if isinstance(usage, AttentionUsage) else EmptyState()
 
-    def _known_keys(self, state: Any, length: int) -> Keys:
+    def _known_keys(self, state: Any, length: int) -> TrackedKeys:
         if not self._compresses:
             return super()._known_keys(state, length)
         older, memory, rate = self.compressed_memory_length, self.memory_length, self.compression_rate
@@ -412,7 +412,7 @@ class CompressiveAttention(TransformerXLAttention):
         each = lambda first, second: jnp.repeat(
             jnp.array([first, second]), jnp.array([older, memory]), total_repeat_length=older + memory
         )
-        return Keys.of_slots(places, each(rate, 1), each(COMPRESSED, SHORT), length)
+        return TrackedKeys.of_slots(places, each(rate, 1), each(COMPRESSED, SHORT), length)
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
         if not self._compresses:
@@ -424,12 +424,12 @@ class CompressiveAttention(TransformerXLAttention):
     # The compression
 
     def _write(
-        self, state: Any, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+        self, state: Any, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None
     ) -> tuple[Any, Aux]:
         if not isinstance(state, CompressiveState):
             return super()._write(state, stored, mask, attended, reading)
-        if isinstance(state.usage, Usage):
-            state = note_usage(state, attended, mask.sum(axis=1))
+        if isinstance(state.usage, AttentionUsage):
+            state = add_usage(state, attended, mask.sum(axis=1))
         old = evict(state, stored, mask, self.compression_rate)
         new = self._compress(old)
         slots = new.slots if self.loss == "none" else lax.stop_gradient(new.slots)
@@ -437,7 +437,7 @@ class CompressiveAttention(TransformerXLAttention):
         rate = self.compression_rate
         return write(state, stored, mask, slots, new.valid, last=old.last, rate=rate), aux
 
-    def _compress(self, old: Evicted) -> Compressed:
+    def _compress(self, old: EvictedSlots) -> CompressedSlots:
         """Compresses the evicted slots (f_c). Windows that do not fill the segment are compressed one by one."""
         batch, amount, _ = old.hidden.shape
         windows = amount // self.compression_rate
@@ -449,14 +449,14 @@ class CompressiveAttention(TransformerXLAttention):
         new = jax.tree.map(together, self._compress_windows(*parts))
         now = old.last[:, None] | (jnp.arange(windows) < windows - 1)[None, :]
         stands_for = new.stands_for & jnp.repeat(now, self.compression_rate, axis=1)
-        return Compressed(new.slots, new.valid & now, stands_for)
+        return CompressedSlots(new.slots, new.valid & now, stands_for)
 
-    def _compress_windows(self, hidden: Array, valid: Array, usage: Array | None) -> Compressed:
+    def _compress_windows(self, hidden: Array, valid: Array, usage: Array | None) -> CompressedSlots:
         rate, x = self.compression_rate, hidden.astype(self.dtype)
         if self.compression == "most_used":
             assert usage is not None
-            used_slots, used_valid = most_used(hidden, usage, valid, rate)
-            return Compressed(used_slots, used_valid, valid)
+            used_slots, used_valid = keep_most_used(hidden, usage, valid, rate)
+            return CompressedSlots(used_slots, used_valid, valid)
         match self.compression:
             case "max":
                 slots = max_pool(hidden, rate)
@@ -468,9 +468,9 @@ class CompressiveAttention(TransformerXLAttention):
                 deep = dilated_convolutions(x, self.dilated_kernels, self.dilations)
                 slots = strided_convolution(deep, self.compression_kernel)
         whole = window_validity(valid, rate)
-        return Compressed(slots, whole, jnp.repeat(whole, rate, axis=1))
+        return CompressedSlots(slots, whole, jnp.repeat(whole, rate, axis=1))
 
-    def _losses(self, old: Evicted, new: Compressed, mask: Array, reading: Reading) -> Aux:
+    def _losses(self, old: EvictedSlots, new: CompressedSlots, mask: Array, reading: SegmentAttention) -> Aux:
         """Returns the loss of the compression. Rows without a real token and empty slots have no weight."""
         rows = mask.any(axis=1)[:, None]
         if self.loss == "auto_encoding":

@@ -17,11 +17,11 @@ from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask, count_positions
-from memjax.memory.mixtures import MIXING, Recalled, linear_weight, spread_metrics
+from memjax.memory.mixtures import MIXING, NextTokenCandidates, linear_weight, spread_metrics
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
-__all__ = ["ContinuousCache", "ContinuousCacheState"]
+__all__ = ["ContinuousCacheMemory", "ContinuousCacheState"]
 
 SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
 
@@ -47,7 +47,7 @@ class ContinuousCacheState:
     pending_valid: Leaf
 
 
-class Entries(NamedTuple):
+class CacheEntries(NamedTuple):
     """Pairs that are completed by reading a segment: each token, and the hidden state before it.
 
     Attributes:
@@ -75,7 +75,7 @@ def reset(
 @operation
 def complete(
     state: ContinuousCacheState, hidden: Activations, tokens: Int[Array, "batch length"], mask: Mask
-) -> Entries:
+) -> CacheEntries:
     """Returns the pairs `(h_{t-1}, x_t)` of a segment. The first has its hidden state from the segment before.
 
     Hidden states are rounded to the dtype of the state, so that a segment at once equals its tokens one by one.
@@ -84,12 +84,12 @@ def complete(
     before = jnp.concatenate([state.pending[:, None], hidden[:, :-1]], axis=1)
     first = mask & (count_positions(mask) == 0)  # it completes the pending pair, behind padding too
     before = jnp.where(first[..., None], state.pending[:, None], before)
-    return Entries(before, tokens, mask & (~first | state.pending_valid[:, None]))
+    return CacheEntries(before, tokens, mask & (~first | state.pending_valid[:, None]))
 
 
 @operation
 def read(
-    queries: Activations, state: ContinuousCacheState, entries: Entries, *, similarity: str
+    queries: Activations, state: ContinuousCacheState, entries: CacheEntries, *, similarity: str
 ) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
     """Compares every hidden state with the last `memory` completed pairs, and returns similarities and tokens.
 
@@ -144,7 +144,7 @@ def similarities(
 
 
 @operation
-def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, mask: Mask) -> ContinuousCacheState:
+def write(state: ContinuousCacheState, entries: CacheEntries, hidden: Activations, mask: Mask) -> ContinuousCacheState:
     """Overwrites the oldest pairs with those of a segment, and stores its last hidden state as pending.
 
     Args:
@@ -174,7 +174,7 @@ def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, ma
     )
 
 
-class ContinuousCache(OutputMemory):
+class ContinuousCacheMemory(OutputMemory):
     """Continuous cache: proposes the tokens that followed similar hidden states of the recent past, for a mixture.
 
     Grave et al. 2017, https://arxiv.org/abs/1612.04426. A memory behind the last hidden state.
@@ -195,7 +195,8 @@ class ContinuousCache(OutputMemory):
     * Other similarities can be chosen (that code has the cosine).
     * The last token of a document is never read, so that its pair is not stored.
 
-    `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
+    `y` is a `NextTokenCandidates`, candidates for the next token, without the residual and without a norm: `x` stays
+      as it is.
 
     Metrics: `continuous_cache/pairs`, the number of pairs that are seen. `continuous_cache/effective_pairs`, how evenly
     the weights are spread over them. It is 1 / pairs if only the most similar one counts: the scale is then too high
@@ -257,7 +258,7 @@ class ContinuousCache(OutputMemory):
         tokens: Int[Array, "batch length"],
         mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Recalled, ContinuousCacheState, Aux]:
+    ) -> tuple[NextTokenCandidates, ContinuousCacheState, Aux]:
         """Compares the segment's hidden states with the pairs completed so far, its own included.
 
         Args:
@@ -279,7 +280,7 @@ class ContinuousCache(OutputMemory):
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, tokens: Int[Array, "batch 1"]
-    ) -> tuple[Recalled, DecodeState]:
+    ) -> tuple[NextTokenCandidates, DecodeState]:
         """Compares one token of every active row with the pairs, its own included."""
         mask, state = active[:, None], decode_state.memory
         state = write(state, complete(state, x, tokens, mask), x, mask)
@@ -288,11 +289,11 @@ class ContinuousCache(OutputMemory):
         position = decode_state.position + active.astype(jnp.int32)
         return self._to_candidates(scores, state.tokens[:, None]), DecodeState(state, EmptyState(), position)
 
-    def _to_candidates(self, scores: Array, tokens: Array) -> Recalled:
+    def _to_candidates(self, scores: Array, tokens: Array) -> NextTokenCandidates:
         present = scores > -jnp.inf
         scaled = self.scale * jnp.where(present, scores, 0) + (self.offset if self.mixing == "global" else 0.0)
         scores = jnp.where(present, scaled, -jnp.inf)
-        return Recalled(scores, tokens, linear_weight(scores, self.interpolation_weight), mixing=self.mixing)
+        return NextTokenCandidates(scores, tokens, linear_weight(scores, self.interpolation_weight), mixing=self.mixing)
 
     @nn.nowrap
     def _check(self) -> None:

@@ -22,7 +22,7 @@ batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, a
 
 A memory has one of four places in a model: the attention part of a layer (`LayerMemory`), a whole stack of layers
 (`StackMemory`), the attention of a decoder's layer to a source (`CrossMemory`), or behind the last hidden state
-(`OutputMemory`). A part that remembers in its parameters alone is `Stateless`.
+(`OutputMemory`). A part that remembers in its parameters alone is `StatelessMemory`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from memjax.memory.state_trees import DecodeState, LayerState, StackState, num_r
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = [
-    "Absent",
+    "NotProvided",
     "CrossMemory",
     "DecodeState",
     "LayerMemory",
@@ -50,7 +50,7 @@ __all__ = [
     "OutputMemory",
     "StackMemory",
     "StackState",
-    "Stateless",
+    "StatelessMemory",
     "num_rows",
     "restore_state",
     "save_state",
@@ -63,7 +63,7 @@ __all__ = [
 State = TypeVar("State")
 
 
-class Absent(ValueError):
+class NotProvided(ValueError):
     """Raised where a model does not have what is asked of it, such as attention weights, ages of keys or a signal."""
 
 
@@ -121,7 +121,7 @@ class LayerMemory(Memory):
         Raises:
           Absent: The memory cannot give attention weights.
         """
-        raise Absent(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
+        raise NotProvided(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
 
 
 class StackMemory(Memory):
@@ -201,7 +201,8 @@ class CrossMemory(Memory):
 class OutputMemory(Memory):
     """A memory behind the last hidden state. It returns another hidden state, or candidates for the next token.
 
-    Candidates are returned as `Recalled`. Class attributes name the further arguments of `__call__` and `decode`:
+    Candidates are returned as `NextTokenCandidates`. Class attributes name the further arguments of `__call__` and
+    `decode`:
 
     * `inputs`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the extras of a
       batch give the others.
@@ -224,7 +225,7 @@ class OutputMemory(Memory):
         return {}
 
 
-class Stateless(Memory):
+class StatelessMemory(Memory):
     """A part of a layer without state, such as a feed-forward network. It remembers in its parameters alone.
 
     A subclass defines `read(x, mask, deterministic)`, which returns the new `x` and `Aux`.

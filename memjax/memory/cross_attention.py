@@ -126,16 +126,16 @@ class CrossAttention(Residual, CrossMemory):
     ) -> Activations:
         """Lets every position of `x` attend to all tokens of `source`, both normed, as in an encoder."""
         same = source is x
-        y = self.normed(x)
-        source_state = self._read_source(y if same else self.normed(source), source_mask)
+        y = self.apply_norm(x)
+        source_state = self._read_source(y if same else self.apply_norm(source), source_mask)
         return self._read(x, source_state, None, deterministic, y)
 
     def weights(
         self, x: Activations, source: Float[Array, "batch source dim"], source_mask: Bool[Array, "batch source"] | None
     ) -> Float[Array, "batch heads length source"]:
         """Returns the attention weights of `attend`, without dropout."""
-        source_state = self._read_source(self.normed(source), source_mask)
-        queries = project_biased(self.normed(x), self.query, self.query_bias)
+        source_state = self._read_source(self.apply_norm(source), source_mask)
+        queries = project_biased(self.apply_norm(x), self.query, self.query_bias)
         return attention_with_weights(
             queries, source_state.keys, source_state.values, mask=self._visible(queries, source_state)
         )[1]
@@ -144,12 +144,12 @@ class CrossAttention(Residual, CrossMemory):
         self, x: Array, state: CrossAttentionState, maps: Any, deterministic: bool, normed: Array | None = None
     ) -> Array:
         """Returns the residual stream after attention to the source of `state`. `normed` may be given as `norm(x)`."""
-        queries = project_biased(self.normed(x) if normed is None else normed, self.query, self.query_bias)
+        queries = project_biased(self.apply_norm(x) if normed is None else normed, self.query, self.query_bias)
         keys, values = state.keys.astype(queries.dtype), state.values.astype(queries.dtype)
         z = attention(queries, keys, values, mask=self._visible(queries, state), **weight_dropout(self, deterministic))
         y = project(z, self.output, axes=2)
         y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
-        return self.added(x, y, deterministic)
+        return self.add_residual(x, y, deterministic)
 
     def _visible(self, queries: Array, state: CrossAttentionState) -> Array:
         """Broadcasts the mask of the source to `[batch, 1, length, source]`."""

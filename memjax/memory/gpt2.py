@@ -21,9 +21,9 @@ from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.scopes import operation
 from memjax.memory.compressive import LOSSES
 from memjax.memory.contract import DecodeState, where_rows
-from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
-from memjax.memory.projections import COMPRESSED, Keys, matrix_init, project
-from memjax.memory.transformer_xl import Reading, TransformerXLAttention, attention_share
+from memjax.memory.infinity_former import AttentionWithLongTermMemory, LongTermMemory
+from memjax.memory.projections import COMPRESSED, TrackedKeys, matrix_init, project
+from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, attention_share
 from memjax.typing import Aux, EmptyState, Leaf, tree_dataclass
 
 __all__ = ["GPT2Attention", "GPT2CompressiveAttention", "GPT2InfinityFormerAttention"]
@@ -96,7 +96,7 @@ class GPT2Attention(TransformerXLAttention):
         return jnp.zeros(shape, jnp.promote_types(query.dtype, jnp.float32))
 
 
-class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
+class GPT2InfinityFormerAttention(AttentionWithLongTermMemory, GPT2Attention):
     """GPT-2's attention with the long-term memory of infinity-former.
 
     Each segment enters the signal before the next one is read. There is no short-term memory. What is stored, written
@@ -235,10 +235,10 @@ class GPT2CompressiveAttention(GPT2Attention):
         scores = self._slot_scores(position[:, None], query.shape[0])
         return jnp.pad(scores, [(0, 0)] * 3 + [(0, columns - self._num_slots)])
 
-    def _known_keys(self, state: CompressedState, length: int) -> Keys:
+    def _known_keys(self, state: CompressedState, length: int) -> TrackedKeys:
         slots, rate = self._num_slots, self.compression_rate
         positions = 1 + rate * jnp.arange(slots - 1, -1, -1, dtype=jnp.int32)[None]
-        return Keys.of_slots(positions, jnp.full(slots, rate), jnp.full(slots, COMPRESSED), length)
+        return TrackedKeys.of_slots(positions, jnp.full(slots, rate), jnp.full(slots, COMPRESSED), length)
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
         return Aux(metrics={"compressive/compressed_share": attention_share(weights, mask)})
@@ -252,7 +252,7 @@ class GPT2CompressiveAttention(GPT2Attention):
         return jnp.broadcast_to(scores, (batch, *scores.shape[1:]))
 
     def _write(
-        self, state: CompressedState, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+        self, state: CompressedState, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None
     ) -> tuple[CompressedState, Aux]:
         rate, length = self.compression_rate, mask.shape[1]
         if length % rate:
@@ -264,7 +264,7 @@ class GPT2CompressiveAttention(GPT2Attention):
         aux = Aux() if reading is None else self._reconstruction(compressed, valid, mask, reading)
         return write(state, compressed, valid, rows), aux
 
-    def _reconstruction(self, compressed: Array, valid: Array, mask: Array, reading: Reading) -> Aux:
+    def _reconstruction(self, compressed: Array, valid: Array, mask: Array, reading: SegmentAttention) -> Aux:
         slots, stands_for = self._num_slots, jnp.repeat(valid, self.compression_rate, axis=1)
         norm = jax.lax.stop_gradient(self.layer_norm.variables["params"])
         normed = self.layer_norm.clone(parent=None).apply({"params": norm}, compressed.astype(self.dtype))

@@ -31,9 +31,9 @@ from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.projections import matrix_init, project
-from memjax.memory.transformer_xl import Reading, TransformerXLAttention, TransformerXLSegment
+from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, TransformerXLSegment
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory", "LongTermState"]
 
@@ -119,7 +119,7 @@ class Densities(NamedTuple):
     variance: Array
 
 
-class Beginning(NamedTuple):
+class DensityInit(NamedTuple):
     """Offsets of the scores of mean `[heads]` and variance, added before sigmoid and softplus."""
 
     mean: Float[np.ndarray, " heads"]
@@ -127,7 +127,7 @@ class Beginning(NamedTuple):
 
 
 @operation
-def beginning(num_heads: int, stddev: float) -> Beginning:
+def initial_densities(num_heads: int, stddev: float) -> DensityInit:
     """Computes score offsets for densities of deviation `stddev`, with head h at `(h - 1/2) / num_heads` of the signal.
 
     Example:
@@ -136,7 +136,7 @@ def beginning(num_heads: int, stddev: float) -> Beginning:
       [0.25 0.75] 0.0025
     """
     places, variance = (np.arange(num_heads) + 0.5) / num_heads, stddev**2
-    return Beginning(np.log(places / (1 - places)), variance + float(np.log(-np.expm1(-variance))))
+    return DensityInit(np.log(places / (1 - places)), variance + float(np.log(-np.expm1(-variance))))
 
 
 @operation
@@ -208,11 +208,11 @@ def update(
 
 
 @operation
-def densities(
+def attention_densities(
     queries: Float[Array, "batch length heads head_dim"],
     pooled: Float[Array, "batch 2 heads head_dim"],
     min_variance: float,
-    begun: Beginning | None = None,
+    begun: DensityInit | None = None,
 ) -> Densities:
     """Computes the density of every query, `mu = sigmoid(w_mu . scores)` and `sigma^2 = softplus(w_sigma . scores)`.
 
@@ -340,15 +340,15 @@ class LongTermMemory(nn.Module):
                 f"x: given {queries.shape[1]} tokens, allowed: segment_length = {self.segment_length}; mask the rest"
             )
         weights = self.weights()
-        new = self.updated(
+        new = self.update_signal(
             weights, state, None if deterministic or self.sticky != "sample" else self.make_rng("memory")
         )
-        y, query_densities = self.read(weights, queries, *self.projected(weights, new.coefficients))
+        y, query_densities = self.read(weights, queries, *self.project_signal(weights, new.coefficients))
         y = jnp.where(new.valid[:, None, None], y, 0)
         counted = mask & new.valid[:, None]
         losses = {LOSS: self._divergence(query_densities, counted)}
         arrays = self._tracked_arrays(weights, query_densities, state, mask.any(axis=1))
-        new = dataclasses.replace(new, histogram=self.masses(query_densities, counted))
+        new = dataclasses.replace(new, histogram=self.attention_histogram(query_densities, counted))
         new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
         return y, new, Aux(losses, self._metrics(query_densities, counted, new.histogram), arrays)
 
@@ -357,7 +357,7 @@ class LongTermMemory(nn.Module):
         return LongTermWeights(self.gate_kernel, self.gate_bias, self.key, self.value, self.affine)
 
     @nn.nowrap
-    def updated(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
+    def update_signal(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
         """Moves `previous` into the signal. `key` draws the positions of a sticky update. None takes the quantiles."""
         return update(
             state,
@@ -371,7 +371,7 @@ class LongTermMemory(nn.Module):
         )
 
     @nn.nowrap
-    def projected(self, weights: LongTermWeights, coefficients: Array) -> tuple[Array, Array]:
+    def project_signal(self, weights: LongTermWeights, coefficients: Array) -> tuple[Array, Array]:
         """Projects the signal to keys pooled by the two affine maps, `[batch, 2, heads, head_dim]`, and to values."""
         pooled = jnp.einsum("bnd,cn->bcd", coefficients, weights.affine.astype(coefficients.dtype))
         return project(pooled.astype(self.dtype), weights.key), project(coefficients.astype(self.dtype), weights.value)
@@ -381,12 +381,12 @@ class LongTermMemory(nn.Module):
         self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
     ) -> tuple[Activations, Densities]:
         """Reads the signal with every query, and returns the output and the densities of the queries."""
-        offsets = beginning(self.num_heads, self.prior_stddev) if self.first_densities == "prior" else None
-        query_densities = densities(queries.astype(self.dtype), pooled, self.min_variance, offsets)
+        offsets = initial_densities(self.num_heads, self.prior_stddev) if self.first_densities == "prior" else None
+        query_densities = attention_densities(queries.astype(self.dtype), pooled, self.min_variance, offsets)
         return project(read(query_densities, values, self._basis), self.output, axes=2), query_densities
 
     @nn.nowrap
-    def masses(self, query_densities: Densities, counted: Mask) -> Array | EmptyState:
+    def attention_histogram(self, query_densities: Densities, counted: Mask) -> Array | EmptyState:
         """Sums the attention mass of counted queries in each bin. `EmptyState` unless updates are sticky."""
         if self.sticky == "none":
             return EmptyState()
@@ -422,7 +422,7 @@ class LongTermMemory(nn.Module):
         return {f"infinity_former/{name}": array for name, array in arrays.items()}
 
     @nn.nowrap
-    def _metrics(self, query_densities: Densities, counted: Array, histogram: Any) -> dict[str, Sum]:
+    def _metrics(self, query_densities: Densities, counted: Array, histogram: Any) -> dict[str, WeightedSum]:
         """Measures the width of the densities, their mass in [0, 1], and the normalised entropy of the histogram."""
         mean, variance = jax.lax.stop_gradient(query_densities)
         by_name = {"stddev": jnp.sqrt(variance), "inside": bin_masses(mean, variance, 1)[..., 0]}
@@ -433,7 +433,7 @@ class LongTermMemory(nn.Module):
             sums["sticky_evenness"] = _masked_sum(entropy.sum(axis=1) / np.log(self.num_bins), counted.any(axis=1))
         return {f"infinity_former/{name}": value for name, value in sums.items()}
 
-    def _divergence(self, query_densities: Densities, counted: Array) -> Sum:
+    def _divergence(self, query_densities: Densities, counted: Array) -> WeightedSum:
         return _masked_sum(kl_to_prior(query_densities.variance, self.prior_stddev).mean(axis=1), counted)
 
     @property
@@ -452,9 +452,9 @@ class LongTermMemory(nn.Module):
         require(fits, "reset_after", self.reset_after, "at least 1 token, or None")
 
 
-def _masked_sum(values: Array, counted: Array) -> Sum:
+def _masked_sum(values: Array, counted: Array) -> WeightedSum:
     """Sums the counted values, with their number as the weight."""
-    return Sum(jnp.where(counted, values, 0).sum(), counted.sum().astype(values.dtype))
+    return WeightedSum(jnp.where(counted, values, 0).sum(), counted.sum().astype(values.dtype))
 
 
 if TYPE_CHECKING:
@@ -463,7 +463,7 @@ else:
     Host = object  # The class that inherits from both says which attention it is.
 
 
-class BesideLongTerm(Host):
+class AttentionWithLongTermMemory(Host):
     """Adds a long-term memory, the field `long_term`, to an attention part made like Transformer-XL's."""
 
     @nn.nowrap
@@ -498,7 +498,12 @@ class BesideLongTerm(Host):
         return y, InfinityFormerState(state.short, long), aux
 
     def _write(
-        self, state: InfinityFormerState, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+        self,
+        state: InfinityFormerState,
+        stored: Array,
+        mask: Array,
+        attended: Any,
+        reading: SegmentAttention | None = None,
     ) -> tuple[InfinityFormerState, Aux]:
         """Writes the segment to the short-term memory. What leaves it waits to enter the signal."""
         leaving, valid, length = stored, mask, mask.shape[1]
@@ -543,7 +548,7 @@ class BesideLongTerm(Host):
         return super()._write_segment(state, segment, mask)
 
 
-class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
+class InfinityFormerAttention(AttentionWithLongTermMemory, TransformerXLAttention):
     """Attention of an infinity-former layer, with a long-term memory of all older tokens as a continuous signal.
 
     Martins et al. 2022, https://arxiv.org/abs/2109.00301. The attention itself is Transformer-XL's, whose short-term

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
-from memjax.memory.mixtures import Recalled, linear_weight, spread_metrics
+from memjax.memory.mixtures import NextTokenCandidates, linear_weight, spread_metrics
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
@@ -34,7 +34,7 @@ ValuesOf = Callable[[np.ndarray], np.ndarray]
 """Function from entry ids of a datastore to the tokens after these entries."""
 
 
-class Neighbors(NamedTuple):
+class BatchNeighbors(NamedTuple):
     """Neighbours of each query in a datastore, as arrays on the host, nearest first.
 
     Attributes:
@@ -55,7 +55,7 @@ def search_neighbors(
     num_neighbors: int,
     *,
     metric: str = "squared_l2",
-) -> Neighbors:
+) -> BatchNeighbors:
     """Searches a datastore for the neighbours of queries, and looks up the tokens that followed them.
 
     Args:
@@ -74,7 +74,7 @@ def search_neighbors(
         raise ValueError(f"search: gave {ids.shape} for {len(queries)} queries and {num_neighbors} neighbours")
     distances = np.where(valid, scores if metric == "squared_l2" else -scores, 0).astype(np.float32)
     tokens = np.where(valid, np.asarray(values(np.where(valid, ids, 0))), -1).astype(np.int32)
-    return Neighbors(distances, tokens, np.where(valid, ids, -1).astype(np.int64))
+    return BatchNeighbors(distances, tokens, np.where(valid, ids, -1).astype(np.int64))
 
 
 @operation
@@ -85,7 +85,7 @@ def read(
     temperature: float | Float[Array, ""] = 1.0,
     interpolation_weight: float | Float[Array, ""] = 0.25,
     query: Any = EmptyState(),
-) -> Recalled:
+) -> NextTokenCandidates:
     """Turns neighbours into candidates with `p_kNN(y)`, the share of `exp(-distance / temperature)` of value y.
 
     Args:
@@ -96,7 +96,7 @@ def read(
       query: Query of the search, returned with the candidates.
     """
     scores = distance_scores(distances, temperature, values >= 0)
-    return Recalled(scores, jnp.maximum(values, 0), linear_weight(scores, interpolation_weight), query)
+    return NextTokenCandidates(scores, jnp.maximum(values, 0), linear_weight(scores, interpolation_weight), query)
 
 
 @operation
@@ -136,7 +136,8 @@ class KNNMemory(OutputMemory):
     * The neighbours give no probability to a target that no neighbour has. The code gives `exp(-10000)`.
     * Without any neighbour the model's prediction is unchanged.
 
-    `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
+    `y` is a `NextTokenCandidates`, candidates for the next token, without the residual and without a norm: `x` stays
+      as it is.
 
     Metrics: `knn_lm/neighbors`, the number of neighbours. `knn_lm/effective_neighbors`, how evenly the weights are
     spread over them. It is 1 / neighbours if only the nearest one counts: the temperature is then too low for the
@@ -197,7 +198,7 @@ class KNNMemory(OutputMemory):
         features: Mapping[str, Array] | None = None,
         knn_distances: Float[Array, "batch length neighbors"] | None = None,
         knn_values: Int[Array, "batch length neighbors"] | None = None,
-    ) -> tuple[Recalled, EmptyState, Aux]:
+    ) -> tuple[NextTokenCandidates, EmptyState, Aux]:
         """Returns the neighbours of every position as candidates for its next token.
 
         Args:
@@ -224,20 +225,22 @@ class KNNMemory(OutputMemory):
         features: Mapping[str, Array] | None = None,
         knn_distances: Float[Array, "batch 1 neighbors"] | None = None,
         knn_values: Int[Array, "batch 1 neighbors"] | None = None,
-    ) -> tuple[Recalled, DecodeState]:
+    ) -> tuple[NextTokenCandidates, DecodeState]:
         """Returns the neighbours of one token of every active row as candidates."""
         position = decode_state.position + active.astype(jnp.int32)
         recalled = self._recall(x, features, knn_distances, knn_values)
         return recalled, DecodeState(EmptyState(), EmptyState(), position)
 
     @nn.nowrap
-    def recall(self, distances: Array, values: Array, query: Any = EmptyState()) -> Recalled:
+    def recall(self, distances: Array, values: Array, query: Any = EmptyState()) -> NextTokenCandidates:
         """Turns neighbours, of any leading axes, into candidates with the settings of this memory."""
         return read(
             distances, values, temperature=self.temperature, interpolation_weight=self.interpolation_weight, query=query
         )
 
-    def _recall(self, x: Array, features: Mapping[str, Array] | None, distances: Any, values: Any) -> Recalled:
+    def _recall(
+        self, x: Array, features: Mapping[str, Array] | None, distances: Any, values: Any
+    ) -> NextTokenCandidates:
         if features is not None and self.feature not in features:
             raise ValueError(
                 f"feature: given {self.feature!r}, the model gives {sorted(features)}; use memjax.models.add_mixtures"

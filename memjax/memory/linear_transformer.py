@@ -25,7 +25,7 @@ from memjax.functional.linear_attention import (
 )
 from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import Residual, project, project_biased, xavier_init
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
 
@@ -139,7 +139,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
     def _read_write(
         self, x: Array, state: LinearState, mask: Array, chunk_length: int, deterministic: bool
     ) -> tuple[Array, LinearState]:
-        y, maps = self.normed(x), self._maps(deterministic)
+        y, maps = self.apply_norm(x), self._maps(deterministic)
         keys, values = self._keys_values(y, maps)
         decay = self._log_decay(y)
         if decay is not None:  # an average: the old sums have the weight g, the new token 1 - g
@@ -192,13 +192,13 @@ class LinearTransformerAttention(Residual, LayerMemory):
     # Parts
 
     @nn.nowrap
-    def _rank(self, state: LinearState, mask: Array) -> Sum:
+    def _rank(self, state: LinearState, mask: Array) -> WeightedSum:
         """Sums `effective_rank` over the rows that have read a token."""
         rank, read = effective_rank(jax.lax.stop_gradient(state.products)), mask.any(axis=1)
-        return Sum(jnp.where(read, rank, 0).sum(), read.sum().astype(rank.dtype))
+        return WeightedSum(jnp.where(read, rank, 0).sum(), read.sum().astype(rank.dtype))
 
     def _finish(self, x: Array, z: Array, deterministic: bool) -> Array:
-        return self.added(x, self._combine(z), deterministic)
+        return self.add_residual(x, self._combine(z), deterministic)
 
     def _projection(self, name: str, width: int = 0) -> tuple[Array, Array | None]:
         """Makes a matrix from the residual stream to all heads, and its bias."""
@@ -275,6 +275,6 @@ class LinearCrossAttention(CrossMemory):
 
     def _read(self, x: Array, state: LinearCrossState, maps: Any, deterministic: bool) -> Array:
         part = self.attention
-        queries = part._queries(part.normed(x), maps, deterministic)
+        queries = part._queries(part.apply_norm(x), maps, deterministic)
         z = read_linear_state(queries, state.source, normalizer=part.normalizer, eps=part.eps)
         return part._finish(x, z, deterministic)

@@ -16,7 +16,7 @@ from memjax.functional.precision import at_least_float32
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
-__all__ = ["LSTM", "LSTMState"]
+__all__ = ["LSTMLayer", "LSTMState"]
 
 
 @tree_dataclass
@@ -32,7 +32,7 @@ class LSTMState:
     hidden: Leaf
 
 
-class LSTM(LayerMemory):
+class LSTMLayer(LayerMemory):
     """LSTM layer in place of the attention of a layer, without residual and norm.
 
     Hochreiter and Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735.

@@ -20,7 +20,7 @@ from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
 
@@ -135,7 +135,7 @@ class MemformerLayer(nn.Module):
 
     Attributes:
       attention: Self-attention over the segment, in both directions.
-      feed_forward: Feed-forward part, which owns its norm and residual (`memjax.models.transformer.FeedForward`).
+      feed_forward: Feed-forward part, which owns its norm and residual (`memjax.models.transformer.FeedForwardLayer`).
       reader: Attention over the slots. None for a layer without memory.
       dropout: Dropout rate after each attention.
       norm_kind: Kind of norm: 'layer' or 'rms'.
@@ -408,18 +408,18 @@ class MemformerEncoder(StackMemory):
         """Scales slots of unit length to the size of activations, as readers and the writer see them."""
         return (unit * self.dim**0.5).astype(self.dtype)
 
-    def _report(self, shares: Array, slots: Array, rows: Array, writes: Array) -> dict[str, Sum]:
+    def _report(self, shares: Array, slots: Array, rows: Array, writes: Array) -> dict[str, WeightedSum]:
         """Measures the share of the slots that a write leaves, and how different the slots are after it."""
         dtype, number = slots.dtype, self.num_slots
         written = (writes.sum() * number).astype(dtype)
         names = ("retaining", "aggregating", "rewriting")
         counts = zip(names, count_slot_types(shares, writes), strict=True)
-        metrics = {f"memformer/{name}": Sum(count.astype(dtype), written) for name, count in counts}
+        metrics = {f"memformer/{name}": WeightedSum(count.astype(dtype), written) for name, count in counts}
         if number > 1:
             cosine, effective = (jnp.where(rows, each, 0).sum() for each in slot_spread(slots))
             weight = rows.sum().astype(dtype)
-            metrics["memformer/slot_cosine"] = Sum(cosine, weight)
-            metrics["memformer/effective_slots"] = Sum(effective / number, weight)
+            metrics["memformer/slot_cosine"] = WeightedSum(cosine, weight)
+            metrics["memformer/effective_slots"] = WeightedSum(effective / number, weight)
         return metrics
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, joint_attention, masked_softmax, neighbor_attention, visibility
-from memjax.functional.fifo import advance, order_after, reset_rows, ring_append, shift_append
+from memjax.functional.fifo import advance_cursor, order_after, reset_rows, ring_append, shift_append
 from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import bucket_bias, relative_distances
@@ -37,8 +37,8 @@ from memjax.memory.projections import (
     RETRIEVED,
     SEGMENT,
     SHORT,
-    Keys,
     Residual,
+    TrackedKeys,
     matrix_init,
     project,
     project_biased,
@@ -46,13 +46,13 @@ from memjax.memory.projections import (
     weight_dropout,
 )
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
-__all__ = ["LongMemory", "MemorizingAttention", "MemorizingState", "Tokens"]
+__all__ = ["KeyValueMemory", "MemorizingAttention", "MemorizingState", "TokenProjections"]
 
 
 @tree_dataclass
-class Tokens:
+class TokenProjections:
     """Keys and values of consecutive tokens, oldest first: the local cache, or one segment.
 
     Attributes:
@@ -69,7 +69,7 @@ class Tokens:
 
 
 @tree_dataclass
-class LongMemory:
+class KeyValueMemory:
     """Long memory of (key, value) pairs, stored as a ring, from which queries retrieve their neighbours.
 
     Attributes:
@@ -88,7 +88,7 @@ class LongMemory:
     cursor: Leaf
     slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
-    def save(self, start_of_document: Rows, length: int) -> tuple[LongMemory, SavedWindow]:
+    def save(self, start_of_document: Rows, length: int) -> tuple[KeyValueMemory, SavedWindow]:
         """Saves the window that a segment of `length` tokens will overwrite, and returns this memory with it.
 
         See `contract.save_state`.
@@ -101,7 +101,7 @@ class LongMemory:
         # The write depends on this cursor: it comes after these reads, and so needs no copy of the ring.
         return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
 
-    def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> LongMemory:
+    def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> KeyValueMemory:
         """Returns this memory if `ok`, else the saved one. Only the window is written."""
         rows = jnp.broadcast_to(~ok, saved.start.shape)
         put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, slot_axis=self.slot_axis, axis=2)
@@ -111,12 +111,12 @@ class LongMemory:
             (saved.valid, saved.positions, saved.cursor),
         )
         keys, values = put(self.keys, saved.keys), put(self.values, saved.values)
-        return LongMemory(keys, values, valid, positions, cursor, self.slot_axis)
+        return KeyValueMemory(keys, values, valid, positions, cursor, self.slot_axis)
 
 
 @tree_dataclass
 class SavedWindow:
-    """Window of a `LongMemory` that one segment overwrites, saved before it is overwritten.
+    """Window of a `KeyValueMemory` that one segment overwrites, saved before it is overwritten.
 
     Attributes:
       keys: `[batch, heads, length, head_dim]`, keys of the window. If the slots are split, each device has a window of
@@ -142,7 +142,7 @@ class MemorizingState:
 
     Attributes:
       cache: `Tokens` of the last `cache_length` positions. `EmptyState` for none.
-      memory: `LongMemory`. `EmptyState` for none.
+      memory: `KeyValueMemory`. `EmptyState` for none.
       document_position: int32 `[batch]`, number of tokens of the document read so far. `EmptyState` if not tracked.
     """
 
@@ -159,13 +159,13 @@ def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
     memory in every segment, while only a few slots are read. These are masked when they are read.
     """
     empty, memory = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state), state.memory
-    if isinstance(memory, LongMemory):
+    if isinstance(memory, KeyValueMemory):
         memory = dataclasses.replace(memory, valid=empty.memory.valid, cursor=empty.memory.cursor)
     return dataclasses.replace(empty, memory=memory)
 
 
 @operation
-def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -> MemorizingState:
+def write(state: MemorizingState, segment: TokenProjections, *, policy: str = "current") -> MemorizingState:
     """Appends a segment to the cache and to the long memory. Rows without a real token keep their state.
 
     Args:
@@ -178,22 +178,22 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
     active, length = segment.valid.any(axis=1), segment.valid.shape[1]
     cache, memory, position = state.cache, state.memory, state.document_position
     entries = segment
-    if isinstance(cache, Tokens):
+    if isinstance(cache, TokenProjections):
         if policy == "evicted":
             entries = jax.tree.map(
                 lambda c, s: jnp.concatenate([c, s.astype(c.dtype)], axis=1)[:, :length], cache, segment
             )
         cache = where_rows(active, jax.tree.map(shift_append, cache, segment), cache)
-    if isinstance(memory, LongMemory):
+    if isinstance(memory, KeyValueMemory):
         append = lambda ring, new, axis: sharded_append(
             ring, new.astype(ring.dtype), memory.cursor, active, slot_axis=memory.slot_axis, axis=axis
         )
-        memory = LongMemory(
+        memory = KeyValueMemory(
             append(memory.keys, jnp.swapaxes(entries.keys, 1, 2), 2),
             append(memory.values, jnp.swapaxes(entries.values, 1, 2), 2),
             append(memory.valid, entries.valid, 1),
             jax.tree.map(lambda ring, new: append(ring, new, 1), memory.positions, entries.positions),
-            advance(memory.cursor, jnp.where(active, length, 0), memory.valid.shape[1]),
+            advance_cursor(memory.cursor, jnp.where(active, length, 0), memory.valid.shape[1]),
             memory.slot_axis,
         )
     if not isinstance(position, EmptyState):
@@ -204,7 +204,7 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
 @operation
 def retrieve(
     queries: Float[Array, "batch length heads head_dim"],
-    memory: LongMemory,
+    memory: KeyValueMemory,
     num_neighbors: int,
     *,
     method: str = "exact",
@@ -384,7 +384,7 @@ class MemorizingAttention(Residual, LayerMemory):
             cursor = jnp.zeros((batch_size,), jnp.int32)
             positions = self._no_positions(batch_size, self.memory_length)
             keys, values = jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
-            memory = LongMemory(keys, values, valid, positions, cursor, self.slot_axis)
+            memory = KeyValueMemory(keys, values, valid, positions, cursor, self.slot_axis)
         position = jnp.zeros((batch_size,), jnp.int32) if self.track_positions else EmptyState()
         return MemorizingState(cache, memory, position)
 
@@ -417,7 +417,7 @@ class MemorizingAttention(Residual, LayerMemory):
         y, aux = self._read(queries, local, visible, distances, state.memory, mask, deterministic)
         if self.track_attention:
             aux = aux + self._attention_shares(queries, local, visible, distances, state.memory)
-        if isinstance(state.memory, LongMemory):  # written after it was read: in place where the state is donated
+        if isinstance(state.memory, KeyValueMemory):  # written after it was read: in place where the state is donated
             memory = dataclasses.replace(state.memory, cursor=order_after(state.memory.cursor, y))
             state = dataclasses.replace(state, memory=memory)
         y = self._finish(x, y, deterministic)
@@ -457,10 +457,10 @@ class MemorizingAttention(Residual, LayerMemory):
     def _read(
         self,
         queries: Array,
-        local: Tokens,
+        local: TokenProjections,
         visible: Array,
         distances: np.ndarray | Array,
-        memory: LongMemory | EmptyState,
+        memory: KeyValueMemory | EmptyState,
         mask: Array,
         deterministic: bool,
     ) -> tuple[Array, Aux]:
@@ -518,11 +518,11 @@ class MemorizingAttention(Residual, LayerMemory):
             return stop_forward(from_memory, from_local, None if self._meliad else has_memory), Aux(arrays=arrays)
         y = head_gate(self.gate, from_memory, from_local, has_memory, dilute_empty=self._meliad)
         opening = jax.lax.stop_gradient(jax.nn.sigmoid(self.gate.astype(jnp.float32)).mean())
-        share = lambda of: Sum(opening * of.sum().astype(jnp.float32), of.sum().astype(jnp.float32))
+        share = lambda of: WeightedSum(opening * of.sum().astype(jnp.float32), of.sum().astype(jnp.float32))
         metrics = {"gate": share(mask), "memorizing/memory_share": share(mask & has_memory[:, None])}
         return y, Aux(metrics=metrics, arrays=arrays)
 
-    def _neighbors(self, queries: Array, memory: LongMemory) -> tuple[Array, Array, Array, dict[str, Array]]:
+    def _neighbors(self, queries: Array, memory: KeyValueMemory) -> tuple[Array, Array, Array, dict[str, Array]]:
         """Returns keys, values and validity of the neighbours. 'threshold' gives all slots with a threshold mask."""
         dtype = queries.dtype
         if self._retrieval == "threshold":
@@ -549,7 +549,7 @@ class MemorizingAttention(Residual, LayerMemory):
         return keys, values, real, arrays
 
     def _retrieval_arrays(
-        self, queries: Array, keys: Array, ids: Array, real: Array, memory: LongMemory
+        self, queries: Array, keys: Array, ids: Array, real: Array, memory: KeyValueMemory
     ) -> dict[str, Array]:
         """Returns the document positions of the neighbours and their softmax weights, for analysis."""
         scale = jnp.abs(self.scale)[None, :, None, None] if self.query_key_norm else self.head_dim**-0.5
@@ -558,7 +558,12 @@ class MemorizingAttention(Residual, LayerMemory):
         return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": weights}
 
     def _attention_shares(
-        self, queries: Array, local: Tokens, visible: Array, distances: np.ndarray, memory: LongMemory | EmptyState
+        self,
+        queries: Array,
+        local: TokenProjections,
+        visible: Array,
+        distances: np.ndarray,
+        memory: KeyValueMemory | EmptyState,
     ) -> Aux:
         """Returns the share of every key in the output: of the neighbours, then of cache and segment."""
         scale, bias = (jnp.abs(self.scale) if self.query_key_norm else self.head_dim**-0.5), self._bias(distances)
@@ -570,7 +575,7 @@ class MemorizingAttention(Residual, LayerMemory):
         ages = jnp.broadcast_to(jnp.asarray(distances, jnp.int32), scores.shape)
         sources = jnp.where(jnp.arange(scores.shape[-1]) < self.cache_length, SHORT, SEGMENT)
         if isinstance(memory, EmptyState):
-            key_facts = Keys(ages, jnp.ones_like(sources), sources)
+            key_facts = TrackedKeys(ages, jnp.ones_like(sources), sources)
             return tracked_weights(self, masked_softmax(scores, local_visible), local_visible, key_facts)
         keys, _, real, arrays = self._neighbors(queries, memory)
         positions = arrays["neighbor_positions"]
@@ -588,7 +593,7 @@ class MemorizingAttention(Residual, LayerMemory):
         ages = jnp.concatenate([jnp.where(positions >= 0, here - positions, 0), ages], axis=-1)
         sources = jnp.pad(sources, (self.num_neighbors, 0), constant_values=RETRIEVED)
         return tracked_weights(
-            self, jnp.where(visible_keys, weights, 0), visible_keys, Keys(ages, jnp.ones_like(sources), sources)
+            self, jnp.where(visible_keys, weights, 0), visible_keys, TrackedKeys(ages, jnp.ones_like(sources), sources)
         )
 
     def _merge_shares(self, has_memory: Array) -> tuple[Array, Array]:
@@ -602,8 +607,10 @@ class MemorizingAttention(Residual, LayerMemory):
         gate = jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, :, None, None]
         return jnp.where(present, gate, 0), jnp.where(present, 1 - gate, ones)
 
-    def _project(self, x: Array, mask: Array, document_position: Any, deterministic: bool) -> tuple[Array, Tokens]:
-        y = self.normed(x).astype(self.dtype)
+    def _project(
+        self, x: Array, mask: Array, document_position: Any, deterministic: bool
+    ) -> tuple[Array, TokenProjections]:
+        y = self.apply_norm(x).astype(self.dtype)
         if self._drops_inputs:
             y = self.drop(y, deterministic=deterministic)
         queries = project_biased(y, self.query, self.query_bias)
@@ -613,9 +620,11 @@ class MemorizingAttention(Residual, LayerMemory):
         positions = EmptyState()
         if self.track_positions:
             positions = document_position[:, None] + count_positions(mask)
-        return queries, Tokens(keys, values, mask, positions)
+        return queries, TokenProjections(keys, values, mask, positions)
 
-    def _with_cache(self, cache: Tokens | EmptyState, segment: Tokens) -> tuple[Tokens, Array | None]:
+    def _with_cache(
+        self, cache: TokenProjections | EmptyState, segment: TokenProjections
+    ) -> tuple[TokenProjections, Array | None]:
         """Concatenates cache and segment, and returns which cached tokens may be seen."""
         if isinstance(cache, EmptyState):
             return segment, None
@@ -639,13 +648,15 @@ class MemorizingAttention(Residual, LayerMemory):
     def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
         y = project(y, self.output, axes=2)
         y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
-        return self.added(x, y, deterministic or self._drops_inputs)
+        return self.add_residual(x, y, deterministic or self._drops_inputs)
 
     @nn.nowrap
-    def _tokens(self, batch: int, tokens: int, dtype: Any) -> Tokens:
+    def _tokens(self, batch: int, tokens: int, dtype: Any) -> TokenProjections:
         shape = (batch, tokens, self.num_heads, self.head_dim)
         valid = jnp.zeros((batch, tokens), bool)
-        return Tokens(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), valid, self._no_positions(batch, tokens))
+        return TokenProjections(
+            jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), valid, self._no_positions(batch, tokens)
+        )
 
     @nn.nowrap
     def _no_positions(self, batch: int, slots: int) -> Array | EmptyState:

@@ -15,9 +15,9 @@ from memjax.axes import named
 from memjax.functional.scopes import operation
 from memjax.memory.contract import StackMemory, broadcast_mask
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
-__all__ = ["EncoderLayer", "MemoryTokens", "resize_memory"]
+__all__ = ["EncoderLayer", "MemoryTokenEncoder", "resize_memory"]
 
 KINDS = ("transformer", "control", "bottleneck")
 MEMORY = "memory"
@@ -49,7 +49,7 @@ class EncoderLayer(nn.Module):
         return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
 
 
-class MemoryTokens(StackMemory):
+class MemoryTokenEncoder(StackMemory):
     """Encoder with memory tokens, learned rows that its layers read and write together with the sequence.
 
     Burtsev et al. 2020, https://arxiv.org/abs/2006.11527.
@@ -248,7 +248,7 @@ def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
     metrics = {}
     if memory.shape[1] > 1:
         cosine = mean_cosine(jax.lax.stop_gradient(memory))
-        metrics[COSINE] = Sum(jnp.where(rows, cosine, 0).sum(), rows.sum().astype(cosine.dtype))
+        metrics[COSINE] = WeightedSum(jnp.where(rows, cosine, 0).sum(), rows.sum().astype(cosine.dtype))
     return Aux(metrics=metrics, arrays={MEMORY: memory})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from memjax.memory.projections import ROW, Keys
+from memjax.memory.projections import ROW, TrackedKeys
 from memjax.memory.transformer_xl import TransformerXLAttention
 
 __all__ = ["MemoryTokenXLAttention"]
@@ -62,8 +62,8 @@ class MemoryTokenXLAttention(TransformerXLAttention):
         visible = jnp.pad(visible, in_front).at[..., : self.num_tokens].set(True)
         return jnp.pad(scores, in_front), visible
 
-    def _known_keys(self, state: Any, length: int) -> Keys:
+    def _known_keys(self, state: Any, length: int) -> TrackedKeys:
         ages, spans, sources = super()._known_keys(state, length)
         front = (self.num_tokens, 0)
         ages = jnp.pad(ages, [(0, 0), (0, 0), (0, 0), front])
-        return Keys(ages, jnp.pad(spans, front, constant_values=1), jnp.pad(sources, front, constant_values=ROW))
+        return TrackedKeys(ages, jnp.pad(spans, front, constant_values=1), jnp.pad(sources, front, constant_values=ROW))

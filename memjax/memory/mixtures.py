@@ -1,6 +1,7 @@
 """Candidates for the next token from a memory behind the last hidden state, and their mixture with the model's own.
 
-A memory whose output is a distribution of tokens returns it as `Recalled`, the scores and tokens of candidates, never
+A memory whose output is a distribution of tokens returns it as `NextTokenCandidates`, the scores and tokens of
+candidates, never
 as an array as wide as the vocabulary. A model with such memories returns a `Prediction`, its last hidden states and the
 candidates of every memory. The probability of one token and those of all tokens follow from it.
 """
@@ -21,15 +22,15 @@ from memjax.functional.mixing import (
     join_log_probs,
 )
 from memjax.functional.scopes import operation
-from memjax.typing import EmptyState, Leaf, Mask, Sum, tree_dataclass
+from memjax.typing import EmptyState, Leaf, Mask, WeightedSum, tree_dataclass
 
-__all__ = ["Prediction", "Recalled"]
+__all__ = ["Prediction", "NextTokenCandidates"]
 
 MIXING = ("linear", "global")
 
 
 @tree_dataclass
-class Recalled:
+class NextTokenCandidates:
     """Candidates for the token after each position, with their scores, from one memory.
 
     Attributes:
@@ -59,7 +60,7 @@ class Prediction:
     """
 
     hidden: Leaf
-    recalled: tuple[Recalled, ...]
+    recalled: tuple[NextTokenCandidates, ...]
 
 
 @operation
@@ -84,19 +85,21 @@ def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Ar
 
 
 @operation
-def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, Sum]:
+def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, WeightedSum]:
     """Measures over real tokens how many candidates there are, and how evenly their weights are spread, as means."""
     num_candidates = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
     share = jnp.where(mask, effective_share(scores), 0)
     total = lambda values: values.sum().astype(scores.dtype)
     return {
-        f"{memory}/{candidates}": Sum(total(num_candidates), total(mask)),
-        f"{memory}/effective_{candidates}": Sum(total(share), total(mask & (num_candidates > 0))),
+        f"{memory}/{candidates}": WeightedSum(total(num_candidates), total(mask)),
+        f"{memory}/effective_{candidates}": WeightedSum(total(share), total(mask & (num_candidates > 0))),
     }
 
 
 @operation
-def recalled_log_prob(recalled: Recalled, targets: Int[Array, "batch length"]) -> Float[Array, "batch length"]:
+def recalled_log_prob(
+    recalled: NextTokenCandidates, targets: Int[Array, "batch length"]
+) -> Float[Array, "batch length"]:
     """Log-probability of the targets according to the candidates alone. -inf where no candidate is the target."""
     return candidate_log_prob(candidate_log_weights(recalled.scores), recalled.tokens, targets)
 
@@ -105,7 +108,7 @@ def recalled_log_prob(recalled: Recalled, targets: Int[Array, "batch length"]) -
 def mix_log_prob(
     log_prob: Float[Array, "batch length"],
     targets: Int[Array, "batch length"],
-    recalled: Sequence[Recalled],
+    recalled: Sequence[NextTokenCandidates],
     log_normalizer: Callable[[], Float[Array, "batch length"]],
 ) -> Float[Array, "batch length"]:
     """Mixes the candidates of all memories into the log-probability of the target tokens, one memory after the other.
@@ -129,7 +132,7 @@ def mix_log_prob(
 @operation
 def mix_log_probs(
     log_probs: Float[Array, "batch length vocab"],
-    recalled: Sequence[Recalled],
+    recalled: Sequence[NextTokenCandidates],
     log_normalizer: Callable[[], Float[Array, "batch length"]],
 ) -> Float[Array, "batch length vocab"]:
     """Mixes the candidates of all memories into the log-probabilities of the whole vocabulary, see `mix_log_prob`."""

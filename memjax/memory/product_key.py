@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 from memjax.axes import MODEL, named
 from memjax.functional.product_keys import Split, lookup_spread, select_product_keys, sum_rows
 from memjax.functional.scopes import operation
-from memjax.memory.contract import Stateless, broadcast_mask
+from memjax.memory.contract import StatelessMemory, broadcast_mask
 from memjax.memory.projections import project
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, Mask, Sum
+from memjax.typing import Activations, Aux, Mask, WeightedSum
 
 __all__ = ["ProductKeyMemory"]
 
@@ -86,7 +86,7 @@ class BatchNorm(nn.Module):
         return y.astype(x.dtype)
 
 
-class ProductKeyMemory(Stateless):
+class ProductKeyMemory(StatelessMemory):
     """Large table of learned values, of which every token reads the few whose product keys match its query best.
 
     Lample et al. 2019, https://arxiv.org/abs/1907.05242. It replaces the two matrices of a feed-forward network, or is
@@ -218,12 +218,12 @@ class ProductKeyMemory(Stateless):
         return y.astype(x.dtype), Aux(metrics=self._spread(read, mask), arrays=read)
 
     @nn.nowrap
-    def _spread(self, read: dict[str, Array], mask: Array) -> dict[str, Sum]:
+    def _spread(self, read: dict[str, Array], mask: Array) -> dict[str, WeightedSum]:
         """Measures how evenly a segment with a real token uses the slots."""
         ids, weights = (array.reshape(-1, array.shape[-1]) for array in read.values())
         used, divergence = lookup_spread(ids, weights, self.num_keys)
         count = mask.any().astype(used.dtype)
-        return {"product_key/used": Sum(used, count), "product_key/divergence": Sum(divergence, count)}
+        return {"product_key/used": WeightedSum(used, count), "product_key/divergence": WeightedSum(divergence, count)}
 
     def _queries(self, x: Array, mask: Array, deterministic: bool) -> Float[Array, "batch length heads 2 half"]:
         for layer in self.hidden:

@@ -18,7 +18,7 @@ WEIGHTS, VISIBLE = "attention/weights", "attention/visible"
 """Names in `Aux.arrays` of the attention weights, and of the keys that a query may read, of a part with
 `track_attention`."""
 AGES, SPANS, SOURCES = "attention/ages", "attention/spans", "attention/sources"
-"""Names in `Aux.arrays` of the ages, the numbers of tokens and the sources of the keys, see `Keys`."""
+"""Names in `Aux.arrays` of the ages, the numbers of tokens and the sources of the keys, see `TrackedKeys`."""
 ROW, SEGMENT, SHORT, COMPRESSED, RETRIEVED = range(5)
 """Sources of a key: a learned row without age, the segment itself, the tokens before the segment, a slot that stands
 for several tokens, a retrieved token."""
@@ -118,11 +118,11 @@ class Residual(nn.Module, kw_only=True):
         self.layer_norm = make_norm(self.norm_kind, self.dtype, **options)
         self.drop = nn.Dropout(self.dropout)
 
-    def normed(self, x: Activations) -> Activations:
+    def apply_norm(self, x: Activations) -> Activations:
         """Returns the input of the part's first matrix: the residual stream `x`, normed unless `norm` is 'post'."""
         return x if self.norm == "post" else self.layer_norm(x)
 
-    def added(self, x: Activations, y: Activations, deterministic: bool) -> Activations:
+    def add_residual(self, x: Activations, y: Activations, deterministic: bool) -> Activations:
         """Adds the output `y` of the part to the residual stream `x`, after dropout, and norms it for `norm='post'`."""
         y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
         return self.layer_norm(y) if self.norm == "post" else y
@@ -135,7 +135,7 @@ def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
     return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
 
 
-class Keys(NamedTuple):
+class TrackedKeys(NamedTuple):
     """Age, extent and source of every key of a part that tracks its attention.
 
     Attributes:
@@ -150,7 +150,7 @@ class Keys(NamedTuple):
     sources: Array
 
     @classmethod
-    def of_slots(cls, places: Array, spans: Array, sources: Array, length: int) -> "Keys":
+    def of_slots(cls, places: Array, spans: Array, sources: Array, length: int) -> "TrackedKeys":
         """Describes the keys of memory slots, followed by the keys of a segment of `length` tokens.
 
         Args:
@@ -171,7 +171,7 @@ class Keys(NamedTuple):
         return cls(ages, behind(spans, 1), behind(sources, SEGMENT))
 
 
-def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys: Keys | None = None) -> Aux:
+def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys: TrackedKeys | None = None) -> Aux:
     """Returns the attention weights of a part in `Aux`, with the keys that each query may read. Empty if not tracked.
 
     Args:

@@ -19,9 +19,9 @@ from memjax.functional.attention import masked_softmax
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
-__all__ = ["Spalm"]
+__all__ = ["SpalmMemory"]
 
 VALUES, MASK = "neighbor_values", "neighbor_mask"
 """Names of two extras of a batch: the tokens that followed the contexts similar to each target's, and their mask. A
@@ -70,7 +70,7 @@ def mix(
     return jnp.where(present[..., None], mixed.astype(hidden.dtype), hidden)
 
 
-class Spalm(OutputMemory):
+class SpalmMemory(OutputMemory):
     """Long-term memory of SPALM: mixes the tokens that followed similar contexts into the last hidden state, by a gate.
 
     Yogatama et al. 2021, https://arxiv.org/abs/2102.02557.
@@ -195,7 +195,9 @@ class Spalm(OutputMemory):
         y, added, present = self._mix(x, gate, embed_output, values, valid)
         counted = present & mask
         ratio = jnp.linalg.norm(added, axis=-1) / jnp.maximum(jnp.linalg.norm(x.astype(added.dtype), axis=-1), TINY)
-        length = Sum(jnp.where(counted, jax.lax.stop_gradient(ratio), 0).sum(), counted.sum().astype(added.dtype))
+        length = WeightedSum(
+            jnp.where(counted, jax.lax.stop_gradient(ratio), 0).sum(), counted.sum().astype(added.dtype)
+        )
         further = Aux(metrics={"spalm/added_length": length, **target_metrics})
         return y, EmptyState(), self._metrics(gate, counted) + further
 
@@ -251,19 +253,19 @@ class Spalm(OutputMemory):
     def _metrics(self, gate: Array, counted: Array) -> Aux:
         weight = counted.sum().astype(gate.dtype)
         mean = jax.lax.stop_gradient(gate).mean(axis=-1)
-        metrics = {"gate": Sum(jnp.where(counted, mean, 0).sum(), weight)}
+        metrics = {"gate": WeightedSum(jnp.where(counted, mean, 0).sum(), weight)}
         edges = np.linspace(0, 1, self.gate_bins + 1)[1:] if self.gate_bins else []
         # A gate on an edge belongs to the lower bin.
         below = [(jnp.where(counted, mean, 2) <= edge).sum().astype(gate.dtype) for edge in edges]
         for index, total in enumerate(below):
-            metrics[f"gate_up_to_{edges[index]:.2f}"] = Sum(total - (below[index - 1] if index else 0), weight)
+            metrics[f"gate_up_to_{edges[index]:.2f}"] = WeightedSum(total - (below[index - 1] if index else 0), weight)
         return Aux(metrics=metrics)
 
 
-def _target_metrics(values: Array, valid: Array, tokens: Array | None, mask: Array) -> dict[str, Sum]:
+def _target_metrics(values: Array, valid: Array, tokens: Array | None, mask: Array) -> dict[str, WeightedSum]:
     """Measures how often the next token is among the neighbours' tokens, where it is in the segment."""
     if tokens is None:
         return {}
     counted = valid[:, :-1].any(axis=-1) & mask[:, 1:]
     hits = ((values == jnp.roll(tokens, -1, axis=1)[..., None]) & valid)[:, :-1].any(axis=-1) & counted
-    return {"spalm/target_among": Sum(hits.sum().astype(jnp.float32), counted.sum().astype(jnp.float32))}
+    return {"spalm/target_among": WeightedSum(hits.sum().astype(jnp.float32), counted.sum().astype(jnp.float32))}

@@ -20,8 +20,16 @@ from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import SHORT, Keys, Residual, matrix_init, project, tracked_weights, weight_dropout
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.memory.projections import (
+    SHORT,
+    Residual,
+    TrackedKeys,
+    matrix_init,
+    project,
+    tracked_weights,
+    weight_dropout,
+)
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLState"]
 
@@ -60,7 +68,7 @@ class TransformerXLSegment:
     further: Any = EmptyState()
 
 
-class Reading(NamedTuple):
+class SegmentAttention(NamedTuple):
     """Queries, keys and values of a segment's attention, with which a memory can compute further losses.
 
     Attributes:
@@ -146,7 +154,7 @@ def read(
 @operation
 def attention_share(
     weights: Float[Array, "batch heads rows total"], mask: Mask, start: int = 0, stop: int | None = None
-) -> Sum:
+) -> WeightedSum:
     """Share of the attention that goes to the slots from `start` to `stop`, summed over the real tokens.
 
     Args:
@@ -165,7 +173,7 @@ def attention_share(
     first = weights.shape[-2] - length  # number of memory rows in front of queries and keys
     of_slots = weights[:, :, first:, first + start : slots if stop is None else first + stop]
     by_token = jax.lax.stop_gradient(of_slots).sum(axis=-1).mean(axis=1)  # [b, l]
-    return Sum(jnp.where(mask, by_token, 0).sum(), mask.sum().astype(by_token.dtype))
+    return WeightedSum(jnp.where(mask, by_token, 0).sum(), mask.sum().astype(by_token.dtype))
 
 
 class RelativeBiases(nn.Module):
@@ -225,7 +233,7 @@ class TransformerXLAttention(Residual, LayerMemory):
       dtype: Dtype of the computation.
       track_attention: Whether `Aux.arrays` has the arrays for `memjax.inspection.attention_maps`: `attention/weights`
         `[batch, heads, length, slots + length]`, and `attention/visible`, the keys that a query may read. Also the
-        arrays for `memjax.inspection.attention_by_age` (`memjax.memory.projections.Keys`).
+        arrays for `memjax.inspection.attention_by_age` (`memjax.memory.projections.TrackedKeys`).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -309,7 +317,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         """Attends to memory and segment, then appends the segment to the memory."""
         read_mask, mask = mask, self._tokens(broadcast_mask(mask, *x.shape[:2]))
         state = self._reset(state, start_of_document)
-        y, u_v = self.normed(x), self._biases(shared)
+        y, u_v = self.apply_norm(x), self._biases(shared)
         queries, (keys, values) = self._queries(y), self._keys_values(y)
         stored_parts, valid = self._slots(state)
         key_facts = self._known_keys(state, mask.shape[1]) if self.track_attention else None
@@ -326,7 +334,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         z = self._finish(x, z, deterministic, further)
         if self.empty_memory == "zeros":  # zero slots have distances, which padding in front would change
             z = refuse_padding_in_front(z, read_mask)
-        attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
+        attended, reading = self._attended(weights, mask), SegmentAttention(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
         tracked = tracked_weights(self, weights, visible, key_facts)
         return z, state, more + aux + self._figures(weights, mask) + tracked
@@ -338,7 +346,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
         batch, segment_length, _ = segment.hidden.shape
         segment = self._enter_segment(memory, segment, active & (position == 0))
-        y = self.normed(x)
+        y = self.apply_norm(x)
         key, value = self._keys_values(y)
         segment = dataclasses.replace(
             segment,
@@ -395,7 +403,7 @@ class TransformerXLAttention(Residual, LayerMemory):
 
     def _recall(self, stored: Array) -> Array:
         """Prepares stored hidden states for the projections to keys and values."""
-        return self.normed(stored)
+        return self.apply_norm(stored)
 
     def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
         """Runs of slots with relative positions of their own, oldest first: (number of slots, W_R, v).
@@ -415,11 +423,11 @@ class TransformerXLAttention(Residual, LayerMemory):
             return Aux()
         return Aux(metrics={"transformer_xl/memory_share": attention_share(weights, mask)})
 
-    def _known_keys(self, state: Any, length: int) -> Keys:
+    def _known_keys(self, state: Any, length: int) -> TrackedKeys:
         """Describes the age, extent and source of the keys of memory and segment."""
         slots = self._num_slots
         places = jnp.arange(slots, 0, -1, dtype=jnp.int32)[None]
-        return Keys.of_slots(places, jnp.ones(slots, jnp.int32), jnp.full(slots, SHORT), length)
+        return TrackedKeys.of_slots(places, jnp.ones(slots, jnp.int32), jnp.full(slots, SHORT), length)
 
     @nn.nowrap
     def _no_attention(self, state: Any) -> Any:
@@ -427,7 +435,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         return EmptyState()
 
     def _write(
-        self, state: Any, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+        self, state: Any, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None
     ) -> tuple[Any, Aux]:
         """Returns the state after a segment, and auxiliary losses of the memory if `reading` is given."""
         return write(state, stored, mask), Aux()
@@ -536,4 +544,4 @@ class TransformerXLAttention(Residual, LayerMemory):
 
     def _finish(self, x: Array, y: Array, deterministic: bool, further: Array | None = None) -> Array:
         y = project(y, self.output, axes=2)
-        return self.added(x, y if further is None else y + further, deterministic)
+        return self.add_residual(x, y if further is None else y + further, deterministic)

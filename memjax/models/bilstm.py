@@ -24,13 +24,13 @@ from memjax.models.perceptron import NoVocabulary
 from memjax.models.similarity_head import NAMES
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
-__all__ = ["BiLSTM", "Fixed"]
+__all__ = ["BiLSTM", "LazyConstant"]
 
 AT_ONCE = 256
 """Number of class names that are encoded at once."""
 
 
-class Fixed:
+class LazyConstant:
     """A constant array as a field of a module, computed only when a program that initialises the module runs.
 
     Two instances are equal only if they are the same object.
@@ -71,9 +71,9 @@ class BiLSTM(Model):
     vocabulary: NoVocabulary
     dim: int = 50
     hidden: int = 200
-    vectors: Fixed | None = None
+    vectors: LazyConstant | None = None
     train_vectors: bool = False
-    names: Fixed | None = None
+    names: LazyConstant | None = None
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 from memjax.memory.checks import check_calls
 from memjax.models.heads import ChoiceScores, VocabularyScores
 from memjax.models.vocabulary import num_padding
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 ALWAYS = ("train", "eval", "plan")
 CAPABILITIES = {
@@ -192,14 +192,16 @@ class Model(nn.Module):
                 f"{what or verb}: given {kind}, allowed: a model that {meaning}; {kind} serves " + ", ".join(served)
             )
 
-    def nll(self, output: Any, targets: Int[Array, "batch targets"], weights: Float[Array, "batch targets"]) -> Sum:
+    def nll(
+        self, output: Any, targets: Int[Array, "batch targets"], weights: Float[Array, "batch targets"]
+    ) -> WeightedSum:
         """Sums the training loss: the nats of the targets times their weights, and the sum of the weights.
 
         A target with weight 0 has no effect on any gradient.
         """
         nats = self.scores().nll(output, targets, weights != 0)
         weights = weights.astype(nats.dtype)
-        return Sum((nats * weights).sum(), weights.sum())
+        return WeightedSum((nats * weights).sum(), weights.sum())
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
         """Returns the nats of each target, at least float32."""

@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import CrossMemory, LayerMemory, Stateless, broadcast_mask, count_positions
-from memjax.memory.memory_tokens import MemoryTokens, memory_aux
+from memjax.memory.contract import CrossMemory, LayerMemory, StatelessMemory, broadcast_mask, count_positions
+from memjax.memory.memory_tokens import MemoryTokenEncoder, memory_aux
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import SmoothedScores
@@ -55,7 +55,7 @@ class DecoderLayer(nn.Module):
 
     attention: LayerMemory
     cross: CrossMemory
-    feed_forward: Stateless
+    feed_forward: StatelessMemory
 
     def __call__(
         self, x: Array, state: Any, source: Array, source_mask: Array, **named: Any
@@ -101,7 +101,7 @@ class EncoderDecoder(Model):
       memory_dtype: Dtype of the activations that memories store.
     """
 
-    encoder: MemoryTokens
+    encoder: MemoryTokenEncoder
     decoder: tuple[DecoderLayer, ...]
     vocabulary: nn.Module
     final_norm: str = ""

@@ -22,7 +22,7 @@ from memjax.models.memformer import Memformer, MemformerDecoderLayer
 from memjax.models.perceptron import NoVocabulary, Perceptron
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.token_bag import TokenBag
-from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
+from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 
 __all__ = [
@@ -142,7 +142,7 @@ def make_mixtures(
     cache = evaluation.cache
     if not cache.memory_length:
         return ()
-    return (_build(memory.ContinuousCache, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
+    return (_build(memory.ContinuousCacheMemory, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
 
 
 BuiltModule = TypeVar("BuiltModule", bound=nn.Module)
@@ -194,7 +194,7 @@ def make_attention(
             return _build(LINEAR[type(part)], part, model, **common)
         case settings.LSTM():
             last = index == model.num_layers - 1  # the model applies dropout to its output
-            return memory.LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
+            return memory.LSTMLayer(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
     raise _unknown_kind("attention", model.attention)
 
 
@@ -233,16 +233,16 @@ def _make_infinity_former(
     return _build(kind, *parts, **common, long_term=long_term)
 
 
-def _make_dense_feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForward:
+def _make_dense_feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForwardLayer:
     """Builds a feed-forward part with the width, activation and dropout of the settings."""
     part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
     common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
-    return FeedForward(model.dim, part.dim or 4 * model.dim, **common, **fields)
+    return FeedForwardLayer(model.dim, part.dim or 4 * model.dim, **common, **fields)
 
 
 def _make_feed_forward(
     model: settings.ModelSettings, index: int, table_sharding: Literal["rows", "columns"]
-) -> memory.Stateless:
+) -> memory.StatelessMemory:
     """Builds the feed-forward part of one layer, with a product-key memory where the settings ask for it."""
     attention, part = model.attention, model.feed_forward
     if not attention.has_feed_forward:
@@ -316,7 +316,7 @@ def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> memory.Out
     """Builds the memory at the output site. None where the settings have none."""
     match model.output:
         case settings.Spalm() as part:
-            return _build(memory.Spalm, part, model, dtype=dtype)
+            return _build(memory.SpalmMemory, part, model, dtype=dtype)
     return None
 
 
@@ -353,7 +353,7 @@ def make_encoder_decoder(
         EncoderDecoder,
         model,
         encoder=_build(
-            memory.MemoryTokens,
+            memory.MemoryTokenEncoder,
             tokens,
             layers=tuple(encoder_layer() for _ in range(depth)),
             memory_layers=tuple(encoder_layer() for _ in range(num_memory_layers)),

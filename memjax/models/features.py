@@ -8,7 +8,7 @@ from memjax.models.language_model import LanguageModel
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import join_collection, split_collection
 
-__all__ = ["add_features", "add_mixtures", "regroup"]
+__all__ = ["add_features", "add_mixtures", "regroup_layers"]
 
 Encoded = TypeVar("Encoded", LanguageModel, TextEncoder)
 
@@ -17,7 +17,7 @@ def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
     """Adds output memories to a model, and the inner tensors with which they query a datastore.
 
     The variables stay those of the model. They are grouped anew where a feature takes a layer out of its scanned group:
-    see `regroup`.
+    see `regroup_layers`.
 
     Example:
       >>> from memjax.config import Model
@@ -57,7 +57,7 @@ def add_features(model: Encoded, *features: str) -> Encoded:
     return model.clone(stack=model.stack.clone(features=tuple(sorted(inner))), features=tuple(sorted(outer)))
 
 
-def regroup(variables: Mapping[str, Any], model: Encoded, other: Encoded) -> dict[str, Any]:
+def regroup_layers(variables: Mapping[str, Any], model: Encoded, other: Encoded) -> dict[str, Any]:
     """Rearranges the variables of `model` for `other`, which has the same layers in other groups.
 
     For layers with another memory size see `memjax.training.variables.fitting`.

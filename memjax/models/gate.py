@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from memjax.models.heads import dense
+from memjax.models.heads import make_dense
 
 __all__ = ["GATE", "GATE_ENCODER", "Gate"]
 
@@ -38,8 +38,8 @@ class Gate(nn.Module):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
-        self.first = dense(self.hidden, self.dtype, initializer=self.initializer)
-        self.second = dense(self.width, self.dtype, initializer=self.initializer)
+        self.first = make_dense(self.hidden, self.dtype, initializer=self.initializer)
+        self.second = make_dense(self.width, self.dtype, initializer=self.initializer)
 
     def __call__(self, inputs: Array, **read: Any) -> Float[Array, "batch width"]:
         """Computes the factors of the gate, from 0 to 1.

@@ -197,7 +197,7 @@ class MaskedTokenHead(TaskHead):
     scores_vocabulary = True
 
     def setup(self) -> None:
-        self.dense = dense(self.dim, self.dtype, outer="embed")
+        self.dense = make_dense(self.dim, self.dtype, outer="embed")
         options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
         self.layer_norm = make_norm("layer_exact", self.dtype, **options)
 
@@ -256,7 +256,7 @@ class ClassificationHead(ClassHead):
     def setup(self) -> None:
         if self.masks_unseen:
             self.seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool)
-        self.classifier = dense(self.num_classes, self.dtype, initializer=self.initializer)
+        self.classifier = make_dense(self.num_classes, self.dtype, initializer=self.initializer)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
@@ -297,7 +297,7 @@ class SpanHead(TaskHead):
     context_only: bool = False
 
     def setup(self) -> None:
-        self.spans = dense(2, self.dtype)
+        self.spans = make_dense(2, self.dtype)
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
@@ -319,7 +319,7 @@ class SpanHead(TaskHead):
         return jnp.where(allowed[:, None], scores, -jnp.inf)
 
 
-def note_classes(constants: Mapping[str, Any], place: Sequence[str], classes: Any) -> Mapping[str, Any]:
+def mark_seen_classes(constants: Mapping[str, Any], place: Sequence[str], classes: Any) -> Mapping[str, Any]:
     """Marks classes as read by training in the constants of a model, where its head records them.
 
     Constants of a head without such a record are returned unchanged.
@@ -338,11 +338,11 @@ def note_classes(constants: Mapping[str, Any], place: Sequence[str], classes: An
     if name not in constants:
         return constants
     if place:
-        return {**constants, name: note_classes(constants[name], place[1:], classes)}
+        return {**constants, name: mark_seen_classes(constants[name], place[1:], classes)}
     return {**constants, name: constants[name].at[classes].set(True, mode="drop")}
 
 
-def dense(
+def make_dense(
     features: int, dtype: Any, name: str | None = None, initializer: str = "normal", outer: str | None = None
 ) -> nn.Dense:
     """Makes a dense layer with initial values of a text encoder, or others of `INITS`.

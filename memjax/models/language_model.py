@@ -13,16 +13,16 @@ from memjax.functional.positions import sinusoids
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.contract import OutputMemory, StackState, broadcast_mask, count_positions
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
-from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.mixtures import NextTokenCandidates, Prediction
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import VocabularyScores
-from memjax.models.transformer import Side, Stack
+from memjax.models.transformer import LateralInputs, Stack
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["LanguageModel", "LanguageModelState"]
 
-GIVEN = ("tokens", "features", "embed_output")
+MODEL_INPUTS = ("tokens", "features", "embed_output")
 """Inputs that a model can give to a memory at the output site (`inputs`): the tokens read, its features by name, and
 the function from ids to output weights. All other inputs come with the batch (`Batch.extras`)."""
 
@@ -56,8 +56,8 @@ class LanguageModel(Model):
       stack: Layers of the model.
       vocabulary: Embeddings and softmax.
       output_memory: Memory at the output site, which maps the last hidden state to a hidden state. None = no memory.
-      mixtures: Memories at the output site that propose tokens (`Recalled`). Their distributions are mixed in one after
-        the other.
+      mixtures: Memories at the output site that propose tokens (`NextTokenCandidates`). Their distributions are mixed
+        in one after the other.
       final_norm: Norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
       weighted_norms: Whether norms have a weight. See `make_norm`.
       norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
@@ -176,7 +176,7 @@ class LanguageModel(Model):
                     f"extras: given {sorted(extras)}, {type(memory).__name__} needs {', '.join(missing)}: documents "
                     "annotated with neighbours"
                 )
-            names = [name for name in memory.inputs if name not in GIVEN]
+            names = [name for name in memory.inputs if name not in MODEL_INPUTS]
             chosen |= {name: extras[name] for name in names if name in extras}
         return chosen
 
@@ -189,7 +189,7 @@ class LanguageModel(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[Activations | Prediction, LanguageModelState, Aux]:
         """Reads one segment.
 
@@ -303,7 +303,7 @@ class LanguageModel(Model):
         """Adds the embedding of the last marker to every token, and returns the last marker at the end too."""
         if not self.markers:
             return x, marker
-        marks = last_marks(tokens, marker, self.markers)
+        marks = last_markers(tokens, marker, self.markers)
         return x + jnp.take(self.marker_table, marks, axis=0).astype(x.dtype), marks[:, -1]
 
     def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
@@ -331,7 +331,7 @@ class LanguageModel(Model):
         return (() if self.output_memory is None else (self.output_memory,)) + self.mixtures
 
 
-def last_marks(
+def last_markers(
     tokens: Int[Array, "batch length"], before: Int[Array, " batch"], markers: Sequence[int]
 ) -> Int[Array, "batch length"]:
     """Returns 1 + the number of the last marker up to each token, or `before` where there is none yet.
@@ -354,6 +354,6 @@ def _select_inputs(memory: OutputMemory, inputs: Mapping[str, Any]) -> dict[str,
     return {name: inputs[name] for name in memory.inputs if name in inputs}
 
 
-def _predict(hidden: Array, recalled: list[Recalled]) -> Array | Prediction:
+def _predict(hidden: Array, recalled: list[NextTokenCandidates]) -> Array | Prediction:
     """Returns hidden states, as a `Prediction` where memories proposed candidates."""
     return Prediction(hidden, tuple(recalled)) if recalled else hidden

@@ -18,12 +18,12 @@ from memjax.axes import axes_of, constrain, named
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
 from memjax.functional.positions import bucket_bias, relative_distances, sinusoids
-from memjax.memory.contract import StackState, Stateless, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import StackState, StatelessMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["Memformer", "replay_parts"]
 
@@ -96,7 +96,7 @@ class MemformerDecoderLayer(nn.Module):
     """
 
     attention: HeadAttention
-    feed_forward: Stateless
+    feed_forward: StatelessMemory
     cross: HeadAttention | None = None
     dropout: float = 0.0
     norm_kind: str = "layer"
@@ -415,7 +415,7 @@ def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Call
     """Makes the encoder and head functions that `memjax.functional.mrbp_value_and_grad` needs for this model.
 
     A segment is a pair of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats. The aux
-    of the head is their `Sum`, so that gradients are divided by its weight at the end.
+    of the head is their `WeightedSum`, so that gradients are divided by its weight at the end.
 
     Args:
       model: Model to train.
@@ -433,7 +433,7 @@ def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Call
         encoded, state, _ = result
         return state, encoded
 
-    def head(params: Any, encoded: Any, segment: tuple[Batch, Any]) -> tuple[Any, Sum]:
+    def head(params: Any, encoded: Any, segment: tuple[Batch, Any]) -> tuple[Any, WeightedSum]:
         batch, key = segment
         settings = {"mask": batch.mask, **noise(key, 1)}
         hidden = model.apply({"params": params}, batch.inputs, encoded, **settings, method="read")

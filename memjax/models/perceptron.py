@@ -22,7 +22,7 @@ from memjax.axes import constrain, named
 from memjax.models.contract import Model
 from memjax.models.gate import GATE, Gate
 from memjax.models.heads import ALLOWED, INITS, ChoiceScores, EncodedText, TaskHead, VocabularyScores
-from memjax.models.transformer import Side
+from memjax.models.transformer import LateralInputs
 from memjax.typing import Aux, Batch, EmptyState, Mask, Rows
 
 __all__ = ["Perceptron"]
@@ -115,7 +115,7 @@ class Perceptron(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
         """Reads vectors, one a row, and applies the head.
 
@@ -142,7 +142,7 @@ class Perceptron(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
         """Computes the input of the head after the gate, and requested features before it.
 

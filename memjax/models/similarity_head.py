@@ -17,7 +17,7 @@ from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
 from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScores, ClassHead, EncodedText
 
-__all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScores", "SimilarityHead", "align", "similarities"]
+__all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScores", "SimilarityHead", "apply_alignment", "similarities"]
 
 NAMES = "names"
 """Key of `EncodedText.extras` for the encoded names of the classes, `[classes, dim]`."""
@@ -113,13 +113,13 @@ class SimilarityHead(ClassHead):
             kernel, bias = named(jnp.eye, None, None), named(jnp.zeros, None)
             start = lambda: {"kernel": kernel(dim), "bias": bias(dim)}
             alignment = self.variable("constants", ALIGNMENT, start).value
-            read, vectors = align(alignment, read), align(alignment, vectors)
+            read, vectors = apply_alignment(alignment, read), apply_alignment(alignment, vectors)
         scores = self.scale * similarities(read.astype(self.dtype), vectors.astype(self.dtype), self.similarity)
         if self.keeps_seen or self.masks_unseen:
             seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool).value
         else:
             seen = jnp.ones(self.num_classes, bool)
-        allowed = may_be_answered(text.extras, seen, self.masks_unseen, scores.shape)
+        allowed = answer_mask(text.extras, seen, self.masks_unseen, scores.shape)
         return jnp.where(allowed, scores, -jnp.inf)[:, None]
 
 
@@ -138,12 +138,12 @@ def similarities(
     return read @ vectors.T
 
 
-def align(alignment: Mapping[str, Any], x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:
+def apply_alignment(alignment: Mapping[str, Any], x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:
     """Applies the linear map `ALIGNMENT`."""
     return x @ alignment["kernel"].astype(x.dtype) + alignment["bias"].astype(x.dtype)[None]
 
 
-def may_be_answered(
+def answer_mask(
     extras: Mapping[str, Array], seen: Bool[Array, " classes"], masks_unseen: bool, shape: tuple[int, ...]
 ) -> Bool[Array, "batch classes"]:
     """Returns which classes each row may be answered with."""

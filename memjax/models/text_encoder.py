@@ -34,9 +34,9 @@ from memjax.models.heads import (
     EncodedText,
     TaskHead,
     VocabularyScores,
-    dense,
+    make_dense,
 )
-from memjax.models.transformer import Side, Stack
+from memjax.models.transformer import LateralInputs, Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
@@ -105,7 +105,7 @@ class TextEncoder(Model):
     def setup(self) -> None:
         dim = self.vocabulary.dim
         if self.pooler:
-            self.pooler_dense = dense(dim, self.dtype, name="pooler", outer="embed")
+            self.pooler_dense = make_dense(dim, self.dtype, name="pooler", outer="embed")
         if self.stack.first:
             return
         init = named(matrix_init(INIT_STDDEV), None, "embed")
@@ -183,7 +183,7 @@ class TextEncoder(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
         """Reads texts, one a row, and applies the head.
 
@@ -219,7 +219,7 @@ class TextEncoder(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
         """Computes the input of the head, after the gate. See `__call__` for the arguments."""
         extras, mask = extras or {}, jnp.ones(tokens.shape, bool) if mask is None else mask
@@ -247,7 +247,7 @@ class TextEncoder(Model):
         token_types: Int[Array, "batch length"] | None = None,
         states: Activations | None = None,
         deterministic: bool = True,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[Activations, Aux]:
         """Computes the last hidden states, with sums and requested features.
 

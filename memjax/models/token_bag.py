@@ -18,7 +18,7 @@ from memjax.axes import named
 from memjax.models.contract import Model
 from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScores, ClassHead, EncodedText
 from memjax.models.perceptron import NoVocabulary, Perceptron
-from memjax.models.transformer import Side
+from memjax.models.transformer import LateralInputs
 from memjax.typing import Aux, Batch, Mask
 
 __all__ = ["BayesHead", "TokenBag", "count_hashed"]
@@ -154,7 +154,7 @@ class TokenBag(Perceptron):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
         """Computes the input of the head, and requested features. See `Perceptron.represent` for the arguments."""
         mask = jnp.ones(vectors.shape, bool) if mask is None else mask

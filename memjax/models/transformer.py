@@ -15,22 +15,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
-from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, Stateless
+from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, StatelessMemory
 from memjax.memory.projections import ACTIVATIONS, Residual, matrix_init
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
-__all__ = ["FeedForward", "Layer", "NoFeedForward", "Side", "Stack", "join_layers", "split_layers"]
+__all__ = ["FeedForwardLayer", "Layer", "NoFeedForward", "LateralInputs", "Stack", "join_layers", "split_layers"]
 
-Side = Callable[[int], Array]
+LateralInputs = Callable[[int], Array]
 """A function from a layer's index to the tensor that is added to its output from outside the stack."""
 TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed_forward_input_normed", "output")
 """Inner tensors of a layer that `features` can name, `layer_<index>/<tap>`: the positions of kNN-LM's keys."""
 
 
-class FeedForward(Residual, Stateless):
+class FeedForwardLayer(Residual, StatelessMemory):
     """The feed-forward part of a layer: norm, two matrices and residual. A memory may replace the matrices or be added.
 
-    It computes `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of that sum where
+    It computes `x + dense_scale * make_dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of that sum where
     `norm` is 'post'. With scales (1, 0) it is an ordinary feed-forward part. With (0, 1) the memory replaces the
     matrices (PKM). With (1, 1) both read the same input (ResM, Kim & Jung 2020, where the scales are alpha and beta).
 
@@ -61,7 +61,7 @@ class FeedForward(Residual, Stateless):
     hidden_dropout: bool = True
     init_stddev: float | None = None
     dtype: Any = jnp.float32
-    memory: Stateless | None = None
+    memory: StatelessMemory | None = None
     dense_scale: float = 1.0
     memory_scale: float = 1.0
 
@@ -74,14 +74,14 @@ class FeedForward(Residual, Stateless):
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
         """Returns the residual stream after the part, and what the memory reports."""
-        normed, aux = self.normed(x), Aux()
+        normed, aux = self.apply_norm(x), Aux()
         y = self._dense(normed, deterministic) if self.dense_scale else jnp.zeros_like(x)
         if self.dense_scale not in (0, 1):
             y = self.dense_scale * y
         if self.memory is not None and self.memory_scale:
             memory_output, _, aux = self.memory(normed, EmptyState(), mask=mask, deterministic=deterministic)
             y = y + self.memory_scale * memory_output
-        return self.added(x, y, deterministic), aux
+        return self.add_residual(x, y, deterministic), aux
 
     def _dense(self, x: Array, deterministic: bool) -> Array:
         """Applies the two matrices with the activation between them."""
@@ -106,7 +106,7 @@ class FeedForward(Residual, Stateless):
         return self.memory is not None and self.memory.stands_alone()
 
 
-class NoFeedForward(Stateless):
+class NoFeedForward(StatelessMemory):
     """A placeholder for the feed-forward part of layers that have none, such as those of an LSTM."""
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
@@ -133,7 +133,7 @@ class Layer(Memory):
     """
 
     attention: LayerMemory
-    feed_forward: Stateless
+    feed_forward: StatelessMemory
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LayerState:
@@ -289,7 +289,7 @@ class Stack(Memory):
         start_of_document: Rows,
         mask: Mask | None = None,
         deterministic: bool = True,
-        side: Side | None = None,
+        side: LateralInputs | None = None,
     ) -> tuple[Activations, StackState, Aux]:
         """Reads one segment with all layers. The names in `Aux` start with `layer_<index>/`.
 

@@ -17,9 +17,9 @@ from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
 from memjax.settings.relations import require
 
-__all__ = ["AdaptiveVocabulary", "Vocabulary", "cut_tables", "pad_tables"]
+__all__ = ["AdaptiveVocabulary", "Vocabulary", "unpad_tables", "pad_tables"]
 
-Sizes = dict[str, tuple[int, tuple[int, ...]]]
+TableSizes = dict[str, tuple[int, tuple[int, ...]]]
 """Name of a parameter -> its number of entries, and its shape with padding."""
 
 
@@ -47,10 +47,10 @@ class Vocabulary(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.nowrap
-    def tables(self) -> Sizes:
+    def tables(self) -> TableSizes:
         """Returns the parameters that have a row for every entry, with their sizes."""
         rows = _round_up(self.vocab_size, self.multiple)
-        tables: Sizes = {"embedding": (self.vocab_size, (rows, self.dim))}
+        tables: TableSizes = {"embedding": (self.vocab_size, (rows, self.dim))}
         if not self.tied:
             tables["output"] = tables["embedding"]
         if self.bias:
@@ -154,9 +154,9 @@ class AdaptiveVocabulary(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.nowrap
-    def tables(self) -> Sizes:
+    def tables(self) -> TableSizes:
         """Returns the parameters that have a row for every entry, with their sizes."""
-        tables: Sizes = {}
+        tables: TableSizes = {}
         for index, (first, last) in enumerate(self.bounds):
             rows = _round_up(last - first, self.multiple)
             tables[f"embedding_{index}"] = (last - first, (rows, self.dim // self.div_val**index))
@@ -323,7 +323,7 @@ def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocab
     return padded
 
 
-def cut_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
+def unpad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
     """Removes the padding from the parameters of `vocabulary`. The inverse of `pad_tables`."""
     entries = {name: params[name][:count] for name, (count, _) in vocabulary.tables().items()}
     return {**params, **entries}

@@ -8,7 +8,7 @@ from memjax.config import Config
 
 
 @dataclasses.dataclass(frozen=True)
-class Tip:
+class Suggestion:
     """A change of the configuration that would save memory.
 
     Attributes:
@@ -85,7 +85,7 @@ def bytes_needed(facts: Mapping[str, Any]) -> int:
     return max(facts["memory"]["total"] if facts["memory"] else 0, facts["required"])
 
 
-def advise(config: Config, facts: Mapping[str, Any]) -> list[Tip]:
+def advise(config: Config, facts: Mapping[str, Any]) -> list[Suggestion]:
     """Suggests changes that save memory, the largest saving first.
 
     Args:
@@ -112,27 +112,27 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Tip]:
     return sorted(tips, key=lambda tip: -tip.saves)
 
 
-def _search_tips(now: _StepSizes) -> Iterator[Tip]:
+def _search_tips(now: _StepSizes) -> Iterator[Suggestion]:
     model = now.config.model
     if model.carrier.sorts_all_scores:
         # A full sort holds float32 scores and int32 slots, before and after.
         heads = max(model.num_heads // now.mesh["model"], 1)
         scores = now.own_rows * heads * now.config.data.segment_length * (model.carrier.memory_length or 0)
         saved = min(16 * scores, now.activations)
-        yield Tip("--model.attention.retrieval approximate", "'exact' sorts all scores on a TPU", saved)
+        yield Suggestion("--model.attention.retrieval approximate", "'exact' sorts all scores on a TPU", saved)
 
 
-def _memory_tips(now: _StepSizes) -> Iterator[Tip]:
+def _memory_tips(now: _StepSizes) -> Iterator[Suggestion]:
     if not now.memory:
         return
     if now.config.model.memory_dtype == "float32":
-        yield Tip("--model.memory-dtype bfloat16", "every memory in half the bytes", now.memory // 2)
+        yield Suggestion("--model.memory-dtype bfloat16", "every memory in half the bytes", now.memory // 2)
     name, length = "model.attention.memory-length", now.config.model.carrier.memory_length or 0
     if not now.training and now.config.evaluation.memory_length is not None:
         name, length = "evaluation.memory-length", now.config.evaluation.memory_length
     if length > 1:
         divisor = now.divisor(now.memory, length)
-        yield Tip(f"--{name} {length // divisor}", "fewer slots", now.memory - now.memory // divisor)
+        yield Suggestion(f"--{name} {length // divisor}", "fewer slots", now.memory - now.memory // divisor)
     # Splitting heads helps only if a device has a single row: more rows with fewer heads each need as much memory.
     if now.own_rows == 1 and now.parts % 2 == 0:
         model = 2 * now.mesh["model"]
@@ -142,29 +142,29 @@ def _memory_tips(now: _StepSizes) -> Iterator[Tip]:
         change += [] if by_heads else ["--sharding.memory slots"]
         change.append(f"--{now.rows_field} {now.rows // 2}")
         why = f"two devices share the {'heads' if by_heads else 'slots'} of a row"
-        yield Tip(" ".join(change), why, (now.memory + now.activations) // 2)
+        yield Suggestion(" ".join(change), why, (now.memory + now.activations) // 2)
 
 
-def _weight_tips(now: _StepSizes) -> Iterator[Tip]:
+def _weight_tips(now: _StepSizes) -> Iterator[Suggestion]:
     data, fsdp = now.mesh["data"], now.mesh["fsdp"]
     if data > 1:
         saved = int(now.weights * (1 - 1 / data))
         why = "parameters, optimizer state and gradients split over all devices that share rows"
-        yield Tip(f"--sharding.fsdp {data * fsdp} --sharding.data 1", why, saved)
+        yield Suggestion(f"--sharding.fsdp {data * fsdp} --sharding.data 1", why, saved)
 
 
-def _row_tips(now: _StepSizes) -> Iterator[Tip]:
+def _row_tips(now: _StepSizes) -> Iterator[Suggestion]:
     if now.own_rows % 2 == 0:
         variable_bytes = now.memory + now.activations
         divisor = now.divisor(variable_bytes, now.own_rows)
-        yield Tip(
+        yield Suggestion(
             f"--{now.rows_field} {now.rows // divisor}",
             "fewer rows to remember and compute",
             variable_bytes - variable_bytes // divisor,
         )
 
 
-def _activation_tips(now: _StepSizes) -> Iterator[Tip]:
+def _activation_tips(now: _StepSizes) -> Iterator[Suggestion]:
     training, model = now.config.training, now.config.model
     if training.rematerialize in ("none", "segment", "offload") and model.num_layers > 1:
         policy = "per_layer" if training.segments_per_update == 1 else "segment_nested"
@@ -172,12 +172,14 @@ def _activation_tips(now: _StepSizes) -> Iterator[Tip]:
         saved_inputs *= 2 if model.compute_dtype == "bfloat16" else 4
         saved = int(now.activations * (1 - 1 / model.num_layers)) - saved_inputs
         why = "keep the inputs of layers, compute the rest again"
-        yield Tip(f"--training.rematerialize {policy}", why, saved)
+        yield Suggestion(f"--training.rematerialize {policy}", why, saved)
     if now.own_rows % (2 * training.accumulate) == 0:
         divisor = now.divisor(now.activations, now.own_rows // training.accumulate)
         saved = now.activations - now.activations // divisor
-        yield Tip(f"--training.accumulate {divisor * training.accumulate}", "row groups one after the other", saved)
+        yield Suggestion(
+            f"--training.accumulate {divisor * training.accumulate}", "row groups one after the other", saved
+        )
     if training.segments_per_update > 1:
         divisor = now.divisor(now.activations, training.segments_per_update)
         change = f"--training.segments-per-update {max(training.segments_per_update // divisor, 1)}"
-        yield Tip(change, "a shorter time horizon", now.activations - now.activations // divisor)
+        yield Suggestion(change, "a shorter time horizon", now.activations - now.activations // divisor)

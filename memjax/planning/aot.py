@@ -19,11 +19,11 @@ from typing import Any
 import jax
 
 from memjax.config import Config
-from memjax.data.opening import vocab_size_of
+from memjax.data.opening import vocab_size_from_settings
 from memjax.overrides import apply_overrides
-from memjax.planning.buffers import Memory, largest_temporaries, parse_memory
+from memjax.planning.buffers import MemoryUse, largest_temporaries, parse_memory
 from memjax.planning.hlo import collectives, hbm_bytes, parse_hlo
-from memjax.planning.programs import Copies, Program, RowsKept, What, itemsize, make_programs
+from memjax.planning.programs import EpisodicMemoryBytes, PerRowParameterCopies, Program, What, itemsize, make_programs
 from memjax.planning.topologies import GIB, Topology, parse_topology
 from memjax.training.costs import jaxpr_flops
 from memjax.training.metrics import count_parameters
@@ -47,7 +47,7 @@ class Measurement:
       parameters: Number of parameters of the model, without padding of its vocabulary.
       tokens: Number of tokens that one execution reads.
       fits: Whether the program fits into the memory of a device.
-      memory: Bytes by kind (`memjax.planning.buffers.Memory`) and their `total`. None if the compiler gave up early.
+      memory: Bytes by kind (`memjax.planning.buffers.MemoryUse`) and their `total`. None if the compiler gave up early.
       required: Bytes that the program needs, as the compiler reports them if it does not fit. 0 if it fits.
       limit: Bytes that a program may use.
       peak: Largest number of bytes in use at one time, as the compiler reports it. 0 if it is not known.
@@ -61,7 +61,8 @@ class Measurement:
       temporaries: Largest temporary arrays as (part of the model, shape, bytes).
       skipped: Sharding rules that were not applied because the devices do not divide the axis.
       notes: Reasons why some numbers are not exact.
-      kept: Fields of `memjax.planning.programs.RowsKept` for a learner with an episodic memory, otherwise None.
+      kept: Fields of `memjax.planning.programs.EpisodicMemoryBytes` for a learner with an episodic memory, otherwise
+        None.
       copies: Facts about copies of the parameters for rows that are adapted one by one, otherwise None: the setting
         `field` for the number of rows that a device scores at once, that number `at_once`, the `bytes` of a copy, and
         `widest`, the largest number that fits, if it was asked for.
@@ -124,7 +125,7 @@ def measure(
         yield measurement
 
 
-def check_kept(kept: RowsKept | None, topology: Topology) -> None:
+def check_kept(kept: EpisodicMemoryBytes | None, topology: Topology) -> None:
     """Checks that the episodic memory of a learner fits on a device together with the rest of the training state.
 
     Args:
@@ -161,7 +162,7 @@ def _trace(program: Program, name: str, layout: Layout) -> Any:
 
 def _add_copies(
     measurement: Measurement,
-    copies: Copies,
+    copies: PerRowParameterCopies,
     config: Config,
     what: What,
     vocab_size: int,
@@ -323,7 +324,7 @@ def _collect(
     text, assignment = read_dump("after_optimizations.txt"), read_dump("buffer-assignment.txt")
     module = parse_hlo(text) if text else None
     totals, unknown = collectives(module, topology.num_devices) if module else ([], [])
-    memory: Memory | None = parse_memory(assignment) if assignment else None
+    memory: MemoryUse | None = parse_memory(assignment) if assignment else None
     temporaries = largest_temporaries(assignment, read_dump("live-range.txt"), module) if module and assignment else []
     notes = [f"the loop {name} counts once: how often it runs is not known" for name in unknown]
     if module and any(i.opcode == "conditional" for scope in module.computations.values() for i in scope.values()):
@@ -405,7 +406,10 @@ def main() -> int:
             print(json.dumps({name: len(parse_topology(name).devices()) for name in request["topologies"]}))
             return 0
         config: Config = config_from_dict(request["config"])
-        vocab_size, topology = request["vocab_size"] or vocab_size_of(config.data), parse_topology(request["topology"])
+        vocab_size, topology = (
+            request["vocab_size"] or vocab_size_from_settings(config.data),
+            parse_topology(request["topology"]),
+        )
         for measurement in measure(config, request["what"], vocab_size, topology, widest=request["widest"]):
             print(json.dumps(dataclasses.asdict(measurement)), flush=True)
     except ValueError as error:

@@ -38,7 +38,7 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of HBM that a program needs on one device, with padding.
 
     Attributes:
@@ -67,7 +67,7 @@ class _Value:
     shape: str
 
 
-def parse_memory(assignment: str) -> Memory:
+def parse_memory(assignment: str) -> MemoryUse:
     """Sums the buffers of a program by kind.
 
     Args:
@@ -84,7 +84,7 @@ def parse_memory(assignment: str) -> Memory:
         outputs += size * leaves
         aliased += size * (is_argument and leaves)
         temporaries += size * (kind.startswith(("preallocated-temp", "constant")))
-    return Memory(arguments, outputs, aliased, temporaries)
+    return MemoryUse(arguments, outputs, aliased, temporaries)
 
 
 def largest_temporaries(assignment: str, live_ranges: str, module: Module, limit: int = 6) -> list[Buffer]:

@@ -100,8 +100,8 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
     Returns:
       Facts of each step as JSON values: the fields of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`,
       `generation`, `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (fields of `Estimate`, None if
-      the step does not fit), `tips` (fields of each `Tip` if it does not fit), `assumptions`, and `versions` of the
-      compiler.
+      the step does not fit), `tips` (fields of each `Suggestion` if it does not fit), `assumptions`, and `versions` of
+      the compiler.
 
     Raises:
       ModuleNotFoundError: libtpu is not installed.

@@ -15,7 +15,7 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.documents import Example, Examples
 from memjax.lifelong.factory import make_learner
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import Experiment, evaluation_model
 from memjax.training.metrics import count_bytes
@@ -30,7 +30,7 @@ What = Literal["train", "eval", "decode"]
 WHATS: tuple[What, ...] = ("train", "eval", "decode")
 
 
-class Copies(NamedTuple):
+class PerRowParameterCopies(NamedTuple):
     """The memory of copies of parameters, one for each row that is adapted by itself.
 
     Attributes:
@@ -42,7 +42,7 @@ class Copies(NamedTuple):
     bytes: int
 
 
-class RowsKept(NamedTuple):
+class EpisodicMemoryBytes(NamedTuple):
     """The size of a learner's episodic memory.
 
     Attributes:
@@ -83,8 +83,8 @@ class Program:
     donated: tuple[int, ...]
     tokens: int
     padding: int
-    copies: Copies | None = None
-    rows_kept: RowsKept | None = None
+    copies: PerRowParameterCopies | None = None
+    rows_kept: EpisodicMemoryBytes | None = None
 
 
 class Planned(Experiment):
@@ -111,7 +111,7 @@ class Planned(Experiment):
         return {}
 
 
-class Unread(Examples):
+class PlaceholderExamples(Examples):
     """A placeholder for the examples of a split that are not read, with a single empty example."""
 
     def __len__(self) -> int:
@@ -134,10 +134,10 @@ def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> L
       vocab_size: Size of the vocabulary.
       layout: Shardings of all arrays over the mesh. None on a single device.
     """
-    documents = lambda split: Unread()
+    documents = lambda split: PlaceholderExamples()
     if config.lifelong is not None:  # data that is not read cannot be limited
         config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=()))
-    return make_learner(Planned(config, task_of(config).model(vocab_size), documents, begin_token=0), layout)
+    return make_learner(Planned(config, make_task(config).model(vocab_size), documents, begin_token=0), layout)
 
 
 def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -> dict[str, Program]:
@@ -204,7 +204,7 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
     return programs
 
 
-def _rows_kept(learner: Learner, compiled: CompiledLearner) -> RowsKept | None:
+def _rows_kept(learner: Learner, compiled: CompiledLearner) -> EpisodicMemoryBytes | None:
     """Measures the bytes of a learner's episodic memory on a device. None for a learner without one."""
     if not learner.plan_info.parts:
         return None
@@ -215,7 +215,7 @@ def _rows_kept(learner: Learner, compiled: CompiledLearner) -> RowsKept | None:
     name = learner.plan_info.kept
     memory = compiled.shapes.method[name]
     memory_bytes = sizes(memory, compiled.state.method[name])
-    return RowsKept(
+    return EpisodicMemoryBytes(
         learner.plan_info.capacity, memory.capacity, memory_bytes, sizes(compiled.shapes, compiled.state) - memory_bytes
     )
 
@@ -247,7 +247,9 @@ def _adapt_program(
         layout.replicated,
         donated=(),
         tokens=batch.mask.size,
-        copies=Copies(learner.plan_info.width, count_bytes(learner.plan_info.copied(compiled.shapes.params))),
+        copies=PerRowParameterCopies(
+            learner.plan_info.width, count_bytes(learner.plan_info.copied(compiled.shapes.params))
+        ),
         **common,
     )
 

@@ -119,7 +119,7 @@ def report(
         header, rows = full_table(known[0]) if alone else comparison(known)
         print_table(header, rows, out)
         for facts in known:
-            for line in [*held(facts), *explain(facts, name=not alone)]:
+            for line in [*learner_bytes(facts), *explain(facts, name=not alone)]:
                 print(line, file=out)
         for text in dict.fromkeys(facts["assumptions"] for facts in known):
             print(f"Estimate: {text}.", file=out)
@@ -187,7 +187,7 @@ def _case_name(facts: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (facts["topology"], facts["value"], facts.get("generation", ""))))
 
 
-def held(facts: Mapping[str, Any]) -> list[str]:
+def learner_bytes(facts: Mapping[str, Any]) -> list[str]:
     """Describes the memory of a learner on a device: its state, and copies of parameters that are adapted to rows.
 
     Args:

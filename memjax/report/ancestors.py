@@ -118,7 +118,7 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields the panel that compares heads with their ancestors, for a run that has grown and kept its checkpoints."""
     stream = run.config.lifelong
-    if stream is None or not any(line["kind"] == "grown" for line in run.lines):
+    if stream is None or not any(line["kind"] == "grown" for line in run.log_lines):
         return
     text = (
         "Every head of a grown model was copied from a head of its ancestor. Qin et al. 2022 (ELLE) show that it "
@@ -164,7 +164,7 @@ def _draw_correlations(figure: Any, pair: Pair) -> None:
     options = {"x": "head", "y": "layer", "rows": [str(i) for i in range(layers)]}
     columns = [str(i) for i in range(heads)]
     numbers = "{:.2f}" if heads <= 12 else ""
-    charts.heat(figure, values, columns=columns, numbers=numbers, signed=True, high=1.0, **options)
+    charts.heatmap(figure, values, columns=columns, numbers=numbers, signed=True, high=1.0, **options)
 
 
 def head_in_the_middle(pair: Pair) -> tuple[int, int]:
@@ -210,7 +210,7 @@ def _draw_maps(figure: Any, found: Lineage, shown: Any, piece: int, count: int) 
     for number, (values, (title, _, _)) in enumerate(zip(maps, shown, strict=True)):
         visible = np.where(found.maps[found.looks[0]].seen[piece, :count, :count], values, np.nan)
         options = {"rows": tokens if number == 0 else (), "columns": tokens, "title": title}
-        axes = charts.heat(figure, visible, low=0.0, high=high, place=(1, 2, number + 1), **options)
+        axes = charts.heatmap(figure, visible, low=0.0, high=high, place=(1, 2, number + 1), **options)
         axes.tick_params(axis="both", labelsize=8)
         axes.tick_params(axis="x", rotation=90)
         axes.get_legend().remove()  # the caption explains the colours

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.report.curves import compared, of_kind, run_names
+from memjax.report.curves import compare_runs_panel, run_names, select_kind
 from memjax.report.outcomes import describe_divergence
 from memjax.report.page import LIGHT, Report, Section
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
-from memjax.report.pictures import svg_of
+from memjax.report.pictures import figure_to_svg
 from memjax.report.providers import CURVES, PROVIDERS
 from memjax.settings.relations import require
 
@@ -53,7 +53,7 @@ def make_report(
     sections, pictures = list[Section](), dict[str, str]()
     if several and CURVES in providers:
         say(CURVES)
-        panels, left = _collect(lambda: compared(runs), CURVES)
+        panels, left = _collect(lambda: compare_runs_panel(runs), CURVES)
         sections.append(Section("all", "All runs", *_with_unique_names(panels, "all", left, pictures)))
     for number, (name, run) in enumerate(runs_by_name.items(), start=1):
         panels, left = list[Panel](), list[tuple[str, str]]()
@@ -71,8 +71,8 @@ def make_report(
         title=" and ".join(runs_by_name) if len(runs_by_name) < 3 else f"{len(runs_by_name)} runs",
         about="Written by `memjax report`. All numbers and pictures come from the run directories listed below.",
         names=tuple(runs_by_name),
-        header=header_of(runs_by_name),
-        settings=settings_of(runs_by_name),
+        header=make_facts_table(runs_by_name),
+        settings=make_settings_table(runs_by_name),
         sections=tuple(section for section in sections if section.panels or section.left),
         drawn=pictures,
     )
@@ -102,11 +102,11 @@ def _with_unique_names(
     unique_panels = []
     for panel in panels:
         parts = []
-        for part in panel.parts:
+        for part in panel.items:
             item = dataclasses.replace(part, name=_unique_name(prefix, part.name, taken))
             try:
                 if isinstance(item, Figure):
-                    pictures[item.name] = svg_of(item, LIGHT)
+                    pictures[item.name] = figure_to_svg(item, LIGHT)
             except REFUSALS as error:
                 reasons.setdefault(_describe_error(error), {})[part.title] = None
                 continue
@@ -139,19 +139,19 @@ def _describe_error(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def header_of(named: Mapping[str, OpenedRun]) -> Table:
+def make_facts_table(named: Mapping[str, OpenedRun]) -> Table:
     """Makes the table of facts and scores at the top of a report, with one column for each run.
 
     Args:
       named: Name of a run in the report -> the opened run.
     """
-    facts = {name: run_facts(run) for name, run in named.items()}
+    facts = {name: collect_run_facts(run) for name, run in named.items()}
     rows = [*dict.fromkeys(fact for values in facts.values() for fact in values)]
     cells = tuple((row, *(values.get(row) for values in facts.values())) for row in rows)
     return Table("run_facts", "Runs", "", ("", *named), cells)
 
 
-def settings_of(named: Mapping[str, OpenedRun]) -> Table:
+def make_settings_table(named: Mapping[str, OpenedRun]) -> Table:
     """Makes the table of all settings, with one column for each run.
 
     Args:
@@ -169,7 +169,7 @@ def _format_setting(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def run_facts(run: OpenedRun) -> dict[str, Any]:
+def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     """Collects the facts of a run for a report: configuration, model, memory, sizes, scores, versions and command.
 
     Facts that are not known are missing.
@@ -190,18 +190,20 @@ def run_facts(run: OpenedRun) -> dict[str, Any]:
     for part in ("feed_forward", "output", "memory_tokens"):
         if isinstance(model.get(part), Mapping):
             facts[part.replace("_", " ")] = _describe_settings(model[part], [*model[part]][:5])
-    evaluations = [line for line in of_kind(run.lines, "evaluation") if not line.get("name")]
+    evaluations = [line for line in select_kind(run.log_lines, "evaluation") if not line.get("name")]
     results = dict(run.finished["results"]) if run.finished else {}
     last = evaluations[-1] if evaluations else {}
     score = results.get("evaluation", last)
     facts["parameters"] = results.get("parameters") or _saved_parameters(run)
     facts["memory state bytes per row"] = results.get("memory_bytes", last.get("memory_bytes"))
-    facts["steps"] = run.finished["step"] if run.finished else max((line["step"] for line in run.lines), default=None)
+    facts["steps"] = (
+        run.finished["step"] if run.finished else max((line["step"] for line in run.log_lines), default=None)
+    )
     facts["finished"] = "yes" if run.finished else "no: this page shows what has been logged so far"
     facts["diverged"] = describe_divergence(results) or None
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    for measure in (*task_of(config).headline, "nats_per_token"):
+    for measure in (*make_task(config).headline, "nats_per_token"):
         if isinstance(score.get(measure), int | float):
             facts[measure.replace("_", " ")] = score[measure]
     path = run.directory

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from memjax.inspection.attention_ages import NAMES, AttentionAges, attention_by_age
-from memjax.inspection.attention_maps import tracked
+from memjax.inspection.attention_maps import make_attention_tracking_model
 from memjax.inspection.retrievals import Retrieval, Retrievals, retrievals
 from memjax.inspection.token_maps import TokenMaps, memory_token_maps
-from memjax.memory.contract import Absent
+from memjax.memory.contract import NotProvided
 from memjax.memory.projections import ROW
-from memjax.report.charts import heat, lines
+from memjax.report.charts import heatmap, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
-from memjax.report.retrieved_arcs import Arcs, draw_arcs
-from memjax.report.segments import MOST_WORDS, first_segments, label_words, shown, spread, words_of
+from memjax.report.retrieved_arcs import RetrievalArcs, draw_arcs
+from memjax.report.segments import MOST_WORDS, evenly_spaced, first_segments, label_words, printable_words, token_texts
 
 __all__ = ["panels"]
 
@@ -30,12 +30,12 @@ LISTED = 12
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields panels of attention by age, retrieved tokens and memory tokens, as far as the model has them."""
-    model = run.loaded.experiment.model
+    model = run.loaded_run.experiment.model
     makers = (_ages_panel, _retrieved_panel) if _can_be_tracked(model) else ()
     for make_panel in (*makers, *((_memory_tokens_panel,) if model.num_memory_tokens else ())):
         try:
             panel = make_panel(run)
-        except Absent:  # no layer retrieves, or keys have no ages
+        except NotProvided:  # no layer retrieves, or keys have no ages
             continue
         if panel is not None:
             yield panel
@@ -44,15 +44,15 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 def _can_be_tracked(model: Any) -> bool:
     """Returns whether all layers can record their attention."""
     try:
-        tracked(model)
-    except Absent:
+        make_attention_tracking_model(model)
+    except NotProvided:
         return False
     return True
 
 
 def _ages_panel(run: OpenedRun) -> Panel | None:
     segments, skip = first_segments(run, warm=True)
-    attention = attention_by_age(run.loaded.experiment.model, run.loaded.variables, segments, skip=skip)
+    attention = attention_by_age(run.loaded_run.experiment.model, run.loaded_run.variables, segments, skip=skip)
     if not attention.memory_share().any():
         return None
     length = segments[0].mask.shape[1]
@@ -92,10 +92,10 @@ def draw_ages(figure: Any, found: AttentionAges, length: int) -> Any:
     sources = [source for source in NAMES if source != ROW]
     binned = found.binned(edges.tolist(), sources)
     middles = np.sqrt(edges[:-1] * np.minimum(edges[1:] - 1, last).clip(edges[:-1]))
-    chosen = spread(len(found.layers), DRAWN)
+    chosen = evenly_spaced(len(found.layers), DRAWN)
     series = {f"layer {found.layers[index]}": (middles, binned[index]) for index in chosen}
     options = {"x": "tokens ago", "y": "share of attention", "log_x": True, "marks": True}
-    axes = lines(figure, series, borders=(length,), limits=(0, None), **options)
+    axes = line_chart(figure, series, borders=(length,), limits=(0, None), **options)
     ticks = edges[: -1 : max(1, len(edges) // 8)]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
@@ -106,17 +106,17 @@ def draw_sources(figure: Any, found: AttentionAges) -> Any:
     """Draws the attention as a heat map of layers and sources of keys."""
     by_source = found.by_source()
     used = [source for source in NAMES if by_source[:, source].any()]
-    chosen = spread(len(found.layers), 16)
+    chosen = evenly_spaced(len(found.layers), 16)
     rows = [f"layer {found.layers[index]}" for index in chosen]
     options = {"rows": rows, "columns": [NAMES[source] for source in used], "numbers": "{:.2f}", "low": 0, "high": 1}
-    axes = heat(figure, by_source[chosen][:, used], **options)
+    axes = heatmap(figure, by_source[chosen][:, used], **options)
     axes.tick_params(axis="x", rotation=0)
     return axes
 
 
 def _retrieved_panel(run: OpenedRun) -> Panel:
     segments, skip = first_segments(run, warm=True)
-    retrieved = retrievals(run.loaded.experiment.model, run.loaded.variables, segments)
+    retrieved = retrievals(run.loaded_run.experiment.model, run.loaded_run.variables, segments)
     layer = len(retrieved.layers) - 1
     # The memory is fullest in the last segments, but documents may be too short to reach them.
     queries = retrieved.sharpest(layer, LISTED, skip * segments[0].mask.shape[1]) or retrieved.sharpest(layer, LISTED)
@@ -160,12 +160,12 @@ def _choose_positions(found: Retrieval, count: int) -> list[tuple[int, float]]:
     return chosen
 
 
-def _arcs_of(run: OpenedRun, found: Retrievals, layer: int, row: int, index: int) -> Arcs:
+def _arcs_of(run: OpenedRun, found: Retrievals, layer: int, row: int, index: int) -> RetrievalArcs:
     retrieval = found.of_token(layer, row, index)
     ends = _choose_positions(retrieval, NEIGHBORS)
     words = [_context(run, found, row, index, position, LETTERS) for position, _ in ends]
     query = _context(run, found, row, index, retrieval.position, LETTERS)
-    return Arcs(retrieval.position, query, tuple(ends), tuple(words))
+    return RetrievalArcs(retrieval.position, query, tuple(ends), tuple(words))
 
 
 def _context_rows(run: OpenedRun, found: Retrievals, layer: int, row: int, index: int) -> list[tuple[Any, ...]]:
@@ -182,7 +182,7 @@ def _context(run: OpenedRun, found: Retrievals, row: int, index: int, position: 
     """Returns the word at a position in [ ] with some letters of the text at each side."""
     ids = lambda around: found.text(row, index, position, around)
     wide = min(position, letters)
-    near = shown(words_of(run, ids(letters)))
+    near = printable_words(token_texts(run, ids(letters)))
     before, word, after = "".join(near[:wide]), near[wide], "".join(near[wide + 1 :])
     half = max(letters - len(word), 4) // 2
     return f"{before[-half:]}[{word.strip() or word}]{after[:half]}"
@@ -190,10 +190,10 @@ def _context(run: OpenedRun, found: Retrievals, row: int, index: int, position: 
 
 def _memory_tokens_panel(run: OpenedRun) -> Panel:
     segments, _ = first_segments(run)
-    maps = memory_token_maps(run.loaded.experiment.model, run.loaded.variables, segments)
+    maps = memory_token_maps(run.loaded_run.experiment.model, run.loaded_run.variables, segments)
     row = int(maps.mask.sum(axis=1).argmax())
     length = int(maps.mask[row].sum())
-    words = shown(words_of(run, maps.tokens[row, :length].tolist()))
+    words = printable_words(token_texts(run, maps.tokens[row, :length].tolist()))
     shares, layers = maps.shares(), maps.weights.shape[0]
     even = maps.num_tokens / (maps.num_tokens + length)
     text = (
@@ -228,10 +228,10 @@ def _memory_tokens_panel(run: OpenedRun) -> Panel:
 
 def draw_maps(figure: Any, found: TokenMaps, row: int, length: int) -> Any:
     """Draws the attention maps of up to three layers side by side."""
-    chosen, charts, last = spread(len(found.weights), 3), [], found.num_tokens + length
+    chosen, charts, last = evenly_spaced(len(found.weights), 3), [], found.num_tokens + length
     for place, index in enumerate(chosen):
         matrix = found.of_text[index, row].mean(axis=0)[:last, :last]
-        axes = heat(figure, matrix, title=f"layer {index}", place=(1, len(chosen), place + 1))
+        axes = heatmap(figure, matrix, title=f"layer {index}", place=(1, len(chosen), place + 1))
         for draw in (axes.axhline, axes.axvline):
             draw(found.num_tokens - 0.5, color="#9097a3", linewidth=0.8)
         charts.append(axes)
@@ -243,4 +243,4 @@ def draw_words(figure: Any, found: TokenMaps, row: int, words: Sequence[str]) ->
     count = found.num_tokens
     matrix = found.of_text[-1, row].mean(axis=0)[:count, count : count + len(words)][:16, :MOST_WORDS]
     rows = [str(index) for index in range(len(matrix))]
-    return label_words(heat(figure, matrix, rows=rows, y="memory token"), words[:MOST_WORDS])
+    return label_words(heatmap(figure, matrix, rows=rows, y="memory token"), words[:MOST_WORDS])

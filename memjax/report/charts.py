@@ -21,10 +21,10 @@ __all__ = [
     "PAPER",
     "SERIES",
     "WIDTH",
-    "bars",
-    "heat",
+    "bar_chart",
+    "heatmap",
     "histogram",
-    "lines",
+    "line_chart",
     "new_figure",
     "scatter",
     "style",
@@ -134,7 +134,7 @@ def new_figure(height: float = 3.0) -> Iterator[Any]:
         yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def lines(
+def line_chart(
     figure: Any,
     series: Mapping[str, tuple[Any, Any]],
     *,
@@ -191,7 +191,7 @@ def lines(
     return axes
 
 
-def bars(
+def bar_chart(
     figure: Any,
     names: Sequence[str],
     series: Mapping[str, Any],
@@ -254,7 +254,7 @@ def bars(
     return axes
 
 
-def heat(
+def heatmap(
     figure: Any,
     matrix: Any,
     *,

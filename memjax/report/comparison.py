@@ -19,7 +19,7 @@ __all__ = [
     "compare_contenders",
     "compare_runs",
     "read_run",
-    "settings_apart",
+    "differing_settings",
     "split_finished",
     "split_readable",
 ]
@@ -77,7 +77,7 @@ class RunDifference(NamedTuple):
     comparison: Comparison
 
 
-def settings_apart(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
+def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
     """Finds the fields in which configurations differ.
 
     Args:
@@ -157,7 +157,7 @@ def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
     from memjax.training.runs import generator_of
 
     by_run = {record.path: record for record in records}
-    facts = settings_apart({run: record.config for run, record in by_run.items()})
+    facts = differing_settings({run: record.config for run, record in by_run.items()})
     generators = {run: generator_of(run) for run in by_run}
     if len({*generators.values()} - {""}) > 1:
         for run, generator in generators.items():
@@ -213,12 +213,12 @@ def compare_contenders(records: Iterable[RunRecord]) -> list[RunDifference]:
 
 def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
     """Returns the score that all of some runs have, and whether more of it is better. None without such a score."""
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
     of_streams = {record.stream.get("measure") for record in records}
     if len(of_streams) == 1 and None not in of_streams:
         return AVERAGE, NATS not in of_streams
-    names = (*task_of(records[0].config).headline, NATS) if records else ()
+    names = (*make_task(records[0].config).headline, NATS) if records else ()
     for name in names:
         if all(name in record.results["evaluation"] for record in records):
             return name, name not in LESS_IS_BETTER
@@ -235,7 +235,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _check_finished(file: Path, config: Config, finished: Mapping[str, Any]) -> None:
     """Raises `ValueError` where `finished.json` lacks a size or a score that memjax writes there."""
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
     results, evaluations = finished["results"], finished["results"].get("evaluations", {})
     is_mapping = isinstance(evaluations, dict) and all(isinstance(scores, dict) for scores in evaluations.values())
@@ -245,7 +245,7 @@ def _check_finished(file: Path, config: Config, finished: Mapping[str, Any]) -> 
     if not isinstance(scores := results["evaluation"], dict):
         wrong += ["evaluation"]
     else:
-        names = (*task_of(config).headline, NATS)
+        names = (*make_task(config).headline, NATS)
         wrong += [name for name in names if not isinstance(scores.get(name), int | float | None)]
     if wrong:
         raise ValueError(f"{file}: damaged (no value of {wrong[0]}), allowed: the JSON file of a finished run")

@@ -12,11 +12,11 @@ import numpy as np
 
 from memjax.inspection.figures import FIGURES
 from memjax.report import charts
-from memjax.report.comparison import RunRecord, compare_contenders, compare_runs, settings_apart, split_finished
+from memjax.report.comparison import RunRecord, compare_contenders, compare_runs, differing_settings, split_finished
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.verdicts import describe_test, show_p
 
-__all__ = ["compared", "panels", "training_series"]
+__all__ = ["compare_runs_panel", "panels", "training_series"]
 
 MOST_POINTS = 400
 """Largest number of points of a curve. Longer logs are averaged over neighbouring lines."""
@@ -36,10 +36,10 @@ UPDATES = {
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields the panels of training curves of one run."""
-    yield from compared([run])
+    yield from compare_runs_panel([run])
 
 
-def compared(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
+def compare_runs_panel(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
     """Yields panels that compare runs: a table of their differences and charts with the curves of all runs.
 
     Args:
@@ -48,8 +48,8 @@ def compared(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
     names = run_names(runs)
     if len(runs) > 1:
         yield _differences_panel(names)
-    logs = {name: run.lines for name, run in names.items()}
-    if not any(of_kind(lines, "train") or of_kind(lines, "evaluation") for lines in logs.values()):
+    logs = {name: run.log_lines for name, run in names.items()}
+    if not any(select_kind(lines, "train") or select_kind(lines, "evaluation") for lines in logs.values()):
         return
     yield Panel("curves", "Training", _describe_training(names), tuple(_training_figures(logs)))
     if memory := tuple(_memory_figures(logs)):
@@ -77,13 +77,13 @@ def run_names(runs: Sequence[OpenedRun]) -> dict[str, OpenedRun]:
     return runs_by_name
 
 
-def of_kind(lines: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+def select_kind(lines: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
     """Selects the lines of a log whose `kind` is `kind`, such as "train" or "evaluation"."""
     return [line for line in lines if line["kind"] == kind]
 
 
 @dataclasses.dataclass(frozen=True)
-class Series:
+class MetricSeries:
     """A metric over the course of training, with one entry for each logged line.
 
     Attributes:
@@ -98,7 +98,7 @@ class Series:
     seconds: np.ndarray
     values: np.ndarray
 
-    def thinned(self, most: int = MOST_POINTS) -> Series:
+    def thinned(self, most: int = MOST_POINTS) -> MetricSeries:
         """Returns a series of at most `most` points by averaging groups of consecutive lines."""
         every = -(-len(self.values) // most)
         if every <= 1:
@@ -107,10 +107,10 @@ class Series:
         columns = {
             name: np.asarray([np.mean(column[at : at + every]) for at in cuts]) for name, column in vars(self).items()
         }
-        return Series(**columns)
+        return MetricSeries(**columns)
 
 
-def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> Series:
+def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> MetricSeries:
     """Extracts a metric of the updates from a log. Lines without a finite value are left out.
 
     Args:
@@ -125,7 +125,7 @@ def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> Series:
       ([2.0, 3.0, 4.0], [8.0, 16.0, 24.0])
     """
     points, tokens, before, last = [], 0.0, 0.0, (None, 0.0)
-    for line in of_kind(lines, "train"):
+    for line in select_kind(lines, "train"):
         tokens += line.get("tokens") or 0.0
         seconds = line.get("seconds") or 0.0
         attempt = line.get("attempt", 1)
@@ -133,7 +133,7 @@ def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> Series:
         last = (attempt, seconds)
         if line.get(name) is not None:
             points.append((line["step"], tokens, before + seconds, line[name]))
-    return Series(*np.asarray(points, float).reshape(-1, 4).T)
+    return MetricSeries(*np.asarray(points, float).reshape(-1, 4).T)
 
 
 def _differences_panel(names: Mapping[str, OpenedRun]) -> Panel:
@@ -141,7 +141,7 @@ def _differences_panel(names: Mapping[str, OpenedRun]) -> Panel:
     paths = {name: run.path for name, run in names.items()}
     whole, left_out = split_finished([*paths.values()])
     finished = [name for name in names if paths[name] in whole]
-    differing = settings_apart({run.path: run.config for run in names.values()})
+    differing = differing_settings({run.path: run.config for run in names.values()})
     facts = {name: dict(differing[paths[name]]) for name in names}
     results = compare_runs(whole.values())
     for name in finished:
@@ -235,7 +235,7 @@ def _training_figures(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
         yield Figure("training_updates", "Updates", caption, draw, height=2.5 * -(-len(charts_by_title) // 2) + 0.4)
 
 
-def _series_per_run(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> dict[str, Series]:
+def _series_per_run(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> dict[str, MetricSeries]:
     all_series = {name: training_series(lines, metric).thinned() for name, lines in logs.items()}
     return {name: series for name, series in all_series.items() if len(series.values)}
 
@@ -245,7 +245,7 @@ def _task_borders(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[float
     borders_per_run = []
     for lines in logs.values():
         stages: dict[int, float] = {}
-        for line in of_kind(lines, "train"):
+        for line in select_kind(lines, "train"):
             stages[line.get("stage", 0)] = line["step"]
         borders_per_run.append([*stages.values()][:-1])
     agreed = borders_per_run and all(borders == borders_per_run[0] for borders in borders_per_run)
@@ -260,7 +260,7 @@ def _evaluation_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
     """
     curves: dict[str, tuple[list[float], list[float]]] = {}
     for run, lines in logs.items():
-        scored = [line for line in of_kind(lines, "evaluation") if line.get(LOSS) is not None]
+        scored = [line for line in select_kind(lines, "evaluation") if line.get(LOSS) is not None]
         plain = [line for line in scored if not line.get("name")]
         for line in plain if any(line.get("stage") for line in scored) else scored:
             label = " ".join(filter(None, [run if len(logs) > 1 else "", line.get("name", "")])) or "evaluation"
@@ -270,26 +270,26 @@ def _evaluation_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
     return dict(list(curves.items())[:MOST_CURVES])
 
 
-def _draw_losses(figure: Any, *, losses: Mapping[str, Series], borders: Sequence[float]) -> None:
+def _draw_losses(figure: Any, *, losses: Mapping[str, MetricSeries], borders: Sequence[float]) -> None:
     axes = (("steps", "updates", borders), ("tokens", "tokens read", ()), ("seconds", "seconds of training", ()))
     for number, (name, label, upright) in enumerate(axes, start=1):
         series = {run: (getattr(loss, name), loss.values) for run, loss in losses.items()}
-        shown = charts.lines(figure, series, x=label, y="nats", borders=upright, place=(3, 1, number))
+        shown = charts.line_chart(figure, series, x=label, y="nats", borders=upright, place=(3, 1, number))
         if number > 1 and shown.get_legend():
             shown.get_legend().remove()
 
 
 def _draw_evaluations(figure: Any, *, curves: Mapping[str, tuple[list[float], list[float]]]) -> None:
-    charts.lines(figure, curves, x="updates", y="nats", marks=all(len(steps) < 40 for steps, _ in curves.values()))
+    charts.line_chart(figure, curves, x="updates", y="nats", marks=all(len(steps) < 40 for steps, _ in curves.values()))
 
 
-def _draw_grid(figure: Any, *, charts_by_title: Mapping[str, Mapping[str, Series]], columns: int) -> None:
+def _draw_grid(figure: Any, *, charts_by_title: Mapping[str, Mapping[str, MetricSeries]], columns: int) -> None:
     """Draws a chart for each metric with a line for each run, and one legend for all charts."""
     rows = -(-len(charts_by_title) // columns)
     handles: tuple[Any, Any] = ([], [])
     for number, (title, series_per_run) in enumerate(charts_by_title.items(), start=1):
         lines = {run: (series.steps, series.values) for run, series in series_per_run.items()}
-        axes = charts.lines(figure, lines, x="updates", title=title, place=(rows, columns, number))
+        axes = charts.line_chart(figure, lines, x="updates", title=title, place=(rows, columns, number))
         if axes.get_legend():
             handles = max(handles, axes.get_legend_handles_labels(), key=lambda pair: len(pair[1]))
             axes.get_legend().remove()
@@ -301,7 +301,7 @@ def _memory_figures(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator
     """Yields a figure for each logged memory metric, with a line for each layer of one run, or for each of several."""
     logged: dict[str, dict[str, None]] = {}
     for lines in logs.values():
-        for line in of_kind(lines, "train"):
+        for line in select_kind(lines, "train"):
             for metric in line:
                 if (figure := memory_figure(metric)) is not None:
                     logged.setdefault(figure, {})[metric] = None
@@ -333,7 +333,7 @@ def memory_figure(metric: str) -> str | None:
     return rest if rest and layer.startswith("layer_") else None
 
 
-def _memory_series(logs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Series]:
+def _memory_series(logs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, MetricSeries]:
     """Returns one series for each layer of a single run, or for each of several runs the mean over its layers."""
     if len(logs) == 1:
         (lines,) = logs.values()
@@ -354,9 +354,9 @@ def _layers_note(logs: Mapping[str, Any], layers: int) -> str:
     return f"; the mean of the {layers} layers that have it" if len(logs) > 1 and layers > 1 else ""
 
 
-def _draw_memory(figure: Any, *, series: Mapping[str, Series], levels: Mapping[str, float]) -> None:
+def _draw_memory(figure: Any, *, series: Mapping[str, MetricSeries], levels: Mapping[str, float]) -> None:
     lines = {name: (metric.steps, metric.values) for name, metric in series.items()}
-    charts.lines(figure, lines, x="updates", levels=levels)
+    charts.line_chart(figure, lines, x="updates", levels=levels)
 
 
 def _to_identifier(name: str) -> str:

@@ -12,11 +12,11 @@ import numpy as np
 
 from memjax.lifelong.looks import KEPT, evenly_spaced, task_end_checkpoints
 from memjax.report import charts
-from memjax.report.method_log import borders_of
+from memjax.report.method_log import task_borders
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
-from memjax.report.samples import shortened
+from memjax.report.samples import shorten
 
-__all__ = ["Space", "Spaces", "panels", "read_spaces"]
+__all__ = ["FeatureProjection", "FeatureProjections", "panels", "read_spaces"]
 
 MOST_SPACES = 6
 MOST_EXAMPLES = 200
@@ -29,7 +29,7 @@ LETTERS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Space:
+class FeatureProjection:
     """Features of examples, the inputs of the classification head, in the checkpoint at the end of one task.
 
     Attributes:
@@ -49,7 +49,7 @@ class Space:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spaces:
+class FeatureProjections:
     """Feature spaces of a run after several tasks, with the examples that all of them hold.
 
     Attributes:
@@ -62,7 +62,7 @@ class Spaces:
       count: Number of finished tasks.
     """
 
-    spaces: tuple[Space, ...]
+    spaces: tuple[FeatureProjection, ...]
     labels: np.ndarray
     names: dict[int, str]
     tasks: tuple[str, ...]
@@ -85,23 +85,23 @@ class Spaces:
         return [(s.features - middle) @ axes for s in self.spaces], [plane(s.marks) for s in self.spaces], share
 
 
-def read_spaces(run: OpenedRun) -> Spaces | None:
+def read_spaces(run: OpenedRun) -> FeatureProjections | None:
     """Reads up to six feature spaces of a run. None if its tasks have no classes or no task has ended yet."""
     from memjax.lifelong import load_run
     from memjax.lifelong.head_features import align_features, class_vectors_of_head, read_features
     from memjax.lifelong.metrics import class_distances
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
     from memjax.training.restoring import checkpoint_steps
 
     stream = run.config.lifelong
-    if stream is None or not task_of(run.config).classifies:
+    if stream is None or not make_task(run.config).classifies:
         return None
-    ends = task_end_checkpoints(run.lines, checkpoint_steps(run.path))
+    ends = task_end_checkpoints(run.log_lines, checkpoint_steps(run.path))
     if not ends:
         return None
     evaluation_names = [evaluation.name for evaluation in run.config.evaluations if evaluation.task]
-    count = len(borders_of(run.lines, evaluation_names))
-    order, spaces = [task.name for task in stream.in_order], list[Space]()
+    count = len(task_borders(run.log_lines, evaluation_names))
+    order, spaces = [task.name for task in stream.in_order], list[FeatureProjection]()
     sources: list[tuple[str, Any, Any]] = []
     labels, names = np.zeros(0, np.int32), dict[int, str]()
     for task in evenly_spaced([*ends], MOST_SPACES):
@@ -122,11 +122,11 @@ def read_spaces(run: OpenedRun) -> Spaces | None:
             distances = class_distances(features, labels).means()
         # If all tasks are learned in one stage, no single task names it.
         after = order[task] if len(ends) > 1 or len(order) == 1 else "all tasks"
-        spaces.append(Space(after, features, None if marks is None else marks[classes], **distances))
+        spaces.append(FeatureProjection(after, features, None if marks is None else marks[classes], **distances))
         class_names = loaded.experiment.task.class_names()
         names = names or {int(number): class_names.get(int(number), str(number)) for number in classes}
     tasks, split = tuple(name for name, _, _ in sources), sources[0][1].split
-    return Spaces(tuple(spaces), labels, names, tasks, split, len(ends), count)
+    return FeatureProjections(tuple(spaces), labels, names, tasks, split, len(ends), count)
 
 
 def _choose_examples(loaded: Any, order: Sequence[str]) -> list[tuple[str, Any, Any]]:
@@ -186,7 +186,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     yield Panel("features", "Feature space", text, tuple(parts))
 
 
-def _distance_items(found: Spaces, examples: str) -> Iterator[Figure | Table]:
+def _distance_items(found: FeatureProjections, examples: str) -> Iterator[Figure | Table]:
     """Yields a figure and a table of the distances within classes and between classes after each task."""
     rows = tuple((space.task, space.within, space.between, space.within / space.between) for space in found.spaces)
     caption = (
@@ -200,22 +200,22 @@ def _distance_items(found: Spaces, examples: str) -> Iterator[Figure | Table]:
     yield Table("features_spread", "Separation of the classes", caption, columns, rows)
 
 
-def _columns(found: Spaces) -> int:
+def _columns(found: FeatureProjections) -> int:
     return min(len(found.spaces), 2 if len(found.spaces) == 4 else COLUMNS)
 
 
 def _legend_columns(names: Sequence[str]) -> int:
     """Returns the number of class names that fit into a row of the legend."""
-    longest = max((len(shortened(name, LETTERS)) for name in names), default=0)
+    longest = max((len(shorten(name, LETTERS)) for name in names), default=0)
     return max(1, min(len(names), 66 // (longest + 4)))
 
 
-def _draw_spaces(figure: Any, found: Spaces) -> None:
+def _draw_spaces(figure: Any, found: FeatureProjections) -> None:
     points, marks, _ = found.projected()
     columns = _columns(found)
     rows = math.ceil(len(points) / columns)
     order = np.argsort(found.labels, kind="stable")
-    names = [shortened(found.names[int(label)], LETTERS) for label in found.labels[order]]
+    names = [shorten(found.names[int(label)], LETTERS) for label in found.labels[order]]
     all_points = [*points, *(vectors for vectors in marks if vectors is not None)]
     low, high = (edge(np.concatenate(all_points), axis=0) for edge in (np.min, np.max))
     room = 0.06 * np.maximum(high - low, 1e-6)
@@ -239,9 +239,9 @@ def _draw_spaces(figure: Any, found: Spaces) -> None:
             figure.legend(handles, shown, loc="outside lower center", ncols=_legend_columns(shown), handletextpad=0.2)
 
 
-def _draw_ratio(figure: Any, found: Spaces) -> None:
+def _draw_ratio(figure: Any, found: FeatureProjections) -> None:
     at = np.arange(1, len(found.spaces) + 1)
     ratios = [space.within / space.between for space in found.spaces]
     options: dict[str, Any] = {"x": "after", "y": "within / between", "limits": (0, 1.15 * max(ratios))}
-    axes = charts.lines(figure, {"ratio": (at, ratios)}, marks=True, **options)
+    axes = charts.line_chart(figure, {"ratio": (at, ratios)}, marks=True, **options)
     axes.set_xticks(at, [space.task for space in found.spaces])

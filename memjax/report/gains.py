@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from memjax.inspection.token_nats import TokenNats
-from memjax.report.panel import OpenedRun, Panel, Table, Words
-from memjax.report.segments import shown, words_of
+from memjax.report.panel import OpenedRun, Panel, Paragraph, Table
+from memjax.report.segments import printable_words, token_texts
 
 __all__ = ["panels"]
 
@@ -36,15 +36,15 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     """Gains of a run with a memory, and of a run with a store."""
     if run.datastore:
         yield _store(run)
-    if run.remembers:
+    if run.has_memory:
         yield _memory(run)
 
 
 def _memory(run: OpenedRun) -> Panel:
     """The text of a document, and the tokens that gain most."""
-    kept, cleared = run.kept, run.cleared
+    kept, cleared = run.nats_with_memory, run.nats_without_memory
     gains = cleared.nats - kept.nats
-    words = words_of(run, kept.tokens.tolist())
+    words = token_texts(run, kept.tokens.tolist())
     number, where = longest_document(kept)
     of_text = where[-TOKENS:]
     grouped = [[of_text[index] for index in group] for group in group_words([words[index] for index in of_text])]
@@ -70,7 +70,7 @@ def _memory(run: OpenedRun) -> Panel:
         "Memorizing Transformer, or something else. A word that is easier with the memory has the colour of a gain."
     )
     parts = (
-        Words("gains_text", "A text with what its words gain", caption, pieces, values, notes),
+        Paragraph("gains_text", "A text with what its words gain", caption, pieces, values, notes),
         Table("gains_largest", "Largest gains and losses", of_table, heads, rows),
     )
     return Panel("gains", "Which tokens the memory helps", text, parts)
@@ -114,7 +114,7 @@ def _note(kept: TokenNats, cleared: TokenNats, group: list[int]) -> str:
 
 def _row(run: OpenedRun, kept: TokenNats, cleared: TokenNats, words: Sequence[str], index: int) -> tuple[Any, ...]:
     before = [i for i in range(max(index - CONTEXT, 0), index) if kept.document[i] == kept.document[index]]
-    context = "".join(shown([words[i] for i in before])).strip()
+    context = "".join(printable_words([words[i] for i in before])).strip()
     nats = round(float(cleared.nats[index]), 3), round(float(kept.nats[index]), 3)
     ago = int(kept.since[index])
     gain = round(float(cleared.nats[index] - kept.nats[index]), 3)
@@ -128,7 +128,7 @@ def _visible(word: str) -> str:
       >>> _visible(" the"), _visible("  "), _visible("\\n")
       (' the', '␣␣', '⏎')
     """
-    (token,) = shown([word])
+    (token,) = printable_words([word])
     return token if token.strip() else token.replace(" ", "␣")
 
 
@@ -136,31 +136,36 @@ def _store(run: OpenedRun) -> Panel:
     """Targets that the neighbours of a store helped most, and those neighbours."""
     from memjax.data.annotations import AnnotatedDocuments
     from memjax.datastore.store import Store
-    from memjax.retrieval.building import check_store, check_unread
+    from memjax.retrieval.building import check_not_in_store, check_store
     from memjax.retrieval.interpolation import NEIGHBORS as FOUND
-    from memjax.retrieval.interpolation import Mixing, kept_mixing, neighbors_in_store, open_searched
+    from memjax.retrieval.interpolation import (
+        InterpolationWeights,
+        load_interpolation,
+        neighbors_in_store,
+        open_exact_index,
+    )
     from memjax.retrieval.keys import TAP, make_key_source
     from memjax.retrieval.retrieved import largest_gains, read_retrieved
-    from memjax.retrieval.tuning import score_mixture, tune
+    from memjax.retrieval.tuning import score_mixture, tune_interpolation
 
     store = Store(Path(run.datastore).expanduser())
-    experiment = run.loaded.experiment
+    experiment = run.loaded_run.experiment
     limited = dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, evaluation=run.evaluation))
-    loaded = dataclasses.replace(run.loaded, experiment=limited)
+    loaded = dataclasses.replace(run.loaded_run, experiment=limited)
     source = make_key_source(loaded, str(store.header.protocol.get("key", TAP)))
     check_store(source, store)
-    check_unread(source, store, run.split)
-    index = open_searched(store)
+    check_not_in_store(source, store, run.split)
+    index = open_exact_index(store)
     try:
-        mixing = kept_mixing(source, store, index)
+        mixing = load_interpolation(source, store, index)
     except ValueError:  # nobody has tuned it yet
         mixing = None
     alone, found = neighbors_in_store(
         source, store, index, source.evaluator(run.split), mixing.neighbors if mixing else FOUND
     )
     if mixing is None:
-        best = tune(found.targets, found.neighbors)
-        mixing = Mixing(best.interpolation_weight, best.temperature, FOUND, "the text that is shown")
+        best = tune_interpolation(found.targets, found.neighbors)
+        mixing = InterpolationWeights(best.interpolation_weight, best.temperature, FOUND, "the text that is shown")
     score, mixed = score_mixture(found.targets, found.neighbors, mixing.weight, mixing.temperature)
     split = store.header.data.partition("/")[0]
     numbers = source.numbers(split, rows=store.header.rows, num_shards=store.header.num_shards)
@@ -172,7 +177,7 @@ def _store(run: OpenedRun) -> Panel:
         found.neighbors,
         before_target=lambda number: texts[run.split].before(number, CONTEXT),
         before_entry=lambda entry: texts[split].before(int(numbers[entry]), CONTEXT),
-        decode=lambda ids: "".join(shown(words_of(run, ids))),
+        decode=lambda ids: "".join(printable_words(token_texts(run, ids))),
         temperature=mixing.temperature,
         mixed=mixed,
         count=NEIGHBORS,

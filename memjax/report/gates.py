@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from memjax.inspection.gates import GateMap, Gates, gate_map, gated_memories
-from memjax.report.charts import heat, histogram
-from memjax.report.panel import Figure, OpenedRun, Panel, Words
-from memjax.report.segments import first_segments, from_starts, shown, words_of
+from memjax.report.charts import heatmap, histogram
+from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph
+from memjax.report.segments import first_segments, printable_words, segments_since_start, token_texts
 from memjax.typing import Batch
 
 __all__ = ["panels"]
@@ -23,11 +23,11 @@ WORDS = 160
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields panels of the gates in memory layers and of the gate of the output memory, if the model has them."""
-    layers, last = gated_memories(run.loaded.experiment.model)
+    layers, last = gated_memories(run.loaded_run.experiment.model)
     if not layers and last is None:
         return
     segments, _ = first_segments(run)
-    gates = gate_map(run.loaded.experiment.model, run.loaded.variables, segments)
+    gates = gate_map(run.loaded_run.experiment.model, run.loaded_run.variables, segments)
     if gates.layers:
         yield _layers_panel(run, gates)
     if gates.output is not None:
@@ -72,7 +72,7 @@ def draw_heads(figure: Any, found: GateMap) -> Any:
     numbers = "{:.2f}" if matrix.shape[1] <= 12 else ""
     rows = [f"layer {layer}" for layer in found.layers]
     columns = [str(head) for head in range(matrix.shape[1])]
-    return heat(figure, matrix, rows=rows, columns=columns, x="head", numbers=numbers, low=0, high=1)
+    return heatmap(figure, matrix, rows=rows, columns=columns, x="head", numbers=numbers, low=0, high=1)
 
 
 def draw_tokens(figure: Any, layers: dict[int, Gates], counted: np.ndarray) -> Any:
@@ -106,23 +106,23 @@ def _output_panel(run: OpenedRun, found: GateMap, gates: Gates, segments: list[B
     )
 
 
-def _shaded_text(run: OpenedRun, found: GateMap, by_token: np.ndarray, segments: list[Batch]) -> Words:
+def _shaded_text(run: OpenedRun, found: GateMap, by_token: np.ndarray, segments: list[Batch]) -> Paragraph:
     """Makes the text of the last document in the first row, darker where the neighbours have more weight."""
-    length, chosen = segments[0].mask.shape[1], from_starts(segments, 0)
+    length, chosen = segments[0].mask.shape[1], segments_since_start(segments, 0)
     places = [index * length + place for index in chosen for place in range(length)]
     places = [place for place in places if found.counted[0, place]][:WORDS]
     proposed = [_proposed_ids(segments[place // length], place % length) for place in places]
     notes = []
     for place, ids in zip(places, proposed, strict=True):
-        proposals = ", ".join(word.strip() for word in shown(words_of(run, ids)))
+        proposals = ", ".join(word.strip() for word in printable_words(token_texts(run, ids)))
         notes.append(f"gate {by_token[0, place]:.2f}" + (f"; neighbours propose: {proposals}" if proposals else ""))
     caption = (
         f"{len(places)} tokens of one document of the {run.split} split. Darker = more weight (1 - gate) on the next "
         "tokens that the neighbours propose. Point at a word for its gate and the proposals."
     )
     values = tuple(float(np.clip(1 - by_token[0, place], 0, 1)) for place in places)
-    words = words_of(run, found.tokens[0, places].tolist())
-    return Words("output_gate_words", "The gate over a text", caption, words, values, tuple(notes))
+    words = token_texts(run, found.tokens[0, places].tolist())
+    return Paragraph("output_gate_words", "The gate over a text", caption, words, values, tuple(notes))
 
 
 def _proposed_ids(batch: Batch, place: int) -> list[int]:

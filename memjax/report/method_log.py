@@ -13,7 +13,7 @@ from memjax.inspection.figures import FIGURES
 from memjax.report import charts
 from memjax.report.panel import Figure
 
-__all__ = ["borders_of", "broken", "logged", "method_figures"]
+__all__ = ["task_borders", "split_at_tasks", "method_metrics", "method_figures"]
 
 COUNTED = {
     *(
@@ -50,7 +50,7 @@ MOST_FIGURES = 6
 """Largest number of figures of single metrics."""
 
 
-def borders_of(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list[int]:
+def task_borders(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list[int]:
     """Lists the number of updates at the end of each task.
 
     Args:
@@ -66,7 +66,7 @@ def borders_of(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list
     return sorted({line.get("stage", 0): line["step"] for line in after if line.get("name") in tasks}.values())
 
 
-def logged(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
+def method_metrics(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
     """Extracts the metrics of a method from a log: name of a metric -> numbers of updates, and the values there.
 
     Counters, metrics that are drawn for every run and memory metrics are left out, as are metrics with a single value
@@ -105,7 +105,7 @@ def method_figures(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> 
       lines: Lines of the run's `metrics.jsonl`.
       tasks: Names of the evaluations of single tasks.
     """
-    curves, borders = logged(lines), borders_of(lines, tasks)
+    curves, borders = method_metrics(lines), task_borders(lines, tasks)
     losses = {name: curve for name, curve in curves.items() if name.split("/")[-1] == "nll" or "losses/" in name}
     if losses:
         points = [(line["step"], line["nats_per_token"]) for line in lines if line["kind"] == "train"]
@@ -146,11 +146,13 @@ def _loss_name(name: str) -> str:
 def _draw_logged(figure: Any, series: Any, y: str, borders: Sequence[int]) -> None:
     least, most = (choose(len(xs) for xs, _ in series.values()) for choose in (min, max))
     if least >= 3 * len(borders):  # otherwise a task has too few points for a separate line
-        series = {name: broken(xs, ys, borders) for name, (xs, ys) in series.items()}
-    charts.lines(figure, series, x="updates", y=y, borders=borders, marks=most <= 12)
+        series = {name: split_at_tasks(xs, ys, borders) for name, (xs, ys) in series.items()}
+    charts.line_chart(figure, series, x="updates", y=y, borders=borders, marks=most <= 12)
 
 
-def broken(steps: Sequence[int], values: Sequence[float], borders: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def split_at_tasks(
+    steps: Sequence[int], values: Sequence[float], borders: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
     """Interrupts a curve at the end of each task by inserting NaN.
 
     Args:

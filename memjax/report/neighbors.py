@@ -11,9 +11,9 @@ import numpy as np
 from memjax.lifelong.looks import evenly_spaced
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
-from memjax.report.samples import shortened
+from memjax.report.samples import shorten
 
-__all__ = ["heaviest", "label_of", "panels", "text_of"]
+__all__ = ["sum_weights_per_neighbor", "label_of", "panels", "text_of"]
 
 MOST_EXAMPLES = 100
 """Largest number of queries of a task."""
@@ -27,9 +27,9 @@ LETTERS = 110
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields the panel of neighbours, for a run that adapts to each query's neighbours in an episodic memory."""
-    if run.config.lifelong is None or not run.config.lifelong.method.adapts or not run.lines:
+    if run.config.lifelong is None or not run.config.lifelong.method.adapts or not run.log_lines:
         return
-    loaded = run.loaded
+    loaded = run.loaded_run
     if loaded.experiment.adapt_rows is None:  # one adaptation for all queries: no query has neighbours of its own
         return
     from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order
@@ -90,7 +90,7 @@ def _neighbors_table(rows: tuple[tuple[Any, ...], ...]) -> Table:
 def _draw_origin(figure: Any, shares: np.ndarray, names: Sequence[str]) -> None:
     numbers = "{:.2f}" if len(names) <= 8 else ""
     options = {"rows": names, "columns": names, "x": "task of the neighbours", "y": "task of the query"}
-    charts.heat(figure, shares, numbers=numbers, low=0.0, high=1.0, **options)
+    charts.heatmap(figure, shares, numbers=numbers, low=0.0, high=1.0, **options)
 
 
 def _query_rows(queries: tuple[Any, Any], found: Any, parts: Sequence[Any], names: Sequence[str], task: int) -> Any:
@@ -100,13 +100,13 @@ def _query_rows(queries: tuple[Any, Any], found: Any, parts: Sequence[Any], name
     experiment, examples = queries
     query = examples.example(0)
     yield names[task], None, None, None, label_of(experiment, query), text_of(experiment, query)
-    for example_number, weight in heaviest(found.numbers[0], found.weights[0])[:SHOWN]:
+    for example_number, weight in sum_weights_per_neighbor(found.numbers[0], found.weights[0])[:SHOWN]:
         origin = int(task_of_number(np.array([example_number]), [part.first for part in parts])[0])
         example = parts[origin].examples.example(example_number - parts[origin].first)
         yield None, names[origin], example_number, weight, label_of(experiment, example), text_of(experiment, example)
 
 
-def heaviest(numbers: np.ndarray, weights: np.ndarray) -> list[tuple[int, float]]:
+def sum_weights_per_neighbor(numbers: np.ndarray, weights: np.ndarray) -> list[tuple[int, float]]:
     """Adds up the weights of each distinct neighbour of one query, and sorts the neighbours by their weight.
 
     Args:
@@ -137,7 +137,7 @@ def text_of(experiment: Any, example: Any, most: int = LETTERS) -> str:
     """
     if experiment.tokenizer is None or not np.issubdtype(example.inputs.dtype, np.integer):
         return ""
-    return shortened(experiment.tokenizer.decode(example.inputs), most)
+    return shorten(experiment.tokenizer.decode(example.inputs), most)
 
 
 def label_of(experiment: Any, example: Any) -> str:

@@ -122,13 +122,13 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
         perplexity_summary,
         summary,
     )
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
     from memjax.training.restoring import saved_shapes
 
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():
         return {}
-    task = task_of(config)
+    task = make_task(config)
     logged = read_log(file, (*task.matrix, *task.beside))
     every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
@@ -186,10 +186,10 @@ def stream_cost(
       in one of them is left out. `seconds_per_test_example`: the mean over the tasks, without the first batch of each,
       which compiles. `adapts`: whether it contains an adaptation, with the search for the rows adapted to.
     """
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
     assert config.lifelong is not None
-    head, cost = task_of(config).head(), dict[str, Any]()
+    head, cost = make_task(config).head(), dict[str, Any]()
     paced = [line for line in training if line.get("tokens_per_second") and line["tokens"]]
     if paced and head is not None and not head.scores_vocabulary:  # else an example has any number of targets
         targets = sum(line["targets"] + line.get("projected/targets", 0) for line in paced)

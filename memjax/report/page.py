@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memjax.report import charts
-from memjax.report.panel import Figure, Panel, Table, Words
-from memjax.report.pictures import svg_of
+from memjax.report.panel import Figure, Panel, Paragraph, Table
+from memjax.report.pictures import figure_to_svg
 
 __all__ = ["Report", "Section", "make_page"]
 
@@ -59,7 +59,7 @@ class Report:
     @property
     def figures(self) -> list[Figure]:
         """All figures of the report in the order of the page."""
-        return [part for s in self.sections for panel in s.panels for part in panel.parts if isinstance(part, Figure)]
+        return [part for s in self.sections for panel in s.panels for part in panel.items if isinstance(part, Figure)]
 
 
 FOLDER = importlib.resources.files("memjax.report")
@@ -151,17 +151,17 @@ def make_page(report: Report) -> str:
         return Markup("").join(Markup("<code>{}</code>").format(piece) if odd % 2 else piece for odd, piece in pieces)
 
     def table(part: Table, heads: bool = False, code: bool = False) -> Any:
-        return macros.table(part, cells_of(part), [*map(is_numbers, zip(*part.rows, strict=True))], heads, code)
+        return macros.table(part, format_cells(part), [*map(is_numbers, zip(*part.rows, strict=True))], heads, code)
 
-    def show(part: Figure | Table | Words) -> Any:
+    def show(part: Figure | Table | Paragraph) -> Any:
         match part:
             case Figure():
-                picture = report.drawn.get(part.name) or svg_of(part, LIGHT)
+                picture = report.drawn.get(part.name) or figure_to_svg(part, LIGHT)
                 return macros.figure(part, format_text(part.caption), Markup(picture))
             case Table():
                 return macros.part(part, format_text(part.caption), table(part))
-            case Words():
-                return macros.words(part, format_text(part.caption), shades_of(part))
+            case Paragraph():
+                return macros.words(part, format_text(part.caption), word_shades(part))
 
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     variables = {"colors": Markup(color_rules()), "script": Markup(SCRIPT), "script_hash": f"sha256-{digest}"}
@@ -182,12 +182,12 @@ def color_rules() -> str:
     )
 
 
-def cells_of(table: Table) -> list[list[str]]:
+def format_cells(table: Table) -> list[list[str]]:
     """The cells of a table as text."""
-    return [[show_cell(cell) for cell in row] for row in table.rows]
+    return [[format_cell(cell) for cell in row] for row in table.rows]
 
 
-def show_cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Formats a cell: integers with separators, other numbers with six significant digits, or four below 1.
 
     Example:
@@ -222,7 +222,7 @@ def is_numbers(column: Sequence[Any]) -> bool:
     return bool(filled_cells) and not any(isinstance(cell, str | bool | tuple | list) for cell in filled_cells)
 
 
-def shades_of(words: Words) -> list[tuple[str, str, int, str]]:
+def word_shades(words: Paragraph) -> list[tuple[str, str, int, str]]:
     """Lists each word with its direction ('up', 'down' or ''), the percentage of its colour, and its note.
 
     Example:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from memjax.config import Config, Evaluation
 
-__all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Words"]
+__all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Paragraph"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class Paragraph:
     """A text in a report with one background colour and one pop-up note for every word.
 
     Attributes:
@@ -80,13 +80,13 @@ class Panel:
       name: Name of the panel's anchor in the page, unique in a report.
       title: Heading of the panel.
       text: Paragraph of plain text: the question, the paper with such a figure, and what is left out and why.
-      parts: Figures, tables and shaded texts of the panel, shown one below the other.
+      items: Figures, tables and shaded texts of the panel, shown one below the other.
     """
 
     name: str
     title: str
     text: str
-    parts: tuple[Figure | Table | Words, ...] = ()
+    items: tuple[Figure | Table | Paragraph, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ class OpenedRun:
         return load_config(self.path)
 
     @functools.cached_property
-    def lines(self) -> list[dict[str, Any]]:
+    def log_lines(self) -> list[dict[str, Any]]:
         """Lines of the run's `metrics.jsonl`; [] if nothing has been logged yet."""
         from memjax.training import read_metrics
 
@@ -142,7 +142,7 @@ class OpenedRun:
         return read_finished(self.path)
 
     @functools.cached_property
-    def loaded(self) -> Any:
+    def loaded_run(self) -> Any:
         """Model, data and variables of the newest checkpoint (`memjax.training.restoring.LoadedRun`)."""
         from memjax.lifelong import load_run
 
@@ -151,34 +151,34 @@ class OpenedRun:
     @functools.cached_property
     def evaluation(self) -> Evaluation:
         """Settings of the evaluation that scores the split: the run's own, limited to about `tokens` tokens."""
-        experiment = self.loaded.experiment
+        experiment = self.loaded_run.experiment
         evaluation = experiment.config.evaluation
         reading = experiment.reading(evaluation)
         segments = -(-self.tokens // (reading.rows * (reading.stride or reading.segment_length)))
         return dataclasses.replace(evaluation, split=self.split, answers=0, max_segments=segments)
 
     @functools.cached_property
-    def remembers(self) -> bool:
+    def has_memory(self) -> bool:
         """Whether the model predicts next tokens and has a memory state that is carried from segment to segment."""
         from memjax.training.interventions import memory_leaves
 
-        experiment = self.loaded.experiment
+        experiment = self.loaded_run.experiment
         return experiment.model.decodes and bool(memory_leaves(experiment.model))
 
     @functools.cached_property
-    def kept(self) -> Any:
+    def nats_with_memory(self) -> Any:
         """Loss of every scored token with the memory of the run (`memjax.inspection.token_nats.TokenNats`)."""
         from memjax.inspection.token_nats import token_nats
 
-        return token_nats(self.loaded.experiment, self.loaded.variables, self.evaluation)
+        return token_nats(self.loaded_run.experiment, self.loaded_run.variables, self.evaluation)
 
     @functools.cached_property
-    def cleared(self) -> Any:
+    def nats_without_memory(self) -> Any:
         """Loss of every scored token if the memory is reset to its initial state before every segment."""
         from memjax.inspection.token_nats import token_nats
 
         evaluation = dataclasses.replace(self.evaluation, memory_state="cleared", memory_part="")
-        return token_nats(self.loaded.experiment, self.loaded.variables, evaluation)
+        return token_nats(self.loaded_run.experiment, self.loaded_run.variables, evaluation)
 
 
 class Provider(Protocol):

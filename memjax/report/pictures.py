@@ -13,13 +13,13 @@ from typing import Any
 from memjax.report import charts
 from memjax.report.panel import Figure
 
-__all__ = ["svg_of", "write_figures"]
+__all__ = ["figure_to_svg", "write_figures"]
 
 NO_METADATA: dict[str, Any] = {"Date": None, "Creator": None, "Format": None, "Type": None}
 DPI = 150
 
 
-def svg_of(figure: Figure, colors: Mapping[str, str]) -> str:
+def figure_to_svg(figure: Figure, colors: Mapping[str, str]) -> str:
     """Draws a figure as an SVG element for a page, with colours that follow the page's theme.
 
     Letters stay text. Ids are prefixed with the figure's name, so that the figures of a page do not share ids.

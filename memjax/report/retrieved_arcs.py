@@ -10,11 +10,11 @@ import numpy as np
 
 from memjax.report.charts import FAINT, INK, SERIES
 
-__all__ = ["Arcs", "draw_arcs"]
+__all__ = ["RetrievalArcs", "draw_arcs"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Arcs:
+class RetrievalArcs:
     """A token and the positions of its document that it retrieved from the memory.
 
     Attributes:
@@ -30,7 +30,7 @@ class Arcs:
     words: tuple[str, ...]
 
 
-def draw_arcs(figure: Any, arcs: Sequence[Arcs]) -> Any:
+def draw_arcs(figure: Any, arcs: Sequence[RetrievalArcs]) -> Any:
     """Draws a chart for each token, its document as a line with arcs above and words below, and returns the axes.
 
     Args:
@@ -43,7 +43,7 @@ def draw_arcs(figure: Any, arcs: Sequence[Arcs]) -> Any:
     ]
 
 
-def _draw_document(axes: Any, query: Arcs, heaviest: float) -> Any:
+def _draw_document(axes: Any, query: RetrievalArcs, heaviest: float) -> Any:
     """Draws a document from its first token (at 0) to the token that retrieves (at 1), with its arcs."""
     length = max(query.position, 1)
     axes.plot([0, 1], [0, 0], color=FAINT, linewidth=1.0, solid_capstyle="butt")
@@ -57,7 +57,7 @@ def _draw_document(axes: Any, query: Arcs, heaviest: float) -> Any:
         height = 0.25 + 0.75 * (1 - at)
         stroke = {"color": SERIES[0], "alpha": 0.35 + 0.65 * share, "linewidth": 0.8 + 3.2 * share}
         axes.plot(middle + radius * np.cos(angle), height * np.sin(angle), **stroke)
-    places = apart([at for at, _, _ in labels] + [1.0], 1 / 4.4)
+    places = space_out([at for at, _, _ in labels] + [1.0], 1 / 4.4)
     for (at, word, weight), place in zip(labels, places, strict=False):
         axes.plot([at, place], [0, -0.22], color=FAINT, linewidth=0.8)
         axes.text(place, -0.26, f"{word}\n{weight:.2f}", ha="center", va="top", fontsize=10.5, color=INK)
@@ -70,7 +70,7 @@ def _draw_document(axes: Any, query: Arcs, heaviest: float) -> Any:
     return axes
 
 
-def apart(places: Sequence[float], gap: float) -> list[float]:
+def space_out(places: Sequence[float], gap: float) -> list[float]:
     """Moves ascending positions until neighbours are `gap` apart. The last one stays, the others move little.
 
     Example:

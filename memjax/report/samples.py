@@ -11,10 +11,10 @@ import numpy as np
 
 from memjax.lifelong.looks import KEPT, evenly_spaced, task_end_checkpoints
 from memjax.report import charts
-from memjax.report.method_log import borders_of
+from memjax.report.method_log import task_borders
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
-__all__ = ["panels", "prompt_of", "shortened", "written_rows"]
+__all__ = ["panels", "make_prompt", "shorten", "list_pseudo_samples"]
 
 TEXTS = 3
 """Number of pseudo-samples that are shown for each earlier task before each new task."""
@@ -42,7 +42,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
             "their share falls, or texts of one task look like texts of another, little is replayed."
         )
         yield Panel("pseudo_samples", "Pseudo-samples", text, tuple(parts))
-    if run.lines and (part := _outputs_by_checkpoint(run)):
+    if run.log_lines and (part := _outputs_by_checkpoint(run)):
         text = (
             "One prompt, continued by every checkpoint with one seed. It shows what the model has learned so far and, "
             f"in a run over tasks, what it has forgotten. Runs keep their last two checkpoints; `{KEPT}` keeps more."
@@ -53,7 +53,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 # Pseudo-samples
 
 
-def written_rows(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[tuple[Any, ...]]:
+def list_pseudo_samples(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[tuple[Any, ...]]:
     """Lists the pseudo-samples that were generated before each task, with one row for each earlier task.
 
     Args:
@@ -70,7 +70,7 @@ def written_rows(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> li
       >>> written_rows([end, line], ["x", "y"])
       [('y', 'x', 8, 0.75, ('a ANS b',))]
     """
-    borders, rows = borders_of(lines, tasks), []
+    borders, rows = task_borders(lines, tasks), []
     for line in lines:
         if line["kind"] != "generated":
             continue
@@ -88,7 +88,7 @@ def _pseudo_sample_items(run: OpenedRun) -> Iterator[Figure | Table]:
     if run.config.lifelong is None:
         return
     tasks = [task.name for task in run.config.lifelong.in_order]
-    rows = written_rows(run.lines, tasks)
+    rows = list_pseudo_samples(run.log_lines, tasks)
     if not rows:
         return
     if len({before for before, *_ in rows}) > 1:
@@ -101,7 +101,7 @@ def _pseudo_sample_items(run: OpenedRun) -> Iterator[Figure | Table]:
     columns = ("before task", "of task", "generated", "with one answer mark")
     caption = "Number of texts that the model generated before each task, and the share of them that it is trained on."
     yield Table("pseudo_written", "Generated pseudo-samples", caption, columns, tuple(row[:4] for row in rows))
-    texts = [(before, of, shortened(text)) for before, of, _, _, some in rows for text in some[:TEXTS]]
+    texts = [(before, of, shorten(text)) for before, of, _, _, some in rows for text in some[:TEXTS]]
     caption = (
         f"The first {TEXTS} texts of each task as they were generated, unused ones included. ANS stands before the "
         "answer."
@@ -118,12 +118,12 @@ def _draw_shares(figure: Any, rows: Sequence[tuple[Any, ...]], tasks: Sequence[s
         if points:
             series[name] = tuple(zip(*points, strict=True))
     options: dict[str, Any] = {"x": "before task", "y": "share", "marks": True, "limits": (0.0, 1.04)}
-    axes = charts.lines(figure, series, **options)
+    axes = charts.line_chart(figure, series, **options)
     at = range(2, len(tasks) + 1)
     axes.set_xticks(at, tasks[1:] if sum(map(len, tasks)) <= 45 else [str(number) for number in at])
 
 
-def shortened(text: str, most: int = LETTERS) -> str:
+def shorten(text: str, most: int = LETTERS) -> str:
     """Shortens a text to one line of at most `most` letters, and replaces unprintable letters by `\\ufffd`.
 
     Example:
@@ -139,18 +139,18 @@ def shortened(text: str, most: int = LETTERS) -> str:
 
 def _outputs_by_checkpoint(run: OpenedRun) -> Figure | Table | None:
     """Makes the table or figure of generated outputs that suits the run's task. None if the task generates nothing."""
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    task = task_of(run.config)
+    task = make_task(run.config)
     if task.writes_answers:
         return _answers(run)
     if "sample" in task.verbs:
         return _images(run)
-    if not {"translate", "generate"} & {*task.verbs} or run.loaded.experiment.tokenizer is None:
+    if not {"translate", "generate"} & {*task.verbs} or run.loaded_run.experiment.tokenizer is None:
         return None
     if "translate" in task.verbs:
         return _translations(run)
-    model = run.loaded.experiment.model
+    model = run.loaded_run.experiment.model
     return _continuations(run) if model.decodes and not model.example_extras(1, 1) else None
 
 
@@ -162,20 +162,20 @@ def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
 
     stream = run.config.lifelong
     tasks = [] if stream is None else [task.name for task in stream.in_order]
-    borders = borders_of(run.lines, [evaluation.name for evaluation in run.config.evaluations if evaluation.task])
+    borders = task_borders(run.log_lines, [evaluation.name for evaluation in run.config.evaluations if evaluation.task])
     updates = {
         step: Position.read(step, extra["position"], 0).step for step, extra in checkpoint_extras(run.path).items()
     }
     # Of checkpoints with equally many updates the last is shown, but the one at the end of a task takes precedence.
     last = {number: step for step, number in updates.items()}
-    last |= {updates[step]: step for step in task_end_checkpoints(run.lines, [*updates]).values()}
+    last |= {updates[step]: step for step in task_end_checkpoints(run.log_lines, [*updates]).values()}
     for step in evenly_spaced(sorted(last.values()), MOST_CHECKPOINTS):
         number = updates[step]
         after = f", after {tasks[borders.index(number)]}" if number in borders and len(borders) == len(tasks) else ""
         yield f"{number:,} updates{after}", load_run(run.path, step=step)
 
 
-def prompt_of(experiment: Any, split: str, letters: int = PROMPT_LETTERS) -> str:
+def make_prompt(experiment: Any, split: str, letters: int = PROMPT_LETTERS) -> str:
     """Returns the beginning of a split's first document as a prompt, cut after a word where possible.
 
     Args:
@@ -199,18 +199,18 @@ def _continuations(run: OpenedRun) -> Table:
     from memjax.inference.sampling import Sampling
     from memjax.inference.texts import continue_texts
 
-    first = run.loaded.experiment
+    first = run.loaded_run.experiment
     stream = run.config.lifelong
-    prompt = prompt_of(first.of_task(stream.in_order[0].name) if stream else first, run.split)
+    prompt = make_prompt(first.of_task(stream.in_order[0].name) if stream else first, run.split)
     options: dict[str, Any] = {"max_tokens": TOKENS, "sampling": Sampling(temperature=TEMPERATURE), "seed": SEED}
     options |= {"segment_length": run.config.data.segment_length}
     rows = []
     for words, loaded in _checkpoints(run):
         experiment = loaded.experiment
         pieces = continue_texts(experiment.model, loaded.variables, experiment.tokenizer, [prompt], **options)
-        rows.append((words, shortened("".join(piece for (piece,) in pieces))))
+        rows.append((words, shorten("".join(piece for (piece,) in pieces))))
     caption = (
-        f"Up to {TOKENS} tokens after the prompt {shortened(prompt)!r}, the beginning of the first document of the "
+        f"Up to {TOKENS} tokens after the prompt {shorten(prompt)!r}, the beginning of the first document of the "
         f"{run.split} split; temperature {TEMPERATURE}, seed {SEED}."
     )
     return Table("samples_texts", "Continuations of one prompt", caption, ("checkpoint", "text"), tuple(rows))
@@ -222,13 +222,13 @@ def _answers(run: OpenedRun) -> Table:
     names = [task.name for task in stream.in_order][:MOST_TASKS] if stream else [""]
     split = next((evaluation.split for evaluation in config.evaluations if evaluation.task), config.evaluation.split)
     rows: list[tuple[Any, ...]] = []
-    room = config.data.segment_length - run.loaded.experiment.task.settings.max_answer_length
+    room = config.data.segment_length - run.loaded_run.experiment.task.settings.max_answer_length
     of_task = lambda loaded, name: loaded.experiment.of_task(name) if name else loaded.experiment
     for name in names:
-        instruction = of_task(run.loaded, name).documents(split).instructions[0]
-        question = shortened(f"{instruction.context} {instruction.question}")
+        instruction = of_task(run.loaded_run, name).documents(split).instructions[0]
+        question = shorten(f"{instruction.context} {instruction.question}")
         rows.append((name or None, "question", question))
-        rows.append((None, "correct", shortened(" | ".join(instruction.answers))))
+        rows.append((None, "correct", shorten(" | ".join(instruction.answers))))
     written: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
     for words, loaded in _checkpoints(run):
         for name in names:
@@ -237,22 +237,22 @@ def _answers(run: OpenedRun) -> Table:
             prompts = [experiment.documents(split).prompt(0, room)]
             task = experiment.task
             answer = task.write(experiment.model, loaded.variables, prompts, experiment.datasets, **options)[0]
-            written[name].append((None, words, shortened(answer)))
+            written[name].append((None, words, shorten(answer)))
     shown = [row for number, name in enumerate(names) for row in (*rows[2 * number : 2 * number + 2], *written[name])]
     caption = f"Most probable answer of every checkpoint to the first question of the {split} split of each task."
     return Table("samples_answers", "Answers to the same question", caption, ("task", "", "text"), tuple(shown))
 
 
 def _translations(run: OpenedRun) -> Table:
-    from memjax.tasks.contract import Asked
+    from memjax.tasks.contract import Query
 
-    first = run.loaded.experiment
+    first = run.loaded_run.experiment
     source = first.documents(run.split).source(0)
     text = first.tokenizer.decode(source)
-    rows = [("source", shortened(text))]
+    rows = [("source", shorten(text))]
     for words, loaded in _checkpoints(run):
-        predictions = loaded.experiment.predict(loaded.variables, [Asked(text)])
-        rows.append((words, shortened(predictions[0]["answer"])))
+        predictions = loaded.experiment.predict(loaded.variables, [Query(text)])
+        rows.append((words, shorten(predictions[0]["answer"])))
     caption = f"The first sentence of the {run.split} split, translated by every checkpoint."
     columns = ("checkpoint", "text")
     return Table("samples_translations", "Translations of one sentence", caption, columns, tuple(rows))
@@ -262,7 +262,7 @@ def _images(run: OpenedRun) -> Figure:
     from memjax.inference.images import sample_images
     from memjax.inference.sampling import Sampling
 
-    shape = run.loaded.experiment.documents("train").shape
+    shape = run.loaded_run.experiment.documents("train").shape
     options = {"segment_length": run.config.data.segment_length, "sampling": Sampling(), "seed": SEED}
     images_by_checkpoint = {
         words: np.asarray(sample_images(loaded.experiment.model, loaded.variables, IMAGES, shape, **options))

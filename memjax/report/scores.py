@@ -25,10 +25,10 @@ OF_MACHINES = ("tokens_per_second", "examples_per_second")
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Scores of any run; of one with a memory what that gives."""
     if run.finished is not None:
-        from memjax.tasks import task_of
+        from memjax.tasks import make_task
 
-        yield _results(run.finished["results"], task_of(run.config).headline)
-    if not run.remembers:
+        yield _results(run.finished["results"], make_task(run.config).headline)
+    if not run.has_memory:
         return
     yield _memory(run)
     yield _mentions(run)
@@ -58,14 +58,14 @@ def _results(results: Mapping[str, Any], headline: Sequence[str]) -> Panel:
 
 def _memory(run: OpenedRun) -> Panel:
     """The same text with other memories."""
-    task = run.loaded.experiment.task
-    measure = next((name for name in task.headline if getattr(run.kept.result, name, None) is not None), "")
-    states = {"kept": run.kept.result, "cleared": run.cleared.result}
+    task = run.loaded_run.experiment.task
+    measure = next((name for name in task.headline if getattr(run.nats_with_memory.result, name, None) is not None), "")
+    states = {"kept": run.nats_with_memory.result, "cleared": run.nats_without_memory.result}
     if run.evaluation.rows > 1:
         states["shuffled"] = _scored(run, memory_state="shuffled", memory_part="")
     parts: list[Figure | Table] = []
     rows = tuple((name, *_numbers(result, measure)) for name, result in states.items())
-    scored = f"{run.kept.result.targets:,} {task.scored} of the {run.split} split"
+    scored = f"{run.nats_with_memory.result.targets:,} {task.scored} of the {run.split} split"
     gain = _gain(run)
     caption = (
         f"{scored}. Cleared: every segment finds what a document begins with; shuffled: what another row has left. The "
@@ -75,7 +75,7 @@ def _memory(run: OpenedRun) -> Panel:
     heads = ("memory", "nats per token", *([measure.replace("_", " ")] if measure else []), "bytes of a row")
     parts.append(Table("memory_states", "Memory kept, cleared, shuffled", caption, heads, rows))
     if sizes := _sizes(run):
-        trained = run.loaded.experiment.config.model.carrier.memory_length
+        trained = run.loaded_run.experiment.config.model.carrier.memory_length
         named = {_size(length, trained): result for length, result in sizes.items()}
         caption = f"{scored}; the model was trained with {trained:,}, and reads with the others as it is."
         rows = tuple((name, *_numbers(result, measure)) for name, result in named.items())
@@ -92,9 +92,10 @@ def _memory(run: OpenedRun) -> Panel:
 
 def _gain(run: OpenedRun) -> Comparison:
     """Compares the memory with one that is cleared by the nats saved on a token, paired over documents."""
-    documents = run.kept.document
+    documents = run.nats_with_memory.document
     nats, cleared_nats, targets = (
-        np.bincount(documents, weights) for weights in (run.kept.nats, run.cleared.nats, np.ones(len(documents)))
+        np.bincount(documents, weights)
+        for weights in (run.nats_with_memory.nats, run.nats_without_memory.nats, np.ones(len(documents)))
     )
     return compare_documents(nats, cleared_nats, targets)
 
@@ -105,12 +106,12 @@ def _numbers(result: Any, measure: str) -> tuple[Any, ...]:
 
 def _scored(run: OpenedRun, **fields: Any) -> Any:
     evaluation = dataclasses.replace(run.evaluation, **fields)
-    return run.loaded.experiment.evaluator(evaluation)(run.loaded.variables)
+    return run.loaded_run.experiment.evaluator(evaluation)(run.loaded_run.variables)
 
 
 def _sizes(run: OpenedRun) -> dict[int, Any]:
     """Slots -> the score with so many; {} where the size of the memory cannot be changed."""
-    experiment = run.loaded.experiment
+    experiment = run.loaded_run.experiment
     trained = experiment.config.model.carrier.memory_length
     if not experiment.model.resizes or not trained:
         return {}
@@ -118,7 +119,7 @@ def _sizes(run: OpenedRun) -> dict[int, Any]:
     for share in SIZES:
         length = round(share * trained)
         try:
-            found[length] = run.kept.result if share == 1 else _scored(run, memory_length=length)
+            found[length] = run.nats_with_memory.result if share == 1 else _scored(run, memory_length=length)
         except ValueError:  # a size that this memory cannot have, such as none
             continue
     return found if len(found) > 1 else {}
@@ -136,7 +137,9 @@ def _size(length: int, trained: int) -> str:
 
 def _draw_sizes(figure: Any, *, nats: Mapping[str, float]) -> None:
     places = np.arange(len(nats))
-    axes = charts.lines(figure, {"": (places, [*nats.values()])}, x="slots of the memory", y="nats a token", marks=True)
+    axes = charts.line_chart(
+        figure, {"": (places, [*nats.values()])}, x="slots of the memory", y="nats a token", marks=True
+    )
     axes.set_xticks(places, [*nats])
     axes.margins(x=0.08, y=0.2)
 
@@ -145,7 +148,7 @@ def _mentions(run: OpenedRun) -> Panel:
     """Loss by how long ago a token was there last."""
     from memjax.inspection.token_nats import mention_buckets
 
-    kept, cleared = run.kept, run.cleared
+    kept, cleared = run.nats_with_memory, run.nats_without_memory
     length = kept.result.segment_length
     buckets = mention_buckets(kept, length)
     rows, nats = [], {"with memory": [], "without": []}
@@ -196,8 +199,8 @@ def _short(bucket: str) -> str:
 def _draw_mentions(
     figure: Any, *, names: list[str], nats: Mapping[str, list[float]], gains: Mapping[str, list[float]]
 ) -> None:
-    charts.bars(figure, names, nats, y="nats a token", upright=True, place=(2, 1, 1))
-    charts.bars(
+    charts.bar_chart(figure, names, nats, y="nats a token", upright=True, place=(2, 1, 1))
+    charts.bar_chart(
         figure,
         names,
         gains,

@@ -15,14 +15,14 @@ from memjax.typing import Batch
 __all__ = [
     "age_groups",
     "MOST_WORDS",
-    "as_arrays",
+    "stack_segments",
     "first_segments",
-    "from_starts",
+    "segments_since_start",
     "label_words",
-    "plain_logs",
-    "shown",
-    "spread",
-    "words_of",
+    "label_log_axes",
+    "printable_words",
+    "evenly_spaced",
+    "token_texts",
 ]
 
 MOST_WORDS = 40
@@ -42,7 +42,7 @@ def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], 
     Returns:
       The segments in order, and the number of leading segments that are not inspected.
     """
-    experiment = run.loaded.experiment
+    experiment = run.loaded_run.experiment
     protocol = (
         "" if experiment.config.evaluation.protocol == "sliding_window" else experiment.config.evaluation.protocol
     )
@@ -55,7 +55,7 @@ def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], 
     return batches_read, max(len(batches_read) - run.segments, 0)
 
 
-def from_starts(segments: Sequence[Batch], row: int) -> list[int]:
+def segments_since_start(segments: Sequence[Batch], row: int) -> list[int]:
     """Lists the indices of the segments of a row's last document, up to the last segment with a real token.
 
     Args:
@@ -72,25 +72,25 @@ def from_starts(segments: Sequence[Batch], row: int) -> list[int]:
     return [index for index in real if not starts or index >= starts[-1]]
 
 
-def as_arrays(segments: Sequence[Batch]) -> dict[str, Any]:
+def stack_segments(segments: Sequence[Batch]) -> dict[str, Any]:
     """Stacks tokens, document starts and masks of segments along a new axis 0, as `memjax.inspection` expects them."""
     stacked = lambda name: np.stack([np.asarray(getattr(batch, name)) for batch in segments])
     return {name: stacked(name) for name in ("inputs", "start_of_document", "mask")}
 
 
-def words_of(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
+def token_texts(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
     """Decodes every id on its own, with its spaces. Without a tokenizer an id becomes its label in the data."""
-    tokenizer = run.loaded.experiment.tokenizer
-    begin = run.loaded.experiment.begin_token
+    tokenizer = run.loaded_run.experiment.tokenizer
+    begin = run.loaded_run.experiment.begin_token
     if tokenizer is None:
-        documents = run.loaded.experiment.documents(run.split)
+        documents = run.loaded_run.experiment.documents(run.split)
         return tuple(f" {documents.word(int(token))}" for token in ids)
     numbers = [int(token) for token in ids]
     decoded = {token: tokenizer.decode([token]) for token in {*numbers} if token != begin}
     return tuple(decoded.get(token, "") or " ·" for token in numbers)
 
 
-def shown(words: Sequence[str]) -> list[str]:
+def printable_words(words: Sequence[str]) -> list[str]:
     """Replaces line breaks and tabs in words by visible signs, for a picture.
 
     Example:
@@ -107,7 +107,7 @@ def label_words(axes: Any, words: Sequence[str]) -> Any:
     return axes
 
 
-def spread(count: int, most: int) -> list[int]:
+def evenly_spaced(count: int, most: int) -> list[int]:
     """Chooses at most `most` of the indices below `count`, evenly spaced, with the first and the last among them.
 
     Example:
@@ -117,7 +117,7 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))}) if count else []
 
 
-def plain_logs(axes: Any) -> Any:
+def label_log_axes(axes: Any) -> Any:
     """Labels the powers of ten of logarithmic axes as plain numbers, and nothing between them; returns the axes."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 

@@ -9,19 +9,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.inspection.memory_maps import SignalMap, long_term_of, signal_map, token_space, with_signal
-from memjax.memory.contract import Absent
-from memjax.report.charts import heat, lines
-from memjax.report.panel import Figure, OpenedRun, Panel, Table, Words
+from memjax.inspection.memory_maps import SignalMap, long_term_layers, signal_map, token_space, with_long_term_fields
+from memjax.memory.contract import NotProvided
+from memjax.report.charts import heatmap, line_chart
+from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph, Table
 from memjax.report.segments import (
     age_groups,
-    as_arrays,
+    evenly_spaced,
     first_segments,
-    from_starts,
-    plain_logs,
-    shown,
-    spread,
-    words_of,
+    label_log_axes,
+    printable_words,
+    segments_since_start,
+    stack_segments,
+    token_texts,
 )
 
 __all__ = ["panels"]
@@ -66,18 +66,18 @@ class Document:
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """What the queries of an infinity-former look at in its signal; nothing of other models."""
-    model = run.loaded.experiment.model
+    model = run.loaded_run.experiment.model
     try:
-        _, memory = long_term_of(model)
-    except Absent:
+        _, memory = long_term_layers(model)
+    except NotProvided:
         return
     segments, _ = first_segments(run, warm=True)
-    arrays = as_arrays(segments)
+    arrays = stack_segments(segments)
     found = _map(run, model, arrays)
     counted = int(found.counted.any(axis=0).sum())
     if not counted:
         return
-    documents = {row: from_starts(segments, row) for row in range(run.rows)}
+    documents = {row: segments_since_start(segments, row) for row in range(run.rows)}
     row = max(documents, key=lambda row: len(documents[row]))
     document = _document(run, arrays, row, documents[row])
     text = (
@@ -101,16 +101,16 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 
 def _map(run: OpenedRun, model: Any, arrays: dict[str, np.ndarray]) -> SignalMap:
     given = {name: jnp.asarray(array) for name, array in arrays.items()}
-    return signal_map(model, run.loaded.variables["params"], given.pop("inputs"), **given)
+    return signal_map(model, run.loaded_run.variables["params"], given.pop("inputs"), **given)
 
 
 def _document(run: OpenedRun, arrays: dict[str, np.ndarray], row: int, chosen: Sequence[int]) -> Document | None:
     """The last document of a row; None where its signal holds less than two segments."""
-    model = run.loaded.experiment.model
+    model = run.loaded_run.experiment.model
     own = {name: array[list(chosen)][:, row : row + 1] for name, array in arrays.items()}
-    _, memory = long_term_of(model)
+    _, memory = long_term_layers(model)
     found = _map(run, model, own)
-    other = found if memory.sticky != "none" else _map(run, with_signal(model, sticky="quantile"), own)
+    other = found if memory.sticky != "none" else _map(run, with_long_term_fields(model, sticky="quantile"), own)
     layer, last = len(found.layers) - 1, len(chosen) - 1
     updates = np.flatnonzero(found.updated[layer, :, 0])
     if len(updates) < 2:
@@ -132,8 +132,8 @@ def _parts(run: OpenedRun, document: Document) -> tuple[Any, ...]:
         f"Sticky updates keep more of where queries looked. {where.capitalize()}, means of neighbouring tokens.{other}",
         lambda figure: draw_space(figure, document),
     )
-    asking = spread(len(document.queries), QUERIES)
-    words = shown(words_of(run, document.queries[asking].tolist()))
+    asking = evenly_spaced(len(document.queries), QUERIES)
+    words = printable_words(token_texts(run, document.queries[asking].tolist()))
     masses = np.stack([document.attention(token) for token in asking])
     attention = Figure(
         "signal_attention",
@@ -160,12 +160,12 @@ def _parts(run: OpenedRun, document: Document) -> tuple[Any, ...]:
 def _context(run: OpenedRun, document: Document, index: int) -> str:
     """A remembered token in [ ], with two at each side."""
     ids = document.tokens.ravel()
-    pieces = shown(words_of(run, ids[max(index - 2, 0) : index + 3].tolist()))
+    pieces = printable_words(token_texts(run, ids[max(index - 2, 0) : index + 3].tolist()))
     at = min(index, 2)
     return "".join([*pieces[:at], f"[{pieces[at].strip() or pieces[at]}]", *pieces[at + 1 :]])
 
 
-def _shaded(run: OpenedRun, document: Document, masses: np.ndarray) -> Words:
+def _shaded(run: OpenedRun, document: Document, masses: np.ndarray) -> Paragraph:
     """The part of the remembered text with the most attention, shaded by it."""
     mean = masses.mean(axis=0)
     size = min(WORDS, mean.size)
@@ -178,15 +178,15 @@ def _shaded(run: OpenedRun, document: Document, masses: np.ndarray) -> Words:
         f"{size} of {mean.size} remembered tokens, those with the most attention."
     )
     values = tuple((chosen / max(float(chosen.max()), 1e-12)).tolist())
-    return Words("signal_text", "The remembered text", caption, words_of(run, ids.tolist()), values, notes)
+    return Paragraph("signal_text", "The remembered text", caption, token_texts(run, ids.tolist()), values, notes)
 
 
 def draw_densities(figure: Any, found: SignalMap) -> Any:
     """A density a layer, over the signal."""
     places, density = (np.arange(BINS) + 0.5) / BINS, found.histogram(BINS) * BINS
-    series = {f"layer {found.layers[index]}": (places, density[index]) for index in spread(len(density), DRAWN)}
+    series = {f"layer {found.layers[index]}": (places, density[index]) for index in evenly_spaced(len(density), DRAWN)}
     named = {"x": "place in the signal (0 = long ago)", "y": "density", "limits": (0, None)}
-    return lines(figure, series, levels={"even": 1.0}, **named)
+    return line_chart(figure, series, levels={"even": 1.0}, **named)
 
 
 def draw_space(figure: Any, document: Document) -> Any:
@@ -197,7 +197,7 @@ def draw_space(figure: Any, document: Document) -> Any:
         middle = [(first * last) ** 0.5 for first, last in groups]
         series[name] = (middle, [float(space[first - 1 : last].mean()) for first, last in groups])
     named = {"x": "tokens ago, in the signal", "y": "space, in even shares", "log_x": True}
-    axes = plain_logs(lines(figure, series, levels={"an even share": 1.0}, limits=(0, None), **named))
+    axes = label_log_axes(line_chart(figure, series, levels={"an even share": 1.0}, limits=(0, None), **named))
     axes.invert_xaxis()
     return axes
 
@@ -206,7 +206,7 @@ def draw_attention(figure: Any, masses: np.ndarray, words: Sequence[str]) -> Any
     """Words that ask by remembered tokens, the oldest at the left, in groups that are longer the older they are."""
     groups, newest = age_groups(masses.shape[1], GROUPS)[::-1], masses[:, ::-1] * masses.shape[1]
     matrix = np.stack([newest[:, first - 1 : last].mean(axis=1) for first, last in groups], axis=1)
-    axes = heat(figure, matrix, rows=[word.strip() or "␣" for word in words], x="tokens ago, in the signal")
-    ticks = spread(len(groups), 8)
+    axes = heatmap(figure, matrix, rows=[word.strip() or "␣" for word in words], x="tokens ago, in the signal")
+    ticks = evenly_spaced(len(groups), 8)
     axes.set_xticks(ticks, [str(groups[tick][1]) for tick in ticks])
     return axes

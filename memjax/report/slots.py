@@ -9,9 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.inspection.memory_maps import SlotMap, slot_map
-from memjax.report.charts import FAINT, SERIES, bars, heat, lines
+from memjax.report.charts import FAINT, SERIES, bar_chart, heatmap, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel
-from memjax.report.segments import MOST_WORDS, as_arrays, first_segments, from_starts, label_words, shown, words_of
+from memjax.report.segments import (
+    MOST_WORDS,
+    first_segments,
+    label_words,
+    printable_words,
+    segments_since_start,
+    stack_segments,
+    token_texts,
+)
 
 __all__ = ["panels"]
 
@@ -22,13 +30,13 @@ SLOTS = 24
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """What the slots of a Memformer do; nothing of other models."""
-    model = run.loaded.experiment.model
+    model = run.loaded_run.experiment.model
     if not model.has_slots:
         return
     segments, _ = first_segments(run)
-    arrays = as_arrays(segments)
+    arrays = stack_segments(segments)
     given = {name: jnp.asarray(array) for name, array in arrays.items()}
-    found = slot_map(model, run.loaded.variables["params"], given.pop("inputs"), **given)
+    found = slot_map(model, run.loaded_run.variables["params"], given.pop("inputs"), **given)
     begins = arrays["start_of_document"] & (not model.writes_begin)  # nothing is written when a document begins
     wrote = arrays["mask"].any(axis=2) & ~begins
     if not wrote.any():
@@ -57,7 +65,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         lambda figure: draw_forgetting(figure, found, wrote),
         height=2.8,
     )
-    documents = [from_starts(segments, row) for row in range(wrote.shape[1])]
+    documents = [segments_since_start(segments, row) for row in range(wrote.shape[1])]
     yield Panel("slots", "Slots of the memory", text, (types, *_words(run, found, arrays, documents), norms))
 
 
@@ -70,7 +78,7 @@ def _words(
         return []
     segment, before = documents[row][-1], documents[row][-2]
     real = int(arrays["mask"][before, row].sum())
-    words = shown(words_of(run, arrays["inputs"][before, row, :real].tolist()))
+    words = printable_words(token_texts(run, arrays["inputs"][before, row, :real].tolist()))
     classes = found.writer.shape[-1] - 1 - arrays["mask"].shape[2]
     extra = f", then {classes} classification token{'s' if classes > 1 else ''} (cls)" if classes else ""
     where = f"one segment of {real} tokens of the {run.split} split"
@@ -113,7 +121,7 @@ def draw_types(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
     """Shares of the kinds after each segment, stacked, over the rows that wrote."""
     counts = np.where(wrote[..., None], found.type_counts(), 0).sum(axis=1)  # [segments, 3]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    axes = lines(figure, {}, x="segment", y="share of slots", limits=(0, 1))
+    axes = line_chart(figure, {}, x="segment", y="share of slots", limits=(0, 1))
     below, places = np.zeros(len(shares)), np.arange(len(shares))
     for index, (name, color) in enumerate(zip(TYPES, SERIES, strict=False)):
         axes.bar(places, shares[:, index], 0.85, bottom=below, color=color, label=name)
@@ -130,7 +138,7 @@ def draw_writer(figure: Any, found: SlotMap, segment: int, row: int, words: Sequ
     text = weights.shape[1] - classes
     columns = [*range(1 + most), *range(text, weights.shape[1])]
     high = float(weights[:, 1:].max(initial=0.0)) or 1.0  # what a slot keeps of itself would hide the words
-    axes = heat(figure, weights[:, columns], rows=[str(slot) for slot in order], y="slot", high=high)
+    axes = heatmap(figure, weights[:, columns], rows=[str(slot) for slot in order], y="slot", high=high)
     axes.axvline(0.5, color=FAINT, linewidth=0.8)
     return label_words(axes, ["itself", *words[:most], *["cls"] * classes])
 
@@ -139,7 +147,7 @@ def draw_reader(figure: Any, found: SlotMap, segment: int, row: int, words: Sequ
     """Slots by the words that read them."""
     order, most = _order(found), min(len(words), MOST_WORDS)
     weights = found.reader[segment, :, row].mean(axis=(0, 1))[:most, order].T  # [slots, words]
-    return label_words(heat(figure, weights, rows=[str(slot) for slot in order], y="slot"), words[:most])
+    return label_words(heatmap(figure, weights, rows=[str(slot) for slot in order], y="slot"), words[:most])
 
 
 def draw_forgetting(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
@@ -147,11 +155,13 @@ def draw_forgetting(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
     norms = np.sort(found.bias_norms)[::-1]
     ranks = np.arange(1, len(norms) + 1)
     named = {"x": "slot, by rank", "y": "length of bias", "marks": len(norms) < 40}
-    left = lines(figure, {"": (ranks, norms)}, limits=(0, None), place=(1, 2, 1), **named)
+    left = line_chart(figure, {"": (ranks, norms)}, limits=(0, None), place=(1, 2, 1), **named)
     edges = np.linspace(0, 1, 11)
     shares = found.shares[wrote]
     counts = np.histogram(shares, edges)[0] / shares.size
     names = [f"{edge:.1f}" for edge in edges[:-1]]
-    right = bars(figure, names, {"": counts}, x="share left, from", y="share of writes", upright=True, place=(1, 2, 2))
+    right = bar_chart(
+        figure, names, {"": counts}, x="share left, from", y="share of writes", upright=True, place=(1, 2, 2)
+    )
     right.set_xticks(range(0, 10, 3), names[::3])
     return [left, right]

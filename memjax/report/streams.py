@@ -15,7 +15,7 @@ import numpy as np
 
 from memjax.lifelong.metrics import accuracy_by_age
 from memjax.report import charts
-from memjax.report.method_log import borders_of, method_figures
+from memjax.report.method_log import method_figures, task_borders
 from memjax.report.outcomes import NATS, SPIKE, WHOLE, stream_facts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
@@ -132,7 +132,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     scores = scores_of(facts)
     yield _scores_panel(run, facts, scores)
     yield _costs_panel(run, facts, scores)
-    if figures := [*method_figures(run.lines, scores.tasks)]:
+    if figures := [*method_figures(run.log_lines, scores.tasks)]:
         text = (
             "Metrics that the method logs during training, beside the loss of the stream. Vertical lines mark the ends "
             "of tasks."
@@ -158,7 +158,7 @@ def _scores_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> P
         bars = Figure(
             "stream_tasks",
             f"{scores.label} of each task".capitalize(),
-            f"{counted}, after {run.lines[-1]['step']:,} updates.",
+            f"{counted}, after {run.log_lines[-1]['step']:,} updates.",
             functools.partial(_draw_bars, scores=scores),
             1.2 + 0.4 * len(scores.tasks),
         )
@@ -215,7 +215,7 @@ def _draw_matrix(figure: Any, scores: Scores) -> None:
     numbers = scores.numbers if len(scores.tasks) <= WRITTEN else ""
     low = float(np.nanmin(shown)) if scores.less else 0.0
     rows = [f"after {name}" for name in scores.tasks[: len(shown)]]
-    charts.heat(figure, shown, rows=rows, columns=scores.tasks, numbers=numbers, low=low)
+    charts.heatmap(figure, shown, rows=rows, columns=scores.tasks, numbers=numbers, low=low)
 
 
 def _draw_forgetting(figure: Any, scores: Scores) -> None:
@@ -223,7 +223,7 @@ def _draw_forgetting(figure: Any, scores: Scores) -> None:
     series = {name: (at, values) for name, values in zip(scores.tasks, scores.learned().T, strict=True)}
     series = {name: curve for name, curve in series.items() if np.isfinite(curve[1]).any()}
     options: dict[str, Any] = {"limits": scores.limits, "log_y": _spans_magnitudes(scores)}
-    _name_tasks(charts.lines(figure, series, y=scores.label, marks=True, **options), scores)
+    _name_tasks(charts.line_chart(figure, series, y=scores.label, marks=True, **options), scores)
 
 
 def _draw_means(figure: Any, scores: Scores) -> None:
@@ -231,24 +231,24 @@ def _draw_means(figure: Any, scores: Scores) -> None:
     series = {"tasks learned so far": (at, scores.means())}
     if scores.whole:
         series["all tasks (whole)"] = (at[: len(scores.whole)], scores.shown(scores.whole)[: len(at)])
-    _name_tasks(charts.lines(figure, series, y=scores.label, marks=True, limits=scores.limits), scores)
+    _name_tasks(charts.line_chart(figure, series, y=scores.label, marks=True, limits=scores.limits), scores)
 
 
 def _draw_seconds(figure: Any, scores: Scores, seconds: Sequence[float]) -> None:
     series = {"tasks learned so far": (np.asarray(seconds), scores.means())}
-    charts.lines(figure, series, x="seconds of updates", y=scores.label, marks=True, limits=scores.limits)
+    charts.line_chart(figure, series, x="seconds of updates", y=scores.label, marks=True, limits=scores.limits)
 
 
 def _draw_age(figure: Any, scores: Scores) -> None:
     means = scores.by_age()
     options: dict[str, Any] = {"x": "tasks learned since", "y": scores.label, "limits": scores.limits}
-    axes = charts.lines(figure, {"mean": (np.arange(len(means)), means)}, marks=True, **options)
+    axes = charts.line_chart(figure, {"mean": (np.arange(len(means)), means)}, marks=True, **options)
     axes.set_xticks(np.arange(0, len(means), max(1, len(means) // 10)))
 
 
 def _draw_bars(figure: Any, scores: Scores) -> None:
     values = scores.shown(scores.raw[0])
-    charts.bars(figure, scores.tasks, {scores.label: values}, x=scores.label, numbers=scores.numbers)
+    charts.bar_chart(figure, scores.tasks, {scores.label: values}, x=scores.label, numbers=scores.numbers)
 
 
 def _spans_magnitudes(scores: Scores) -> bool:
@@ -271,12 +271,12 @@ def _name_tasks(axes: Any, scores: Scores) -> None:
 
 def _describe_evaluation(run: OpenedRun, tasks: Sequence[str]) -> str:
     """Describes how much of each task was scored, and in which split."""
-    from memjax.tasks import task_of
+    from memjax.tasks import make_task
 
-    lines = [line for line in run.lines if line["kind"] == "evaluation" and line.get("name") in tasks]
+    lines = [line for line in run.log_lines if line["kind"] == "evaluation" and line.get("name") in tasks]
     sizes, splits = {line["targets"] for line in lines}, sorted({line["split"] for line in lines})
     size = f"{min(sizes):,}" if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,}"
-    task, where = task_of(run.config), f"of the {' and '.join(splits)} split of each task"
+    task, where = make_task(run.config), f"of the {' and '.join(splits)} split of each task"
     if task.writes_answers:
         return f"Answers to at most {run.config.evaluation.answers:,} questions {where}"
     return f"{size} {task.scored} {where}"
@@ -310,7 +310,7 @@ def _costs_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> Pa
                 functools.partial(_draw_seconds, scores=scores, seconds=seconds),
             )
         )
-    if table_rows := growth_rows(run.lines, facts["tasks"], _growth_history(run)):
+    if table_rows := growth_rows(run.log_lines, facts["tasks"], _growth_history(run)):
         caption = (
             "Nats a token on rows of the memory right before and right after the model was enlarged. Equal numbers "
             "mean that growth preserves the function of the model (Qin et al. 2022, function-preserving expansion)."
@@ -371,7 +371,7 @@ def growth_rows(
       For each growth the next task, the number of updates before it, layers, width and heads of the enlarged model,
       nats a token before and after, and seconds.
     """
-    borders, rows = borders_of(lines, tasks), []
+    borders, rows = task_borders(lines, tasks), []
     growth_lines = [line for line in lines if line["kind"] == "grown"]
     for number, line in enumerate(growth_lines):
         growth = lineage[number] if number < len(lineage) else {}

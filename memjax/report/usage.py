@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from memjax.inspection.slot_usage import SlotCounts, describe_counts, last_used, measure_usage
-from memjax.report.charts import bars, histogram, lines
+from memjax.report.charts import bar_chart, histogram, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
-from memjax.report.segments import plain_logs, spread
+from memjax.report.segments import evenly_spaced, label_log_axes
 
 __all__ = ["panels"]
 
@@ -25,9 +25,9 @@ Counts = Mapping[str, Mapping[str, SlotCounts]]
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """The use of value tables; nothing of models without them."""
-    if not run.loaded.variables.get("tables"):
+    if not run.loaded_run.variables.get("tables"):
         return
-    counts = _measure(run, run.loaded)
+    counts = _measure(run, run.loaded_run)
     facts = describe_counts(counts)
     first = next(iter(counts.values()))[""]
     heads = f"{int(first.lookups.sum())} lookups"
@@ -43,7 +43,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 def _segments(run: OpenedRun) -> int:
     """Segments that are counted."""
     most = MOST_SEGMENTS * run.segments
-    return min(run.loaded.experiment.config.evaluation.max_segments or most, most)
+    return min(run.loaded_run.experiment.config.evaluation.max_segments or most, most)
 
 
 def _measure(run: OpenedRun, loaded: Any) -> Counts:
@@ -108,7 +108,7 @@ def _subsets(facts: Mapping[str, Any], where: str) -> Iterator[Figure | Table]:
             "usage_overlap",
             "Overlap of kinds of tokens, by table",
             f"As in the table above; lower = the kinds have slots of their own ({where}).",
-            lambda figure: bars(
+            lambda figure: bar_chart(
                 figure, [*facts], {name: overlap[name] for name in chosen}, x="overlap", limits=(0, 1), numbers="{:.2f}"
             ),
             height=1.2 + 0.4 * len(facts) * len(chosen),
@@ -121,7 +121,7 @@ def _stale(run: OpenedRun, newest: Counts) -> Iterator[Figure]:
     from memjax.training.restoring import checkpoint_steps
 
     steps = checkpoint_steps(run.path)
-    steps = [steps[index] for index in spread(len(steps), MOST_CHECKPOINTS)]
+    steps = [steps[index] for index in evenly_spaced(len(steps), MOST_CHECKPOINTS)]
     if len(steps) < 2:
         return
     measured = {step: _measure(run, load_run(run.path, step=step)) for step in steps[:-1]}
@@ -146,7 +146,7 @@ def _of(table: str) -> str:
 
 def _drawn(counts: Counts) -> dict[str, SlotCounts]:
     names = [*counts]
-    return {_of(names[index]): counts[names[index]][""] for index in spread(len(names), DRAWN)}
+    return {_of(names[index]): counts[names[index]][""] for index in evenly_spaced(len(names), DRAWN)}
 
 
 def draw_ranks(figure: Any, counts: Counts) -> Any:
@@ -158,7 +158,7 @@ def draw_ranks(figure: Any, counts: Counts) -> Any:
         at = at[at <= len(used)]
         series[name] = (at, used[at - 1])
     named = {"x": "slot, by rank", "y": "chosen, in even shares", "levels": {"even": 1.0}}
-    return plain_logs(lines(figure, series, log_x=True, log_y=True, **named))
+    return label_log_axes(line_chart(figure, series, log_x=True, log_y=True, **named))
 
 
 def draw_histogram(figure: Any, counts: Counts) -> Any:
@@ -174,4 +174,4 @@ def draw_staleness(figure: Any, found: Mapping[str, Mapping[str, int]]) -> Any:
     names = [*dict.fromkeys(name for slots in found.values() for name in slots)]
     share = lambda slots: [slots.get(name, 0) / sum(slots.values()) for name in names]
     series = {_of(table): share(slots) for table, slots in found.items()}
-    return bars(figure, names, series, x="last in use at step", y="share of slots", upright=True, limits=(0, None))
+    return bar_chart(figure, names, series, x="last in use at step", y="share of slots", upright=True, limits=(0, None))

@@ -7,3 +7,6 @@ from memjax.retrieval.keys import *
 from memjax.retrieval.precomputation import *
 from memjax.retrieval.retrieved import *
 from memjax.retrieval.tuning import *
+from memjax.settings.compatibility import renamed_names
+
+__getattr__ = renamed_names(__name__)

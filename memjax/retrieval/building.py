@@ -20,7 +20,7 @@ from memjax.datastore.files import checksum
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
 from memjax.datastore.store import Header, Progress, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
-from memjax.retrieval.keys import TAP, KeySource, make_key_source
+from memjax.retrieval.keys import TAP, KeyExtractor, make_key_source
 from memjax.training import processes
 from memjax.training.checkpoints import describe_arrays, flatten
 from memjax.training.restoring import load_run
@@ -34,7 +34,7 @@ WAIT_SECONDS = 7 * 24 * 3600.0
 """Longest wait in seconds for processes with more to write. A process that is gone is noticed at once."""
 
 
-def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", num_shards: int = 0) -> Header:
+def make_header(source: KeyExtractor, split: str, *, key_dtype: str = "float16", num_shards: int = 0) -> Header:
     """Describes the store that a source and a split would give.
 
     Args:
@@ -60,7 +60,7 @@ def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", nu
     )
 
 
-def check_store(source: KeySource, store: Store) -> None:
+def check_store(source: KeyExtractor, store: Store) -> None:
     """Raises an error for a store whose keys were made by another model, tokenizer or reading protocol.
 
     Raises:
@@ -69,7 +69,7 @@ def check_store(source: KeySource, store: Store) -> None:
     store.check(**_key_provenance(source))
 
 
-def check_unread(source: KeySource, store: Store, split: str) -> None:
+def check_not_in_store(source: KeyExtractor, store: Store, split: str) -> None:
     """Raises an error for a store that holds a split, because the scored text could be looked up in it.
 
     Raises:
@@ -83,7 +83,7 @@ def check_unread(source: KeySource, store: Store, split: str) -> None:
         )
 
 
-def _key_provenance(source: KeySource) -> dict[str, Any]:
+def _key_provenance(source: KeyExtractor) -> dict[str, Any]:
     """Returns the facts that the keys of a store depend on beside its texts: model, tokenizer and protocol."""
     experiment = source.run.experiment
     arrays = describe_arrays(flatten(source.variables))
@@ -93,7 +93,7 @@ def _key_provenance(source: KeySource) -> dict[str, Any]:
 
 
 def build_datastore(
-    source: KeySource,
+    source: KeyExtractor,
     path: Path | str,
     *,
     split: str = "train",
@@ -140,7 +140,7 @@ def build_datastore(
 
 
 def build_shard(
-    source: KeySource,
+    source: KeyExtractor,
     path: Path,
     shard: int,
     *,
@@ -240,7 +240,7 @@ def _load_work(
     return functools.partial(build_shard, source, path, split=split, commit_seconds=commit_seconds)
 
 
-def sample_queries(source: KeySource, split: str, count: int, *, seed: int = 0) -> np.ndarray:
+def sample_queries(source: KeyExtractor, split: str, count: int, *, seed: int = 0) -> np.ndarray:
     """Draws queries of the model to a store at random tokens of a split, `[count, dim]`.
 
     They test an index more fairly than stored keys, each of which finds itself.
@@ -260,7 +260,7 @@ def sample_queries(source: KeySource, split: str, count: int, *, seed: int = 0) 
     return keys
 
 
-def count_entries(source: KeySource, split: str) -> int:
+def count_entries(source: KeyExtractor, split: str) -> int:
     """Returns the number of entries in a store of a split: its tokens, without first tokens that are not scored."""
     documents: Documents = source.run.experiment.documents(split)
     protocol = source.protocol()
@@ -270,7 +270,7 @@ def count_entries(source: KeySource, split: str) -> int:
 
 
 def plan_datastore(
-    source: KeySource, path: Path | str, *, split: str = "train", key_dtype: str = "float16", segments: int = 4
+    source: KeyExtractor, path: Path | str, *, split: str = "train", key_dtype: str = "float16", segments: int = 4
 ) -> StorePlan:
     """Estimates the cost of a store. Reads a few segments to measure the speed of the model, and writes no store.
 

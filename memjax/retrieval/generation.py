@@ -12,15 +12,15 @@ from memjax.inference.decoding import Prefix, Recall, prefill, read_tokens
 from memjax.memory.contract import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
 from memjax.memory.mixtures import Prediction
-from memjax.models.features import add_mixtures, regroup
+from memjax.models.features import add_mixtures, regroup_layers
 from memjax.programs import jit_by_model
 from memjax.retrieval.keys import SPALM_TAP
 from memjax.typing import EmptyState
 
-__all__ = ["knn_recall", "spalm_recall"]
+__all__ = ["knn_retriever", "spalm_retriever"]
 
 
-def knn_recall(model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2") -> Recall:
+def knn_retriever(model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2") -> Recall:
     """Makes the `recall` function of `stream_tokens` for kNN-LM, which searches with tensors of the model itself.
 
     Args:
@@ -51,7 +51,7 @@ def knn_recall(model: Any, search: Search, values: ValuesOf, *, metric: str = "s
     return recall
 
 
-def spalm_recall(
+def spalm_retriever(
     model: Any,
     variables: Any,
     key_model: Any,
@@ -87,7 +87,7 @@ def spalm_recall(
         kind, more = type(memory).__name__, len(model.mixtures)
         raise ValueError(f"model: given one with {kind} and {more} mixtures, allowed: with Spalm and none")
     reader = add_mixtures(key_model, KNNMemory(num_neighbors=1, feature=feature))
-    key_variables = regroup(key_variables, key_model, reader)
+    key_variables = regroup_layers(key_variables, key_model, reader)
     frozen_prefix: Prefix | None = None
 
     def recall(prefix: Prefix, new: Sequence[Sequence[int]]) -> Prefix:

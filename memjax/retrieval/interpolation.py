@@ -27,25 +27,33 @@ from memjax.datastore.store import Store
 from memjax.inference.decoding import Recall
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_mixtures
-from memjax.models.features import add_mixtures, regroup
-from memjax.retrieval.building import check_store, check_unread
-from memjax.retrieval.generation import knn_recall
-from memjax.retrieval.keys import KeySource
+from memjax.models.features import add_mixtures, regroup_layers
+from memjax.retrieval.building import check_not_in_store, check_store
+from memjax.retrieval.generation import knn_retriever
+from memjax.retrieval.keys import KeyExtractor
 from memjax.retrieval.tuning import (
     TEMPERATURES,
     WEIGHTS,
     CachedNeighbors,
-    Targets,
+    ScoredTargets,
     find_neighbors,
     score_mixture,
-    tune,
+    tune_interpolation,
 )
 from memjax.settings.compatibility import in_saved_names
 from memjax.settings.relations import require
 from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
 from memjax.training.runs import config_to_dict
 
-__all__ = ["Found", "Mixing", "WithStore", "add_store", "evaluate_with_store", "kept_mixing", "neighbors_in_store"]
+__all__ = [
+    "StoreNeighbors",
+    "InterpolationWeights",
+    "ModelWithStore",
+    "model_with_store",
+    "evaluate_with_store",
+    "load_interpolation",
+    "neighbors_in_store",
+]
 
 NEIGHBORS = 32
 """Default number of neighbours of each token."""
@@ -54,7 +62,7 @@ TUNED = "tuning_"
 
 
 @dataclasses.dataclass(frozen=True)
-class Mixing:
+class InterpolationWeights:
     """Weights with which a model and the neighbours from a store are mixed.
 
     Attributes:
@@ -71,7 +79,7 @@ class Mixing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class StoreNeighbors:
     """Scored tokens of a split with their neighbours in a store.
 
     Attributes:
@@ -80,16 +88,16 @@ class Found:
       neighbors: Neighbours of the scored tokens.
     """
 
-    targets: Targets
+    targets: ScoredTargets
     neighbors: CachedNeighbors
 
-    def first(self, count: int) -> Found:
+    def first(self, count: int) -> StoreNeighbors:
         """Returns a copy with only the `count` nearest neighbours."""
-        return Found(self.targets, self.neighbors.first(count))
+        return StoreNeighbors(self.targets, self.neighbors.first(count))
 
 
 @dataclasses.dataclass(frozen=True)
-class WithStore:
+class ModelWithStore:
     """Scores of a split with a store and without it.
 
     Attributes:
@@ -100,11 +108,11 @@ class WithStore:
 
     result: EvaluationResult
     alone: EvaluationResult
-    mixing: Mixing
+    mixing: InterpolationWeights
 
 
 def evaluate_with_store(
-    source: KeySource,
+    source: KeyExtractor,
     store: Store,
     split: str = "",
     *,
@@ -113,7 +121,7 @@ def evaluate_with_store(
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
     tune_on: str = "validation",
-) -> WithStore:
+) -> ModelWithStore:
     """Scores a split with the neighbours from a store and without them, read as in the run's evaluation.
 
     With a continuous cache in `config.evaluation`, model and cache are mixed first, and their mixture is then mixed
@@ -142,12 +150,16 @@ def evaluate_with_store(
     is_given = len(weights) == len(temperatures) == 1
     check_store(source, store)
     for scored_split in (split,) if is_given else (split, tune_on):
-        check_unread(source, store, scored_split)
+        check_not_in_store(source, store, scored_split)
     check_neighbors(store.entries, num_neighbors)
-    index = open_searched(store) if index is None else index
+    index = open_exact_index(store) if index is None else index
     grid = {"neighbors": num_neighbors, "weights": list(weights), "temperatures": list(temperatures)}
     conditions = {**_tuning_conditions(source, index), **_text_read(source, tune_on), **grid}
-    mixing = Mixing(weights[0], temperatures[0], num_neighbors) if is_given else _load_tuned_weights(store, conditions)
+    mixing = (
+        InterpolationWeights(weights[0], temperatures[0], num_neighbors)
+        if is_given
+        else _load_tuned_weights(store, conditions)
+    )
     evaluator = _make_evaluator(source, split)
     result_alone, scored = neighbors_in_store(source, store, index, evaluator, num_neighbors)
     if mixing is None:
@@ -156,26 +168,26 @@ def evaluate_with_store(
             tuning_evaluator = _make_evaluator(source, tune_on)
             tuning_evaluator.share(evaluator)
             tuning_set = neighbors_in_store(source, store, index, tuning_evaluator, num_neighbors)[1]
-        best = tune(tuning_set.targets, tuning_set.neighbors, weights=weights, temperatures=temperatures)
-        mixing = Mixing(best.interpolation_weight, best.temperature, num_neighbors, tune_on)
+        best = tune_interpolation(tuning_set.targets, tuning_set.neighbors, weights=weights, temperatures=temperatures)
+        mixing = InterpolationWeights(best.interpolation_weight, best.temperature, num_neighbors, tune_on)
         _save_tuned_weights(store, mixing, conditions)
     score, mixed = score_mixture(scored.targets, scored.neighbors, mixing.weight, mixing.temperature)
     chosen = dataclasses.replace(source.run.experiment.config.evaluation, split=split)
     subsets = _rescore_subsets(evaluator, source.run.experiment.subsets(chosen), scored.targets, mixed)
     total = dataclasses.replace(score, bytes=result_alone.bytes)
-    return WithStore(dataclasses.replace(result_alone, **vars(total), subsets=subsets), result_alone, mixing)
+    return ModelWithStore(dataclasses.replace(result_alone, **vars(total), subsets=subsets), result_alone, mixing)
 
 
 def neighbors_in_store(
-    source: KeySource, store: Store, index: Index, evaluator: Evaluator, num_neighbors: int
-) -> tuple[EvaluationResult, Found]:
+    source: KeyExtractor, store: Store, index: Index, evaluator: Evaluator, num_neighbors: int
+) -> tuple[EvaluationResult, StoreNeighbors]:
     """Evaluates a run without neighbours, and finds the neighbours of every scored target in a store.
 
     Args:
       source: Run to evaluate.
       store: Store to search.
       index: Index of the store.
-      evaluator: Evaluator of the source, from `KeySource.evaluator`.
+      evaluator: Evaluator of the source, from `KeyExtractor.evaluator`.
       num_neighbors: Number of neighbours of each token.
 
     Returns:
@@ -183,11 +195,11 @@ def neighbors_in_store(
     """
     arguments = evaluator, source.variables, index.search, store.values, num_neighbors
     result, targets, neighbors = find_neighbors(*arguments, feature=source.feature, metric=index.metric)
-    return result, Found(targets, neighbors)
+    return result, StoreNeighbors(targets, neighbors)
 
 
-def add_store(
-    source: KeySource, store: Store, mixing: Mixing, *, index: Index | None = None
+def model_with_store(
+    source: KeyExtractor, store: Store, mixing: InterpolationWeights, *, index: Index | None = None
 ) -> tuple[Any, dict[str, Any], Recall]:
     """Prepares generation that searches a store before every token.
 
@@ -206,7 +218,7 @@ def add_store(
     """
     check_store(source, store)
     check_neighbors(store.entries, mixing.neighbors)
-    index = open_searched(store) if index is None else index
+    index = open_exact_index(store) if index is None else index
     knn = KNNMemory(
         num_neighbors=mixing.neighbors,
         interpolation_weight=mixing.weight,
@@ -214,11 +226,13 @@ def add_store(
         feature=source.tap,
     )
     model = add_mixtures(source.model, *_make_mixtures(source), knn)
-    variables = regroup(source.variables, source.model, model)
-    return model, variables, knn_recall(model, index.search, store.values, metric=index.metric)
+    variables = regroup_layers(source.variables, source.model, model)
+    return model, variables, knn_retriever(model, index.search, store.values, metric=index.metric)
 
 
-def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: int = 0) -> Mixing:
+def load_interpolation(
+    source: KeyExtractor, store: Store, index: Index, num_neighbors: int = 0
+) -> InterpolationWeights:
     """Loads the weight and temperature that were tuned last with this store and the same continuous cache.
 
     Args:
@@ -236,7 +250,7 @@ def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: in
     if not tunings:
         allowed = "given ones, or a store with which `memjax eval --datastore` has tuned them under the same settings"
         raise ValueError(f"datastore: no weight and temperature are known for {store.path}, allowed: {allowed}")
-    return Mixing(**max(tunings, key=lambda about: about["seconds"])["mixing"])
+    return InterpolationWeights(**max(tunings, key=lambda about: about["seconds"])["mixing"])
 
 
 def check_neighbors(entries: int, num_neighbors: int) -> None:
@@ -260,25 +274,25 @@ def check_weight(weight: float) -> None:
     require(0 <= weight < 1, "interpolation_weight", weight, allowed)
 
 
-def open_searched(store: Store, backend: str = "") -> Index:
+def open_exact_index(store: Store, backend: str = "") -> Index:
     """Opens an index whose distances are exact. '' = with the backend of `choose_backend`."""
     backend = backend or choose_backend(store)
     return open_index(store, backend, exact_scores=backend in ("scann", "faiss"))
 
 
-def _make_mixtures(source: KeySource) -> tuple[Any, ...]:
+def _make_mixtures(source: KeyExtractor) -> tuple[Any, ...]:
     """Makes the output memories that the evaluation settings add to the model, such as a continuous cache."""
     config = source.run.experiment.config
     return make_mixtures(config.evaluation, config.model)
 
 
-def _make_evaluator(source: KeySource, split: str) -> Evaluator:
+def _make_evaluator(source: KeyExtractor, split: str) -> Evaluator:
     """Makes the evaluator of a split, with the output memories of the evaluation settings."""
     return source.evaluator(split, *_make_mixtures(source))
 
 
 def _rescore_subsets(
-    evaluator: Evaluator, subsets: Mapping[str, Callable[..., np.ndarray]], targets: Targets, mixed: np.ndarray
+    evaluator: Evaluator, subsets: Mapping[str, Callable[..., np.ndarray]], targets: ScoredTargets, mixed: np.ndarray
 ) -> dict[str, Score]:
     """Scores subsets of the targets with other log-probabilities, reading the split again without a model."""
     nats, scores = np.zeros(int(targets.numbers.max(initial=-1)) + 1), dict.fromkeys(subsets, Score())
@@ -292,7 +306,7 @@ def _rescore_subsets(
     return scores
 
 
-def _tuning_conditions(source: KeySource, index: Index) -> dict[str, Any]:
+def _tuning_conditions(source: KeyExtractor, index: Index) -> dict[str, Any]:
     """Returns the conditions that tuned weights depend on beside the store and the tuning split, as JSON."""
     cache = source.run.experiment.config.evaluation.cache
     saved_cache = in_saved_names(config_to_dict(cache)) if cache.memory_length else {}
@@ -300,7 +314,7 @@ def _tuning_conditions(source: KeySource, index: Index) -> dict[str, Any]:
     return {"cache": checksum(saved_cache)[:16], "index": type(index).__name__, "metric": index.metric}
 
 
-def _text_read(source: KeySource, split: str) -> dict[str, Any]:
+def _text_read(source: KeyExtractor, split: str) -> dict[str, Any]:
     """Returns which part of a split an evaluation reads, as JSON."""
     evaluation = source.run.experiment.config.evaluation
     text = str(source.run.experiment.documents(split).fingerprint)
@@ -312,15 +326,15 @@ def _load_tunings(store: Store) -> list[Mapping[str, Any]]:
     return [open_artefact(store, name)[1] for name in artefact_names(store) if name.startswith(TUNED)]
 
 
-def _load_tuned_weights(store: Store, conditions: Mapping[str, Any]) -> Mixing | None:
+def _load_tuned_weights(store: Store, conditions: Mapping[str, Any]) -> InterpolationWeights | None:
     """Loads the weights that were tuned under the same conditions. None where there are none."""
     for about in _load_tunings(store):
         if about["conditions"] == conditions:
-            return Mixing(**about["mixing"])
+            return InterpolationWeights(**about["mixing"])
     return None
 
 
-def _save_tuned_weights(store: Store, mixing: Mixing, conditions: Mapping[str, Any]) -> None:
+def _save_tuned_weights(store: Store, mixing: InterpolationWeights, conditions: Mapping[str, Any]) -> None:
     """Saves tuned weights in the folder of a store. Does nothing where the folder is read-only."""
     about = {"mixing": dataclasses.asdict(mixing), "conditions": conditions, "seconds": time.time()}
     try:

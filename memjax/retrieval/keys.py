@@ -14,9 +14,9 @@ import numpy as np
 
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents, Split
-from memjax.data.reading import Reading
+from memjax.data.reading import ReadingPlan
 from memjax.memory.contract import OutputMemory
-from memjax.models.features import add_features, add_mixtures, regroup
+from memjax.models.features import add_features, add_mixtures, regroup_layers
 from memjax.settings.compatibility import in_saved_names
 from memjax.settings.relations import require
 from memjax.training.checkpoints import flatten, unflatten
@@ -24,7 +24,7 @@ from memjax.training.evaluation import Evaluator, make_score
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_to_dict
 
-__all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeySource", "make_key_source"]
+__all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeyExtractor", "make_key_source"]
 
 TAP = "layer_-1/feed_forward_input_normed"
 """Inner tensor that worked best as the key of kNN-LM: the input of the last feed-forward part, after its norm."""
@@ -32,7 +32,7 @@ SPALM_TAP = "output_normed"
 """Inner tensor that SPALM searches with: the final hidden state that the softmax reads."""
 
 
-class Entries(NamedTuple):
+class StoreEntries(NamedTuple):
     """Keys, tokens and scores of one segment of all rows, row by row, without tokens that are not scored.
 
     Attributes:
@@ -61,7 +61,7 @@ class KeyReader:
         model: Any,
         variables: Mapping[str, Any],
         documents: Split,
-        reading: Reading,
+        reading: ReadingPlan,
         *,
         tap: str,
         host_rows: tuple[int, int] | None = None,
@@ -101,7 +101,7 @@ class KeyReader:
         """Returns the memory state of the model at the next segment, as named arrays on the host."""
         return {name: np.asarray(leaf) for name, leaf in jax.device_get(flatten(self._memory)).items()}
 
-    def __iter__(self) -> Iterator[Entries]:
+    def __iter__(self) -> Iterator[StoreEntries]:
         """Yields the scored tokens of the next segment until the split ends."""
         for batch in self._stream:
             segment = jax.tree.map(lambda leaf: leaf[0], batch)
@@ -116,11 +116,11 @@ class KeyReader:
             scored, is_scored = jax.device_get(scored), segment.weights > 0
             keys = scored.features[self._tap][is_scored]
             wide = keys.astype(jnp.promote_types(keys.dtype, jnp.float32))
-            yield Entries(wide, segment.targets[is_scored], scored.nats[is_scored])
+            yield StoreEntries(wide, segment.targets[is_scored], scored.nats[is_scored])
 
 
 @dataclasses.dataclass(frozen=True)
-class KeySource:
+class KeyExtractor:
     """A trained model that gives keys, with its way of reading texts.
 
     Attributes:
@@ -146,7 +146,7 @@ class KeySource:
         """The width of a key. Every tap is in the residual stream."""
         return self.run.experiment.config.model.dim
 
-    def with_documents(self, documents: Mapping[str, Documents]) -> "KeySource":
+    def with_documents(self, documents: Mapping[str, Documents]) -> "KeyExtractor":
         """Returns the source with other texts, which must be tokenised as in its run.
 
         Args:
@@ -246,7 +246,7 @@ def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
     return True
 
 
-def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:
+def make_key_source(run: LoadedRun, tap: str = TAP) -> KeyExtractor:
     """Adds a tap to the model of a run, whose layers may be grouped anew for it.
 
     Args:
@@ -263,4 +263,4 @@ def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:
     for name, value in (("memory_length", evaluation.memory_length), ("task", evaluation.task or None)):
         require(value is None, f"evaluation.{name}", value, "None for keys, which are made as the run was trained")
     model = add_features(run.experiment.model, tap)
-    return KeySource(run, model, regroup(run.variables, run.experiment.model, model), tap)
+    return KeyExtractor(run, model, regroup_layers(run.variables, run.experiment.model, model), tap)

@@ -7,7 +7,7 @@ A position of the training split is itself an entry of the store, at distance 0 
 predicted. The argument `own` says which entry that is. It is never among the neighbours of its position. By default no
 other entry of its article is either, because positions of other splits have no such entries in the store. One
 difference remains: the model that makes the keys has learned the training split. Keys of models that have not come from
-cross-fitting, see `neighbors_by_halves`.
+cross-fitting, see `cross_fitted_neighbors`.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,18 @@ from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.datastore.index import Index
 from memjax.datastore.store import Progress, Store
-from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
-from memjax.retrieval.building import check_store, check_unread, make_header
-from memjax.retrieval.keys import KeySource, same_tokens
+from memjax.memory.knn_lm import BatchNeighbors, Search, ValuesOf, search_neighbors
+from memjax.retrieval.building import check_not_in_store, check_store, make_header
+from memjax.retrieval.keys import KeyExtractor, same_tokens
 from memjax.settings.relations import require
 
-__all__ = ["Half", "near", "neighbors_by_halves", "precompute_neighbors", "same_document"]
+__all__ = [
+    "CrossFittingHalf",
+    "exclude_nearby",
+    "cross_fitted_neighbors",
+    "precompute_neighbors",
+    "exclude_same_document",
+]
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """A function that selects neighbours that must not be used, beside the position itself, which never is. It maps the
@@ -37,7 +43,7 @@ MOST = 1 << 12
 """Largest number of neighbours that a search asks for in order to find enough that may be used."""
 
 
-def near(distance: int) -> Exclude:
+def exclude_nearby(distance: int) -> Exclude:
     """Excludes the tokens that stand up to `distance` before or after the query's own token.
 
     Example:
@@ -47,7 +53,7 @@ def near(distance: int) -> Exclude:
     return lambda own, ids: np.abs(ids - own) <= distance
 
 
-def same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
+def exclude_same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
     """Excludes all tokens of the query's own document.
 
     Args:
@@ -62,7 +68,7 @@ def same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
 
 
 def neighbors_of_split(
-    source: KeySource,
+    source: KeyExtractor,
     split: str,
     store: Store,
     index: Index,
@@ -81,7 +87,7 @@ def neighbors_of_split(
       index: Index of the store.
       num_neighbors: Number of neighbours of each token.
       exclude: Neighbours that must not be used if the store was built from this split. None = all of the own article.
-        `near(n)` = the n tokens before and after. `near(0)` = the token itself only.
+        `exclude_nearby(n)` = the n tokens before and after. `exclude_nearby(0)` = the token itself only.
       progress: Function called with 'neighbours', the number of entries searched so far, and the number of all.
 
     Returns:
@@ -95,13 +101,13 @@ def neighbors_of_split(
     """
     check_store(source, store)
     if split != "train":
-        check_unread(source, store, split)
+        check_not_in_store(source, store, split)
     stored = store.header.data == make_header(source, split, num_shards=1).data
     if stored and exclude is None:
         articles = source.articles(split)
         if len(articles) == 2:
             raise ValueError(f"apart: the {split} split is one article, allowed: the tokens to leave out around each")
-        exclude = same_document(articles)
+        exclude = exclude_same_document(articles)
     layout = {"rows": store.header.rows, "num_shards": store.header.num_shards} if stored else {}
     numbers = source.numbers(split, **layout)
     total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
@@ -116,7 +122,7 @@ def neighbors_of_split(
     return values
 
 
-class Half(NamedTuple):
+class CrossFittingHalf(NamedTuple):
     """A model trained on one half of the training split, with a store of that half.
 
     Attributes:
@@ -125,13 +131,13 @@ class Half(NamedTuple):
       index: Index of the store.
     """
 
-    source: KeySource
+    source: KeyExtractor
     store: Store
     index: Index
 
 
-def neighbors_by_halves(
-    first: Half, second: Half, num_neighbors: int, *, progress: Progress | None = None
+def cross_fitted_neighbors(
+    first: CrossFittingHalf, second: CrossFittingHalf, num_neighbors: int, *, progress: Progress | None = None
 ) -> tuple[np.ndarray, Documents]:
     """Finds the neighbours of a training split with models that have not learned it (cross-fitting).
 
@@ -187,7 +193,7 @@ def precompute_neighbors(
     exclude: Exclude | None = None,
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
-) -> Neighbors:
+) -> BatchNeighbors:
     """Finds the neighbours of every position of a corpus.
 
     Args:
@@ -198,7 +204,7 @@ def precompute_neighbors(
       own: `[queries]`, the entry of the store that each position is. None = the corpus is not in the store.
       numbers: `[entries]`, the token number of each entry, which `exclude` gets. None = entries are in the order of
         tokens.
-      exclude: Further neighbours that must not be used, from `near` or `same_document`. Needs `own`.
+      exclude: Further neighbours that must not be used, from `exclude_nearby` or `exclude_same_document`. Needs `own`.
       metric: Metric of the scores that `search` returns, 'squared_l2' or 'inner_product'.
       queries_at_once: Number of queries searched at once.
 
@@ -224,23 +230,23 @@ def precompute_neighbors(
             parts.append(ask(queries, num_neighbors))
         else:
             parts.append(_search_without_self(queries, np.asarray(own[rows], np.int64), ask, num_neighbors, more))
-    return Neighbors(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    return BatchNeighbors(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _search_without_self(
     queries: np.ndarray,
     own: np.ndarray,
-    ask: Callable[[np.ndarray, int], Neighbors],
+    ask: Callable[[np.ndarray, int], BatchNeighbors],
     num_neighbors: int,
     exclude: Exclude | None,
-) -> Neighbors:
+) -> BatchNeighbors:
     """Searches for neighbours other than the query itself.
 
     Asks for one neighbour more than is needed, and for twice as many again where too few of them may be used.
     """
     count = num_neighbors + 1
     shape = (len(queries), num_neighbors)
-    result = Neighbors(np.zeros(shape, np.float32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int64))
+    result = BatchNeighbors(np.zeros(shape, np.float32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int64))
     waiting = np.arange(len(queries))
     while len(waiting):
         batch = ask(queries[waiting], count)

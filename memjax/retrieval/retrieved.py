@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memjax.retrieval.tuning import CachedNeighbors, Targets
+from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 
 __all__ = ["describe_retrieved", "largest_gains", "read_retrieved"]
 
@@ -29,7 +29,7 @@ class Neighbor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieved:
+class TargetWithNeighbors:
     """A target with its neighbours, decoded as text.
 
     Attributes:
@@ -49,7 +49,7 @@ class Retrieved:
     neighbors: tuple[Neighbor, ...]
 
 
-def largest_gains(targets: Targets, mixed: np.ndarray, count: int) -> np.ndarray:
+def largest_gains(targets: ScoredTargets, mixed: np.ndarray, count: int) -> np.ndarray:
     """Returns the targets whose log-probability a mixture raises most, largest gain first.
 
     Args:
@@ -62,7 +62,7 @@ def largest_gains(targets: Targets, mixed: np.ndarray, count: int) -> np.ndarray
 
 def read_retrieved(
     chosen: Sequence[int] | np.ndarray,
-    targets: Targets,
+    targets: ScoredTargets,
     neighbors: CachedNeighbors,
     *,
     before_target: Callable[[int], Sequence[int] | np.ndarray],
@@ -71,7 +71,7 @@ def read_retrieved(
     temperature: float = 1.0,
     mixed: np.ndarray | None = None,
     count: int = 5,
-) -> list[Retrieved]:
+) -> list[TargetWithNeighbors]:
     """Decodes some targets with their nearest neighbours.
 
     Args:
@@ -106,7 +106,7 @@ def read_retrieved(
         ]
         number = int(targets.numbers[row])
         rows.append(
-            Retrieved(
+            TargetWithNeighbors(
                 number,
                 text(before_target(number)),
                 text([targets.tokens[row]]),
@@ -118,7 +118,7 @@ def read_retrieved(
     return rows
 
 
-def describe_retrieved(rows: Sequence[Retrieved], width: int = 60) -> str:
+def describe_retrieved(rows: Sequence[TargetWithNeighbors], width: int = 60) -> str:
     """Formats targets and their neighbours as a table: one line for each target, and under it one for each neighbour.
 
     Args:

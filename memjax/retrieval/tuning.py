@@ -22,7 +22,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from memjax.data.annotations import NUMBER
-from memjax.memory.knn_lm import DISTANCES, VALUES, Neighbors, Search, ValuesOf, neighbor_log_prob, search_neighbors
+from memjax.memory.knn_lm import (
+    DISTANCES,
+    VALUES,
+    BatchNeighbors,
+    Search,
+    ValuesOf,
+    neighbor_log_prob,
+    search_neighbors,
+)
 from memjax.settings.relations import require
 from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
 from memjax.training.metrics import perplexity
@@ -30,13 +38,13 @@ from memjax.typing import Batch
 
 __all__ = [
     "CachedNeighbors",
-    "Targets",
+    "ScoredTargets",
     "Tuning",
     "find_neighbors",
     "score_mixture",
     "score_targets",
-    "tune",
-    "tune_both",
+    "tune_interpolation",
+    "tune_with_memory",
 ]
 
 WEIGHTS = tuple(i / 20 for i in range(20))
@@ -48,7 +56,7 @@ SCORES_AT_ONCE = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Targets:
+class ScoredTargets:
     """The scored targets of a split with their probabilities under a model.
 
     Attributes:
@@ -67,7 +75,7 @@ class Targets:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def mixed(self, weight: float, part: int = 1) -> Targets:
+    def mixed(self, weight: float, part: int = 1) -> ScoredTargets:
         """Returns the targets with probabilities of the model interpolated with one of its output memories.
 
         The interpolation of the evaluation itself does not matter.
@@ -109,7 +117,7 @@ class CachedNeighbors:
         Tokens that were not scored have no neighbours.
 
         Args:
-          numbers: Numbers of the targets among the tokens, `Targets.numbers`.
+          numbers: Numbers of the targets among the tokens, `ScoredTargets.numbers`.
           num_tokens: Number of tokens of the split.
         """
         shape = (num_tokens, self.values.shape[1])
@@ -128,7 +136,7 @@ class CachedNeighbors:
             return cls(**{field.name: file[field.name] for field in dataclasses.fields(cls)})
 
 
-def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, Targets]:
+def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, ScoredTargets]:
     """Evaluates a model, and records the log-probability of every target.
 
     Args:
@@ -153,7 +161,7 @@ def find_neighbors(
     feature: str,
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
-) -> tuple[EvaluationResult, Targets, CachedNeighbors]:
+) -> tuple[EvaluationResult, ScoredTargets, CachedNeighbors]:
     """Evaluates a model, and searches for the neighbours of every scored target.
 
     The query of a target is an inner tensor of the model.
@@ -176,7 +184,7 @@ def find_neighbors(
     """
     batches: list[tuple[np.ndarray, ...]] = []
     queries: list[np.ndarray] = []
-    results: list[Neighbors] = []
+    results: list[BatchNeighbors] = []
 
     def search_waiting() -> None:
         results.append(search_neighbors(np.concatenate(queries), search, values, num_neighbors, metric=metric))
@@ -199,7 +207,7 @@ def find_neighbors(
     return result, targets, CachedNeighbors(*(np.concatenate(part)[order] for part in zip(*results, strict=True)))
 
 
-def neighbor_log_probs(targets: Targets, neighbors: CachedNeighbors, temperatures: Sequence[float]) -> np.ndarray:
+def neighbor_log_probs(targets: ScoredTargets, neighbors: CachedNeighbors, temperatures: Sequence[float]) -> np.ndarray:
     """Computes `log p_kNN` of every target at each temperature, float64 `[temperatures, targets]`.
 
     A target without neighbours gets its log-probability under the model, so that mixing does not change it.
@@ -267,8 +275,8 @@ class Tuning:
         return int(place[0]), int(place[1])
 
 
-def tune(
-    targets: Targets,
+def tune_interpolation(
+    targets: ScoredTargets,
     neighbors: CachedNeighbors,
     *,
     weights: Sequence[float] = WEIGHTS,
@@ -292,8 +300,8 @@ def tune(
     return Tuning(tuple(weights), tuple(temperatures), nats)
 
 
-def tune_both(
-    targets: Targets,
+def tune_with_memory(
+    targets: ScoredTargets,
     neighbors: CachedNeighbors,
     part: int = 1,
     *,
@@ -305,7 +313,7 @@ def tune_both(
     Args:
       targets: Scored targets with `parts`.
       neighbors: Neighbours of the targets.
-      part: Number of the memory in `parts`, from 1. See `Targets.mixed`.
+      part: Number of the memory in `parts`, from 1. See `ScoredTargets.mixed`.
       weights: Interpolation weights to try for the memory and for the neighbours.
       temperatures: Temperatures of the distances to try.
 
@@ -323,7 +331,7 @@ def tune_both(
 
 
 def score_mixture(
-    targets: Targets, neighbors: CachedNeighbors, interpolation_weight: float, temperature: float
+    targets: ScoredTargets, neighbors: CachedNeighbors, interpolation_weight: float, temperature: float
 ) -> tuple[Score, np.ndarray]:
     """Scores targets with one interpolation weight and one temperature.
 
@@ -385,7 +393,7 @@ def _log_probs_at(temperatures: Any, distances: Any, values: Any, tokens: Any) -
 
 
 def _targets_of_batch(batch: Batch, scored: BatchScore) -> tuple[np.ndarray, ...]:
-    """Returns the arrays of `Targets` for one batch."""
+    """Returns the arrays of `ScoredTargets` for one batch."""
     if NUMBER not in batch.extras:
         raise ValueError("documents: given without numbers, allowed: AnnotatedDocuments(..., numbers=True)")
     is_scored = batch.weights > 0
@@ -393,7 +401,7 @@ def _targets_of_batch(batch: Batch, scored: BatchScore) -> tuple[np.ndarray, ...
     return batch.extras[NUMBER][is_scored], batch.targets[is_scored], -scored.nats[is_scored], *parts
 
 
-def _sort_targets(batches: Sequence[tuple[np.ndarray, ...]]) -> tuple[Targets, np.ndarray]:
+def _sort_targets(batches: Sequence[tuple[np.ndarray, ...]]) -> tuple[ScoredTargets, np.ndarray]:
     """Joins the targets of all batches in the order of the documents.
 
     Returns:
@@ -406,4 +414,4 @@ def _sort_targets(batches: Sequence[tuple[np.ndarray, ...]]) -> tuple[Targets, n
     if (np.diff(numbers[order]) == 0).any():
         raise ValueError("documents: a target was scored twice; the numbers of their tokens are not unique")
     ordered_parts = part_log_probs[0][:, order] if part_log_probs else None
-    return Targets(numbers[order].astype(np.int64), tokens[order], log_probs[order], ordered_parts), order
+    return ScoredTargets(numbers[order].astype(np.int64), tokens[order], log_probs[order], ordered_parts), order

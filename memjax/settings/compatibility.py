@@ -27,16 +27,114 @@ FIELDS: dict[str, dict[str, str]] = {}
 VALUES: dict[str, dict[str, dict[Any, Any]]] = {}
 """class -> field by its name today -> value in an earlier version -> value today"""
 NAMES: dict[str, dict[str, str]] = {
+    "memjax.data": {
+        "Dialogues": "DialogueDocuments",
+        "Entry": "QuestionRecord",
+        "ExampleStream": "ExampleBatches",
+        "KeyValueRecall": "KeyValueRecallDocuments",
+        "MarkedEvents": "MarkedEventDocuments",
+        "MarkingTokenizer": "TokenizerWithDialogueMarks",
+        "Reading": "ReadingPlan",
+        "RowStream": "BatchIterator",
+        "Sorting": "SortingDocuments",
+        "Streams": "DocumentBatches",
+        "Vectors": "VectorArrays",
+        "asked_questions": "read_all_questions",
+        "blobs": "make_blobs",
+        "cached_features": "open_cached_features",
+        "classified_texts": "read_classified_texts",
+        "cmu_dog": "read_cmu_dog",
+        "digits": "read_digits",
+        "directories": "texts_from_directories",
+        "field_of": "get_field",
+        "gather": "collect_questions",
+        "half_of": "split_at_half",
+        "images_of": "images_from_tokens",
+        "instructions_of": "read_instructions",
+        "json_lines": "texts_from_records",
+        "labels_of": "find_labels",
+        "lack_of_text": "missing_text_error",
+        "packing_of": "detect_compression",
+        "permuted_bags": "make_permuted_bags",
+        "propose_encoding": "guess_encoding",
+        "relation_splits": "read_relation_splits",
+        "text_files": "texts_from_files",
+        "unlike_neighbors": "compare_target_shares",
+    },
+    "memjax.datastore": {
+        "Block": "EntryBlock",
+        "recall": "measure_recall",
+    },
+    "memjax.functional": {
+        "Partial": "PartialSoftmax",
+        "Replay": "RolloutResult",
+        "advance": "advance_cursor",
+        "most_used": "keep_most_used",
+    },
+    "memjax.inspection": {
+        "Figure": "MemoryMetric",
+        "Found": "MemoryMetricValue",
+        "read_tracked": "read_with_attention",
+        "with_signal": "with_long_term_fields",
+    },
     "memjax.lifelong": {
         "Consolidated": "ImportanceState",
-        "EpisodicMemory": "EpisodicMemoryState",
         "Episodes": "MemoryOptions",
+        "EpisodicMemory": "EpisodicMemoryState",
         "Plan": "StreamPlan",
         "Replayed": "ReplayOptions",
         "Rule": "Component",
         "Schedule": "ReplaySchedule",
         "compose": "chain_components",
         "course_of": "make_learner_and_stages",
+    },
+    "memjax.memory": {
+        "Absent": "NotProvided",
+        "ContinuousCache": "ContinuousCacheMemory",
+        "LSTM": "LSTMLayer",
+        "LongMemory": "KeyValueMemory",
+        "MemoryTokens": "MemoryTokenEncoder",
+        "Recalled": "NextTokenCandidates",
+        "Spalm": "SpalmMemory",
+        "Stateless": "StatelessMemory",
+        "Tokens": "TokenProjections",
+        "Usage": "AttentionUsage",
+    },
+    "memjax.models": {
+        "FeedForward": "FeedForwardLayer",
+        "Fixed": "LazyConstant",
+        "Side": "LateralInputs",
+        "cut_tables": "unpad_tables",
+        "regroup": "regroup_layers",
+    },
+    "memjax.planning": {
+        "Tip": "Suggestion",
+    },
+    "memjax.report": {
+        "Words": "Paragraph",
+    },
+    "memjax.retrieval": {
+        "Found": "StoreNeighbors",
+        "Half": "CrossFittingHalf",
+        "KeySource": "KeyExtractor",
+        "Mixing": "InterpolationWeights",
+        "Targets": "ScoredTargets",
+        "WithStore": "ModelWithStore",
+        "add_store": "model_with_store",
+        "kept_mixing": "load_interpolation",
+        "knn_recall": "knn_retriever",
+        "near": "exclude_nearby",
+        "neighbors_by_halves": "cross_fitted_neighbors",
+        "same_document": "exclude_same_document",
+        "spalm_recall": "spalm_retriever",
+        "tune": "tune_interpolation",
+        "tune_both": "tune_with_memory",
+    },
+    "memjax.tasks": {
+        "Answers": "GeneratedAnswers",
+        "Asked": "Query",
+        "Measure": "TaskMetric",
+        "task_of": "make_task",
     },
 }
 """package of memjax -> public name in an earlier version -> its name today"""
@@ -153,10 +251,10 @@ def describe_renamed_option(settings: Any, path: str) -> str:
       path: Dotted path of the field, as 'data.segment_length', or the end of such a path. An end that is today the end
         of another path is not renamed.
     """
-    from memjax.settings.relations import parts
+    from memjax.settings.relations import iterate_settings
 
     line = ""
-    for prefix, part in parts(settings):
+    for prefix, part in iterate_settings(settings):
         for new, kind in _current_paths([part], path.split(".")):
             if new == path:
                 return ""
@@ -270,7 +368,7 @@ def _current_paths(places: Iterable[Any], names: list[str]) -> Iterator[tuple[st
       places: Settings, or classes of them.
       names: Path from there, in the names of today or of an earlier version.
     """
-    from memjax.settings.ranges import hints_of
+    from memjax.settings.ranges import type_hints_of
 
     first, *rest = names
     for place in places:
@@ -281,7 +379,7 @@ def _current_paths(places: Iterable[Any], names: list[str]) -> Iterator[tuple[st
             field = name[3:]
         else:
             name = field = renamed_fields(kind).get(first, first)
-        hints = hints_of(kind)
+        hints = type_hints_of(kind)
         if field not in hints:
             continue
         if not rest:

@@ -94,13 +94,13 @@ Decay = Annotated[float, Range(words="a number in [0, 1)", least=0, below=1)]
 
 
 @functools.cache
-def hints_of(kind: type) -> dict[str, Any]:
+def type_hints_of(kind: type) -> dict[str, Any]:
     """Returns the types of the fields of a settings class, with their ranges."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def refusal(value: Any, hint: Any) -> str:
+def describe_invalid(value: Any, hint: Any) -> str:
     """Describes the values that a type allows where `value` is none of them. '' where it is one.
 
     Example:
@@ -111,13 +111,13 @@ def refusal(value: Any, hint: Any) -> str:
     if origin is Annotated:
         kind, *ranges = arguments
         broken = (entry.words for entry in ranges if value not in entry)
-        return next(broken, "") or refusal(value, kind)
+        return next(broken, "") or describe_invalid(value, kind)
     if origin is Literal:
         return "" if value in arguments else f"one of {', '.join(map(repr, arguments))}"
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return "a tuple, as (1, 2)" if arguments[0] in PLAIN else "a tuple"
-        return next(filter(None, (refusal(entry, arguments[0]) for entry in value)), "")
+        return next(filter(None, (describe_invalid(entry, arguments[0]) for entry in value)), "")
     if hint in PLAIN:
         words, holds = PLAIN[hint]
         too_large = isinstance(value, int) and abs(value) > COUNTED
@@ -125,7 +125,7 @@ def refusal(value: Any, hint: Any) -> str:
     if origin in (Union, UnionType):
         if NoneType in arguments and value is None:
             return ""
-        refusals = [refusal(value, kind) for kind in arguments if kind is not NoneType]
+        refusals = [describe_invalid(value, kind) for kind in arguments if kind is not NoneType]
         return "" if "" in refusals else " or ".join([*refusals, *(["None"] if NoneType in arguments else [])])
     is_part = isinstance(hint, type) and dataclasses.is_dataclass(hint)
     return hint.__name__ if is_part and not isinstance(value, hint) else ""

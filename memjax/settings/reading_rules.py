@@ -4,7 +4,7 @@ import codecs
 from dataclasses import dataclass
 from typing import Literal
 
-from memjax.settings.ranges import Encoding, refusal
+from memjax.settings.ranges import Encoding, describe_invalid
 
 __all__ = ["ReadingRules", "check_encoding"]
 
@@ -42,6 +42,6 @@ def check_encoding(encoding: str) -> str:
     Raises:
       ValueError: A name that is no text encoding.
     """
-    if allowed := refusal(encoding, Encoding):
+    if allowed := describe_invalid(encoding, Encoding):
         raise ValueError(f"encoding: given {encoding!r}, allowed: {allowed}")
     return codecs.lookup(encoding).name

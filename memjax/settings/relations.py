@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from memjax.settings.compatibility import describe_renamed_field
-from memjax.settings.ranges import hints_of, refusal
+from memjax.settings.ranges import describe_invalid, type_hints_of
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -56,10 +56,10 @@ class Settings:
 
 def check_fields(config: Config) -> None:
     """Raises `ValueError` where a field has a wrong type or a value out of its range, without comparing fields."""
-    for path, part in parts(config):
-        for name, hint in hints_of(type(part)).items():
+    for path, part in iterate_settings(config):
+        for name, hint in type_hints_of(type(part)).items():
             value = getattr(part, name)
-            allowed = refusal(value, hint)
+            allowed = describe_invalid(value, hint)
             shown = type(value).__name__ if dataclasses.is_dataclass(value) else value
             shown = f"the class {value.__name__}" if isinstance(value, type) else shown
             require(not allowed, f"{path}{name}", shown, allowed)
@@ -68,13 +68,13 @@ def check_fields(config: Config) -> None:
 def validate(config: Config) -> None:
     """Raises `ValueError` with one line that names the field, its value and what is allowed."""
     check_fields(config)
-    for path, part in parts(config):
+    for path, part in iterate_settings(config):
         part.check(path, config)
 
 
 def warnings(config: Config) -> list[str]:
     """Returns lines about settings that are allowed but rarely meant."""
-    return [line for path, part in parts(config) for line in part.warnings(path, config)]
+    return [line for path, part in iterate_settings(config) for line in part.warnings(path, config)]
 
 
 def require(condition: bool, field: str, given: object, allowed: str) -> None:
@@ -89,13 +89,13 @@ def require_layers(field: str, layers: tuple[int, ...], num_layers: int) -> None
     require(inside, field, layers, f"layers from {-num_layers} to {num_layers - 1}")
 
 
-def parts(settings: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
+def iterate_settings(settings: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
     """Yields the settings of every section of a config with their paths, outermost first."""
     yield path, settings
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            yield from parts(value, f"{path}{field.name}.")
+            yield from iterate_settings(value, f"{path}{field.name}.")
         for number, entry in enumerate(value if isinstance(value, tuple | list) else ()):
             if dataclasses.is_dataclass(entry):
-                yield from parts(entry, f"{path}{field.name}.{number}.")
+                yield from iterate_settings(entry, f"{path}{field.name}.{number}.")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["check_sizes"]
 
 
-class Need(NamedTuple):
+class MinimumSize(NamedTuple):
     """A lower bound of the memory that some fields need together.
 
     Attributes:
@@ -26,74 +26,76 @@ class Need(NamedTuple):
     fields: dict[str, tuple[int, int]]
 
 
-def needs(config: Config) -> Iterator[Need]:
+def minimum_sizes(config: Config) -> Iterator[MinimumSize]:
     """Yields lower bounds of the memory that a configuration needs."""
     return {"vectors": needs_of_vectors, "words": needs_of_words, "bags": needs_of_bags}.get(
         config.model.reads, needs_of_tokens
     )(config)
 
 
-def needs_of_words(config: Config) -> Iterator[Need]:
+def needs_of_words(config: Config) -> Iterator[MinimumSize]:
     """Yields the lower bounds of a configuration whose model reads sentences word by word."""
     model, data, scored = config.model, config.data, config.evaluation
     width = {"model.hidden": (model.hidden, 1024), "model.dim": (model.dim, 1024)}
     matrices = 64 * model.hidden * (model.hidden + model.dim)
-    yield Need("parameters and their gradients", matrices, width)
+    yield MinimumSize("parameters and their gradients", matrices, width)
     for name, rows in (("data.rows", data.rows), ("evaluation.rows", scored.rows)):
         states = 8 * rows * data.segment_length * model.hidden
         of_rows = {name: (rows, 256), "data.segment_length": (data.segment_length, 256)}
-        yield Need("one state a word", states, {**of_rows, **width})
+        yield MinimumSize("one state a word", states, {**of_rows, **width})
 
 
-def needs_of_bags(config: Config) -> Iterator[Need]:
+def needs_of_bags(config: Config) -> Iterator[MinimumSize]:
     """Yields the lower bounds of a configuration whose model counts tokens in buckets."""
     model, scored = config.model, config.evaluation
     width = {"model.buckets": (model.buckets, 1 << 16)}
     sizes = (model.buckets, *model.widths, config.task.num_classes)
-    yield Need("parameters and their gradients", sum(8 * a * b for a, b in itertools.pairwise(sizes)), width)
+    yield MinimumSize("parameters and their gradients", sum(8 * a * b for a, b in itertools.pairwise(sizes)), width)
     for name, rows in (("data.rows", config.data.rows), ("evaluation.rows", scored.rows)):
-        yield Need("the counts of each row", 4 * rows * model.buckets, {name: (rows, 256), **width})
+        yield MinimumSize("the counts of each row", 4 * rows * model.buckets, {name: (rows, 256), **width})
 
 
-def needs_of_vectors(config: Config) -> Iterator[Need]:
+def needs_of_vectors(config: Config) -> Iterator[MinimumSize]:
     """Yields the lower bounds of a configuration whose model reads vectors."""
     model, data, scored = config.model, config.data, config.evaluation
     sizes, widest = (data.segment_length, *model.widths), max(model.widths, default=1)
     read = {"data.segment_length": (data.segment_length, 1024)}
     width = {"model.widths": (widest, 1024), **read}
     matrices = sum(8 * rows * columns for rows, columns in itertools.pairwise(sizes))
-    yield Need("parameters and their gradients", matrices, width)
+    yield MinimumSize("parameters and their gradients", matrices, width)
     for name, rows in (("data.rows", data.rows), ("evaluation.rows", scored.rows)):
         vectors = 4 * rows * max(sizes) // (config.training.accumulate if name == "data.rows" else 1)
-        yield Need("one vector a row", vectors, {name: (rows, 256), **width})
+        yield MinimumSize("one vector a row", vectors, {name: (rows, 256), **width})
 
 
-def needs_of_tokens(config: Config) -> Iterator[Need]:
+def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
     """Yields the lower bounds of a configuration whose model reads tokens."""
     model, data, scored = config.model, config.data, config.evaluation
     hidden = getattr(model.feed_forward, "dim", 0) or 4 * model.dim
     width = {"model.dim": (model.dim, 1024)}
     layers = {"model.num_layers": (model.num_layers, 24), "model.feed_forward.dim": (hidden, 4096)}
     parameters = 8 * model.num_layers * model.dim * (model.dim + hidden)
-    yield Need("parameters and their gradients", parameters, {**width, **layers})
+    yield MinimumSize("parameters and their gradients", parameters, {**width, **layers})
     multiple = config.sharding.vocab_multiple
-    yield Need(
+    yield MinimumSize(
         "the vocabulary's table", 8 * multiple * model.dim, {"sharding.vocab_multiple": (multiple, 128), **width}
     )
     of_rows = {"data.rows": (data.rows, 64), "data.segment_length": (data.segment_length, 1024)}
     tokens = data.rows * data.segment_length
-    yield Need("one activation a token", 2 * tokens * model.dim // config.training.accumulate, {**of_rows, **width})
+    yield MinimumSize(
+        "one activation a token", 2 * tokens * model.dim // config.training.accumulate, {**of_rows, **width}
+    )
     segments = config.training.segments_per_update
     read = 8 * tokens * segments + 1024 * data.rows
-    yield Need("the tokens of an update", read, {**of_rows, "training.segments_per_update": (segments, 8)})
+    yield MinimumSize("the tokens of an update", read, {**of_rows, "training.segments_per_update": (segments, 8)})
     length = scored.segment_length or data.segment_length
     of_rows = {"evaluation.rows": (scored.rows, 64), "evaluation.segment_length": (length, 1024)}
-    yield Need("one activation a token", scored.rows * (2 * length * model.dim + 1024), {**of_rows, **width})
+    yield MinimumSize("one activation a token", scored.rows * (2 * length * model.dim + 1024), {**of_rows, **width})
     slots, name = scored.memory_length or 0, "evaluation.memory_length"
-    yield Need("a memory", 2 * scored.rows * slots * model.dim, {name: (slots, 8192), **width})
+    yield MinimumSize("a memory", 2 * scored.rows * slots * model.dim, {name: (slots, 8192), **width})
     slots = model.carrier.memory_length or 0
     name = "model.attention.memory_length"
-    yield Need(
+    yield MinimumSize(
         "a memory", 2 * data.rows * slots * model.dim, {name: (slots, 8192), "data.rows": (data.rows, 64), **width}
     )
 
@@ -108,7 +110,7 @@ def check_sizes(config: Config, available: int) -> None:
     Raises:
       ValueError: The needed memory is not available. The line names the field that is farthest above an ordinary value.
     """
-    for need in needs(config):
+    for need in minimum_sizes(config):
         if need.bytes > available:
             field, (value, _) = max(need.fields.items(), key=lambda item: item[1][0] / item[1][1])
             wanted, here = (f"{count / 2**30:,.1f} GiB" for count in (need.bytes, available))

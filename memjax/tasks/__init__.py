@@ -1,5 +1,6 @@
 """The tasks that runs learn, with their data, heads and measures, one file for each task."""
 
+from memjax.settings.compatibility import renamed_names
 from memjax.tasks.classification import *
 from memjax.tasks.contract import *
 from memjax.tasks.dialogue import *
@@ -7,3 +8,5 @@ from memjax.tasks.masked import *
 from memjax.tasks.question_answering import *
 from memjax.tasks.relation import *
 from memjax.tasks.vectors import *
+
+__getattr__ = renamed_names(__name__)

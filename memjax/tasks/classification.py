@@ -20,9 +20,9 @@ from memjax.data.glue import LabelledText
 from memjax.data.labelled_rows import read_rows
 from memjax.data.opening import Datasets, make_examples
 from memjax.data.paths import read_text
-from memjax.data.pieces import with_prompt
+from memjax.data.pieces import insert_prompt
 from memjax.data.readers import class_names
-from memjax.data.states import with_states
+from memjax.data.states import attach_encoder_states
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
@@ -30,13 +30,22 @@ from memjax.models.similarity_head import SimilarityHead
 from memjax.models.token_bag import BayesHead
 from memjax.settings.reading_rules import ReadingRules
 from memjax.tasks.choices import GroupMeasure
-from memjax.tasks.contract import Asked, Measure, ReadBatch, Task, Tokens, candidates, neighbors_of, read_examples
+from memjax.tasks.contract import (
+    Query,
+    ReadBatch,
+    Task,
+    TaskMetric,
+    TokenSelector,
+    neighbor_numbers,
+    rank_choices,
+    read_examples,
+)
 from memjax.typing import Batch
 
 __all__ = ["LabelledTexts"]
 
 
-class Classification(Task):
+class ClassificationTask(Task):
     """Labelled texts with one target each, scored by accuracy and the other metrics published for the data."""
 
     headline = ("accuracy", "matthews", "f1")
@@ -50,7 +59,7 @@ class Classification(Task):
 
         def make_texts(datasets: Sequence[LabelledText], tokenizer: Any) -> Examples:
             texts = self.labelled(datasets, tokenizer.for_encoder())
-            return with_states(texts, data.states, first) if data.states else texts
+            return attach_encoder_states(texts, data.states, first) if data.states else texts
 
         datasets = make_examples(
             data,
@@ -99,7 +108,7 @@ class Classification(Task):
         options |= {"masks_unseen": task.mask_unseen, "aligned": stream is not None and stream.method.aligns}
         return SimilarityHead(**options, dtype=jnp.dtype(model.compute_dtype), **fields)
 
-    def make_measure(self, split: Split) -> Callable[[], Measure]:
+    def make_measure(self, split: Split) -> Callable[[], TaskMetric]:
         """Returns a constructor for the accuracy over classes, or over groups of choices where the data has groups."""
         groups = split.plain.groups if isinstance(split, Examples) else None
         if groups is not None:
@@ -110,7 +119,7 @@ class Classification(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Asked],
+        asked: Sequence[Query],
         data: Datasets,
         *,
         read: ReadBatch | None = None,
@@ -126,24 +135,24 @@ class Classification(Task):
             for row, number in enumerate(part.batch.extras[EXAMPLE]):
                 if number >= 0:
                     scores = np.where(known, part.log_probs[row, 0], -np.inf)
-                    ranked = candidates(scores, lambda number: names.get(number, str(number)), int(known.sum()))
-                    answers[number] = {**ranked[0], "candidates": [ranked], **neighbors_of(part, row)}
+                    ranked = rank_choices(scores, lambda number: names.get(number, str(number)), int(known.sum()))
+                    answers[number] = {**ranked[0], "candidates": [ranked], **neighbor_numbers(part, row)}
         return answers
 
-    def ask(self, file: str) -> list[Asked]:
+    def ask(self, file: str) -> list[Query]:
         """Reads the texts of a file with classes, or the lines of a `.txt`.
 
         See `memjax.data.labelled_rows.read_rows` for the format.
         """
         path = Path(file)
         if ".txt" in path.suffixes:
-            return [Asked(line) for line in read_text(path).splitlines() if line.strip()]
+            return [Query(line) for line in read_text(path).splitlines() if line.strip()]
         data, stream = self.config.data, self.config.lifelong
         sources = [task.source for task in stream.tasks] if stream else [data.source]
         rules = ReadingRules(escapes=getattr(sources[0], "escapes", "resolved"))
-        return [Asked(row.to_text(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
+        return [Query(row.to_text(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
-    def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
+    def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
         """Turns questions into examples. Their class is unknown and set to 0."""
         texts = [LabelledText(tuple(filter(None, question)), 0) for question in asked]
         if len({len(text.texts) for text in texts}) > 1:
@@ -174,7 +183,7 @@ class Classification(Task):
         complete = all(map(class_names, sources))
         return np.array([number in names or not complete for number in range(self.settings.num_classes)])
 
-    def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
+    def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
         """Returns functions that select the tokens of the texts of each class."""
         del split, evaluation
         of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
@@ -225,7 +234,7 @@ class LabelledTexts(Examples):
         joined = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
         has_prompt = prompt is not None
         self._texts = [
-            (with_prompt(ids, prompt, "after_first"), with_prompt(types, 0 if has_prompt else None, "after_first"))
+            (insert_prompt(ids, prompt, "after_first"), insert_prompt(types, 0 if has_prompt else None, "after_first"))
             for ids, types in joined
         ]
         special = 1 + len(columns)

@@ -14,14 +14,14 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.documents import Examples, Split
 from memjax.data.opening import Datasets
-from memjax.data.reading import Reading
+from memjax.data.reading import ReadingPlan
 from memjax.data.token_files import Progress
 from memjax.models.contract import Model
 from memjax.models.factory import make_model
 from memjax.models.heads import TaskHead
 from memjax.typing import Batch
 
-__all__ = ["Answers", "Asked", "Measure", "Task", "task_of"]
+__all__ = ["GeneratedAnswers", "Query", "TaskMetric", "Task", "make_task"]
 
 SHOWN_BY = {
     "generate": "a run that continues texts",
@@ -31,14 +31,14 @@ SHOWN_BY = {
 }
 """Subcommand of the command line that shows what a run has learned -> kind of run that it needs."""
 
-Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+TargetSelector = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """A function that selects targets. It maps `Batch.extras` to bool `[batch, length]`, True for the selected targets."""
-Tokens = Callable[[Batch], np.ndarray]
+TokenSelector = Callable[[Batch], np.ndarray]
 """A function that selects input tokens. It maps a `Batch` without a segment axis to bool `[batch, length]`, True for
 the selected tokens."""
 
 
-class Measure(Protocol):
+class TaskMetric(Protocol):
     """A measure of a model's outputs that is not a mean over targets. It collects a whole split batch by batch."""
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
@@ -50,7 +50,7 @@ class Measure(Protocol):
         ...
 
 
-class Answers(NamedTuple):
+class GeneratedAnswers(NamedTuple):
     """Measurements of the answers that a model has generated.
 
     Attributes:
@@ -62,7 +62,7 @@ class Answers(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """One question of a user to a trained model.
 
     Attributes:
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
     about: str = ""
 
 
-class Read(NamedTuple):
+class ScoredBatch(NamedTuple):
     """A batch of rows with a model's output for them.
 
     Attributes:
@@ -92,7 +92,7 @@ class Read(NamedTuple):
     neighbors: np.ndarray | None = None
 
 
-ReadBatch = Callable[[Mapping[str, Any], Batch], Read]
+ReadBatch = Callable[[Mapping[str, Any], Batch], ScoredBatch]
 """A function `read(variables, batch)` that applies a model to a batch, possibly after adapting it to every row."""
 
 
@@ -161,8 +161,8 @@ class Task:
         """
         return make_model(self.config, vocab_size, self.head(), vocab_multiple=vocab_multiple)
 
-    def make_measure(self, split: Split) -> Callable[[], Measure] | None:
-        """Returns a constructor for the `Measure` of one evaluation. None where sums over targets are enough."""
+    def make_measure(self, split: Split) -> Callable[[], TaskMetric] | None:
+        """Returns a constructor for the `TaskMetric` of one evaluation. None where sums over targets are enough."""
         del split
         return None
 
@@ -174,7 +174,7 @@ class Task:
         data: Datasets,
         evaluation: configs.Evaluation,
         **how: Any,
-    ) -> Answers:
+    ) -> GeneratedAnswers:
         """Lets a model generate answers to the first `evaluation.answers` examples of a split, and measures them.
 
         Args:
@@ -187,7 +187,7 @@ class Task:
             that write answers.
         """
         del model, variables, split, data, evaluation, how
-        return Answers({})
+        return GeneratedAnswers({})
 
     def notes(self, split: Split) -> list[str]:
         """Returns lines about the training split that are worth knowing before training."""
@@ -208,7 +208,7 @@ class Task:
             raise ValueError(f"{verb}: given {kind}, allowed: {SHOWN_BY[verb]}; {kind} serves {served}")
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Answers questions of a user with a trained model.
 
@@ -230,7 +230,7 @@ class Task:
         """
         raise NotImplementedError(f"{type(self).__name__} answers nothing")
 
-    def ask(self, file: str) -> list[Asked]:
+    def ask(self, file: str) -> list[Query]:
         """Reads questions from a file, one for each of its rows. Correct answers in the file are ignored.
 
         Raises:
@@ -239,7 +239,7 @@ class Task:
         kind = type(self).__name__
         raise ValueError(f"{file}: given with {kind}, allowed: --text TEXT or --file FILE, which is one text")
 
-    def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Subset]:
+    def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
         """Returns named functions that select targets to score separately as well."""
         del split, evaluation
         return {}
@@ -251,7 +251,7 @@ class Task:
         """
         return batch.mask
 
-    def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
+    def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
         """Returns named functions that select tokens over which the use of a memory is measured separately."""
         del split, evaluation
         return {}
@@ -265,7 +265,7 @@ def read_examples(
     length: int,
     rows: int = 8,
     read: ReadBatch | None = None,
-) -> Iterator[Read]:
+) -> Iterator[ScoredBatch]:
     """Applies a model to examples batch by batch, and yields its outputs and log-probabilities.
 
     Args:
@@ -283,20 +283,20 @@ def read_examples(
         output = model.apply(variables, inputs, model.init_state(len(inputs)), **options)[0]
         return output, model.apply(variables, output, method="log_probs")
 
-    def read_plainly(variables: Mapping[str, Any], batch: Batch) -> Read:
+    def read_plainly(variables: Mapping[str, Any], batch: Batch) -> ScoredBatch:
         arrays = batch.inputs, batch.start_of_document, batch.mask, model.choose_extras(batch.extras)
-        return Read(batch, *jax.device_get(apply_model(variables, *arrays)))
+        return ScoredBatch(batch, *jax.device_get(apply_model(variables, *arrays)))
 
-    for batch in Reading(rows=min(rows, len(examples)), segment_length=length).batches(examples):
+    for batch in ReadingPlan(rows=min(rows, len(examples)), segment_length=length).batches(examples):
         yield (read or read_plainly)(variables, batch)
 
 
-def neighbors_of(read: Read, row: int) -> dict[str, list[int]]:
+def neighbor_numbers(read: ScoredBatch, row: int) -> dict[str, list[int]]:
     """Returns the part of an answer that lists the examples its row was adapted to. Empty where nothing is adapted."""
     return {} if read.neighbors is None else {"neighbors": [int(n) for n in read.neighbors[row] if n >= 0]}
 
 
-def candidates(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:
+def rank_choices(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:
     """Returns the `count` most probable choices with their probabilities, best first.
 
     Example:
@@ -307,7 +307,7 @@ def candidates(log_probs: np.ndarray, names: Callable[[int], str], count: int) -
     return [{"answer": names(int(i)), "probability": round(float(np.exp(log_probs[i])), 6)} for i in best]
 
 
-def task_of(config: Config) -> Task:
+def make_task(config: Config) -> Task:
     """Makes the task of a configuration.
 
     For language modelling the kind of source selects the variant, such as dialogue or translation.
@@ -336,7 +336,7 @@ def task_of(config: Config) -> Task:
         case configs.Classification(), "vectors":
             return vectors.VectorClassification(config)
         case configs.Classification(), _:
-            return classification.Classification(config)
+            return classification.ClassificationTask(config)
         case configs.QuestionAnswering(), _:
             return question_answering.QuestionAnswering(config)
         case configs.LanguageModeling(), "dialogues":

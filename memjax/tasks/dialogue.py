@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config as configs
-from memjax.data.dialogue import Dialogue, Dialogues, Turn, Utterance
+from memjax.data.dialogue import Dialogue, DialogueDocuments, Turn, Utterance
 from memjax.data.opening import Datasets
 from memjax.inference.beam import words_of
 from memjax.inference.decoding import generate, prefill, read_tokens
 from memjax.inference.sampling import Sampling
-from memjax.tasks.contract import Answers, Asked
+from memjax.tasks.contract import GeneratedAnswers, Query
 from memjax.tasks.language_modeling import LanguageModeling
 
 __all__ = ["answer_turns", "score_answers"]
@@ -38,7 +38,7 @@ class DialogueModeling(LanguageModeling):
 
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
-    ) -> Answers:
+    ) -> GeneratedAnswers:
         """Generates an answer in place of every utterance of the first `evaluation.answers` dialogues of a split."""
         measures, notes = {}, ()
         for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):
@@ -60,17 +60,17 @@ class DialogueModeling(LanguageModeling):
             )
             measures |= {f"{name}_{measure}": number for measure, number in scores.items()}
             measures["utterances"] = len(answers)
-        return Answers(measures, notes)
+        return GeneratedAnswers(measures, notes)
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Generates the next utterance greedily. The lines of a text are an alternating dialogue about a document."""
         del how
         source: Any = self.config.data.source
         dialogues = [Dialogue(document, _alternate_speakers([*text.splitlines(), "?"])) for text, document in asked]
         length = self.config.data.segment_length
-        documents = Dialogues(
+        documents = DialogueDocuments(
             dialogues,
             data.tokenizer,
             layout=source.document,
@@ -107,7 +107,7 @@ class Answer(NamedTuple):
 def answer_turns(
     model: Any,
     variables: Any,
-    documents: Dialogues,
+    documents: DialogueDocuments,
     *,
     segment_length: int,
     sampling: Sampling = NUCLEUS,

@@ -26,7 +26,7 @@ from memjax.data.instructions import (
     Instruction,
     InstructionExamples,
     InstructionTokenizer,
-    prompt_of,
+    make_prompt,
     read_query,
     read_state,
 )
@@ -34,11 +34,11 @@ from memjax.data.opening import Datasets, make_examples
 from memjax.data.token_files import Progress
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
-from memjax.tasks.contract import Answers, Asked, Task
+from memjax.tasks.contract import GeneratedAnswers, Query, Task
 from memjax.tasks.question_answering import exact_match, f1
 from memjax.typing import Batch
 
-__all__ = ["Instructions", "score_written"]
+__all__ = ["Instructions", "score_written_answers"]
 
 
 class Instructions(Task):
@@ -86,12 +86,14 @@ class Instructions(Task):
         evaluation: configs.Evaluation,
         *,
         adapt_rows: Any = None,
-    ) -> Answers:
+    ) -> GeneratedAnswers:
         """Writes the answers to the first `evaluation.answers` questions of a split, and scores them."""
         count, room = min(evaluation.answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]
         answers = self.write(model, variables, prompts, data, rows=evaluation.rows, adapt_rows=adapt_rows)
-        return Answers(score_written(split.instructions[:count], answers, self.config.data.source.answered_by))
+        return GeneratedAnswers(
+            score_written_answers(split.instructions[:count], answers, self.config.data.source.answered_by)
+        )
 
     def write(
         self,
@@ -115,15 +117,15 @@ class Instructions(Task):
             None = no adaptation.
         """
         tokenizer, answers = data.tokenizer, list[str]()
-        decoding = Writing(self._length, self._longest, tokenizer.reserved, tokenizer.end_id)
+        decoding = AnswerDecoding(self._length, self._longest, tokenizer.reserved, tokenizer.end_id)
         for first in range(0, len(prompts), rows):
             batch = [
                 prompts[min(first + row, len(prompts) - 1)] for row in range(rows)
             ]  # padded to one shape for all batches
             if adapt_rows is None:
-                answer_ids = write_greedily(model, variables, batch, decoding)
+                answer_ids = decode_greedily(model, variables, batch, decoding)
             else:
-                answer_ids = write_adapted(model, variables, batch, decoding, adapt_rows)
+                answer_ids = decode_adapted(model, variables, batch, decoding, adapt_rows)
             answers += [tokenizer.decode(ids) for ids in answer_ids[: len(prompts) - first]]
         return answers
 
@@ -131,7 +133,7 @@ class Instructions(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Asked],
+        asked: Sequence[Query],
         data: Datasets,
         *,
         adapt_rows: Any = None,
@@ -143,12 +145,12 @@ class Instructions(Task):
             raise ValueError("question: given none, allowed: one about the text")
         tokenizer, room = data.tokenizer, self._length - self._longest
         parts = [[tokenizer.encode(text).tolist() for text in question] for question in asked]
-        prompts = [prompt_of(context, question, tokenizer.answer_id, room) for context, question in parts]
+        prompts = [make_prompt(context, question, tokenizer.answer_id, room) for context, question in parts]
         answers = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), adapt_rows=adapt_rows)
         return [{"answer": text} for text in answers]
 
 
-class Writing(NamedTuple):
+class AnswerDecoding(NamedTuple):
     """Options of decoding answers.
 
     Attributes:
@@ -164,8 +166,8 @@ class Writing(NamedTuple):
     end_id: int
 
 
-def write_greedily(
-    model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: Writing
+def decode_greedily(
+    model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: AnswerDecoding
 ) -> list[list[int]]:
     """Continues each prompt with the most probable tokens, up to the end token."""
     sampling = Sampling(temperature=0, forbidden=how.forbidden)
@@ -173,8 +175,8 @@ def write_greedily(
     return generate(model, variables, prompts, stop_tokens=[how.end_id], **options)
 
 
-def write_adapted(
-    model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: Writing, adapt_rows: Any
+def decode_adapted(
+    model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: AnswerDecoding, adapt_rows: Any
 ) -> list[list[int]]:
     """Continues each prompt greedily, with parameters adapted to that prompt.
 
@@ -196,7 +198,7 @@ def write_adapted(
 
 
 @functools.lru_cache(maxsize=8)
-def _compile_adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., Any]:
+def _compile_adapted_writer(model: Any, how: AnswerDecoding, adapt_rows: Any) -> Callable[..., Any]:
     """Compiles greedy decoding with adapted parameters, once for each model and method."""
 
     def write_answers(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
@@ -222,7 +224,9 @@ def _compile_adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callab
     return jax.jit(write_answers)
 
 
-def score_written(instructions: Sequence[Instruction], given: Sequence[str], answered_by: str) -> dict[str, float]:
+def score_written_answers(
+    instructions: Sequence[Instruction], given: Sequence[str], answered_by: str
+) -> dict[str, float]:
     """Scores written answers in percent, each against the right answer that suits it best.
 
     Args:

@@ -12,7 +12,7 @@ from memjax.data.opening import Datasets, make_datasets
 from memjax.data.pieces import TextPieces
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.token_files import Progress
-from memjax.tasks.contract import Subset, Task, Tokens
+from memjax.tasks.contract import TargetSelector, Task, TokenSelector
 from memjax.typing import Batch
 
 
@@ -47,7 +47,7 @@ class LanguageModeling(Task):
         pieces = lambda split: TextPieces(texts.documents(split), texts.tokenizer, **cut)
         return dataclasses.replace(texts, documents=pieces)
 
-    def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Subset]:
+    def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
         """Returns named functions that select targets to score separately as well.
 
         There is one for each boolean annotation, and one for distant identifiers of code.
@@ -58,7 +58,7 @@ class LanguageModeling(Task):
             return {}
         annotations = split.annotate(0)
         names = [name for name, array in annotations.items() if array.dtype == bool]
-        subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
+        subsets: dict[str, TargetSelector] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:
             distance = evaluation.distance or self.config.model.carrier.local_window(self.config.data.segment_length)
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
@@ -68,7 +68,7 @@ class LanguageModeling(Task):
         """Selects the tokens whose next token is scored, bool `[batch, length]`."""
         return batch.weights > 0
 
-    def token_subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Tokens]:
+    def token_subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
         """Returns functions that select the tokens whose next token belongs to one of the `subsets`."""
         subsets = self.subsets(split, evaluation)
         return {name: lambda batch, chosen=chosen: chosen(batch.extras) for name, chosen in subsets.items()}

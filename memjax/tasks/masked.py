@@ -11,11 +11,11 @@ import numpy as np
 from memjax.data.documents import Documents, Example, Examples
 from memjax.data.examples import EXAMPLE
 from memjax.data.opening import Datasets, make_datasets
-from memjax.data.pieces import Pieces, Where, with_prompt
+from memjax.data.pieces import Pieces, Where, insert_prompt
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts
 from memjax.models.heads import MaskedTokenHead
-from memjax.tasks.contract import Asked, Task, candidates, read_examples
+from memjax.tasks.contract import Query, Task, rank_choices, read_examples
 
 __all__ = ["MaskedTexts"]
 
@@ -55,7 +55,7 @@ class MaskedLanguageModeling(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Asked],
+        asked: Sequence[Query],
         data: Datasets,
         *,
         top: int = 5,
@@ -64,7 +64,7 @@ class MaskedLanguageModeling(Task):
         """Fills in every [MASK] of each text with the most probable token, and returns the `top` most probable ones."""
         del how
         length, tokenizer = self.config.data.segment_length, data.tokenizer
-        examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
+        examples = TextsWithMasks([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
         piece, answers = lambda number: tokenizer.decode([number]), [{} for _ in asked]
         for batch, _, all_log_probs, _ in read_examples(model, variables, examples, length=length):
             log_probs = np.array(all_log_probs)
@@ -74,12 +74,12 @@ class MaskedLanguageModeling(Task):
                     places = examples.places[number]
                     filled, scores = examples.frames[number].copy(), log_probs[row, : len(places)]
                     filled[places] = scores.argmax(axis=-1)
-                    ranked = [candidates(token_scores, piece, top) for token_scores in scores]
+                    ranked = [rank_choices(token_scores, piece, top) for token_scores in scores]
                     answers[number] = {"answer": tokenizer.decode(filled), "candidates": ranked}
         return answers
 
 
-class HiddenTexts(Examples):
+class TextsWithMasks(Examples):
     """Texts that contain [MASK], each a frame `[CLS] text [SEP]` that asks for the hidden tokens.
 
     Attributes:
@@ -109,7 +109,7 @@ class HiddenTexts(Examples):
           ValueError: A text has no [MASK], or is longer than `length` with its special tokens.
         """
         frames = (join_texts(tokenizer, tokenizer.encode(text))[0] for text in texts)
-        self.frames = [with_prompt(frame, prompt, where) for frame in frames]
+        self.frames = [insert_prompt(frame, prompt, where) for frame in frames]
         self.places = [np.flatnonzero(frame == tokenizer.mask_id) for frame in self.frames]
         for frame, places in zip(self.frames, self.places, strict=True):
             if not len(places) or len(frame) > length:
@@ -199,7 +199,7 @@ class MaskedTexts(Pieces):
         targets, positions = (np.zeros(self.num_targets, np.int32) for _ in range(2))
         inputs[chosen], targets[:number] = read, frame[chosen]
         positions[:number] = chosen + (self._prompt is not None)  # the prompt is never after a token that is asked for
-        inputs = with_prompt(inputs, self._prompt, self._where)
+        inputs = insert_prompt(inputs, self._prompt, self._where)
         weights = (np.arange(self.num_targets) < number).astype(np.float32)
         return Example(inputs, targets, weights, context={"masked_positions": positions})
 

@@ -28,11 +28,11 @@ from memjax.data.documents import Example, Examples
 from memjax.data.opening import Datasets, make_examples
 from memjax.data.questions import Question
 from memjax.data.squad import read_questions
-from memjax.data.states import with_states
+from memjax.data.states import attach_encoder_states
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.heads import SpanHead
-from memjax.tasks.contract import Asked, ReadBatch, Task, neighbors_of, read_examples
+from memjax.tasks.contract import Query, ReadBatch, Task, neighbor_numbers, read_examples
 from memjax.typing import Batch
 
 __all__ = ["QuestionWindows"]
@@ -61,7 +61,7 @@ class QuestionAnswering(Task):
         def documents(split: str) -> Examples:
             windows = datasets.documents(split)
             windows = windows.answered() if self.settings.context_only and split == "train" else windows
-            return with_states(windows, data.states, first) if data.states else windows
+            return attach_encoder_states(windows, data.states, first) if data.states else windows
 
         return dataclasses.replace(datasets, documents=documents)
 
@@ -77,7 +77,7 @@ class QuestionAnswering(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Asked],
+        asked: Sequence[Query],
         data: Datasets,
         *,
         read: ReadBatch | None = None,
@@ -102,13 +102,13 @@ class QuestionAnswering(Task):
                 above = sum(float(np.max(scores[end]) - np.max(log_probs[end])) for end in (0, 1))
                 for score, words in windows.candidates(window, scores):
                     answer = {"answer": words, "score": score, "probability": round(math.exp(score - above), 6)}
-                    answer |= neighbors_of(part, int(row))
+                    answer |= neighbor_numbers(part, int(row))
                     best[number] = max(best[number], (score, answer), key=lambda scored: scored[0])
         return [answer for _, answer in best]
 
-    def ask(self, file: str) -> list[Asked]:
+    def ask(self, file: str) -> list[Query]:
         """Reads the questions of a file in SQuAD's format."""
-        return [Asked(question.context, question.question) for question in read_questions(Path(file))]
+        return [Query(question.context, question.question) for question in read_questions(Path(file))]
 
 
 class _Context(NamedTuple):
@@ -176,7 +176,7 @@ class QuestionWindows(Examples):
             if stride > room:
                 raise ValueError(f"task.stride: given {stride}, allowed: up to {room}: windows must not leave gaps")
             size = len(self._contexts[question.context].ids)
-            self.windows += [(number, *window) for window in windows_of(size, room, stride)]
+            self.windows += [(number, *window) for window in cut_windows(size, room, stride)]
         settings = f"{length}/{stride}/{max_question_length}/{tokenizer.fingerprint}/{'context' * context_only}"
         digest = hashlib.sha256(settings.encode())
         for question in questions:
@@ -288,7 +288,7 @@ class QuestionWindows(Examples):
         return first, int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
 
 
-def windows_of(size: int, room: int, stride: int) -> list[tuple[int, int]]:
+def cut_windows(size: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Cuts `size` tokens into windows of `room` tokens, `stride` apart. The last window ends with the text.
 
     Example:

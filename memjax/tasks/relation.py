@@ -16,24 +16,24 @@ import numpy as np
 from memjax.data.documents import Example, Examples, Split
 from memjax.data.opening import Datasets, cache_folder, make_tokenizer
 from memjax.data.paths import read_text
-from memjax.data.readers import open_source, relation_splits
-from memjax.data.relation_sentences import RelationSentence, drawn_candidates, name_words
+from memjax.data.readers import open_source, read_relation_splits
+from memjax.data.relation_sentences import RelationSentence, name_words, sample_candidates
 from memjax.data.sources import Texts
 from memjax.data.token_files import Progress
-from memjax.data.word_vectors import WordVectors, read_word_vectors, table_of
+from memjax.data.word_vectors import WordVectors, embedding_table, read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
-from memjax.models.bilstm import Fixed
+from memjax.models.bilstm import LazyConstant
 from memjax.models.contract import Model
 from memjax.models.heads import CLASSES, FALLBACK, SEEN_ONLY
 from memjax.models.similarity_head import SimilarityHead
-from memjax.tasks.classification import Classification
-from memjax.tasks.contract import Asked
+from memjax.tasks.classification import ClassificationTask
+from memjax.tasks.contract import Query
 from memjax.typing import Batch
 
 __all__ = ["LabelledSentences", "RelationMeasure"]
 
 
-class RelationExtraction(Classification):
+class RelationExtraction(ClassificationTask):
     """Relation extraction, one target a sentence. An answer is right if it scores higher than each other choice."""
 
     headline = ("accuracy",)
@@ -58,7 +58,7 @@ class RelationExtraction(Classification):
             raise ValueError(f"data.half: given {data.half!r}, allowed: '' for sentences (documents have halves)")
 
         def texts() -> Texts:
-            splits = relation_splits(source)
+            splits = read_relation_splits(source)
             lines = [sentence.text for sentence in splits.sentences["train"]]
             lines += [" ".join(name_words(name)) for name in splits.names]
             return Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
@@ -74,7 +74,7 @@ class RelationExtraction(Classification):
 
         @functools.cache
         def documents(split: str) -> LabelledSentences:
-            names = relation_splits(source).names
+            names = read_relation_splits(source).names
             if len(names) != task.num_classes:
                 allowed = f"{len(names)}, the names of relations"
                 raise ValueError(f"task.num_classes: given {task.num_classes}, allowed: {allowed}")
@@ -115,21 +115,21 @@ class RelationExtraction(Classification):
 
         def names() -> np.ndarray:
             ids = np.full(shape, -1, np.int32)
-            for row, name in enumerate(relation_splits(self.config.data.source).names):
-                word_ids = words_of(tokenizer, " ".join(name_words(name)))[: task.name_length]
+            for row, name in enumerate(read_relation_splits(self.config.data.source).names):
+                word_ids = encode_words(tokenizer, " ".join(name_words(name)))[: task.name_length]
                 ids[row, : len(word_ids)] = word_ids
             return ids
 
-        fields: dict[str, Any] = {"names": Fixed(names, shape, np.int32)}
+        fields: dict[str, Any] = {"names": LazyConstant(names, shape, np.int32)}
         if self.config.data.tokenizer.has_vectors and tokenizer is not None:
-            fields["vectors"] = Fixed(self._vectors_by_id, (vocab_size, self.config.model.dim), np.float32)
+            fields["vectors"] = LazyConstant(self._vectors_by_id, (vocab_size, self.config.model.dim), np.float32)
         return model.clone(**fields)
 
     def _vectors_by_id(self) -> np.ndarray:
         """Returns the word vectors in the order of the tokenizer's ids."""
         vectors = self._read_word_vectors()
         assert vectors is not None
-        return table_of(vectors, ["", "", "<eos>", "<unk>", *self._tokenizer.words])
+        return embedding_table(vectors, ["", "", "<eos>", "<unk>", *self._tokenizer.words])
 
     def head(self) -> SimilarityHead:
         """Returns a head that scores the similarity of a sentence to each relation."""
@@ -147,16 +147,16 @@ class RelationExtraction(Classification):
 
         In a stream, the lines about left-out data cover the whole data set that the tasks are taken from.
         """
-        lines = relation_splits(self._source()).notes() if self.config.lifelong else []
+        lines = read_relation_splits(self._source()).notes() if self.config.lifelong else []
         return lines + (split.notes() if isinstance(split, Examples) else [])
 
-    def ask(self, file: str) -> list[Asked]:
+    def ask(self, file: str) -> list[Query]:
         """Reads a sentence from every line of a `.txt`."""
         if ".txt" not in Path(file).suffixes:
             raise ValueError(f"{file}: given with sentences, allowed: a .txt with a sentence in every line")
-        return [Asked(line) for line in read_text(file).splitlines() if line.strip()]
+        return [Query(line) for line in read_text(file).splitlines() if line.strip()]
 
-    def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
+    def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
         """Turns questions into examples that all relations may answer, in a stream all relations seen so far."""
         sentences = [RelationSentence(question.text.lower(), 0, ()) for question in asked]
         length, stream = self.config.data.segment_length, self.config.lifelong is not None
@@ -165,7 +165,7 @@ class RelationExtraction(Classification):
 
     def class_names(self) -> dict[int, str]:
         """Returns the names of the relations by their numbers."""
-        names = relation_splits(self._source()).names
+        names = read_relation_splits(self._source()).names
         return {number: " ".join(name_words(name)) for number, name in enumerate(names)}
 
     def _source(self) -> Any:
@@ -174,7 +174,7 @@ class RelationExtraction(Classification):
         return source if stream is None else stream.located(source)
 
 
-def words_of(tokenizer: Any, text: str) -> np.ndarray:
+def encode_words(tokenizer: Any, text: str) -> np.ndarray:
     """Encodes the words of a line, without an end token."""
     return tokenizer.encode(text)[:-1]
 
@@ -185,9 +185,9 @@ def read_words(tokenizer: Any, sentences: Sequence[RelationSentence], length: in
     Returns:
       Rows of at most `length` words, the number of sentences that were longer, and the id of unknown words.
     """
-    whole = [words_of(tokenizer, sentence.text) for sentence in sentences]
+    whole = [encode_words(tokenizer, sentence.text) for sentence in sentences]
     cut = sum(len(words) > length for words in whole)
-    return [words[:length] for words in whole], cut, int(words_of(tokenizer, "\x00")[0])
+    return [words[:length] for words in whole], cut, int(encode_words(tokenizer, "\x00")[0])
 
 
 def read_pieces(
@@ -274,7 +274,7 @@ class LabelledSentences(Examples):
         marks = isinstance(tokenizer, WordPieceTokenizer)
         self._texts, self.truncated, unknown = (read_pieces if marks else read_words)(tokenizer, sentences, length)
         self.unmarked = sum(not sentence.entities for sentence in sentences) if marks else 0
-        self._sentences = [sentence._replace(candidates=drawn_candidates(sentence, most)) for sentence in sentences]
+        self._sentences = [sentence._replace(candidates=sample_candidates(sentence, most)) for sentence in sentences]
         self._count, self._candidates, self._fallback = num_classes, candidates, fallback
         self._seen_only = np.array(seen_only)
         self.words = sum(map(len, self._texts))

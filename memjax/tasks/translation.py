@@ -7,9 +7,9 @@ from typing import Any
 from memjax import config as configs
 from memjax.data.opening import Datasets
 from memjax.data.readers import open_source
-from memjax.data.sources import only_texts
+from memjax.data.sources import texts_without_names
 from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
-from memjax.tasks.contract import Answers, Asked
+from memjax.tasks.contract import GeneratedAnswers, Query
 from memjax.tasks.language_modeling import LanguageModeling
 
 
@@ -53,7 +53,7 @@ class Translation(LanguageModeling):
         )
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Translates each text.
 
@@ -75,11 +75,13 @@ class Translation(LanguageModeling):
 
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
-    ) -> Answers:
+    ) -> GeneratedAnswers:
         """Translates the first `evaluation.answers` pairs of a split, leaving out pairs that are too long."""
         if importlib.util.find_spec("sacrebleu") is None:
-            return Answers({}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",))
-        references = list(only_texts(open_source(self.config.data, evaluation.split)[1]))
+            return GeneratedAnswers(
+                {}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",)
+            )
+        references = list(texts_without_names(open_source(self.config.data, evaluation.split)[1]))
         count = min(evaluation.answers, len(split))
         sources = [split.source(index).tolist() for index in range(count)]
         translations = self.translate(model, variables, sources, data, rows=evaluation.rows)
@@ -88,4 +90,6 @@ class Translation(LanguageModeling):
         plain, words = detokenized_bleu(texts, wanted), tokenized_bleu(texts, wanted)
         measures = {"bleu": plain.score, "bleu_of_words": words.score, "pairs": count}
         measures["pairs_too_long"] = len(references) - len(split)
-        return Answers(measures, (f"bleu: {plain.signature}", f"bleu of words: lower-cased words|{words.signature}"))
+        return GeneratedAnswers(
+            measures, (f"bleu: {plain.signature}", f"bleu of words: lower-cased words|{words.signature}")
+        )

@@ -14,15 +14,15 @@ from memjax.data.documents import Examples
 from memjax.data.opening import Datasets
 from memjax.data.readers import open_source
 from memjax.data.token_files import Progress
-from memjax.data.vectors import LabelledVectors, Vectors
+from memjax.data.vectors import LabelledVectors, VectorArrays
 from memjax.models.heads import ClassificationHead, TaskHead
-from memjax.tasks.classification import Classification
-from memjax.tasks.contract import Asked
+from memjax.tasks.classification import ClassificationTask
+from memjax.tasks.contract import Query
 
 __all__ = ["VectorClassification"]
 
 
-class VectorClassification(Classification):
+class VectorClassification(ClassificationTask):
     """Labelled vectors with one target each, scored by accuracy."""
 
     headline = ("accuracy",)
@@ -43,20 +43,20 @@ class VectorClassification(Classification):
 
         return Datasets(documents, None, 0, 0)
 
-    def ask(self, file: str) -> list[Asked]:
+    def ask(self, file: str) -> list[Query]:
         """Reads the rows of a `.npy` file, float32 `[vectors, width]`."""
         if Path(file).suffix != ".npy":
             raise ValueError(f"{file}: given with vectors, allowed: a .npy, float32 [vectors, width]")
         values = np.load(file)
         if values.ndim != 2 or values.dtype.kind != "f":
             raise ValueError(f"{file}: given {values.dtype} {list(values.shape)}, allowed: float32 [vectors, width]")
-        return [Asked(row) for row in values.astype(np.float32)]
+        return [Query(row) for row in values.astype(np.float32)]
 
-    def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
+    def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
         """Turns vectors of a user into examples. Their class is unknown and set to 0."""
         del data
         values, count = np.stack([question.text for question in asked]), self.settings.num_classes
-        vectors = Vectors(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))
+        vectors = VectorArrays(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))
         return LabelledVectors(vectors, length=self.config.data.segment_length, num_classes=count)
 
     def head(self) -> TaskHead:

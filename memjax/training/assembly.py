@@ -15,7 +15,7 @@ from memjax.training.objective import OVER_LAYERS, Objective, model_loss
 from memjax.training.slot_counters import count_usage
 from memjax.training.step import AfterUpdate, TrainState, finish_window, init_train_state, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 __all__ = ["UpdateFunctions", "make_update_functions"]
 
@@ -37,7 +37,7 @@ class UpdateFunctions(NamedTuple):
     objective: Objective
     optimizer: optax.GradientTransformation
     table_optimizer: TableOptimizer
-    step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]
+    step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, WeightedSum]]]
     segments: Mapping[str, Any]
     finish: Callable[[TrainState], TrainState] | None = None
 

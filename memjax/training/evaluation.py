@@ -14,9 +14,9 @@ import numpy as np
 
 from memjax.data.documents import Split
 from memjax.data.examples import EXAMPLE
-from memjax.data.reading import Reading
+from memjax.data.reading import ReadingPlan
 from memjax.programs import free_programs
-from memjax.tasks.contract import Answers, Measure, Read, ReadBatch, Subset
+from memjax.tasks.contract import GeneratedAnswers, ReadBatch, ScoredBatch, TargetSelector, TaskMetric
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout, check_rows, put
@@ -274,7 +274,7 @@ class DocumentScores:
 
 
 def evaluate(
-    model: Any, variables: Mapping[str, Any], documents: Split, reading: Reading, **arguments: Any
+    model: Any, variables: Mapping[str, Any], documents: Split, reading: ReadingPlan, **arguments: Any
 ) -> EvaluationResult:
     """Scores the documents of a split once.
 
@@ -295,21 +295,21 @@ class Evaluator:
         self,
         model: Any,
         documents: Split,
-        reading: Reading,
+        reading: ReadingPlan,
         *,
         max_segments: int = 0,
-        subsets: Sequence[str] | Mapping[str, Subset] | None = None,
+        subsets: Sequence[str] | Mapping[str, TargetSelector] | None = None,
         accuracy: bool = False,
         parts: bool = False,
         features: Sequence[str] = (),
-        make_measure: Callable[[], Measure] | None = None,
+        make_measure: Callable[[], TaskMetric] | None = None,
         host_rows: tuple[int, int] | None = None,
         layout: Layout | None = None,
         fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
         change: Callable[[Any], Any] | None = None,
         num_words: Callable[[], int] | None = None,
         adapt_rows: PerRowAdaptation | None = None,
-        answer: Callable[[Mapping[str, Any]], Answers] | None = None,
+        answer: Callable[[Mapping[str, Any]], GeneratedAnswers] | None = None,
     ):
         """Prepares an evaluation.
 
@@ -464,7 +464,7 @@ class Evaluator:
                 num_bytes = total.bytes or sum(split.num_bytes(i) for i in numbers)
                 total, words = dataclasses.replace(total, bytes=num_bytes), self._num_words() if self._num_words else 0
         measures = {} if measure is None or pending is None else measure.result()
-        answered = self._answer(variables) if self._answer and complete else Answers({})
+        answered = self._answer(variables) if self._answer and complete else GeneratedAnswers({})
         return EvaluationResult(
             **dataclasses.asdict(total),
             **{name: getattr(self.reading, name) for name in READING},
@@ -479,7 +479,7 @@ class Evaluator:
             memory_bytes=memory_bytes,
         )
 
-    def _subsets_of(self, batch: Batch) -> dict[str, Subset]:
+    def _subsets_of(self, batch: Batch) -> dict[str, TargetSelector]:
         """Returns the functions that select the subsets, by name. Unknown annotations raise `ValueError`."""
         if isinstance(self.subsets, Mapping):
             return dict(self.subsets)
@@ -509,8 +509,8 @@ def make_score(
 
     The function is
     `score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, BatchScore, metrics)`.
-    `extras` are the extras of the batch that the model takes, and `metrics` has a `Sum` by name. If the support of an
-    adaptation is retrieved outside of compiled programs, it is a last argument.
+    `extras` are the extras of the batch that the model takes, and `metrics` has a `WeightedSum` by name. If the
+    support of an adaptation is retrieved outside of compiled programs, it is a last argument.
 
     Args:
       model: Model to evaluate.
@@ -593,10 +593,10 @@ def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
     find = adapt_rows.retrieve_support if adapt_rows.runs_outside_jit else jax.jit(adapt_rows.retrieve_support)
     compiled_answer = jax.jit(answer)
 
-    def read(variables: Mapping[str, Any], batch: Batch) -> Read:
+    def read(variables: Mapping[str, Any], batch: Batch) -> ScoredBatch:
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, model.choose_extras(batch.extras))
         rows = _rows_of(*arrays)
-        return Read(batch, *jax.device_get(compiled_answer(variables, rows, find(variables, rows))))
+        return ScoredBatch(batch, *jax.device_get(compiled_answer(variables, rows, find(variables, rows))))
 
     return read
 

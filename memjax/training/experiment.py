@@ -12,19 +12,19 @@ import jax.numpy as jnp
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.data.annotations import open_neighbors, unlike_neighbors
+from memjax.data.annotations import compare_target_shares, open_neighbors
 from memjax.data.documents import Documents, Split
 from memjax.data.opening import Datasets
 from memjax.data.readers import source_notes
-from memjax.data.reading import Reading
-from memjax.data.rows import RowStream
+from memjax.data.reading import ReadingPlan
+from memjax.data.rows import BatchIterator
 from memjax.data.saved_tokenizers import fingerprint_of
-from memjax.data.source_files import hold_sources
+from memjax.data.source_files import keep_sources_cached
 from memjax.models.contract import Model
 from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
 from memjax.settings.sizes import check_sizes
-from memjax.tasks.contract import Asked, Subset, Task, task_of
+from memjax.tasks.contract import Query, TargetSelector, Task, make_task
 from memjax.training.capacity import available_bytes
 from memjax.training.evaluation import EvaluationResult, Evaluator, PerRowAdaptation, make_read
 from memjax.training.interventions import make_memory_intervention
@@ -71,7 +71,7 @@ class Experiment:
     @property
     def task(self) -> Task:
         """The task that the run learns."""
-        return task_of(self.config)
+        return make_task(self.config)
 
     def stream(
         self,
@@ -80,14 +80,14 @@ class Experiment:
         *,
         split: Split | None = None,
         **arguments: Any,
-    ) -> RowStream:
+    ) -> BatchIterator:
         """Opens the stream of training batches.
 
         Args:
-          position: Position to start at, from `RowStream.position` of an earlier stream. None for the beginning.
+          position: Position to start at, from `BatchIterator.position` of an earlier stream. None for the beginning.
           host_rows: Rows of this host, `(start, stop)`. None for all rows.
           split: Split to read. None for the training split.
-          **arguments: `epochs` and `shuffle`, passed to `memjax.data.rows.RowStream`.
+          **arguments: `epochs` and `shuffle`, passed to `memjax.data.rows.BatchIterator`.
         """
         options = {"segments_per_update": self.config.training.segments_per_update, "seed": self.config.data.seed}
         split_to_read: Split = self.documents("train") if split is None else split
@@ -100,25 +100,25 @@ class Experiment:
         stream = self.stream() if split is None else self.stream(split=split, epochs=1)
         return jax.tree.map(jnp.asarray, next(stream))
 
-    def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
+    def reading(self, evaluation: configs.Evaluation | None = None) -> ReadingPlan:
         """Makes the reading plan of an evaluation. None takes `config.evaluation`."""
         settings = evaluation or self.config.evaluation
         return self._reading(settings, settings.protocol, stride=settings.stride, score_first=settings.score_first)
 
-    def _reading(self, part: configs.Data | configs.Evaluation, protocol: str = "", **fields: Any) -> Reading:
+    def _reading(self, part: configs.Data | configs.Evaluation, protocol: str = "", **fields: Any) -> ReadingPlan:
         """Makes the reading plan of the data or of an evaluation. Its defaults are the settings of training."""
         length, protocol = part.segment_length or self.config.data.segment_length, protocol or self.task.protocol
         options = {"segment_length": length, "protocol": protocol, "begin_token": self.begin_token}
-        return Reading(rows=part.rows, **options, **fields)
+        return ReadingPlan(rows=part.rows, **options, **fields)
 
     def notes(self) -> list[str]:
         """Returns lines about the data of the run that point out something allowed but unusual."""
         folder, output = self.config.data.neighbors, self.config.model.output
-        line = unlike_neighbors(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
+        line = compare_target_shares(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
         stream = self.config.lifelong
         tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
         sources = tasks or {"": self.config.data.source}
-        with hold_sources(self.run_data.held):
+        with keep_sources_cached(self.run_data.held):
             lines = [f"{name}{note}" for name, source in sources.items() for note in source_notes(source)]
         # For tasks whose answers are written, stages report the notes of each task (`memjax.lifelong.contract`).
         reported_by_stages = stream is not None and stream.epochs and self.task.writes_answers
@@ -129,10 +129,10 @@ class Experiment:
     def reopened(self, split: str, **fields: Any) -> Documents:
         """Opens a split again with other settings of the data, `fields`, but with the same tokenizer."""
         config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, **fields))
-        open_documents = task_of(config).data(tokenizer=self.tokenizer).documents
+        open_documents = make_task(config).data(tokenizer=self.tokenizer).documents
         return self.run_data.open(config, "", split, open_documents, same_settings=False)
 
-    def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
+    def subsets(self, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
         """Returns functions that select the targets an evaluation scores separately, by the name of the subset."""
         return self.task.subsets(self.documents(evaluation.split), evaluation)
 
@@ -144,7 +144,7 @@ class Experiment:
         if not lineage:
             return self
         config = config_after_growth(self.config, lineage)
-        return dataclasses.replace(self, config=config, model=task_of(config).model(self.model.vocabulary.vocab_size))
+        return dataclasses.replace(self, config=config, model=make_task(config).model(self.model.vocabulary.vocab_size))
 
     def of_task(self, name: str, prompt: str = "") -> Experiment:
         """Returns this experiment with the documents of one task of the stream.
@@ -167,7 +167,7 @@ class Experiment:
         if prompt and prompt not in places:
             raise ValueError(f"evaluation.prompt: given {prompt!r}, allowed: '' or one of {[*places]}")
         config = dataclasses.replace(config, task=config.task.of_task(places[prompt or name]))
-        datasets, vocab_size = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
+        datasets, vocab_size = make_task(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if datasets.vocab_size != vocab_size:
             raise ValueError(
                 f"lifelong.tasks: {name} has {datasets.vocab_size} ids, allowed: {vocab_size}, those of data.source"
@@ -264,7 +264,7 @@ class Experiment:
         """The data of the run with its tokenizer, as a task takes it."""
         return Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
 
-    def predict(self, variables: Mapping[str, Any], asked: Sequence[Asked], **options: Any) -> list[dict[str, Any]]:
+    def predict(self, variables: Mapping[str, Any], asked: Sequence[Query], **options: Any) -> list[dict[str, Any]]:
         """Answers questions of a user with the model, adapted to each question as in evaluations.
 
         See `memjax.tasks.contract.Task.predict`.
@@ -334,8 +334,8 @@ def make_experiment(
     run_data = run_data or RunData()
     config = run_data.with_existing_paths(config)
     located = with_task_source(config, config.data.source)
-    task = task_of(located)
-    with hold_sources(run_data.held):
+    task = make_task(located)
+    with keep_sources_cached(run_data.held):
         data = task.data(progress, tokenizer=tokenizer)
     model = task.model(data.vocab_size)
 
@@ -392,7 +392,7 @@ def evaluation_model(config: Config, vocab_size: int) -> Model:
     """
     length = config.evaluation.memory_length
     config = config.with_memory(length)
-    model, mixtures = task_of(config).model(vocab_size), make_mixtures(config.evaluation, config.model)
+    model, mixtures = make_task(config).model(vocab_size), make_mixtures(config.evaluation, config.model)
     if length is not None:
         model.require("resizes")
     if mixtures:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import Config
-from memjax.data.rows import position_of_rows
+from memjax.data.rows import restart_with_rows
 from memjax.settings.relations import warnings
 from memjax.training import processes
 from memjax.training.assembly import check_frozen, make_objective, make_update_functions
@@ -56,7 +56,7 @@ from memjax.training.stages import (
     phase_key,
 )
 from memjax.training.step import TrainState, init_variables
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 
 __all__ = [
     "Hook",
@@ -79,12 +79,12 @@ class StepInfo:
       step: Number of steps done, including this one.
       state: Train state after the step. The next step donates it, so that a hook must not store it. A hook may replace
         it.
-      metrics: `Sum` of each loss, metric and count of this step by name, on the device.
+      metrics: `WeightedSum` of each loss, metric and count of this step by name, on the device.
     """
 
     step: int
     state: TrainState
-    metrics: dict[str, Sum]
+    metrics: dict[str, WeightedSum]
 
 
 Hook = Callable[[StepInfo], None]
@@ -110,7 +110,7 @@ class TrainingResult:
 
 
 def training_steps(
-    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Sum]]],
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, WeightedSum]]],
     state: TrainState,
     batches: Iterator[Any],
     *,
@@ -425,7 +425,7 @@ class _RunLoop:
                 self.position = self.position._replace(steps=(num_steps,))
             if record.reset_memory:
                 if self.position.stream is not None:
-                    self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))
+                    self.position = self.position._replace(stream=restart_with_rows(self.position.stream, rows))
                 notes.append("memories are empty, and rows begin their next epoch")
         else:
             values, anew = self.compiled.new_variables(), training.reinitialized
@@ -488,7 +488,7 @@ class _RunLoop:
         )
         update_state, state = self.trace.around(self.compiled.update_inlined, first), info.state
 
-        def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, Sum]]:
+        def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, WeightedSum]]:
             state, sums = update_state(state, update)
             # A window of `apply_every` steps ends with its stage: gradients of one task never update the next task.
             return (self.compiled.finish(state) if self.position.step + 1 == last else state), sums

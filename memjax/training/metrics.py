@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 
 __all__ = ["read_metrics"]
 
@@ -46,11 +46,11 @@ def perplexity(nats_per_token: float) -> float:
     return math.exp(nats_per_token) if nats_per_token < 700 else math.inf
 
 
-def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
+def describe_totals(totals: Mapping[str, WeightedSum]) -> dict[str, float | None]:
     """Computes the metrics of a log line from the totals of a train state.
 
     Args:
-      totals: `TrainState.totals` on the host, a `Sum` by name.
+      totals: `TrainState.totals` on the host, a `WeightedSum` by name.
 
     Returns:
       Metrics by name: `nats_per_token`, `perplexity`, `bits_per_byte` if the batches count bytes, `tokens` (tokens

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.functional.divergence import divergence_sum
-from memjax.typing import Aux, Batch, SegmentLoss, Sum
+from memjax.typing import Aux, Batch, SegmentLoss, WeightedSum
 
 __all__ = ["Objective", "model_loss", "with_distillation", "with_penalty"]
 
@@ -20,11 +20,11 @@ RANDOM_STREAMS = ("dropout", "memory", "features")
 COLLECTIONS = ("params", "tables", "batch_stats", "constants", "sinks")
 """Linen collections that a model is applied with. The variables of a loss also contain `method`."""
 
-Reduction = Callable[[Sequence[Sum]], Sum]
+Reduction = Callable[[Sequence[WeightedSum]], WeightedSum]
 """Function that combines the auxiliary losses of one name, one for each layer that has it, into one."""
 
 
-def mean_over_layers(losses: Sequence[Sum]) -> Sum:
+def mean_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
     """Combines the losses of several layers into their mean over all positions of all layers.
 
     Example:
@@ -37,7 +37,7 @@ def mean_over_layers(losses: Sequence[Sum]) -> Sum:
     return first
 
 
-def sum_over_layers(losses: Sequence[Sum]) -> Sum:
+def sum_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
     """Combines the losses of several layers into the sum of their means over positions.
 
     Example:
@@ -45,7 +45,7 @@ def sum_over_layers(losses: Sequence[Sum]) -> Sum:
       3.0
     """
     mean = mean_over_layers(losses)
-    return Sum(mean.total, mean.weight / len(losses))
+    return WeightedSum(mean.total, mean.weight / len(losses))
 
 
 OVER_LAYERS: dict[str, Reduction] = {"sum": sum_over_layers, "mean": mean_over_layers}
@@ -69,14 +69,14 @@ class Objective(NamedTuple):
     coefficients: Mapping[str, float] = {}
     reduction: Reduction = sum_over_layers
 
-    def losses(self, aux: Aux) -> dict[str, Sum]:
+    def losses(self, aux: Aux) -> dict[str, WeightedSum]:
         """Returns the auxiliary losses by name, after combining those of all layers (`layer_<index>/name`)."""
-        layers: dict[str, list[Sum]] = {}
+        layers: dict[str, list[WeightedSum]] = {}
         for name, value in aux.losses.items():
             layers.setdefault(re.sub(r"^layer_\d+/", "", name), []).append(value)
         return {name: self.reduction(values) for name, values in layers.items()}
 
-    def divisors(self, nll: Sum, aux: Aux) -> dict[str, Array]:
+    def divisors(self, nll: WeightedSum, aux: Aux) -> dict[str, Array]:
         """Returns the weights that each sum of losses is divided by, without gradient.
 
         The weights of several row groups add.
@@ -93,7 +93,7 @@ class Objective(NamedTuple):
         weights = {"nll": nll.weight, **{f"losses/{name}": value.weight for name, value in losses.items()}}
         return jax.lax.stop_gradient(weights)
 
-    def value(self, nll: Sum, aux: Aux, divisors: Mapping[str, Array]) -> Array:
+    def value(self, nll: WeightedSum, aux: Aux, divisors: Mapping[str, Array]) -> Array:
         """Returns the contribution of these sums to the objective, a scalar. A divisor of 0 counts as 1.
 
         Args:
@@ -118,7 +118,9 @@ def model_loss(model: Any, *, deterministic: bool = False, output: bool = False)
       output: Whether to return the output of the model as `Aux.arrays["output"]`, for a loss that wraps this one.
     """
 
-    def loss(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
+    def loss(
+        variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
+    ) -> tuple[Any, Any, WeightedSum, Aux]:
         variables = model_collections(variables)
         rngs = {name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)}
         options = {"deterministic": deterministic, "rngs": rngs, "mutable": ["batch_stats"]}
@@ -163,10 +165,10 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
 
     def loss_with_penalty(
         variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
-    ) -> tuple[Any, Any, Sum, Aux]:
+    ) -> tuple[Any, Any, WeightedSum, Aux]:
         memory, batch_stats, nll, aux = loss(variables, memory, segment, key)
         value = penalty(variables["params"], variables.get("method", {}))
-        return memory, batch_stats, nll, aux + Aux({name: Sum(value, jnp.ones_like(value))})
+        return memory, batch_stats, nll, aux + Aux({name: WeightedSum(value, jnp.ones_like(value))})
 
     return loss_with_penalty
 
@@ -190,7 +192,7 @@ def with_distillation(
 
     def loss_with_distillation(
         variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
-    ) -> tuple[Any, Any, Sum, Aux]:
+    ) -> tuple[Any, Any, WeightedSum, Aux]:
         after, batch_stats, nll, aux = loss(variables, memory, segment, key)
         arrays = dict(aux.arrays)
         student_output, student = arrays.pop("output"), model_collections(variables)

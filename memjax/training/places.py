@@ -13,7 +13,7 @@ from memjax.training.sharding import Layout, put, put_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
 from memjax.training.step import TrainState
 from memjax.training.variables import join_state, split_state
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 
 class CompiledLearner:
@@ -57,7 +57,7 @@ class CompiledLearner:
 
     def _with_totals(self, state: TrainState) -> TrainState:
         """Returns the state with all totals set to zero."""
-        return dataclasses.replace(state, totals={name: Sum.zero() for name in self._sums})
+        return dataclasses.replace(state, totals={name: WeightedSum.zero() for name in self._sums})
 
     def make_update(self, kind: str) -> Callable[..., Any]:
         """Makes the function `update(state, batch) -> (state, sums)` of one kind of update, not compiled.
@@ -85,7 +85,7 @@ class CompiledLearner:
         """Runs one update `(kind, batch)` with its compiled function and updates the arrays on the host.
 
         Returns:
-          `(state, sums)`: The state after the update, and a `Sum` of each loss, metric and count by name.
+          `(state, sums)`: The state after the update, and a `WeightedSum` of each loss, metric and count by name.
         """
         (kind, batch), host = update, self.learner.host_arrays
         state, sums = self._compiled[kind](host.before(state, kind), batch)
@@ -186,7 +186,7 @@ class CompiledLearner:
         return update if self.layout is None or batch is None else (kind, put_rows(batch, self.batches[kind]))
 
 
-def _name_sums(sums: Mapping[str, Sum], kind: str) -> dict[str, Sum]:
+def _name_sums(sums: Mapping[str, WeightedSum], kind: str) -> dict[str, WeightedSum]:
     """Prefixes the names of sums with the kind of update, except for training batches and for `skipped`."""
     rename = lambda name: name if kind == STREAM or name == "skipped" else f"{kind}/{name}"
     return {rename(name): value for name, value in sums.items()}

@@ -171,7 +171,7 @@ class RunLogger:
 
         Args:
           position: Position of the run in its stages.
-          totals: `Sum` of each loss, metric and count by name, since the last line.
+          totals: `WeightedSum` of each loss, metric and count by name, since the last line.
           updates: Number of updates that were not skipped in the whole run.
           usage: Use of the slots of value tables by name.
         """

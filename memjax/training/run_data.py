@@ -21,7 +21,7 @@ from typing import Any
 
 from memjax.config import Config
 from memjax.data.content import file_facts, file_sha256, remember_file
-from memjax.data.source_files import hold_sources, source_files
+from memjax.data.source_files import keep_sources_cached, source_files
 from memjax.training.runs import config_to_dict, flat_settings, read_json, write_json
 
 __all__ = ["RunData"]
@@ -39,7 +39,7 @@ class RunData:
 
     Attributes:
       other: Descriptions of the other data that was read instead, without repetitions.
-      held: Parsed sources of the run, so that each is read once (see `memjax.data.source_files.hold_sources`).
+      held: Parsed sources of the run, so that each is read once (see `memjax.data.source_files.keep_sources_cached`).
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class RunData:
             )
         changes = self._changes(source, known) if known else None
         try:
-            with hold_sources(self.held):
+            with keep_sources_cached(self.held):
                 documents = read(split)
         except (ValueError, OSError) as error:
             if line := self._missing(source):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Int
 
-from memjax.typing import Aux, Sum
+from memjax.typing import Aux, WeightedSum
 
 __all__ = ["add_segments", "loss_over_segments", "segment_keys"]
 
@@ -33,7 +33,8 @@ def loss_over_segments(
     single segment is not scanned. All policies give the same gradients.
 
     Args:
-      step: Function `step(params, memory, segment) -> (memory, sums)`, where `sums` is a tree of `Sum` and `Aux`.
+      step: Function `step(params, memory, segment) -> (memory, sums)`, where `sums` is a tree of `WeightedSum` and
+        `Aux`.
       params: Parameters that are differentiated. All segments use the same ones.
       memory: Memory before the first segment, with the structure and dtypes that `step` returns.
       segments: Tree of arrays with the segments at axis 0.
@@ -46,7 +47,8 @@ def loss_over_segments(
         root. 0 saves the memory of every segment.
 
     Returns:
-      The memory after the last segment, and the sums: each `Sum` is added over segments, and `Aux.arrays` have a
+      The memory after the last segment, and the sums: each `WeightedSum` is added over segments, and `Aux.arrays` have
+        a
       leading axis of segments.
 
     Example:
@@ -111,14 +113,14 @@ def _checkpoint_step(
 
 
 def add_segments(sums: Any) -> Any:
-    """Adds every `Sum` of a tree over the leading axis of segments. `Aux.arrays` keep this axis."""
+    """Adds every `WeightedSum` of a tree over the leading axis of segments. `Aux.arrays` keep this axis."""
 
     def add(node: Any) -> Any:
         if isinstance(node, Aux):
             return Aux(_add(node.losses), _add(node.metrics), node.arrays)
-        return _add(node) if isinstance(node, Sum) else node
+        return _add(node) if isinstance(node, WeightedSum) else node
 
-    return jax.tree.map(add, sums, is_leaf=lambda node: isinstance(node, Aux | Sum))
+    return jax.tree.map(add, sums, is_leaf=lambda node: isinstance(node, Aux | WeightedSum))
 
 
 def segment_keys(key: Array, step: Int[Array, ""] | int, num_segments: int) -> Array:

@@ -14,7 +14,7 @@ import jax
 
 from memjax.training.evaluation import Evaluator, PerRowAdaptation
 from memjax.training.step import TrainState, model_variables
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 GrowthHistory = tuple[Mapping[str, Any], ...]
 """Growth steps of a model in order. Each maps fields of the configuration to their values after the step (JSON values).
@@ -157,7 +157,7 @@ class Learner(NamedTuple):
     model: Any
     make_variables: Callable[[], Mapping[str, Any]]
     init: Callable[[Mapping[str, Any]], TrainState]
-    update: Callable[[TrainState, Any, str], tuple[TrainState, dict[str, Sum]]]
+    update: Callable[[TrainState, Any, str], tuple[TrainState, dict[str, WeightedSum]]]
     batch_shapes: Mapping[str, Any]
     evaluators: Mapping[str, Evaluator] = {}
     adapt_variables: Callable[[TrainState, Any, Any], Mapping[str, Any]] = unadapted_variables

@@ -21,7 +21,7 @@ from memjax.training.objective import RANDOM_STREAMS, Objective
 from memjax.training.optimizers import ReferenceGradients
 from memjax.training.segments import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import TableOptimizer, Tables, make_gradient_sinks, touched_rows
-from memjax.typing import Aux, Batch, Leaf, SegmentLoss, Sum, tree_dataclass
+from memjax.typing import Aux, Batch, Leaf, SegmentLoss, WeightedSum, tree_dataclass
 
 __all__ = [
     "Gradients",
@@ -50,8 +50,8 @@ class TrainState:
         mark the classes that it has seen.
       memory: Memory of every row, arrays `[batch, ...]`.
       key: Random key of dropout and sampling. Each step folds in its number.
-      totals: `Sum` by name since the totals were last read: `nll`, `tokens` (tokens read), `gradient_norm`, `skipped`,
-        `bytes` if the batches carry them, and the losses and metrics of the model.
+      totals: `WeightedSum` by name since the totals were last read: `nll`, `tokens` (tokens read), `gradient_norm`,
+        `skipped`, `bytes` if the batches carry them, and the losses and metrics of the model.
       restart: Rows whose document began in a skipped step, bool `[batch]`. Their memory is reset in the next step.
       method: State of the learning method (anchors, importances, a teacher, an episodic memory), any tree of arrays.
     """
@@ -64,7 +64,7 @@ class TrainState:
     constants: Any
     memory: Any
     key: Leaf
-    totals: dict[str, Sum]
+    totals: dict[str, WeightedSum]
     restart: Leaf
     method: Any = dataclasses.field(default_factory=dict)
 
@@ -125,13 +125,13 @@ def init_train_state(
         method={} if method is None else method,
     )
 
-    def sums(state: TrainState, batch: Batch) -> dict[str, Sum]:
+    def sums(state: TrainState, batch: Batch) -> dict[str, WeightedSum]:
         segment = _take_first(batch)
         _, _, nll, aux = objective.loss(_loss_variables(state), state.memory, segment, state.key)
         values = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_count_tokens(segment)}
         return _step_sums(values, jnp.zeros(()), jnp.ones((), bool))
 
-    return dataclasses.replace(state, totals={name: Sum.zero() for name in jax.eval_shape(sums, state, batch)})
+    return dataclasses.replace(state, totals={name: WeightedSum.zero() for name in jax.eval_shape(sums, state, batch)})
 
 
 def model_variables(state: TrainState) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def make_train_step(
     after_update: AfterUpdate | None = None,
     jit: bool = True,
     **segments: Any,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, WeightedSum]]]:
     """Makes the train step `step(state, batch) -> (state, metrics)`, jitted and donating the state.
 
     A step is skipped if the objective, the gradient norm or any new value is not finite. Every field of the state then
@@ -206,7 +206,7 @@ def make_train_step(
         or no segment is left that has a gradient.
     """
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, WeightedSum]]:
         state, gradients = compute_gradients(objective, state, batch, **segments)
         return apply_gradients(
             state,
@@ -234,7 +234,7 @@ class Gradients:
         `restore_state` needs. None if the batch came with a separate memory.
       batch_stats: Running statistics after the batch.
       arrays: `Aux.arrays` of the model, with leading axes `[groups, segments]`.
-      sums: `Sum` of each loss, metric and count by name.
+      sums: `WeightedSum` of each loss, metric and count by name.
       starts: Rows that began a document, bool `[batch]`. None if the batch came with a separate memory.
       single: Whether the batch is one segment in one row group. The memory is then restored by `restore_state`, else
         the whole memory is selected.
@@ -247,7 +247,7 @@ class Gradients:
     saved: Any
     batch_stats: Any
     arrays: dict[str, Any]
-    sums: dict[str, Sum]
+    sums: dict[str, WeightedSum]
     starts: Any
     single: bool = dataclasses.field(metadata={"static": True})
 
@@ -340,7 +340,7 @@ def apply_gradients(
     table_optimizer: TableOptimizer | None = None,
     reference: ReferenceGradients | None = None,
     after_update: AfterUpdate | None = None,
-) -> tuple[TrainState, dict[str, Sum]]:
+) -> tuple[TrainState, dict[str, WeightedSum]]:
     """Applies the gradients of a batch to the train state, the second half of a training step.
 
     Args:
@@ -353,8 +353,8 @@ def apply_gradients(
       after_update: Function that computes the next `TrainState.method`. None leaves it unchanged.
 
     Returns:
-      `(state, sums)`: The train state after the step, and a `Sum` of each loss, metric and count by name. If any
-      gradient or new value is not finite, the step is skipped, as `make_train_step` describes.
+      `(state, sums)`: The train state after the step, and a `WeightedSum` of each loss, metric and count by name. If
+      any gradient or new value is not finite, the step is skipped, as `make_train_step` describes.
     """
     norm = optax.tree.norm(gradients.params)
     referring = {} if reference is None else {"reference": reference}
@@ -444,7 +444,7 @@ class _RowGroupObjective:
 
     def forward(
         self, trained: Any, memory: Any, batch_stats: Any, group: Batch, index: Any
-    ) -> tuple[Any, Any, Sum, Aux]:
+    ) -> tuple[Any, Any, WeightedSum, Aux]:
         """Runs all segments of row group `index` and returns `(memory, batch_stats, nll, aux)`."""
         params, sinks = trained
 
@@ -521,26 +521,26 @@ def _gradients_by_row_groups(group: _RowGroupObjective, trained: Any, memories: 
     return jnp.sum(totals), (gradients, sinks), memory, batch_stats, nll, aux
 
 
-def _named_losses(objective: Objective, aux: Aux) -> dict[str, Sum]:
+def _named_losses(objective: Objective, aux: Aux) -> dict[str, WeightedSum]:
     """Returns the auxiliary losses, without coefficients, under the names of their totals."""
     return {f"losses/{name}": value for name, value in objective.losses(aux).items()}
 
 
-def _count_tokens(batch: Batch) -> dict[str, Sum]:
+def _count_tokens(batch: Batch) -> dict[str, WeightedSum]:
     """Counts the tokens of a batch and, if the batch carries them, the bytes of its scored targets."""
     weight, counts = jnp.ones((), jnp.float32), {}
     if "target_bytes" in batch.extras:
         scored = jnp.sum(batch.extras["target_bytes"] * (batch.weights > 0))
-        counts["bytes"] = Sum(scored.astype(jnp.float32), weight)
-    return {**counts, "tokens": Sum(jnp.sum(batch.mask), weight)}
+        counts["bytes"] = WeightedSum(scored.astype(jnp.float32), weight)
+    return {**counts, "tokens": WeightedSum(jnp.sum(batch.mask), weight)}
 
 
-def _step_sums(sums: dict[str, Sum], norm: Array, ok: Bool[Array, ""]) -> dict[str, Sum]:
+def _step_sums(sums: dict[str, WeightedSum], norm: Array, ok: Bool[Array, ""]) -> dict[str, WeightedSum]:
     """Returns the sums that a step adds to the totals. A step that was not finite adds 0 to all except `skipped`."""
     weight = jnp.ones((), jnp.float32)
-    sums = {**sums, "gradient_norm": Sum(norm, weight)}
+    sums = {**sums, "gradient_norm": WeightedSum(norm, weight)}
     sums = jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0).astype(jnp.float32), sums)
-    return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), weight)}
+    return {**sums, "skipped": WeightedSum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), weight)}
 
 
 def _make_sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, keys: Array) -> Any:

@@ -8,24 +8,24 @@ import numpy as np
 
 from memjax import config
 from memjax.memory.compressive import CompressiveAttention
-from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
-from memjax.memory.lstm import LSTM
+from memjax.memory.lstm import LSTMLayer
 from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer
 from memjax.memory.memorizing import MemorizingAttention
-from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
+from memjax.memory.memory_tokens import EncoderLayer, MemoryTokenEncoder
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.rfa import RFAAttention
-from memjax.memory.spalm import Spalm
+from memjax.memory.spalm import SpalmMemory
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.factory import make_language_model
-from memjax.models.transformer import FeedForward, Layer, Stack
+from memjax.models.transformer import FeedForwardLayer, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
 from tests.contract.outputs import AtOutput
 from tests.contract.toys import (
@@ -74,7 +74,7 @@ def infinity_former(**fields: Any) -> Callable[[Any], InfinityFormerAttention]:
 def memformer(num_layers: int = 2, **fields: Any) -> Callable[[Any], MemformerEncoder]:
     def make(dtype: Any) -> MemformerEncoder:
         heads = lambda: HeadAttention(**HEADS, attention_dropout=0.2, dtype=dtype)
-        feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dropout=0.2, dtype=dtype)
+        feed_forward = lambda: FeedForwardLayer(DIM, 12, norm_kind="layer", dropout=0.2, dtype=dtype)
         layer = lambda: MemformerLayer(heads(), feed_forward(), heads(), dropout=0.2, dtype=dtype)
         sizes = {"dim": DIM, "num_slots": 3, "num_heads": 2, "writer_heads": 2, "num_buckets": 8, "max_distance": 6}
         return MemformerEncoder(tuple(layer() for _ in range(num_layers)), **{**sizes, **fields}, dtype=dtype)
@@ -94,16 +94,16 @@ def cross_attention(**fields: Any) -> Callable[[Any], CrossAttention]:
     return lambda dtype: CrossAttention(**HEADS, **NOISE, source_length=SOURCE, **fields, dtype=dtype)
 
 
-def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryTokens]:
+def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryTokenEncoder]:
     """Two layers, and as many of the memory's own."""
 
-    def make(dtype: Any) -> MemoryTokens:
+    def make(dtype: Any) -> MemoryTokenEncoder:
         layer = lambda: EncoderLayer(
             CrossAttention(**HEADS, **NOISE, norm="post", dtype=dtype),
-            FeedForward(DIM, 12, dropout=0.2, norm="post", norm_kind="layer", dtype=dtype),
+            FeedForwardLayer(DIM, 12, dropout=0.2, norm="post", norm_kind="layer", dtype=dtype),
         )
         own = tuple(layer() for _ in range(own_layers))
-        return MemoryTokens((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
+        return MemoryTokenEncoder((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
 
     return make
 
@@ -117,14 +117,14 @@ def gpt2_infinity_former(dtype: Any) -> GPT2InfinityFormerAttention:
     return GPT2InfinityFormerAttention(**HEADS, **NOISE, long_term=infinity_former()(dtype).long_term, dtype=dtype)
 
 
-def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForward]:
+def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForwardLayer]:
     # Running statistics of the harness are random, and no variance is negative: queries are normalised by layer.
     memory = ProductKeyMemory(dim=DIM, num_keys=4, num_heads=2, num_neighbors=3, key_dim=8, query_norm="layer")
-    return lambda dtype: FeedForward(DIM, 6, norm=norm, dropout=0.2, dtype=dtype, memory=memory, **scales)
+    return lambda dtype: FeedForwardLayer(DIM, 6, norm=norm, dropout=0.2, dtype=dtype, memory=memory, **scales)
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
-    return lambda dtype: AtOutput(ContinuousCache(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
+    return lambda dtype: AtOutput(ContinuousCacheMemory(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
 
 
 def toy(kind: type, **fields: Any) -> Callable[[Any], Any]:
@@ -391,7 +391,7 @@ CASES = [
     ),
     Case(
         name="lstm",
-        make=lambda dtype: LSTM(DIM, dropout=0.2, dtype=dtype),
+        make=lambda dtype: LSTMLayer(DIM, dropout=0.2, dtype=dtype),
         slots={"cell": 1, "hidden": 1},
         **LINEAR,
     ),
@@ -441,7 +441,9 @@ CASES = [
     ),
     Case(
         name="spalm",
-        make=lambda dtype: AtOutput(Spalm(dim=DIM, num_neighbors=3, gate_bias=0.5, neighbor_dropout=0.3, dtype=dtype)),
+        make=lambda dtype: AtOutput(
+            SpalmMemory(dim=DIM, num_neighbors=3, gate_bias=0.5, neighbor_dropout=0.3, dtype=dtype)
+        ),
         site="output",
         granularity="token",
     ),

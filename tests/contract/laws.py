@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.memory.contract import DecodeState, num_rows, restore_state, save_state, state_axes, take_rows, where_rows
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 from tests.contract.harness import (
     DIM,
     LENGTH,
@@ -459,5 +459,5 @@ def state_bytes(state) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
 
-def sums(aux) -> list[Sum]:
+def sums(aux) -> list[WeightedSum]:
     return [*aux.losses.values(), *aux.metrics.values()]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from memjax.functional.mixing import candidate_log_weights
 from memjax.memory.contract import Memory
-from memjax.memory.mixtures import Recalled
+from memjax.memory.mixtures import NextTokenCandidates
 
 VOCAB, NEIGHBORS = 16, 3
 
@@ -63,7 +63,7 @@ class AtOutput(Memory):
         return inputs_of(self.memory, x) | embed
 
     def _mean(self, x, recalled):
-        if not isinstance(recalled, Recalled):
+        if not isinstance(recalled, NextTokenCandidates):
             return recalled
         weights = jnp.exp(candidate_log_weights(recalled.scores))
         embedded = self.table.astype(weights.dtype)[recalled.tokens]

@@ -14,7 +14,7 @@ from memjax.functional.product_keys import lookup_rows
 from memjax.memory import contract
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows
-from memjax.typing import Aux, EmptyState, Leaf, Sum, tree_dataclass
+from memjax.typing import Aux, EmptyState, Leaf, WeightedSum, tree_dataclass
 
 FAULTS = {
     "no_reset": "reset",
@@ -93,8 +93,12 @@ class OutputMemory(contract.OutputMemory):
         weights = jnp.ones_like(mask) if self.fault == "weighs_padding" else mask
         tokens = weights.sum().astype(y.dtype)
         aux = Aux(
-            losses={"size": Sum(jnp.where(weights[..., None], y**2, 0).sum(), tokens)},
-            metrics={"filled": Sum(jnp.where(weights.any(axis=1), valid.sum(axis=1), 0).sum().astype(y.dtype), tokens)},
+            losses={"size": WeightedSum(jnp.where(weights[..., None], y**2, 0).sum(), tokens)},
+            metrics={
+                "filled": WeightedSum(
+                    jnp.where(weights.any(axis=1), valid.sum(axis=1), 0).sum().astype(y.dtype), tokens
+                )
+            },
         )
         return y, self._write(kept, x, mask), aux
 
@@ -282,7 +286,7 @@ class CrossMemory(contract.CrossMemory):
         return x + self.drop(y, deterministic=deterministic)
 
 
-class TableFeedForward(contract.Stateless):
+class TableFeedForward(contract.StatelessMemory):
     """A feed-forward part whose values stand in a row-sparse table; the memory is in parameters, the state empty."""
 
     dim: int = 8

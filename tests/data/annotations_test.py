@@ -5,13 +5,13 @@ from memjax.data.annotations import (
     NEIGHBORS,
     NUMBER,
     AnnotatedDocuments,
+    compare_target_shares,
     open_neighbors,
     target_shares,
-    unlike_neighbors,
     write_neighbors,
 )
 from memjax.data.documents import ArrayDocuments
-from memjax.data.streams import Streams
+from memjax.data.streams import DocumentBatches
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
 from memjax.data.windows import sliding_windows
 
@@ -31,7 +31,7 @@ def test_entries_of_any_shape_come_with_their_target(protocol, rows):
     if protocol == "sliding_window":
         batches = list(sliding_windows(documents, rows=rows, length=4, stride=2, begin_token=99))
     else:
-        stream = Streams(documents, rows=rows, segment_length=4, protocol=protocol, begin_token=99, epochs=1)
+        stream = DocumentBatches(documents, rows=rows, segment_length=4, protocol=protocol, begin_token=99, epochs=1)
         batches = [type(b)(*(leaf[0] for leaf in (b.inputs, b.targets, b.mask, b.weights, b.start_of_document)),
                            {name: array[0] for name, array in b.extras.items()}) for b in stream]  # fmt: skip
     seen = []
@@ -115,22 +115,22 @@ def test_neighbors_of_a_split_are_kept_on_disk(tmp_path):
 def test_how_often_targets_are_among_neighbors_is_kept_and_compared(tmp_path):
     """Of the tokens with neighbours, by the number of neighbours; a point apart is no word worth."""
     folder, texts = tmp_path / "neighbors", ArrayDocuments([[5, 6], [7, 8]])
-    assert target_shares(folder) == {} and unlike_neighbors(folder, 2) == ""
+    assert target_shares(folder) == {} and compare_target_shares(folder, 2) == ""
     write_neighbors(folder, "train", np.array([[5, 1], [1, 6], [-1, -1], [7, 9]]), texts)
-    assert target_shares(folder) == {"train": [1 / 3, 2 / 3]} and unlike_neighbors(folder, 2) == ""
+    assert target_shares(folder) == {"train": [1 / 3, 2 / 3]} and compare_target_shares(folder, 2) == ""
     write_neighbors(folder, "validation", np.array([[5, 1], [-1, -1], [1, 1], [7, 9]]), texts)
-    assert target_shares(folder)["validation"] == [1 / 3, 1 / 3] and unlike_neighbors(folder, 1) == ""
-    assert "of 66.7% of the training tokens and of 33.3% of those of validation" in unlike_neighbors(folder, 2)
+    assert target_shares(folder)["validation"] == [1 / 3, 1 / 3] and compare_target_shares(folder, 1) == ""
+    assert "of 66.7% of the training tokens and of 33.3% of those of validation" in compare_target_shares(folder, 2)
     tokens = np.arange(1000, dtype=np.int64)
     for missed, told in ((9, False), (11, True)):
         for split, wrong in (("train", 0), ("validation", missed)):
             write_neighbors(
                 folder, split, np.where(tokens < wrong, tokens + 1, tokens)[:, None], ArrayDocuments([tokens])
             )
-        assert bool(unlike_neighbors(folder, 1)) == told
-    assert "more than it should" in unlike_neighbors(folder, 1)
+        assert bool(compare_target_shares(folder, 1)) == told
+    assert "more than it should" in compare_target_shares(folder, 1)
     write_neighbors(folder, "train", (tokens + 1)[:, None], ArrayDocuments([tokens]))
-    assert "less than it could" in unlike_neighbors(folder, 1)
+    assert "less than it could" in compare_target_shares(folder, 1)
 
 
 def test_neighbors_of_two_stores_are_not_read_side_by_side(tmp_path):

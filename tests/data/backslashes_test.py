@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.config import Classification, Config, Data, LabelledFile, TextClasses
-from memjax.data.readers import classified_texts
+from memjax.data.readers import read_classified_texts
 from memjax.data.text_classes import read_rows
 from memjax.settings.reading_rules import ReadingRules
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.runs import config_from_dict, config_to_dict
 
 TEXTS = {
@@ -65,7 +65,7 @@ def test_a_run_of_an_earlier_version_reads_its_files_as_it_did(tmp_path):
     source = LabelledFile(path=str(path), classes=("0", "1"), numbers=(0, 1))
     saved = config_to_dict(source)
     assert config_from_dict(saved).escapes == "kept"
-    has_path = lambda source: any(r"C:\new" in text.texts[0] for text in classified_texts(source).texts["train"])
+    has_path = lambda source: any(r"C:\new" in text.texts[0] for text in read_classified_texts(source).texts["train"])
     assert has_path(source)
     del saved["escapes"]
     earlier = config_from_dict(saved)
@@ -84,4 +84,4 @@ def test_a_run_of_an_earlier_version_reads_its_files_as_it_did(tmp_path):
 def test_rows_that_are_asked_are_read_as_those_of_training(tmp_path, source, first):
     path = write(tmp_path / "rows.csv", TEXTS)
     config = Config(name="run", data=Data(source=source), task=Classification(num_classes=2))
-    assert task_of(config).ask(str(path))[0][0] == first
+    assert make_task(config).ask(str(path))[0][0] == first

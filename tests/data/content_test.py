@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memjax import config as configs
 from memjax.data.content import SAMPLE, file_sha256, hash_in_order, hash_sample, sample_numbers
 from memjax.data.opening import make_datasets
-from memjax.data.sources import text_files
+from memjax.data.sources import texts_from_files
 from memjax.training.runs import config_from_dict, config_to_dict
 
 OLD = 10**18
@@ -97,7 +97,7 @@ def test_a_touched_or_copied_corpus_is_read_from_the_cache(corpus, tmp_path):
 
 def test_other_texts_of_the_same_size_and_time_are_prepared_anew(corpus, tmp_path):
     first, _ = open_train(corpus)
-    names = text_files(tmp_path / "texts", split="train").names
+    names = texts_from_files(tmp_path / "texts", split="train").names
     (tmp_path / "texts" / names[0]).write_text("TEXT")
     changed, prepared = open_train(corpus)
     assert prepared and changed.path != first.path and changed.fingerprint != first.fingerprint

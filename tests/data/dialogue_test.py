@@ -8,20 +8,27 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance, cmu_dog, dialogue_texts
+from memjax.data.dialogue import (
+    Dialogue,
+    DialogueDocuments,
+    TokenizerWithDialogueMarks,
+    Utterance,
+    dialogue_texts,
+    read_cmu_dog,
+)
 from memjax.data.opening import make_datasets
 from memjax.data.readers import open_source
-from memjax.data.streams import Streams
+from memjax.data.streams import DocumentBatches
 from memjax.data.tokenizers import ByteTokenizer
 
-TOKENIZER = MarkingTokenizer(ByteTokenizer())
+TOKENIZER = TokenizerWithDialogueMarks(ByteTokenizer())
 MARK, (FIRST, SECOND), END = TOKENIZER.separator_id, TOKENIZER.speaker_ids, TOKENIZER.end_id
 SAID = ("Hi", "Hello you", "Seen it", "No", "A fine film", "Oh")
 DIALOGUE = Dialogue("A film.", tuple(Utterance(i % 2, text, i % 2 == 0) for i, text in enumerate(SAID)))
 
 
 def make(layout, length, **fields):
-    return Dialogues([DIALOGUE, DIALOGUE], TOKENIZER, layout=layout, segment_length=length, **fields)
+    return DialogueDocuments([DIALOGUE, DIALOGUE], TOKENIZER, layout=layout, segment_length=length, **fields)
 
 
 def scored(documents):
@@ -57,7 +64,7 @@ def test_every_utterance_is_scored_once_with_its_end(layout, length):
 @pytest.mark.parametrize("length", [2, 5, 7, 8, 9])
 def test_a_document_for_a_memory_fills_whole_segments(length):
     documents = make("memory", length)
-    streams = Streams(documents, rows=1, segment_length=length, begin_token=1, epochs=1, shuffle=False)
+    streams = DocumentBatches(documents, rows=1, segment_length=length, begin_token=1, epochs=1, shuffle=False)
     text = set(TOKENIZER.encode(DIALOGUE.document).tolist())
     read, segments = [], []
     for batch in streams:
@@ -135,8 +142,8 @@ def pack(path, files):
 def test_cmu_dog_from_files_and_from_the_archive(tmp_path):
     write(tmp_path / "files", files_of())
     pack(tmp_path / "cmu_dog.tar.xz", files_of())
-    dialogues = cmu_dog(tmp_path / "files", "train")
-    assert dialogues == cmu_dog(tmp_path, "train") == cmu_dog(tmp_path / "cmu_dog.tar.xz", "train")
+    dialogues = read_cmu_dog(tmp_path / "files", "train")
+    assert dialogues == read_cmu_dog(tmp_path, "train") == read_cmu_dog(tmp_path / "cmu_dog.tar.xz", "train")
     first, second = dialogues
     assert first.document == "Jaws\n1975\nthriller\nRoy Scheider Robert Shaw\nA shark.\nA boat.\nThe end.\n"
     assert first.utterances == (Utterance(1, "Hi there", False),)
@@ -146,12 +153,12 @@ def test_cmu_dog_from_files_and_from_the_archive(tmp_path):
 
 def test_what_is_missing_gets_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"^data\.source\.path: .* has neither WikiData nor cmu_dog\.tar\.xz; give "):
-        cmu_dog(tmp_path, "train")
+        read_cmu_dog(tmp_path, "train")
     write(tmp_path, files_of(film=8))
     with pytest.raises(ValueError, match=r"has no document 7 in WikiData, which Conversations/train/a\.json needs$"):
-        cmu_dog(tmp_path, "train")
+        read_cmu_dog(tmp_path, "train")
     with pytest.raises(ValueError, match=r"^data\.source\.path: .* has no dialogues of the split 'test'$"):
-        cmu_dog(tmp_path, "test")
+        read_cmu_dog(tmp_path, "test")
 
 
 def test_synthetic_dialogues_are_answered_by_their_documents():

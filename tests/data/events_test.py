@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import Documents
-from memjax.data.events import MarkedEvents
+from memjax.data.events import MarkedEventDocuments
 
 SIZES = [{}, {"num_events": 3, "span": 4, "duration": 4, "filler_length": 0}, {"duration": 1, "num_values": 2}]
 
@@ -20,7 +20,7 @@ def asked(documents, index):
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_every_time_is_asked_for_once_and_answered_with_what_happened_then(sizes):
-    documents = MarkedEvents(20, **sizes)
+    documents = MarkedEventDocuments(20, **sizes)
     assert isinstance(documents, Documents) and len(documents) == 20
     span, duration = sizes.get("span", 16), sizes.get("duration", 8)
     for index in range(20):
@@ -37,11 +37,11 @@ def test_every_time_is_asked_for_once_and_answered_with_what_happened_then(sizes
 
 
 def test_documents_are_the_same_everywhere_and_others_with_another_seed():
-    one, again, other = MarkedEvents(3), MarkedEvents(3), MarkedEvents(3, seed=1)
+    one, again, other = MarkedEventDocuments(3), MarkedEventDocuments(3), MarkedEventDocuments(3, seed=1)
     np.testing.assert_array_equal(one[1], again[1])
     assert not np.array_equal(one[1], other[1]) and not np.array_equal(one[1], one[2])
     assert one.fingerprint == again.fingerprint != other.fingerprint
-    events = [event for index in range(300) for _, event in asked(MarkedEvents(300, num_values=4), index)]
+    events = [event for index in range(300) for _, event in asked(MarkedEventDocuments(300, num_values=4), index)]
     np.testing.assert_allclose(np.bincount(events) / len(events), 0.25, atol=0.04)
 
 
@@ -55,4 +55,4 @@ def test_documents_are_the_same_everywhere_and_others_with_another_seed():
 )
 def test_bad_sizes_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
-        MarkedEvents(3, **sizes)
+        MarkedEventDocuments(3, **sizes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data.facts import FactTable
+from memjax.data.facts import FactTableDocuments
 from memjax.data.readers import open_source
 
 
@@ -28,7 +28,7 @@ def test_all_splits_ask_for_one_table():
 
 
 def test_only_values_are_scored_and_no_half_of_a_pair_tells_one():
-    documents = FactTable(400, num_values=4, num_subjects=8, num_relations=8)
+    documents = FactTableDocuments(400, num_values=4, num_subjects=8, num_relations=8)
     notes = documents.annotate(3)
     assert notes["is_answer"].nonzero()[0].tolist() == [*range(2, documents.num_tokens(3), 3)]
     np.testing.assert_array_equal(notes["weights"], notes["is_answer"])
@@ -42,4 +42,4 @@ def test_only_values_are_scored_and_no_half_of_a_pair_tells_one():
 @pytest.mark.parametrize("name", ["num_documents", "num_subjects", "num_relations", "num_values", "num_facts"])
 def test_a_size_below_one_gets_one_line(name):
     with pytest.raises(ValueError, match=f"^{name}: given 0, allowed: at least 1$"):
-        FactTable(**{"num_documents": 1, name: 0})
+        FactTableDocuments(**{"num_documents": 1, name: 0})

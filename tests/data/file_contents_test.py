@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.data.file_contents import decode_bytes, open_unpacked, propose_encoding, read_text_file, unpacked_name
+from memjax.data.file_contents import decode_bytes, guess_encoding, open_unpacked, read_text_file, unpacked_name
 from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.settings.reading_rules import ReadingRules, check_encoding
 
@@ -157,7 +157,7 @@ def test_the_refusal_proposes_the_encoding_that_fits(encoding):
 def test_what_is_proposed_decodes(text):
     content = text.encode("latin-1")
     if refusal_of(decode_bytes, content, "a.txt"):
-        proposed = propose_encoding(content)
+        proposed = guess_encoding(content)
         assert not proposed or content.decode(proposed)
     else:
         assert decode_bytes(content, "a.txt") == content.decode("utf-8").removeprefix("\ufeff")
@@ -191,24 +191,24 @@ def test_the_line_about_what_was_skipped():
     error = lambda reason, broken=False: UnreadableError(f"a.png is {reason}", reason, is_broken=broken)
     report = ReadingReport("files", "folder", ReadingRules())
     for _ in range(209):
-        report.take(1000)
+        report.count_read(1000)
     for reason in ("not text", "not text", "empty"):
-        report.skip(error(reason), 10)
+        report.count_skipped(error(reason), 10)
     assert report.finish() == "3 of 212 files skipped: 2 not text, 1 empty"
     with pytest.raises(UnreadableError, match="; --skip leaves out what cannot be read"):
-        report.skip(error("not UTF-8", True), 10)
+        report.count_skipped(error("not UTF-8", True), 10)
     with pytest.raises(UnreadableError, match="is empty$"):
-        report.skip(error("empty"), 0, is_alone=True)
-    report.skip(error("not text"), 20000)
+        report.count_skipped(error("empty"), 0, is_alone=True)
+    report.count_skipped(error("not text"), 20000)
     with pytest.raises(ValueError, match="path: folder: 4 of 213 files skipped.*9% of the bytes; more than 5% needs"):
         report.finish()
     with pytest.raises(UnreadableError, match="is empty"):
-        ReadingReport("files", "folder", ReadingRules(skip="none")).skip(error("empty"), 0)
+        ReadingReport("files", "folder", ReadingRules(skip="none")).count_skipped(error("empty"), 0)
     lenient = ReadingReport("files", "folder", ReadingRules(skip="all"))
-    lenient.skip(error("not UTF-8", True), 100)
+    lenient.count_skipped(error("not UTF-8", True), 100)
     with pytest.raises(ValueError, match="no files with text .1 not UTF-8.; a.png is not UTF-8"):
         lenient.finish()
-    lenient.take(1)
+    lenient.count_read(1)
     assert lenient.finish() == "1 of 2 files skipped: 1 not UTF-8"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.documents import Documents
-from memjax.data.images import ImageDocuments, images_of, mnist, png_grid, read_idx
+from memjax.data.images import ImageDocuments, images_from_tokens, mnist, png_grid, read_idx
 from memjax.data.opening import make_datasets
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 4)).astype(np.uint8)
@@ -31,8 +31,8 @@ def test_documents_are_pixels():
     assert isinstance(documents, Documents) and len(documents) == 6 and documents.num_tokens(0) == 12
     tokens = documents[4]
     assert tokens.dtype == np.int32 and tokens.min() >= 3 and tokens.max() < documents.vocab_size
-    np.testing.assert_array_equal(images_of(tokens[None], 3, 4)[0], IMAGES[4])
-    assert images_of(np.array([[0, 1, 2, 258]]), 2, 2).tolist() == [[[0, 0], [0, 255]]]
+    np.testing.assert_array_equal(images_from_tokens(tokens[None], 3, 4)[0], IMAGES[4])
+    assert images_from_tokens(np.array([[0, 1, 2, 258]]), 2, 2).tolist() == [[[0, 0], [0, 255]]]
 
 
 def test_splits_of_the_files(folder):

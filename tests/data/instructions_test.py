@@ -25,18 +25,18 @@ from memjax.data.instructions import (
     Instruction,
     InstructionExamples,
     InstructionTokenizer,
-    lines_of_instructions,
+    read_instruction_lines,
     read_query,
     read_state,
     select_instructions,
-    state_text,
     wikisql_instructions,
     woz_instructions,
+    write_state,
 )
-from memjax.data.readers import CLASS_QUESTION, instructions_of
+from memjax.data.readers import CLASS_QUESTION, read_instructions
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.lifelong.lamol import split_at_answer_mark
-from memjax.tasks.instructions import score_written
+from memjax.tasks.instructions import score_written_answers
 
 TOKENIZER = InstructionTokenizer(ByteTokenizer(), max_tasks=5)
 ONE = Instruction("abcdef", "why?", ("so", "because"))
@@ -139,7 +139,7 @@ QUERY = {
 
 
 def open_with(source, split="train"):
-    return instructions_of(Data(source=source, tokenizer=BytePairs()), split)
+    return read_instructions(Data(source=source, tokenizer=BytePairs()), split)
 
 
 def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
@@ -219,7 +219,7 @@ def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
     assert pairs.decode(prompt) == context + question and pairs.decode(said) == answer
     assert found.targets[found.weights > 0].tolist() == [*said, pairs.end_id]
     # As a model writes it, it is right, with every measure.
-    measured = score_written(rows.instructions, [pairs.decode(said)], source.answered_by)
+    measured = score_written_answers(rows.instructions, [pairs.decode(said)], source.answered_by)
     assert {name: value for name, value in measured.items() if name not in ("no_class", "no_query")} == dict.fromkeys(
         measured.keys() - {"no_class", "no_query"}, 100.0
     )
@@ -266,14 +266,14 @@ def test_states_are_read_as_they_are_written(text):
     found = read_state(text)
     assert found is not None
     informs, requests = found
-    assert state_text(informs.items(), sorted(requests)) in (text, text.lstrip("; "), f"; {text}")
+    assert write_state(informs.items(), sorted(requests)) in (text, text.lstrip("; "), f"; {text}")
 
 
 def test_lines_end_at_line_feeds_and_may_be_empty(tmp_path):
     rows = [{"question": "what\u2028now?", "answers": "go"}, {"context": "a", "question": "b", "answers": ["c", "d"]}]
     text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     (tmp_path / "train.jsonl").write_text(text + "\n", encoding="utf-8")
-    found = lines_of_instructions(str(tmp_path), "train")
+    found = read_instruction_lines(str(tmp_path), "train")
     assert [(one.context, one.question, one.answers) for one in found] == [
         ("", "what\u2028now?", ("go",)), ("a", "b", ("c", "d"))
     ]  # fmt: skip
@@ -282,7 +282,7 @@ def test_lines_end_at_line_feeds_and_may_be_empty(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "read"),
     [
-        ("train.jsonl", '{"context": null, "question": "a", "answers": "b"}', lines_of_instructions),
+        ("train.jsonl", '{"context": null, "question": "a", "answers": "b"}', read_instruction_lines),
         ("woz_train_en.json", '[{"dialogue_idx": 1, "dialogue": [{"turn_label": [], "system_transcript": null, '
          '"transcript": "a"}]}]', woz_instructions),
         ("wikisql.json", '[{"sql": [], "sentences": [{"question-split": "train", "variables": {}, "original": "a"}]}]',

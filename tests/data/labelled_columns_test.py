@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.cli import main
-from memjax.data.text_classes import labels_of, read_rows
+from memjax.data.text_classes import find_labels, read_rows
 from memjax.own_tasks import tasks_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -103,7 +103,7 @@ def test_options_reach_the_sources_of_the_tasks(tmp_path, capsys):
     source = config.lifelong.tasks[0].source
     assert (source.text_column, source.label_column, source.classes) == ("body", "verdict", ("a, b", "c d"))
     of_one_class = write(tmp_path / "one.csv", ("text", "label"), [(f"text {number}", "only") for number in range(20)])
-    assert labels_of(str(of_one_class)) == ("only",)
+    assert find_labels(str(of_one_class)) == ("only",)
     assert main(["train", "--tasks", str(path), "--text-column", "words"]) == 2
     assert "text_column: given 'words', allowed: a column of" in capsys.readouterr().err
     assert main(["train", "--text", str(path), "--text-column", "body"]) == 2

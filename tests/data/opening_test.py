@@ -20,7 +20,7 @@ from memjax.data.python_sources import read_python_sources
 from memjax.data.readers import open_source
 from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import Texts
-from memjax.data.streams import Streams
+from memjax.data.streams import DocumentBatches
 from memjax.data.token_files import TokenizedTexts
 
 LINES = [f"def function_{i}(value):\n    return value + {i}\n" for i in range(40)]
@@ -70,7 +70,7 @@ def test_sources_of_files(data, tmp_path, kind):
     for split in ("train", "validation", "test"):
         documents = made.documents(split)
         texts += [made.tokenizer.decode(documents[i]) for i in range(len(documents))]
-        batch = next(Streams(documents, rows=2, segment_length=4, begin_token=made.begin_token))
+        batch = next(DocumentBatches(documents, rows=2, segment_length=4, begin_token=made.begin_token))
         assert batch.extras["target_bytes"].sum() == batch.weights.sum()
         assert (ANNOTATION in batch.extras) == (kind is configs.Directories)
     expected = [f"# main.py\n{line}" for line in LINES] if kind is configs.Directories else LINES
@@ -151,7 +151,7 @@ def test_the_default_is_the_embedded_corpus_in_subwords(data, monkeypatch):
     assert written == {path: path.stat().st_mtime_ns for path in Path(data.cache_dir).rglob("*.bin")}
     made = make_datasets(data)
     documents = made.documents("test")
-    batch = next(Streams(documents, rows=2, segment_length=64, begin_token=made.begin_token))
+    batch = next(DocumentBatches(documents, rows=2, segment_length=64, begin_token=made.begin_token))
     assert {ANNOTATION, "target_bytes"} == set(batch.extras)
     index = [documents.name(i) for i in range(len(documents))].index("json")
     assert made.tokenizer.decode(documents[index]) == open_source(data, "test")[index]

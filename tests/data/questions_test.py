@@ -9,7 +9,7 @@ from memjax.config import QaSrl, Quac, Squad, TriviaQa
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
 from memjax.data.questions import Question, select_questions
-from memjax.data.readers import asked_questions, source_notes
+from memjax.data.readers import read_all_questions, source_notes
 from memjax.data.trivia_qa import first_match, tfds_trivia_qa_questions, trivia_qa_questions
 
 SHARES = {"validation": 0.0, "test": 0.0}
@@ -205,7 +205,7 @@ def test_what_is_kept_does_not_depend_on_what_else_there_is():
 )
 def test_a_folder_without_the_files_is_refused(source, line, tmp_path):
     with pytest.raises(ValueError, match=line):
-        asked_questions(source(path=str(tmp_path)), "train")
+        read_all_questions(source(path=str(tmp_path)), "train")
 
 
 def test_files_of_another_form_are_refused(tmp_path):

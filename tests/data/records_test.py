@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.reading_report import ReadingReport, UnreadableError
-from memjax.data.records import field_of, read_json, read_records, read_table, record_format, record_text
+from memjax.data.records import get_field, read_json, read_records, read_table, record_format, record_text
 from memjax.settings.reading_rules import ReadingRules
 
 ROWS = [["label", "text"], ["a, b", 'says "x"'], ["c", "two\nlines; and; more"], ["", "tab\there"]]
@@ -124,9 +124,9 @@ def test_a_line_that_is_not_json_is_a_broken_row():
     records = list(read_json('{"text": "a"}\n{"text": \n{"text": "b"}\n', "a.jsonl"))
     assert [isinstance(record.value, UnreadableError) for record in records] == [False, True, False]
     with pytest.raises(UnreadableError, match=r"a.jsonl, row 2 is not JSON .*; --skip leaves out"):
-        list(ReadingReport("rows", "a.jsonl", ReadingRules()).select(records))
+        list(ReadingReport("rows", "a.jsonl", ReadingRules()).filter_readable(records))
     report = ReadingReport("rows", "a.jsonl", ReadingRules(skip="all"))
-    assert [record.number for record in report.select(records)] == [1, 3]
+    assert [record.number for record in report.filter_readable(records)] == [1, 3]
     assert report.finish() == "1 of 3 rows skipped: 1 not JSON"
     with pytest.raises(UnreadableError, match="is not JSON"):
         list(read_json("[1, 2", "a.json"))
@@ -200,7 +200,7 @@ def test_whatever_the_record_it_has_a_text_or_a_reason(value):
 
 def test_nothing_under_a_field():
     with pytest.raises(KeyError):
-        field_of({"a": [1]}, "a.1")
+        get_field({"a": [1]}, "a.1")
 
 
 def columns(kind, path):

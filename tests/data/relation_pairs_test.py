@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from memjax.config import CachedPairs, Joint, Lifelong, MadeRelations, Sequential, TaskData
-from memjax.data.relation_pairs import PAIRS, cached_pairs, pair_numbers, relation_pairs
-from memjax.data.relation_sentences import made_relations
+from memjax.data.relation_pairs import PAIRS, make_relation_pairs, open_cached_pairs, pair_id_array
+from memjax.data.relation_sentences import make_synthetic_relations
 
-SPLITS = made_relations(num_relations=5, num_train=4, num_candidates=3)
+SPLITS = make_synthetic_relations(num_relations=5, num_train=4, num_candidates=3)
 
 
 def test_training_loses_candidates_that_are_not_known_and_no_sentence_and_the_test_nothing():
     known = (1, 2)
-    found = {split: relation_pairs(SPLITS.of(known), split, known=known) for split in ("train", "test")}
+    found = {split: make_relation_pairs(SPLITS.of(known), split, known=known) for split in ("train", "test")}
     for split, pairs in found.items():
         sentences = SPLITS.of(known).sentences[split]
         assert [one.group for one in pairs if one.label] == list(range(len(sentences)))
@@ -27,34 +27,34 @@ def test_training_loses_candidates_that_are_not_known_and_no_sentence_and_the_te
 
 
 def test_limits_keep_the_first_sentences_of_each_relation():
-    found = relation_pairs(SPLITS, "train", sentences=2, candidates=1)
+    found = make_relation_pairs(SPLITS, "train", sentences=2, candidates=1)
     assert len(found) == 5 * 2 * 2 and np.bincount([one.told for one in found])[1:].tolist() == [4] * 5
 
 
 def folder(path):
     for split in ("train", "validation", "test"):
-        pairs = relation_pairs(SPLITS, split)
+        pairs = make_relation_pairs(SPLITS, split)
         np.save(path / f"{split}.npy", np.arange(2 * len(pairs), dtype=np.float32).reshape(-1, 2))
         np.save(path / f"{split}_labels.npy", np.array([one.label for one in pairs], np.int32))
-        np.save(path / PAIRS.format(split), pair_numbers(pairs))
+        np.save(path / PAIRS.format(split), pair_id_array(pairs))
     return str(path)
 
 
 def test_vectors_of_pairs_are_those_of_the_texts(tmp_path):
     path = folder(tmp_path)
     for split in ("train", "test"):
-        whole = relation_pairs(SPLITS, split)
-        own = relation_pairs(SPLITS.of((2, 4)), split, known=(1, 2, 4))
-        found = cached_pairs(path, split, relations=(2, 4), known=(1, 2, 4))
+        whole = make_relation_pairs(SPLITS, split)
+        own = make_relation_pairs(SPLITS.of((2, 4)), split, known=(1, 2, 4))
+        found = open_cached_pairs(path, split, relations=(2, 4), known=(1, 2, 4))
         read = [(whole[row].texts, whole[row].label) for row in found.rows]
         assert read == [(one.texts, one.label) for one in own]
         groups = np.unique(found.groups, return_inverse=True)[1]
         assert groups.tolist() == [one.group for one in own] and found.labels.tolist() == [one.label for one in own]
     with pytest.raises(ValueError, match=r"^data.source.relations: given \(9,\), allowed: some of 1, 2, 3, 4, 5$"):
-        cached_pairs(path, "train", relations=(9,))
+        open_cached_pairs(path, "train", relations=(9,))
     (tmp_path / PAIRS.format("test")).unlink()
     with pytest.raises(ValueError, match="allowed: a folder with test_pairs.npy$"):
-        cached_pairs(path, "test")
+        open_cached_pairs(path, "test")
 
 
 @pytest.mark.parametrize("kind", [MadeRelations, CachedPairs])

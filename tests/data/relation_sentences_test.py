@@ -6,9 +6,9 @@ import lzma
 import numpy as np
 import pytest
 
-from memjax.data.relation_sentences import made_relations, relation_files, tacred_sentences
+from memjax.data.relation_sentences import make_synthetic_relations, read_relation_files, read_tacred
 from memjax.data.sources import SPLITS
-from memjax.data.word_vectors import mean_vectors, read_word_vectors, table_of
+from memjax.data.word_vectors import embedding_table, mean_vectors, read_word_vectors
 
 NAMES = "///place of birth\n///mountain range\n/people/person/religion\n"
 ROW = "{}\t{} \ta sentence , number {} .\t\n"
@@ -23,7 +23,7 @@ def folder(path, rows, names=NAMES):
 
 
 def read(path, **named):
-    return relation_files(path, names="names.txt", train=("rows.txt",), **named)
+    return read_relation_files(path, names="names.txt", train=("rows.txt",), **named)
 
 
 def test_relations_are_numbered_from_their_names_and_no_sentence_is_in_two_splits(tmp_path):
@@ -71,21 +71,19 @@ def tacred(path, **changes):
 
 
 def test_tacred_without_no_relation_and_with_candidates_that_a_seed_has_drawn(tmp_path):
-    found = tacred_sentences(tacred(tmp_path), num_candidates=1)
+    found = read_tacred(tacred(tmp_path), num_candidates=1)
     assert found.names == ("org:founded", "per:age", "per:title") and found.without == 3
     assert [one.label for one in found.sentences["train"]] == [2, 0, 1]
     one = found.sentences["train"][0]
     assert one.text == "ada is queen" and one.entities == (0, 0, 2, 2) and len(one.candidates) == 1
-    assert found == tacred_sentences(tacred(tmp_path), num_candidates=1)
-    drawn = {
-        tacred_sentences(tacred(tmp_path), num_candidates=1, seed=s).sentences["train"][0].candidates for s in range(9)
-    }
+    assert found == read_tacred(tacred(tmp_path), num_candidates=1)
+    drawn = {read_tacred(tacred(tmp_path), num_candidates=1, seed=s).sentences["train"][0].candidates for s in range(9)}
     assert drawn == {(0,), (1,)}
 
 
 def test_an_entity_beyond_its_sentence_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a: given an entity from word 2 to 3, allowed: within 0 to 2$"):
-        tacred_sentences(tacred(tmp_path, obj_end=3))
+        read_tacred(tacred(tmp_path, obj_end=3))
 
 
 PLACES = "2\t1 2\tAda , queen of  Bath .\tada\t0\tbath\t{}\tQ1\tQ2\n"
@@ -119,9 +117,9 @@ def test_places_that_do_not_fit_are_refused_in_one_line(tmp_path, text, line):
 
 
 def test_made_sentences_are_the_same_for_ever():
-    made = made_relations()
-    assert made == made_relations() != made_relations(seed=1)
-    assert made.sentences["train"][3].text == made_relations(num_train=2).sentences["train"][3].text
+    made = make_synthetic_relations()
+    assert made == make_synthetic_relations() != make_synthetic_relations(seed=1)
+    assert made.sentences["train"][3].text == make_synthetic_relations(num_train=2).sentences["train"][3].text
 
 
 def test_word_vectors_by_word_and_the_mean_for_others(tmp_path):
@@ -129,7 +127,7 @@ def test_word_vectors_by_word_and_the_mean_for_others(tmp_path):
     file.write_text("the 1 2\nof 3 4\nthe 9 9\n")
     vectors = read_word_vectors(file)
     assert vectors.words == ("the", "of")
-    np.testing.assert_array_equal(table_of(vectors, ["of", "<unk>"]), [[3, 4], [2, 3]])
+    np.testing.assert_array_equal(embedding_table(vectors, ["of", "<unk>"]), [[3, 4], [2, 3]])
     np.testing.assert_array_equal(mean_vectors(vectors, [["the", "of", "x"]]), [[2, 3]])
     assert read_word_vectors(file, num_words=1).words == ("the",)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from memjax.data.byte_pairs import train_byte_pairs
-from memjax.data.dialogue import MarkingTokenizer
+from memjax.data.dialogue import TokenizerWithDialogueMarks
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
 from memjax.data.tokenizers import ByteTokenizer, WordTokenizer, train_sentencepiece
 from memjax.data.wordpiece import WordPieceTokenizer
@@ -34,7 +34,7 @@ def test_a_saved_tokenizer_is_the_same(kind, tmp_path):
 
 
 def test_marks_are_laid_around_it_again(tmp_path):
-    save_tokenizer(MarkingTokenizer(ByteTokenizer()), tmp_path / "tokenizer")
+    save_tokenizer(TokenizerWithDialogueMarks(ByteTokenizer()), tmp_path / "tokenizer")
     assert load_tokenizer(tmp_path / "tokenizer").fingerprint == ByteTokenizer.fingerprint
 
 

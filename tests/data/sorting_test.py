@@ -8,8 +8,8 @@ import pytest
 from memjax import config as configs
 from memjax.data.documents import Documents
 from memjax.data.opening import make_datasets
-from memjax.data.sorting import Sorting, sort_by_count
-from memjax.data.streams import Streams
+from memjax.data.sorting import SortingDocuments, sort_by_count
+from memjax.data.streams import DocumentBatches
 
 
 def by_hand(symbols, num_symbols):
@@ -25,7 +25,7 @@ def test_the_rule(seed):
 
 
 def test_documents():
-    documents = Sorting(6, length=50, num_symbols=8)
+    documents = SortingDocuments(6, length=50, num_symbols=8)
     assert isinstance(documents, Documents) and len(documents) == 6
     for index in range(6):
         tokens, notes = documents[index], documents.annotate(index)
@@ -38,7 +38,7 @@ def test_documents():
 
 def test_the_distribution_drifts():
     length = 20_000
-    tokens = Sorting(1, length=length, num_symbols=6)[0][:length] - 3
+    tokens = SortingDocuments(1, length=length, num_symbols=6)[0][:length] - 3
     early, late = (np.bincount(part, minlength=6) / len(part) for part in (tokens[:2000], tokens[-2000:]))
     whole = np.bincount(tokens, minlength=6) / length
     assert np.abs(early - late).max() > 0.05
@@ -47,7 +47,7 @@ def test_the_distribution_drifts():
 
 
 def test_documents_are_frozen_and_differ_by_seed():
-    first, again, other = (Sorting(3, length=20, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (SortingDocuments(3, length=20, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first[2], again[2])
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first[0].tolist() != first[1].tolist() and first[0].tolist() != other[0].tolist()
@@ -56,8 +56,8 @@ def test_documents_are_frozen_and_differ_by_seed():
 
 
 def test_streams_score_answers_only():
-    documents = Sorting(4, length=20, num_symbols=5)
-    batches = list(Streams(documents, rows=2, segment_length=8, begin_token=documents.begin_id, epochs=1))
+    documents = SortingDocuments(4, length=20, num_symbols=5)
+    batches = list(DocumentBatches(documents, rows=2, segment_length=8, begin_token=documents.begin_id, epochs=1))
     assert sum(batch.weights.sum() for batch in batches) == 4 * 5
 
 
@@ -71,4 +71,4 @@ def test_a_configuration_gives_splits_of_different_documents():
 
 def test_bad_sizes_are_refused():
     with pytest.raises(ValueError, match="length: given 0, allowed: at least 1"):
-        Sorting(1, length=0)
+        SortingDocuments(1, length=0)

@@ -8,18 +8,18 @@ import tarfile
 
 import pytest
 
-from memjax.data.record_files import json_lines
+from memjax.data.record_files import texts_from_records
 from memjax.data.sources import (
     SPLITS,
     Texts,
     TextSource,
-    directories,
+    assign_split,
     enwik8,
     novels,
     read_text,
     select_split,
-    split_of,
-    text_files,
+    texts_from_directories,
+    texts_from_files,
     wikitext,
 )
 from memjax.data.tokenizers import ByteTokenizer, WordTokenizer
@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 
 def test_text_files_of_a_folder_and_a_glob(folder):
-    texts = text_files(folder)
+    texts = texts_from_files(folder)
     assert isinstance(texts, TextSource)
     assert dict(zip(texts.names, texts, strict=True)) == {
         "b.txt": "bee",
@@ -51,21 +51,23 @@ def test_text_files_of_a_folder_and_a_glob(folder):
         "d.txt.gz": "dee",
         "deep/er/a.txt": "é\n",
     }
-    assert list(text_files(f"{folder}/**/*.txt")) == ["bee", "é\n"]
-    assert text_files(folder).fingerprint == texts.fingerprint
+    assert list(texts_from_files(f"{folder}/**/*.txt")) == ["bee", "é\n"]
+    assert texts_from_files(folder).fingerprint == texts.fingerprint
     (folder / "b.txt").write_text("bees")
-    assert text_files(folder).fingerprint != texts.fingerprint
+    assert texts_from_files(folder).fingerprint != texts.fingerprint
 
 
 def test_mistakes_of_paths(folder):
-    assert_refused(text_files, folder / "missing", match="does not exist and matches no file; give a file, a folder")
-    assert_refused(text_files, "", match="path: not given")
+    assert_refused(
+        texts_from_files, folder / "missing", match="does not exist and matches no file; give a file, a folder"
+    )
+    assert_refused(texts_from_files, "", match="path: not given")
     (folder / "empty").mkdir()
-    assert_refused(text_files, folder / "empty", match="has no files")
+    assert_refused(texts_from_files, folder / "empty", match="has no files")
     for name in "xy":
         (folder / "empty" / name).touch()
-    assert_refused(text_files, folder / "empty", match="no files with text .2 empty")
-    assert_refused(text_files, folder / "empty" / "x", match="x is empty; give a file with text")
+    assert_refused(texts_from_files, folder / "empty", match="no files with text .2 empty")
+    assert_refused(texts_from_files, folder / "empty" / "x", match="x is empty; give a file with text")
     assert_refused(read_text, folder / "missing", match="is not a file")
     (folder / "bad.xz").write_bytes(b"not packed")
     assert_refused(read_text, folder / "bad.xz", match="bad.xz cannot be unpacked")
@@ -75,7 +77,7 @@ def test_mistakes_of_paths(folder):
 
 def test_text_that_is_not_utf8_is_named_with_its_place(folder):
     (folder / "latin.txt").write_bytes("abcé".encode("latin-1"))
-    assert_refused(text_files, folder, match=r"latin.txt is not UTF-8 at byte 3; as latin-1 it reads 'abcé'")
+    assert_refused(texts_from_files, folder, match=r"latin.txt is not UTF-8 at byte 3; as latin-1 it reads 'abcé'")
 
 
 def test_splits_by_name_are_disjoint_and_stable():
@@ -85,7 +87,7 @@ def test_splits_by_name_are_disjoint_and_stable():
     assert sorted(text for part in parts.values() for text in part) == sorted(texts)
     assert 20 < len(parts["validation"]) < 60 < len(parts["test"]) < 110
     assert len({part.fingerprint for part in parts.values()}) == 3
-    assert all(split_of(name, validation=0.1, test=0.2) == "test" for name in parts["test"].names)
+    assert all(assign_split(name, validation=0.1, test=0.2) == "test" for name in parts["test"].names)
     assert_refused(
         select_split, texts, "dev", validation=0.1, test=0.1, match="split: 'dev'; allowed are train, validation"
     )
@@ -96,12 +98,14 @@ def test_splits_by_name_are_disjoint_and_stable():
 def test_one_file_is_cut_into_consecutive_parts(tmp_path):
     lines = [f"line {i}\n" for i in range(100)]
     (tmp_path / "input.txt").write_text("".join(lines))
-    parts = [text_files(tmp_path / "input.txt", split=split)[0] for split in SPLITS]
-    assert "".join(parts) == "".join(lines) == text_files(tmp_path / "input.txt")[0]
+    parts = [texts_from_files(tmp_path / "input.txt", split=split)[0] for split in SPLITS]
+    assert "".join(parts) == "".join(lines) == texts_from_files(tmp_path / "input.txt")[0]
     assert all(part.startswith("line ") and part.endswith("\n") for part in parts)
     assert len(parts[1]) == pytest.approx(0.05 * len("".join(lines)), abs=10)
     (tmp_path / "short.txt").write_text("ab")
-    assert_refused(text_files, tmp_path / "short.txt", split="validation", match="no text in validation of .*short.txt")
+    assert_refused(
+        texts_from_files, tmp_path / "short.txt", split="validation", match="no text in validation of .*short.txt"
+    )
 
 
 def test_directories_are_joined_in_path_order_or_in_the_listed_order(tmp_path):
@@ -114,16 +118,18 @@ def test_directories_are_joined_in_path_order_or_in_the_listed_order(tmp_path):
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    texts = directories(tmp_path)
+    texts = texts_from_directories(tmp_path)
     assert texts.names == ["one", "two"] and texts[0] == "# a/x.py\nx\n# b.py\nb\n"
     (tmp_path / "one" / "order").write_text("b.py\n\na/x.py\n")
-    ordered = directories(tmp_path, pattern="**/*.py", order_file="order")
+    ordered = texts_from_directories(tmp_path, pattern="**/*.py", order_file="order")
     assert ordered[0] == "# b.py\nb\n# a/x.py\nx\n" and ordered[1] == "# c.py\nc\n"
     (tmp_path / "one" / "order").write_text("z.py\n")
-    assert_refused(directories, tmp_path, order_file="order", match="lists .*z.py, which is not a file")
-    assert_refused(directories, tmp_path, pattern="*.js", match="no folder in .* has files that match '[*].js'")
-    assert_refused(directories, tmp_path / "two" / "c.py", match="is not a folder")
-    assert len(directories(tmp_path, split="train", validation=0.0, test=0.0)) == 2
+    assert_refused(texts_from_directories, tmp_path, order_file="order", match="lists .*z.py, which is not a file")
+    assert_refused(
+        texts_from_directories, tmp_path, pattern="*.js", match="no folder in .* has files that match '[*].js'"
+    )
+    assert_refused(texts_from_directories, tmp_path / "two" / "c.py", match="is not a folder")
+    assert len(texts_from_directories(tmp_path, split="train", validation=0.0, test=0.0)) == 2
 
 
 @pytest.mark.parametrize("pack", [lambda b: ("d.jsonl", b), lambda b: ("d.jsonl.gz", gzip.compress(b))])
@@ -131,20 +137,20 @@ def test_json_lines(tmp_path, pack):
     lines = [json.dumps({"text": "é one"}, ensure_ascii=False), "", json.dumps({"text": "two", "id": 3})]
     name, content = pack("\n".join(lines).encode())
     (tmp_path / name).write_bytes(content)
-    texts = json_lines(tmp_path / name)
+    texts = texts_from_records(tmp_path / name)
     assert texts.names == [f"{name}:1", f"{name}:3"] and list(texts) == ["é one", "two"]
     refused = "d.jsonl.*, row 1 has no text under 'id'.*it has: text.*name the field"
-    assert_refused(json_lines, tmp_path / name, field="id", match=refused)
+    assert_refused(texts_from_records, tmp_path / name, field="id", match=refused)
 
 
 def test_json_lines_mistakes(tmp_path):
     for number, message in enumerate(["is not JSON", "no text under 'text' .it has: list", "is not UTF-8 at byte 10"]):
         lines = b'{"text": \n[1]\n{"text": "\xff"}\n'.split(b"\n")
         (tmp_path / "bad.jsonl").write_bytes(b'{"text": "a"}\n' + lines[number])
-        assert_refused(json_lines, tmp_path / "bad.jsonl", match=f"bad.jsonl, row 2 .*{message}")
+        assert_refused(texts_from_records, tmp_path / "bad.jsonl", match=f"bad.jsonl, row 2 .*{message}")
     (tmp_path / "blank.jsonl").write_text("\n\n")
     assert_refused(
-        json_lines,
+        texts_from_records,
         tmp_path / "blank.jsonl",
         match="has no files with text|blank.jsonl has no records; give a file with one JSON object",
     )

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.documents import ArrayDocuments, Documents
-from memjax.data.rows import epoch_order, merge_positions, position_of_rows
-from memjax.data.streams import Streams
+from memjax.data.rows import epoch_order, merge_positions, restart_with_rows
+from memjax.data.streams import DocumentBatches
 
 BEGIN = 1
 
@@ -90,7 +90,7 @@ def scored_documents(batches, rows):
 def test_separate_scores_every_token_once(rows, length, wrap):
     documents = make_documents([5, 1, 9, 4, 8])
     batches = list(
-        Streams(wrap(documents), rows=rows, segment_length=length, begin_token=BEGIN, epochs=1, shuffle=False)
+        DocumentBatches(wrap(documents), rows=rows, segment_length=length, begin_token=BEGIN, epochs=1, shuffle=False)
     )
     assert sorted(scored_documents(batches, rows)) == [documents[i].tolist() for i in range(5)]
     for batch in batches:
@@ -103,14 +103,14 @@ def test_separate_scores_every_token_once(rows, length, wrap):
 def test_inputs_are_the_targets_one_later_and_begin_with_the_begin_token():
     documents = make_documents([5, 3])
     for row in range(2):
-        batches = list(Streams(documents, rows=2, segment_length=2, begin_token=BEGIN, epochs=1, shuffle=False))
+        batches = list(DocumentBatches(documents, rows=2, segment_length=2, begin_token=BEGIN, epochs=1, shuffle=False))
         inputs = np.concatenate([segment[0][segment[2]] for segment in row_segments(batches, row)])
         assert inputs.tolist() == [BEGIN, *documents[row].tolist()[:-1]]
 
 
 def test_without_the_first_token_parity():
     documents = make_documents([5, 3])
-    batches = list(Streams(documents, rows=1, segment_length=4, epochs=1, shuffle=False, score_first=False))
+    batches = list(DocumentBatches(documents, rows=1, segment_length=4, epochs=1, shuffle=False, score_first=False))
     assert scored_documents(batches, 1) == [documents[0].tolist()[1:], documents[1].tolist()[1:]]
     first = batches[0]
     assert first.inputs[0, 0].tolist() == documents[0].tolist()[:-1] and first.start_of_document.all()
@@ -125,7 +125,7 @@ def test_totals_do_not_depend_on_rows_or_hosts(protocol, score_first):
         for hosts in [[(0, rows)], [(0, rows // 2), (rows // 2, rows)]] if rows > 1 else [[(0, 1)]]:
             total, sizes = np.zeros(2), set()
             for host in hosts:
-                streams = Streams(
+                streams = DocumentBatches(
                     documents,
                     rows=rows,
                     segment_length=4,
@@ -152,7 +152,7 @@ def test_hosts_have_the_rows_of_one_host(protocol, epochs):
     documents = make_documents([5, 2, 9, 4, 8])
 
     def streams(host):
-        return Streams(
+        return DocumentBatches(
             documents,
             rows=4,
             segment_length=3,
@@ -189,7 +189,7 @@ def test_resumes_exactly_from_every_position(lengths, rows, length, segments, pr
     rows = min(rows, sum(lengths) - 1)
 
     def streams(position=None, host=None):
-        return Streams(
+        return DocumentBatches(
             documents,
             rows=rows,
             segment_length=length,
@@ -229,7 +229,7 @@ def test_resumes_exactly_from_every_position(lengths, rows, length, segments, pr
 
 def test_order_is_a_permutation_of_each_epoch_and_rows_take_every_rth():
     documents = make_documents([2] * 7, annotate=False)
-    streams = Streams(documents, rows=3, segment_length=2, begin_token=BEGIN, seed=4)
+    streams = DocumentBatches(documents, rows=3, segment_length=2, begin_token=BEGIN, seed=4)
     seen = {row: [] for row in range(3)}
     for batch in (next(streams) for _ in range(9)):
         for row in range(3):
@@ -245,10 +245,10 @@ def test_order_is_a_permutation_of_each_epoch_and_rows_take_every_rth():
 
 def test_more_rows_than_documents():
     documents = make_documents([5, 3])
-    batches = list(Streams(documents, rows=5, segment_length=4, begin_token=BEGIN, epochs=1))
+    batches = list(DocumentBatches(documents, rows=5, segment_length=4, begin_token=BEGIN, epochs=1))
     assert not any(batch.mask[:, 2:].any() for batch in batches)
     assert sorted(map(len, scored_documents(batches, 5))) == [3, 5]
-    endless = Streams(documents, rows=5, segment_length=4, begin_token=BEGIN)
+    endless = DocumentBatches(documents, rows=5, segment_length=4, begin_token=BEGIN)
     assert all(next(endless).mask.any(axis=-1).all() for _ in range(10)), "no row starves in training"
 
 
@@ -257,7 +257,7 @@ def test_contiguous_cuts_the_joined_corpus():
     joined = np.concatenate([documents[i] for i in range(4)])
     for rows in (1, 2, 3, 7):
         batches = list(
-            Streams(
+            DocumentBatches(
                 documents,
                 rows=rows,
                 segment_length=4,
@@ -280,20 +280,20 @@ def test_contiguous_cuts_the_joined_corpus():
 
 def test_contiguous_marks_only_the_first_segment_of_each_epoch():
     documents = make_documents([5, 3])
-    streams = Streams(documents, rows=1, segment_length=4, begin_token=BEGIN, protocol="contiguous")
+    streams = DocumentBatches(documents, rows=1, segment_length=4, begin_token=BEGIN, protocol="contiguous")
     assert [bool(next(streams).start_of_document.all()) for _ in range(6)] == [True, False] * 3
 
 
 def test_weights_of_the_documents_decide_what_is_scored():
     documents = ArrayDocuments([[5, 6, 7]], annotations=[{"weights": np.array([0, 1, 0], np.float32)}])
-    batch = next(Streams(documents, rows=1, segment_length=4, begin_token=BEGIN))
+    batch = next(DocumentBatches(documents, rows=1, segment_length=4, begin_token=BEGIN))
     assert batch.weights.tolist() == [[[0, 1, 0, 0]]] and batch.mask.tolist() == [[[True, True, True, False]]]
     assert batch.extras == {} and batch.weights.dtype == np.float32
 
 
 def test_annotations_are_aligned_to_targets():
     documents = make_documents([6])
-    for batch in Streams(documents, rows=2, segment_length=4, begin_token=BEGIN, epochs=1):
+    for batch in DocumentBatches(documents, rows=2, segment_length=4, begin_token=BEGIN, epochs=1):
         np.testing.assert_array_equal(batch.extras["target_bytes"], np.where(batch.mask, batch.targets % 7, 0))
 
 
@@ -309,25 +309,25 @@ def test_annotations_are_aligned_to_targets():
 )
 def test_a_position_of_another_stream_is_refused(change, message):
     settings = {"documents": make_documents([5, 3]), "rows": 2, "segment_length": 4, "begin_token": BEGIN}
-    position = Streams(**settings).position
+    position = DocumentBatches(**settings).position
     with pytest.raises(ValueError, match=message):
-        Streams(**{**settings, **change}, position=position)
+        DocumentBatches(**{**settings, **change}, position=position)
 
 
 def test_a_position_without_the_rows_is_refused():
     settings = {"documents": make_documents([5, 3]), "rows": 2, "segment_length": 4, "begin_token": BEGIN}
-    position = Streams(**settings, host_rows=(0, 1)).position
+    position = DocumentBatches(**settings, host_rows=(0, 1)).position
     with pytest.raises(ValueError, match=r"no rows \[1\]; join the hosts' positions"):
-        Streams(**settings, position=position)
+        DocumentBatches(**settings, position=position)
     with pytest.raises(ValueError, match=r"no rows \[1\]"):
-        Streams(**settings, position=position, host_rows=(0, 1), epochs=1)
+        DocumentBatches(**settings, position=position, host_rows=(0, 1), epochs=1)
     own = {**settings, "host_rows": (0, 1), "epochs": 1, "shuffle": False}  # 5 tokens; those of row 1 are 3
-    position = Streams(**own).position
-    assert len(list(Streams(**own, position=position, in_step=False))) == 2
+    position = DocumentBatches(**own).position
+    assert len(list(DocumentBatches(**own, position=position, in_step=False))) == 2
     own["host_rows"] = (1, 2)
-    assert [len(list(Streams(**own, in_step=alike))) for alike in (True, False)] == [2, 1]
+    assert [len(list(DocumentBatches(**own, in_step=alike))) for alike in (True, False)] == [2, 1]
     with pytest.raises(ValueError, match="different streams, seed"):
-        merge_positions([Streams(**settings).position, Streams(**settings, seed=1).position])
+        merge_positions([DocumentBatches(**settings).position, DocumentBatches(**settings, seed=1).position])
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_position_without_the_rows_is_refused():
 def test_bad_arguments_get_one_line(change, message):
     settings = {"documents": make_documents([5, 3]), "rows": 2, "segment_length": 4, "begin_token": BEGIN}
     with pytest.raises(ValueError, match=message) as error:
-        Streams(**{**settings, **change})
+        DocumentBatches(**{**settings, **change})
     assert "\n" not in str(error.value)
 
 
@@ -357,21 +357,21 @@ def test_bad_arguments_get_one_line(change, message):
 def test_a_document_without_tokens_is_named(lengths, score_first, needed, wrap):
     documents = wrap(make_documents(lengths, annotate=False))
     with pytest.raises(ValueError, match=f"document 1 has {lengths[1]} tokens; needs at least {needed}") as error:
-        Streams(documents, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first, shuffle=False)
+        DocumentBatches(documents, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first, shuffle=False)
     assert "\n" not in str(error.value)
     several = wrap(make_documents([*lengths, *lengths], annotate=False))
     with pytest.raises(ValueError, match="document 1 has . tokens, and so 1 more; needs"):
-        Streams(several, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first)
+        DocumentBatches(several, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first)
 
 
 def test_other_rows_begin_the_next_epoch():
     documents = make_documents([3] * 7, annotate=False)
     settings = {"segment_length": 2, "begin_token": BEGIN, "seed": 4}
-    streams = Streams(documents, rows=3, **settings)
+    streams = DocumentBatches(documents, rows=3, **settings)
     for _ in range(11):
         next(streams)
     reached = max(epoch for epoch, _, _ in streams.position["rows"].values())
-    moved = Streams(documents, rows=2, position=position_of_rows(streams.position, 2), **settings)
+    moved = DocumentBatches(documents, rows=2, position=restart_with_rows(streams.position, 2), **settings)
     batch = next(moved)
     assert batch.start_of_document.all()
     order = epoch_order(7, seed=4, epoch=reached + 1)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import Documents
-from memjax.data.streams import Streams
-from memjax.data.synthetic import KeyValueRecall
+from memjax.data.streams import DocumentBatches
+from memjax.data.synthetic import KeyValueRecallDocuments
 
 SIZES = [{}, {"layout": "sequence"}, {"group": 0}, {"num_pairs": 5, "group": 3, "filler_length": 0, "num_values": 4}]
 
@@ -30,7 +30,7 @@ def lookup(documents, index):
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_documents(sizes):
-    documents = KeyValueRecall(20, **sizes)
+    documents = KeyValueRecallDocuments(20, **sizes)
     assert isinstance(documents, Documents) and len(documents) == 20
     for index in range(20):
         tokens, notes = documents[index], documents.annotate(index)
@@ -45,7 +45,7 @@ def test_documents(sizes):
 
 @pytest.mark.parametrize("layout", ["joint", "sequence"])
 def test_answers_are_far_away_and_asked_once(layout):
-    documents = KeyValueRecall(10, filler_length=40, layout=layout)
+    documents = KeyValueRecallDocuments(10, filler_length=40, layout=layout)
     for index in range(10):
         tokens = documents[index].tolist()
         keys = [key for _, key, _ in answers(documents, index)]
@@ -56,7 +56,7 @@ def test_answers_are_far_away_and_asked_once(layout):
 
 
 def test_without_the_bindings_an_answer_is_chance():
-    documents = KeyValueRecall(200, num_values=4)
+    documents = KeyValueRecallDocuments(200, num_values=4)
     asked = np.array([[(key, value) for _, key, value in answers(documents, i)] for i in range(200)])
     keys, values = asked[..., 0], asked[..., 1]
     assert documents.chance == 0.25 and np.bincount(values.ravel()).max() / values.size < 0.29
@@ -66,25 +66,25 @@ def test_without_the_bindings_an_answer_is_chance():
 
 
 def test_documents_are_frozen_and_differ_by_seed():
-    first, again, other = KeyValueRecall(3), KeyValueRecall(3), KeyValueRecall(3, seed=1)
+    first, again, other = KeyValueRecallDocuments(3), KeyValueRecallDocuments(3), KeyValueRecallDocuments(3, seed=1)
     np.testing.assert_array_equal(first[2], again[2])
     np.testing.assert_array_equal(first[2], first[-1])
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first[0].tolist() != first[1].tolist() and first[0].tolist() != other[0].tolist()
-    assert int(KeyValueRecall(1, num_pairs=2, filler_length=2)[0].sum()) == 418
+    assert int(KeyValueRecallDocuments(1, num_pairs=2, filler_length=2)[0].sum()) == 418
     with pytest.raises(IndexError):
         first[3]
 
 
 def test_streams_score_values_only():
-    documents = KeyValueRecall(4)
-    batches = list(Streams(documents, rows=2, segment_length=16, begin_token=documents.begin_id, epochs=1))
+    documents = KeyValueRecallDocuments(4)
+    batches = list(DocumentBatches(documents, rows=2, segment_length=16, begin_token=documents.begin_id, epochs=1))
     scored = sum(batch.weights.sum() for batch in batches)
     assert scored == 4 * 2 * documents.num_pairs
     assert sum(batch.extras["is_answer"].sum() for batch in batches) == 4 * documents.num_pairs
     assert all((batch.weights[batch.extras["is_answer"]] == 1).all() for batch in batches)
     assert set(batches[0].extras) == {"is_answer", "is_practice"}
-    evaluation = KeyValueRecall(4, score_practice=False).annotate(0)
+    evaluation = KeyValueRecallDocuments(4, score_practice=False).annotate(0)
     np.testing.assert_array_equal(evaluation["weights"] > 0, evaluation["is_answer"])
 
 
@@ -100,4 +100,4 @@ def test_streams_score_values_only():
 )
 def test_bad_sizes_get_one_line(sizes, message):
     with pytest.raises(ValueError, match=message):
-        KeyValueRecall(**{"num_documents": 4, **sizes})
+        KeyValueRecallDocuments(**{"num_documents": 4, **sizes})

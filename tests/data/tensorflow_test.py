@@ -16,11 +16,11 @@ from memjax.data.glue import LabelledText
 from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer
 from memjax.data.opening import make_datasets
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
-from memjax.data.readers import classified_texts, instructions_of
+from memjax.data.readers import read_classified_texts, read_instructions
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sources import Texts
-from memjax.data.streams import Streams
-from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, quiet, tfds_texts
+from memjax.data.streams import DocumentBatches
+from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, hide_warnings, tfds_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.settings.reading_rules import ReadingRules
@@ -57,7 +57,7 @@ def prepare(tfds, data_dir, full_name, splits, file_format="tfrecord"):
         return {split: enumerate(examples) for split, examples in splits.items()}
 
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    with quiet(), tfds.core.registered.skip_registration():
+    with hide_warnings(), tfds.core.registered.skip_registration():
         builder_class = type(
             class_name,
             (tfds.core.GeneratorBasedBuilder,),
@@ -168,7 +168,7 @@ def test_corpora_of_the_papers(tfds, seqio, tmp_path, name):
         assert set(texts_of(documents, seqio_tokenizer(name))) == {text}
         assert documents.num_bytes(0) == len(text.encode()) and documents.annotate(0)["target_bytes"].sum() == len(text)
         assert len(documents) in (100, 98, 50, 1)
-    batch = next(Streams(documents, rows=2, segment_length=4, begin_token=0))
+    batch = next(DocumentBatches(documents, rows=2, segment_length=4, begin_token=0))
     assert batch.mask.all()
     # The same files, without seqio.
     if "translate" not in name and not corpus.has_markers:
@@ -187,7 +187,7 @@ def test_translations_keep_their_source(tfds, seqio, tmp_path):
 
 def test_versions_are_those_of_tfds(tfds):
     for name in ("memjax_pg19", "memjax_lm1b", "memjax_scientific_papers_pubmed", "memjax_wmt19_translate_fr_de"):
-        with quiet():
+        with hide_warnings():
             builder = tfds.builder(CORPORA[name].tfds_name, data_dir="/nonexistent")
             assert set(dict(CORPORA[name].features).values()) <= set(builder.info.features)
 
@@ -203,7 +203,7 @@ def test_any_mixture_with_any_vocabulary(seqio, tmp_path):
             splits=["train"],
         )
 
-    with quiet():
+    with hide_warnings():
         for name, texts in {"one": ["a b", "c"], "two": ["dd"]}.items():
             seqio.TaskRegistry.add(
                 f"memjax_test_{name}",
@@ -248,7 +248,7 @@ def test_a_task_that_is_registered_anew_is_prepared_anew(seqio, tmp_path, change
             ),
             texts,
         )
-        with quiet():
+        with hide_warnings():
             if "memjax_test_anew" in seqio.TaskRegistry.names():
                 seqio.TaskRegistry.remove("memjax_test_anew")
             seqio.TaskRegistry.add(
@@ -289,7 +289,7 @@ def register(seqio, name, examples):
         split_examples = {**examples, first: [f"{split} {text}" for text in examples[first]]}
         return builders.import_tensorflow().data.Dataset.from_tensor_slices(split_examples)
 
-    with quiet():
+    with hide_warnings():
         if name in seqio.TaskRegistry.names():
             seqio.TaskRegistry.remove(name)
         seqio.TaskRegistry.add(
@@ -353,7 +353,7 @@ def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, 
     prepare(tfds, tmp_path, "tiny_news:1.0.0", news)
     features = {"title_feature": "title", "text_feature": "body", "label_feature": "label", "first_class": 5}
     source = configs.TfdsClasses(name="tiny_news", data_dir=str(tmp_path), validation_percent=40, **features)
-    found = classified_texts(source).texts
+    found = read_classified_texts(source).texts
     assert sorted(found["test"], key=repr) == [LabelledText((f"Ä {i}. test {i}",), 5 + i % 2) for i in range(6)]
     held_out = [*found["train"], *found["validation"]]
     assert sorted(text.texts[0] for text in held_out) == [f"Ä {i}. train {i}" for i in range(6)]
@@ -363,7 +363,7 @@ def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, 
         examples = {"inputs": [f"{split} a", f"{split} ö"], "targets": ["bad", "good"]}
         return builders.import_tensorflow().data.Dataset.from_tensor_slices(examples)
 
-    with quiet():
+    with hide_warnings():
         for name, kept in (("memjax_test_kept", True), ("memjax_test_decoded", False)):
             seqio.TaskRegistry.add(
                 name,
@@ -378,13 +378,13 @@ def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, 
         asked = configs.Data(source=configs.SeqioInstructions(name=name), tokenizer=configs.Bytes())
         for split in ("train", "validation", "test"):
             both = [Instruction(f"{split} a", "", ("bad",)), Instruction(f"{split} ö", "", ("good",))]
-            assert instructions_of(asked, split) == both
-        texts = classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good"), first_class=3)).texts
+            assert read_instructions(asked, split) == both
+        texts = read_classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good"), first_class=3)).texts
         for split in ("train", "validation", "test"):
             assert texts[split] == [LabelledText((f"{split} a",), 3), LabelledText((f"{split} ö",), 4)]
     # Of inputs that do not fit the end is cut off, of the answer nothing.
     tokenizer = InstructionTokenizer(ByteTokenizer(), max_tasks=1)
-    rows = InstructionExamples(instructions_of(asked, "validation"), tokenizer, length=10)
+    rows = InstructionExamples(read_instructions(asked, "validation"), tokenizer, length=10)
     parts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in rows.rows]
     assert parts == [("valid", "bad"), ("vali", "good")] and rows.skipped == 0
 
@@ -397,7 +397,7 @@ def test_a_broken_character_in_one_example_is_skipped_and_counted(seqio, tmp_pat
         return builders.import_tensorflow().data.Dataset.from_tensor_slices(examples)
 
     name = "memjax_test_broken"
-    with quiet():
+    with hide_warnings():
         seqio.TaskRegistry.add(
             name,
             source=seqio.FunctionDataSource(dataset, splits=["train", "validation", "test"]),
@@ -410,7 +410,7 @@ def test_a_broken_character_in_one_example_is_skipped_and_counted(seqio, tmp_pat
     assert len(documents) == 38 and said == ["tokens: 2 of 40 documents skipped: 1 not UTF-8, 1 empty"]
     with pytest.raises(ValueError, match=f"{name}/train:7 is not UTF-8 at byte 7"):
         seqio_documents(name, tmp_path / "strict", split="train", feature="inputs", rules=ReadingRules(skip="none"))
-    splits = classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good")))
+    splits = read_classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good")))
     assert splits.notes()[0] == "3 of 120 examples skipped: 3 not UTF-8"
     with pytest.raises(ValueError, match=f"{name}/test:7 is not UTF-8"):
         list(seqio_module.seqio_pairs(name, split="test"))

@@ -11,7 +11,7 @@ from memjax import config as configs
 from memjax.data import text_classes
 from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
-from memjax.data.readers import class_names, classified_texts
+from memjax.data.readers import class_names, read_classified_texts
 from memjax.data.text_classes import (
     CL_BENCHMARK,
     CLASSES,
@@ -24,7 +24,7 @@ from memjax.data.text_classes import (
 )
 from memjax.data.text_splits import TitledText, letters_and_digits_key, select_texts, split_texts
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
-from memjax.settings.ranges import hints_of
+from memjax.settings.ranges import type_hints_of
 from memjax.settings.reading_rules import ReadingRules
 from memjax.training.experiment import make_experiment
 
@@ -206,7 +206,7 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
     located = dataclasses.replace(experiment, config=dataclasses.replace(config, lifelong=stream))
     assert located.notes() == experiment.notes()
     for name, source in sources.items():
-        own, expected = experiment.of_task(name), classified_texts(source).texts["train"]
+        own, expected = experiment.of_task(name), read_classified_texts(source).texts["train"]
         assert own.tokenizer is experiment.tokenizer and len(own.documents("train")) == len(expected) == 20
         stream = own.stream()
         batches = [next(stream) for _ in range(2)]
@@ -227,23 +227,23 @@ def test_the_builders_of_tfds_and_the_tasks_of_seqio_have_the_same_splits(monkey
     monkeypatch.setattr(
         text_classes, "tfds_examples", lambda name, split, data_dir, report: iter(rows[:: 1 + (split == "test")])
     )
-    found = classified_texts(configs.TfdsClasses())
+    found = read_classified_texts(configs.TfdsClasses())
     assert found.shared == {("ag_news_subset/train", "ag_news_subset/test"): 15} and len(found.texts["test"]) == 15
     assert found.texts["test"][1] == LabelledText(("a. b c 2",), 7)
     with pytest.raises(ValueError, match="ag_news_subset has no feature 'text', allowed: description, label, title"):
-        classified_texts(configs.TfdsClasses(text_feature="text"))
+        read_classified_texts(configs.TfdsClasses(text_feature="text"))
     pairs = [(f"text {number}", ("yes", "no")[number % 2]) for number in range(10)]
     monkeypatch.setattr(text_classes, "seqio_splits", lambda name: ["train", "validation"])
     monkeypatch.setattr(
         text_classes, "seqio_pairs", lambda name, split, report: iter(pairs[:8] if split == "train" else pairs[8:])
     )
     source = configs.SeqioClasses(name="my_task", classes=("no", "yes"), first_class=3, test_percent=50)
-    texts = classified_texts(source).texts
+    texts = read_classified_texts(source).texts
     assert texts["validation"] == [LabelledText(("text 8",), 4), LabelledText(("text 9",), 3)]
     assert 0 < len(texts["test"]) < 8 and len(texts["train"]) + len(texts["test"]) == 8
     source.classes = ("no",)
     with pytest.raises(ValueError, match="my_task has 'yes', allowed: no"):
-        classified_texts(source)
+        read_classified_texts(source)
 
 
 def test_orders_name_every_task_once():
@@ -253,7 +253,7 @@ def test_orders_name_every_task_once():
     for name, (_, classes) in CL_BENCHMARK.items():
         assert name not in TEXT_SETS or classes == TEXT_SETS[name]
     named = [
-        hints_of(kind)[field] for kind, field in ((configs.CLBenchmark, "task"), (configs.TextClasses, "data_set"))
+        type_hints_of(kind)[field] for kind, field in ((configs.CLBenchmark, "task"), (configs.TextClasses, "data_set"))
     ]
     assert [sorted(get_args(hint)) for hint in named] == [sorted(CL_BENCHMARK), sorted(TEXT_SETS)]
 
@@ -308,8 +308,8 @@ def test_labelled_files_of_every_form_have_the_same_rows(tmp_path, name):
     assert rows == [("nice, really", "good"), ("poor", "bad"), ("fine", "good")]
     (tmp_path / name).write_bytes(LABELLED[name].replace("fine", "fün").encode("utf-16"))
     with pytest.raises(ValueError, match=f"{name} is not UTF-8 at byte 0.*--encoding utf-16"):
-        text_classes.labels_of(str(tmp_path / name))
-    assert text_classes.labels_of(str(tmp_path / name), ReadingRules(encoding="utf-16")) == ("bad", "good")
+        text_classes.find_labels(str(tmp_path / name))
+    assert text_classes.find_labels(str(tmp_path / name), ReadingRules(encoding="utf-16")) == ("bad", "good")
 
 
 def test_rows_without_text_are_skipped_and_broken_ones_named(tmp_path):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from memjax.config import LabelledFile, TextClasses
 from memjax.data.questions import Question, select_questions
-from memjax.data.readers import class_names, classified_texts, source_notes
-from memjax.data.text_classes import labels_of
+from memjax.data.readers import class_names, read_classified_texts, source_notes
+from memjax.data.text_classes import find_labels
 from memjax.data.text_splits import TitledText, exact_key, split_texts
 from memjax.training.runs import config_from_dict, config_to_dict
 
@@ -54,9 +54,9 @@ def test_classes_keep_all_texts_that_differ(tmp_path, form, first, second):
     for split in ("train", "test"):
         rows = [("one", f"{first}{split}{number}") for number in range(4)]
         write(tmp_path / f"{split}.{form}", form, rows + [("two", f"{second}{split}{n}") for n in range(4)])
-    labels = labels_of(str(tmp_path))
+    labels = find_labels(str(tmp_path))
     source = LabelledFile(path=str(tmp_path), classes=labels, numbers=tuple(range(len(labels))))
-    splits = classified_texts(source)
+    splits = read_classified_texts(source)
     assert counts(splits) == {0: 8, 1: 8} and splits.removed == 0
     assert class_names(source) == {0: "one", 1: "two"}
 
@@ -90,10 +90,10 @@ def test_a_class_without_a_text_of_its_own_is_refused_and_what_is_near_is_said(t
     assert f"1 rows of {tmp_path}/train.csv are in {tmp_path}/test.csv too" in notes
     assert "1 texts of the test split differ from one to train on in signs, case or blanks alone; they stay" in notes
     assert "2 texts of the test split have a class that no text to train on has ('three')" in notes
-    assert classified_texts(source).unseen_classes("test") == {2: 2}
+    assert read_classified_texts(source).unseen_classes("test") == {2: 2}
     source.equality = "letters_and_digits"
     with pytest.raises(ValueError, match=r"every text of class 'two' in the train split is that of another row.*exact"):
-        classified_texts(source)
+        read_classified_texts(source)
     with pytest.raises(ValueError, match=r"equality: given 'loose', allowed: 'exact', 'letters_and_digits'"):
         split_texts({"train": {"a": [TitledText("", "x", 0)]}}, equality="loose")
 

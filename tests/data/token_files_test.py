@@ -11,8 +11,8 @@ import pytest
 
 from memjax.data.documents import Documents
 from memjax.data.reading_report import UnreadableError
-from memjax.data.sources import Texts, only_texts
-from memjax.data.streams import Streams
+from memjax.data.sources import Texts, texts_without_names
+from memjax.data.streams import DocumentBatches
 from memjax.data.token_files import TokenFile, TokenizedDocument, TokenizedTexts, write_token_file, write_tokens
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.settings.reading_rules import ReadingRules
@@ -59,7 +59,8 @@ def test_streams_read_it_like_documents_in_memory(tmp_path):
     lazy = TokenizedTexts(Texts.from_mapping(TEXTS), TOKENIZER, annotators={"place": count})
     for protocol in ("separate", "contiguous"):
         streams = [
-            Streams(d, rows=2, segment_length=3, begin_token=1, epochs=1, protocol=protocol) for d in (file, lazy)
+            DocumentBatches(d, rows=2, segment_length=3, begin_token=1, epochs=1, protocol=protocol)
+            for d in (file, lazy)
         ]
         for a, b in zip(*streams, strict=True):
             np.testing.assert_array_equal(a.inputs, b.inputs)
@@ -182,7 +183,7 @@ def test_documents_that_are_empty_or_cannot_be_read_are_skipped_and_counted(tmp_
     file = write_token_file(tmp_path / "train-1", texts, TOKENIZER, rules=rules, **options)
     assert [file.name(number) for number in range(len(file))] == ["a", "d"] and file.skipped == 2
     assert said == ["train-1: 2 of 4 documents skipped: 1 empty, 1 not UTF-8"]
-    assert list(only_texts(texts)) == [contents["a"], "", contents["d"]]
+    assert list(texts_without_names(texts)) == [contents["a"], "", contents["d"]]
     with pytest.raises(ValueError, match="b has no tokens; remove it"):
         write_token_file(tmp_path / "none", texts, TOKENIZER, rules=ReadingRules(skip="none"), **options)
     contents["a"] = contents["d"] = "short"

@@ -10,8 +10,8 @@ import pytest
 from memjax import config
 from memjax.data.documents import ArrayDocuments
 from memjax.data.opening import make_datasets
-from memjax.data.reading import Reading
-from memjax.data.streams import Streams
+from memjax.data.reading import ReadingPlan
+from memjax.data.streams import DocumentBatches
 from memjax.data.translation import SentencePairs, number_words, parallel_texts, random_letters
 from memjax.models.factory import make_encoder_decoder
 from memjax.training.evaluation import evaluate
@@ -34,7 +34,7 @@ def test_pairs_with_a_long_side_are_left_out():
 
 
 def test_every_segment_comes_with_its_source():
-    stream = Streams(pairs(), rows=2, segment_length=2, begin_token=1, epochs=1, shuffle=False)
+    stream = DocumentBatches(pairs(), rows=2, segment_length=2, begin_token=1, epochs=1, shuffle=False)
     seen = []
     for batch in stream:
         source, mask = batch.extras["source"][0], batch.extras["source_mask"][0]
@@ -45,7 +45,7 @@ def test_every_segment_comes_with_its_source():
         assert by_target[part] == ([21, 2, 0, 0], [True, True, False, False])
     assert by_target[(0, 0)] == ([0] * 4, [False] * 4)  # a row that is through
     with pytest.raises(ValueError, match="documents with a context allow 'separate'"):
-        Streams(pairs(), rows=1, segment_length=2, begin_token=1, protocol="contiguous")
+        DocumentBatches(pairs(), rows=1, segment_length=2, begin_token=1, protocol="contiguous")
 
 
 def test_files_of_two_languages(tmp_path):
@@ -81,7 +81,7 @@ def test_a_translation_model_is_evaluated_as_any_other():
     init = jax.jit(
         lambda: model.init({"params": jax.random.key(0)}, tokens, model.init_state(2), start_of_document=start)
     )
-    result = evaluate(model, init(), pairs(), Reading(rows=2, segment_length=4, begin_token=1))
+    result = evaluate(model, init(), pairs(), ReadingPlan(rows=2, segment_length=4, begin_token=1))
     assert result.targets == 9 and result.complete and np.isfinite(result.perplexity)
 
 

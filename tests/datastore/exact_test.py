@@ -142,8 +142,8 @@ def test_queries_in_batches_of_any_size():
         found = index.search(queries[:n], 3)
         assert found.ids.shape == (n, 3) and np.array_equal(found.ids, whole.ids[:n])
         np.testing.assert_allclose(found.scores, whole.scores[:n], rtol=1e-6)
-    sizes = [len(batch) for batch, _ in exact.query_batches(queries, 8)]
-    assert sizes == [8, 8, 8] and [len(b) for b, _ in exact.query_batches(queries[:11], 8)] == [8, 4]
+    sizes = [len(batch) for batch, _ in exact.pad_query_batches(queries, 8)]
+    assert sizes == [8, 8, 8] and [len(b) for b, _ in exact.pad_query_batches(queries[:11], 8)] == [8, 4]
 
 
 def temporaries(entries: int, *, block_entries=512, num_queries=64, num_neighbors=16, dtype=jnp.float16, norms=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memjax.datastore import ExactIndex, build_faiss, open_faiss, recall, rescore
+from memjax.datastore import ExactIndex, build_faiss, measure_recall, open_faiss, rescore
 from tests.datastore.stores import clusters, make_store
 
 faiss = pytest.importorskip("faiss")
@@ -41,9 +41,11 @@ def test_lists_and_products(tmp_path):
     ):
         assert np.array_equal(a, b)
     few, all_lists = rescore(built, store, 200), rescore(open_faiss(store, num_probes=16), store, 200)
-    assert recall(few, store, queries, 8) < recall(all_lists, store, queries, 8)
-    assert recall(open_faiss(store, num_probes=16), store, queries, 8) < recall(all_lists, store, queries, 8)
-    assert recall(all_lists, store, queries, 8) > 0.9
+    assert measure_recall(few, store, queries, 8) < measure_recall(all_lists, store, queries, 8)
+    assert measure_recall(open_faiss(store, num_probes=16), store, queries, 8) < measure_recall(
+        all_lists, store, queries, 8
+    )
+    assert measure_recall(all_lists, store, queries, 8) > 0.9
 
 
 def test_the_threshold_of_faiss_is_left_alone(tmp_path):

@@ -220,7 +220,7 @@ def test_an_empty_store(tmp_path):
     for backend in ("exact", "streamed"):
         found = open_index(store, backend, exact_scores=True).search(np.ones((2, 4)), 3)
         assert not found.valid.any() and np.all(found.ids == -1) and np.all(np.isinf(found.scores))
-    assert list(store.blocks()) == [] and list(store.problems()) == []
+    assert list(store.blocks()) == [] and list(store.find_problems()) == []
 
 
 def test_the_factory_names_what_it_knows(built):

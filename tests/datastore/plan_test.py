@@ -25,10 +25,10 @@ def test_time_and_space(tmp_path):
     plan = plan_store(HEADER, 10_000, tokens_per_second=50, write_bytes_per_second=1000.0, path=tmp_path / "a" / "b")
     assert plan.forward_seconds == 200 and plan.write_seconds == plan.store_bytes / 1000
     assert plan.fits and plan.free_bytes and not (tmp_path / "a").exists()
-    assert any("3 min" in line for line in plan.lines())
+    assert any("3 min" in line for line in plan.to_lines())
     huge = plan_store(make_header(dim=1 << 14), 1 << 40, path=tmp_path, num_devices=8)
-    assert not huge.fits and "does not fit" in huge.lines()[1]
-    assert huge.forward_seconds is None and "not measured" in "".join(huge.lines())
+    assert not huge.fits and "does not fit" in huge.to_lines()[1]
+    assert huge.forward_seconds is None and "not measured" in "".join(huge.to_lines())
     assert huge.index_bytes["sharded"] == huge.index_bytes["exact"] / 8
     with pytest.raises(ValueError, match="entries: given -1 over 1 devices"):
         plan_store(HEADER, -1)
@@ -40,5 +40,5 @@ def test_the_disk_is_measured_and_left_clean(tmp_path):
 
 
 def test_every_line_is_short():
-    for line in plan_store(HEADER, 10**9).lines():
+    for line in plan_store(HEADER, 10**9).to_lines():
         assert len(line) <= 100 and re.match(r"[a-z]+ +\S", line)

@@ -10,9 +10,9 @@ from memjax.datastore import (
     Store,
     artefacts,
     build_scann,
+    measure_recall,
     merge_neighbors,
     open_scann,
-    recall,
     rescore,
 )
 from memjax.datastore.files import DiskFull
@@ -38,13 +38,13 @@ def test_recall_of_a_tree(large, metric):
     """With the default search, and after exact scoring; with too few leaves it is measurably less."""
     index = build_scann(large, metric=metric, settings=ScannSettings(brute_force_entries=0))
     queries = clusters(128, 32, centres=200, seed=1)
-    assert recall(rescore(index, large, 64), large, queries, 32) >= 0.95
+    assert measure_recall(rescore(index, large, 64), large, queries, 32) >= 0.95
     found, exact = index.search(queries, 10), ExactIndex.from_store(large, metric=metric).search(queries, 10)
     same = found.ids == exact.ids
     assert same.mean() > 0.9
     np.testing.assert_allclose(found.scores[same], exact.scores[same], rtol=1e-3, atol=1e-3)
     index.leaves_to_search, index.reorder = 1, 32
-    assert recall(index, large, queries, 32) < 0.95
+    assert measure_recall(index, large, queries, 32) < 0.95
 
 
 @pytest.mark.parametrize("metric", METRICS)

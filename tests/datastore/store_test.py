@@ -107,7 +107,7 @@ def test_a_flipped_bit_is_named(tmp_path, file, byte):
     store = Store(tmp_path / "s")
     where = "the checksums are not those" if file == "blocks.bin" else "entries 5 to 9 are not what was written"
     expected = f"{re.escape(str(path))} is damaged: {where}"
-    (problem,) = store.problems()
+    (problem,) = store.find_problems()
     assert re.search(expected, problem)
     with pytest.raises(ValueError, match=expected):
         list(Store(tmp_path / "s").blocks())
@@ -121,7 +121,7 @@ def test_a_flipped_bit_is_named(tmp_path, file, byte):
     if file != "blocks.bin":
         assert np.array_equal(store.values(np.array([8, 22])), VALUES[[8, 22]])
     unchecked = Store(tmp_path / "s", verify=False)
-    assert len(list(unchecked.blocks())) == 2 and len(list(unchecked.problems())) == 1
+    assert len(list(unchecked.blocks())) == 2 and len(list(unchecked.find_problems())) == 1
 
 
 @pytest.mark.parametrize("position", range(0, 700, 37))
@@ -139,7 +139,7 @@ def test_a_flipped_bit_in_meta_is_named(tmp_path, position):
 def test_no_problem_is_reported_where_there_is_none(tmp_path):
     store = make_store(tmp_path / "s", KEYS, shards=[8, 0, 15])
     steps = []
-    assert list(store.problems(lambda *step: steps.append(step))) == []
+    assert list(store.find_problems(lambda *step: steps.append(step))) == []
     assert steps[-1] == ("verify", 23, 23)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memjax.datastore import ExactIndex, Neighbors, recall
+from memjax.datastore import ExactIndex, Neighbors, measure_recall
 from tests.datastore.stores import clusters, make_store
 
 METRICS = ("squared_l2", "inner_product")
@@ -43,11 +43,11 @@ def test_known_shares(tmp_path, metric, sample):
         ids[::5] = (ids[::5] + 1) % 300  # random entries in a fifth of the rows
         return ids
 
-    assert recall(exact, store, sample, 10) == 1
-    assert recall(Changed(exact, lose), store, sample, 10) == pytest.approx(0.7)
-    assert recall(Changed(exact, repeat), store, sample, 10) == pytest.approx(0.5)
-    assert 0.8 <= recall(Changed(exact, wrong), store, sample, 10) < 0.9
-    assert recall(exact, store, sample, 400) == 1, "more than there are"
+    assert measure_recall(exact, store, sample, 10) == 1
+    assert measure_recall(Changed(exact, lose), store, sample, 10) == pytest.approx(0.7)
+    assert measure_recall(Changed(exact, repeat), store, sample, 10) == pytest.approx(0.5)
+    assert 0.8 <= measure_recall(Changed(exact, wrong), store, sample, 10) < 0.9
+    assert measure_recall(exact, store, sample, 400) == 1, "more than there are"
 
 
 def test_any_of_equal_entries_counts(tmp_path):
@@ -59,20 +59,20 @@ def test_any_of_equal_entries_counts(tmp_path):
     def others(ids):
         return ids // 10 * 10 + (ids % 10 + 5) % 10
 
-    assert recall(Changed(exact, others), store, 20, 5) == 1
-    assert recall(Changed(exact, lambda ids: (ids + 10) % 300), store, 20, 5) == 0
+    assert measure_recall(Changed(exact, others), store, 20, 5) == 1
+    assert measure_recall(Changed(exact, lambda ids: (ids + 10) % 300), store, 20, 5) == 0
 
 
 def test_the_truth_may_be_given(tmp_path):
     store, queries = make_store(tmp_path / "s", clusters(60, 6)), clusters(5, 6, seed=1)
     exact = ExactIndex.from_store(store)
     true = exact.search(queries, 4)
-    assert recall(exact, store, queries, 4, true=true) == 1
+    assert measure_recall(exact, store, queries, 4, true=true) == 1
     nearer = true._replace(scores=np.zeros_like(true.scores))
-    assert recall(exact, store, queries, 4, true=nearer) < 0.1, "it is what was given"
+    assert measure_recall(exact, store, queries, 4, true=nearer) < 0.1, "it is what was given"
 
 
 def test_a_sample_is_needed(tmp_path):
     store = make_store(tmp_path / "s", clusters(10, 6))
     with pytest.raises(ValueError, match="sample: 0 queries for 10 entries, allowed: at least one of each"):
-        recall(ExactIndex.from_store(store), store, np.zeros((0, 6)), 3)
+        measure_recall(ExactIndex.from_store(store), store, np.zeros((0, 6)), 3)

@@ -44,7 +44,7 @@ def check(path) -> None:
     ids = np.arange(17)
     assert store.entries == 17
     assert np.array_equal(store.keys(ids), KEYS) and np.array_equal(store.values(ids), VALUES)
-    assert list(store.problems()) == []
+    assert list(store.find_problems()) == []
     left = sorted(p.name for p in (path / "shard_00000").iterdir())
     assert left == [".lock", "blocks.bin", "cursor.json", "keys.bin", "values.bin"]
     assert sorted(p.name for p in path.iterdir()) == ["meta.json", "shard_00000"]
@@ -200,7 +200,7 @@ def test_kill_9_at_random_moments(tmp_path):
     assert int(kills) > 5 and interrupted == "True"
     store = finish_store(tmp_path / "s")
     ids = np.arange(20000)
-    assert store.entries == 20000 and list(store.problems()) == []
+    assert store.entries == 20000 and list(store.find_problems()) == []
     assert np.array_equal(store.values(ids), ids)
     assert np.array_equal(store.keys(ids)[:, 3], ids % 2048)
 
@@ -267,7 +267,7 @@ def test_shards_are_written_by_themselves(tmp_path):
     with ShardWriter(tmp_path / "s", 1) as empty:
         empty.finish()
     store = finish_store(tmp_path / "s")
-    assert np.array_equal(store.keys(np.arange(17)), KEYS) and list(store.problems()) == []
+    assert np.array_equal(store.keys(np.arange(17)), KEYS) and list(store.find_problems()) == []
     assert finish_store(tmp_path / "s").fingerprint == store.fingerprint
 
 
@@ -332,7 +332,7 @@ def test_damage_between_two_writers_is_named(tmp_path, file, byte):
     path.write_bytes(intact)
     with ShardWriter(tmp_path / "s") as writer:
         writer.finish()
-    assert list(finish_store(tmp_path / "s").problems()) == []
+    assert list(finish_store(tmp_path / "s").find_problems()) == []
 
 
 def test_a_store_of_another_header_is_refused(tmp_path):

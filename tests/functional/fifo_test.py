@@ -19,7 +19,7 @@ from tests.reference import fifo as reference
 ROWS, DIM = 3, 2
 
 # One program per test instead of one per operation.
-advance = jax.jit(functional.advance, static_argnums=2)
+advance = jax.jit(functional.advance_cursor, static_argnums=2)
 shift_append = jax.jit(functional.shift_append)
 ring_append = jax.jit(functional.ring_append, static_argnames=("axis", "aligned"))
 read_window = jax.jit(functional.read_window, static_argnums=2, static_argnames="axis")

@@ -21,7 +21,7 @@ FEATURES = {"features": 41, "value_dim": 42}
 BASIS = functional.gaussian_basis(4, (0.1,))
 STATE = functional.LinearState(jnp.zeros((2, 3, 41, 42)), jnp.zeros((2, 3, 41)))
 RING, ENTRIES, CURSOR = jnp.zeros((2, 3, 7)), jnp.zeros((2, 3, 5)), jnp.zeros(2, jnp.int32)
-PARTIAL = functional.Partial(jnp.zeros((2, 12, 3, 42)), jnp.zeros((2, 12, 3)), jnp.zeros((2, 12, 3)))
+PARTIAL = functional.PartialSoftmax(jnp.zeros((2, 12, 3, 42)), jnp.zeros((2, 12, 3)), jnp.zeros((2, 12, 3)))
 
 OTHERS: dict[str, dict[str, Any]] = {
     "advance": {"amount": 1, "capacity": 9},

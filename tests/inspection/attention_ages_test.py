@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.inspection.attention_ages import AttentionAges, attention_by_age, read_tracked
+from memjax.inspection.attention_ages import AttentionAges, attention_by_age, read_with_attention
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.memorizing import MemorizingAttention
-from memjax.memory.projections import AGES, COMPRESSED, RETRIEVED, ROW, SEGMENT, SHORT, SOURCES, VISIBLE, WEIGHTS, Keys
+from memjax.memory.projections import (
+    AGES,
+    COMPRESSED,
+    RETRIEVED,
+    ROW,
+    SEGMENT,
+    SHORT,
+    SOURCES,
+    VISIBLE,
+    WEIGHTS,
+    TrackedKeys,
+)
 from memjax.models.factory import make_language_model
 from memjax.typing import Batch
 from tests.reference.parameters import params_of
@@ -57,7 +68,7 @@ def test_mass_by_age_sums_to_the_share_that_the_memory_reports(short):
 
 def test_ages_by_hand(short):
     model, variables = short
-    _, (batch, layers) = list(read_tracked(model, variables, segments()))[:2]
+    _, (batch, layers) = list(read_with_attention(model, variables, segments()))[:2]
     weights, expected = layers[0][WEIGHTS], np.zeros((5, 7))
     for token in range(LENGTH):
         for slot in range(MEMORY):
@@ -80,7 +91,7 @@ def test_ages_in_bins():
 
 
 def test_a_slot_of_several_tokens_shares_what_it_gets(short, monkeypatch):
-    keys = Keys.of_slots(jnp.array([[3, 1]]), jnp.full(2, 2), jnp.full(2, COMPRESSED), 2)
+    keys = TrackedKeys.of_slots(jnp.array([[3, 1]]), jnp.full(2, 2), jnp.full(2, COMPRESSED), 2)
     np.testing.assert_array_equal(keys.ages[0, 0], [[3, 1, 0, -1], [4, 2, 1, 0]])
     weights = np.zeros((1, 1, 2, 4), np.float32)
     weights[0, 0, :, 0] = 1  # exactly one slot is read: the older one

@@ -7,9 +7,9 @@ import pytest
 
 from memjax import config
 from memjax.inspection.gates import gate_map
-from memjax.memory.spalm import Spalm
+from memjax.memory.spalm import SpalmMemory
 from memjax.models.factory import make_language_model
-from memjax.models.features import add_features, regroup
+from memjax.models.features import add_features, regroup_layers
 from memjax.models.transformer import split_collection
 from memjax.training.step import init_variables
 from memjax.typing import Batch
@@ -42,7 +42,7 @@ def started(attention, output=None):
 def hidden(model, variables, *names):
     """Inner tensors over both segments, by name."""
     tapped, found = add_features(model, *names), []
-    own, state = regroup(variables, model, tapped), tapped.init_state(ROWS)
+    own, state = regroup_layers(variables, model, tapped), tapped.init_state(ROWS)
     for batch in segments():
         given = {"start_of_document": jnp.asarray(batch.start_of_document), "extras": None}
         _, state, aux = tapped.apply(own, jnp.asarray(batch.inputs), state, **given)
@@ -83,7 +83,9 @@ def test_gates_of_tokens_are_those_of_what_the_layer_reads():
 
 
 def test_the_gate_at_the_output_is_that_of_the_hidden_state():
-    model, variables = started(config.TransformerXL(memory_length=2), Spalm(dim=8, num_neighbors=1, gate_bias=0.5))
+    model, variables = started(
+        config.TransformerXL(memory_length=2), SpalmMemory(dim=8, num_neighbors=1, gate_bias=0.5)
+    )
     found = gate_map(model, variables, segments())
     assert not found.layers and found.output is not None and found.output.values.shape == (ROWS, 2 * LENGTH, 1)
     plain = model.clone(output_memory=None)

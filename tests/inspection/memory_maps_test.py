@@ -12,11 +12,11 @@ from memjax import config
 from memjax.functional.basis import bin_masses, token_positions
 from memjax.inspection.memory_maps import (
     attend_places,
-    long_term_of,
+    long_term_layers,
     signal_map,
     slot_map,
     token_space,
-    with_signal,
+    with_long_term_fields,
 )
 from memjax.models.factory import make_language_model, make_memformer
 from tests.reference.parameters import params_of
@@ -131,7 +131,7 @@ def test_even_updates_leave_tokens_elsewhere_than_sticky_ones():
     np.testing.assert_allclose(even, token_positions(2, LENGTH, found.contraction))
     assert np.abs(even - found.token_places(0, 2)).max() > 0.01
     model, _ = infinity_former(sticky="none")
-    assert long_term_of(with_signal(model, sticky="quantile"))[1].sticky == "quantile"
+    assert long_term_layers(with_long_term_fields(model, sticky="quantile"))[1].sticky == "quantile"
 
 
 def test_space_is_shared_by_nearness():

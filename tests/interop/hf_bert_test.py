@@ -18,8 +18,8 @@ from memjax.interop.folders import CONFIG_FILE, WEIGHTS_FILE
 from memjax.interop.runs import import_run
 from memjax.models.factory import make_stack, make_text_encoder
 from memjax.models.transformer import join_layers, split_layers
-from memjax.models.vocabulary import cut_tables
-from memjax.tasks import task_of
+from memjax.models.vocabulary import unpad_tables
+from memjax.tasks import make_task
 from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
@@ -46,7 +46,7 @@ def model(golden) -> config.Model:
 def run(model, params, golden, token_types=True):
     """Scores of the vocabulary and hidden states."""
     encoder = make_text_encoder(
-        model, task_of(config.Config(task=MLM, model=model)).head(), hf.vocab_size(params), features=FEATURES
+        model, make_task(config.Config(task=MLM, model=model)).head(), hf.vocab_size(params), features=FEATURES
     )
     types = {"token_types": jnp.asarray(golden["token_type_ids"], jnp.int32)} if token_types else {}
 
@@ -168,14 +168,14 @@ def test_a_folder_becomes_a_run_from_which_training_starts(tmp_path):
     described = import_run(made.bert(tmp_path / "weights"), tmp_path / "run").config
     assert isinstance(described.task, config.MaskedLanguageModeling) and load_config(tmp_path / "run") == described
     for task, new in [(MLM, []), (config.QuestionAnswering(), ["params/head/spans/bias", "params/head/spans/kernel"])]:
-        model = task_of(dataclasses.replace(described, task=task)).model(61)
+        model = make_task(dataclasses.replace(described, task=task)).model(61)
         variables = init_variables(model, jax.random.key(0), 4)
         start, named = init_from(tmp_path / "run", variables, model)
         assert named == new
         expected = hf.import_params(WEIGHTS, described.model, MLM)
         assert start["params"]["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
         np.testing.assert_array_equal(
-            cut_tables(start["params"]["vocabulary"], model.vocabulary)["embedding"],
+            unpad_tables(start["params"]["vocabulary"], model.vocabulary)["embedding"],
             expected["vocabulary"]["embedding"],
         )
         jax.tree.map(np.testing.assert_array_equal, start["params"]["stack"], expected["stack"])

@@ -19,7 +19,7 @@ from memjax.interop import hf_gpt2 as hf
 from memjax.interop.runs import import_run
 from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import split_layers
-from memjax.models.vocabulary import cut_tables
+from memjax.models.vocabulary import unpad_tables
 from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
@@ -237,7 +237,7 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     expected = hf.import_params(WEIGHTS, marked, initial=fresh["params"], extra_ids=NUM_MARKS)
     found = start["params"]
     assert found["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
-    found = {**found, "vocabulary": cut_tables(found["vocabulary"], model.vocabulary)}
+    found = {**found, "vocabulary": unpad_tables(found["vocabulary"], model.vocabulary)}
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 

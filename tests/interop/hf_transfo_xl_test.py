@@ -11,7 +11,7 @@ import safetensors.numpy
 from memjax import config
 from memjax.interop import hf_transfo_xl as hf
 from memjax.models.factory import make_language_model
-from memjax.models.vocabulary import cut_tables, pad_tables
+from memjax.models.vocabulary import pad_tables, unpad_tables
 from tests.reference import transformer_xl as reference
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -131,7 +131,7 @@ def test_a_padded_vocabulary_gives_the_published_log_probabilities(variant):
     log_probs, nll = scores(pad_tables(params, padded))
     np.testing.assert_allclose(log_probs, golden["segment_1/log_probs"], atol=1e-5, rtol=0)
     np.testing.assert_allclose(nll, golden["segment_1/nll"], atol=1e-5, rtol=0)
-    jax.tree.map(np.testing.assert_array_equal, cut_tables(pad_tables(params, padded), padded), params)
+    jax.tree.map(np.testing.assert_array_equal, unpad_tables(pad_tables(params, padded), padded), params)
 
 
 @pytest.mark.parametrize("variant", ("full", *VARIANTS))

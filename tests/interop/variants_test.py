@@ -11,9 +11,9 @@ import pytest
 
 from memjax import config
 from memjax.interop.families import FAMILIES
-from memjax.interop.family import Family
+from memjax.interop.family import ModelFamily
 from memjax.models.factory import make_language_model, make_text_encoder
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from tests.interop import variants
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "interop.npz"
@@ -21,7 +21,7 @@ LIMIT = 1e-5
 """largest difference of logits over the largest logit"""
 
 
-def make(name: str) -> tuple[Family, dict[str, Any], dict[str, np.ndarray]]:
+def make(name: str) -> tuple[ModelFamily, dict[str, Any], dict[str, np.ndarray]]:
     """Returns the family, config.json and weights of a variant."""
     described = variants.describe(name)
     family = FAMILIES[described["model_type"]]
@@ -52,7 +52,7 @@ def logits_of(model: config.Model, params: Any, task: Any) -> np.ndarray:
         module: Any = make_language_model(model, variants.VOCAB)
         options: dict[str, Any] = {"start_of_document": jnp.ones(2, bool)}
     else:
-        module = make_text_encoder(model, task_of(config.Config(task=task, model=model)).head(), variants.VOCAB)
+        module = make_text_encoder(model, make_task(config.Config(task=task, model=model)).head(), variants.VOCAB)
         options = {"extras": {}}
 
     @jax.jit

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.interpolation import evaluate_with_store, neighbors_in_store, open_searched
+from memjax.retrieval.interpolation import evaluate_with_store, neighbors_in_store, open_exact_index
 from memjax.retrieval.keys import make_key_source
 from memjax.retrieval.tuning import score_mixture
 from memjax.training import load_run, train
@@ -22,7 +22,7 @@ def measure(seed: int, workdir: Path) -> dict[str, float]:
     source = make_key_source(load_run(train(config, on_event=lambda event: None).path))
     store = build_datastore(source, workdir / "store")
     scored = evaluate_with_store(source, store, num_neighbors=NEIGHBORS)
-    _, found = neighbors_in_store(source, store, open_searched(store), source.evaluator("test"), NEIGHBORS)
+    _, found = neighbors_in_store(source, store, open_exact_index(store), source.evaluator("test"), NEIGHBORS)
     others = dataclasses.replace(found.neighbors, values=np.roll(found.neighbors.values, 2, axis=0))
     shuffled, _ = score_mixture(found.targets, others, scored.mixing.weight, scored.mixing.temperature)
     alone, targets = scored.alone.nats, len(found.targets)

@@ -50,7 +50,7 @@ from memjax.lifelong.factory import growth_histories, make_learner_and_stages, m
 from memjax.lifelong.progress import draw_task
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import split_collection
-from memjax.tasks.contract import Asked
+from memjax.tasks.contract import Query
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import flatten
@@ -501,7 +501,7 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
     said = [experiment.evaluate(loaded.variables, evaluation(prompt)) for prompt in ("", "one", "two", "none")]
     assert said[0].nats == said[1].nats and len({one.nats for one in said}) == 3
     assert len({one.targets for one in said}) == 1
-    [found] = experiment.of_task("one").predict(loaded.variables, [Asked("the [MASK] sat")])
+    [found] = experiment.of_task("one").predict(loaded.variables, [Query("the [MASK] sat")])
     assert len(found["candidates"]) == 1
     if where == "before":
         return

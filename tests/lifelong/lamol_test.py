@@ -34,7 +34,7 @@ from memjax.config import (
     ToyInstructions,
     Training,
 )
-from memjax.data.instructions import InstructionTokenizer, WrittenExamples
+from memjax.data.instructions import InstructionTokenizer, PromptExamples
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling, sample
@@ -99,7 +99,7 @@ SMALL = LAMOL(capacity=8, rows=2, written_at_once=4)
 def test_a_text_asks_for_everything_and_its_end():
     tokenizer = InstructionTokenizer(ByteTokenizer(), 2)
     prompt, answer = [*tokenizer.encode("abq?").tolist(), tokenizer.answer_id], tokenizer.encode("so").tolist()
-    found = WrittenExamples([(prompt, answer), (prompt[:0] + [tokenizer.answer_id], [])], tokenizer, length=10, name="")
+    found = PromptExamples([(prompt, answer), (prompt[:0] + [tokenizer.answer_id], [])], tokenizer, length=10, name="")
     rows = [found.example(index) for index in range(2)]
     pad = lambda row: np.pad(row.inputs, (0, 10 - len(row.inputs)))
     batch = Batch(
@@ -346,7 +346,7 @@ def test_written_texts_with_one_mark_are_kept_up_to_their_end(small):
     assert found.texts[:4] == ["ab? ANS yes", f"so? ANS {'w' * (LENGTH - 5)}", "a ANS b ANS c", "abc"]
     assert write(2).rows == found.rows[:2] and len(write(2).texts) == 2
     # One that has not ended fills its row, with the end as the last that is asked for.
-    rows = WrittenExamples(found.rows, tokenizer, length=LENGTH, name="written")
+    rows = PromptExamples(found.rows, tokenizer, length=LENGTH, name="written")
     sizes = [len(rows.example(index).inputs) for index in range(len(rows))]
     assert max(sizes) == sizes[1] == LENGTH - 1 and rows.example(1).targets[LENGTH - 2] == end
 
@@ -446,7 +446,7 @@ def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, token
             wanted += [(task, row) for row in written.rows]
         memory = after.method[EPISODES]
         assert int(memory.count) == len(wanted)
-        examples = WrittenExamples([row for _, row in wanted], tokenizer, length=LENGTH, name="")
+        examples = PromptExamples([row for _, row in wanted], tokenizer, length=LENGTH, name="")
         for place, (task, _) in enumerate(wanted):
             example, row = examples.example(place), jax.tree.map(lambda leaf, place=place: leaf[place], memory.rows)
             assert row.inputs[row.mask].tolist() == example.inputs.tolist()

@@ -11,7 +11,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import GEM, Blobs, Joint, Schedule, Sequential, TaskData
 from memjax.lifelong import load_run, train
-from memjax.tasks import Asked
+from memjax.tasks import Query
 from memjax.training import read_metrics
 from memjax.training.runs import load_config
 from memjax.typing import EmptyState
@@ -82,7 +82,7 @@ def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
     loaded = load_run(later.path)
     split = loaded.experiment.of_task("task 0").documents("test")
     examples = [split.example(number) for number in range(len(split))]
-    found = loaded.experiment.predict(loaded.variables, [Asked(example.inputs) for example in examples])
+    found = loaded.experiment.predict(loaded.variables, [Query(example.inputs) for example in examples])
     right = [int(one["answer"]) == example.targets[0] for one, example in zip(found, examples, strict=True)]
     assert np.mean(right) == later.results["evaluations"]["task 0"]["accuracy"]
     assert all(set(one.get("neighbors", ())) <= set(range(SIZE * TASKS)) for one in found)

@@ -25,7 +25,7 @@ from memjax.training.metrics import count_bytes
 from memjax.training.places import CompiledLearner
 from memjax.training.stages import HostArrays, PhaseResult, Stage
 from memjax.training.step import apply_gradients, compute_gradients, model_variables
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 from tests.compiling import FAST_FLAGS
 from tests.lifelong import stages_test
 from tests.lifelong.learner_cases import ALL, config_of, play
@@ -104,7 +104,9 @@ def replaying(experiment, layout, objective, *, traced=None, kill=()):
             return apply_gradients(state, found, parts.optimizer)
         params = jax.tree.map(lambda leaf, kept: 0.9 * leaf + 0.1 * kept, state.params, state.method)
         moved = sum(jnp.sum((a - b) ** 2) for a, b in zip(*map(jax.tree.leaves, (params, state.params)), strict=True))
-        return dataclasses.replace(state, params=params, step=state.step + 1), {"moved": Sum(moved, jnp.ones(()))}
+        return dataclasses.replace(state, params=params, step=state.step + 1), {
+            "moved": WeightedSum(moved, jnp.ones(()))
+        }
 
     def after(state, context):
         ring.cursor += 1

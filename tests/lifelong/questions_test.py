@@ -11,7 +11,7 @@ from memjax.data.documents import Examples
 from memjax.lifelong import train
 from memjax.lifelong.orders import QUESTION_ORDERS
 from memjax.overrides import load_config
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training import read_metrics
 from memjax.training.experiment import make_experiment
 
@@ -38,7 +38,7 @@ def test_training_reads_windows_with_the_answer_and_evaluation_all(tmp_path):
     documents: dict[str, Examples] = {split: experiment.documents(split) for split in ("train", "test")}
     weights = {name: [one.example(i).weights[0] for i in range(len(one))] for name, one in documents.items()}
     assert set(weights["train"]) == {1.0} and set(weights["test"]) == {0.0, 1.0}
-    assert documents["train"].skipped > 0 and task_of(config).head().context_only
+    assert documents["train"].skipped > 0 and make_task(config).head().context_only
 
 
 @pytest.mark.laws

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from memjax.cli import main
 from memjax.config import EWC, GEM, LAMOL, EpisodicMemory, Lifelong, MbPA, Replay, Sequential
 from memjax.data.examples import EXAMPLE
-from memjax.data.reading import Reading
+from memjax.data.reading import ReadingPlan
 from memjax.data.rows import merge_positions
-from memjax.data.vectors import LabelledVectors, Vectors
+from memjax.data.vectors import LabelledVectors, VectorArrays
 from memjax.lifelong import train
 from memjax.lifelong.contract import concatenate_tasks, task_stages
 from memjax.lifelong.factory import load_run, make_learner_and_stages, make_method
@@ -42,7 +42,7 @@ ROWS = 4
 
 def examples(size, first=0):
     values = np.arange(first, first + size, dtype=np.float32)[:, None] + np.zeros(3, np.float32)
-    vectors = Vectors(values, np.zeros(size, np.int32), np.arange(size), classes=(0,))
+    vectors = VectorArrays(values, np.zeros(size, np.int32), np.arange(size), classes=(0,))
     return LabelledVectors(vectors, length=3, num_classes=2)
 
 
@@ -55,7 +55,7 @@ def joined(*sizes, **fields):
 
 
 def stream_of(split, plan, position=None, host_rows=None):
-    reading = Reading(rows=plan.rows, segment_length=3)
+    reading = ReadingPlan(rows=plan.rows, segment_length=3)
     batches = reading.stream(split, epochs=plan.epochs, position=position, host_rows=host_rows, seed=1)
     return plan.stream(batches, position)
 

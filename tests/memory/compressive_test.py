@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage, evict, reset
+from memjax.memory.compressive import AttentionUsage, CompressiveAttention, CompressiveState, evict, reset
 from memjax.memory.transformer_xl import TransformerXLState
 from memjax.typing import EmptyState
 from tests.reference import compressive as reference
@@ -414,7 +414,7 @@ def test_the_slots_of_largest_mean_usage_are_kept(queries):
     state = part.init_state(ROWS, np.float64)
     ones = np.ones((ROWS, 6))
     hidden = np.arange(6.0)[None, :, None] * np.ones((ROWS, 1, DIM))
-    usage = Usage(1e3 * ones * attention, (ones * queries).astype(np.int32))
+    usage = AttentionUsage(1e3 * ones * attention, (ones * queries).astype(np.int32))
     state = CompressiveState(hidden, ones > 0, state.compressed, state.compressed_valid, state.phase, usage)
     new = run(part, document(tokens=SEGMENT), state=state, start=False)[1][0]
     expected = [1, 2] if queries == 1 else [2, 3]  # 900 over 44 queries is less than 400 over 5
@@ -465,7 +465,7 @@ def test_bfloat16_keeps_the_dtypes_and_stays_close(compression):
     exact = run(exact_part, x)[1][-2]
     state = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 3 else None), exact)
     if compression == "most_used":
-        narrow = Usage(jnp.asarray(exact.usage.attention, jnp.float32), exact.usage.queries)
+        narrow = AttentionUsage(jnp.asarray(exact.usage.attention, jnp.float32), exact.usage.queries)
         state = CompressiveState(
             *(getattr(state, name) for name in ("hidden", "valid", "compressed")),
             state.compressed_valid,

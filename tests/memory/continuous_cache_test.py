@@ -9,10 +9,10 @@ import pytest
 
 from memjax import config
 from memjax.data.documents import ArrayDocuments
-from memjax.data.reading import Reading
+from memjax.data.reading import ReadingPlan
 from memjax.functional.mixing import candidate_log_probs, candidate_log_weights
 from memjax.inference import Sampling, generate
-from memjax.memory.continuous_cache import SIMILARITIES, ContinuousCache
+from memjax.memory.continuous_cache import SIMILARITIES, ContinuousCacheMemory
 from memjax.memory.contract import where_rows
 from memjax.memory.mixtures import Prediction
 from memjax.models.factory import make_language_model
@@ -115,7 +115,7 @@ def expected_scores(memory_length: int, hidden=None, tokens=None, **settings):
 )
 def test_blocks_equal_the_reference_token_by_token(memory_length, length, across_documents):
     """K3, K4: also where a segment is longer than the cache, with padding, documents that start, and idle rows."""
-    cache = ContinuousCache(dim=DIM, memory_length=memory_length, scale=0.7, across_documents=across_documents)
+    cache = ContinuousCacheMemory(dim=DIM, memory_length=memory_length, scale=0.7, across_documents=across_documents)
     state, found, aux = cached_probs(cache, length)
     rows = expected_scores(memory_length, scale=0.7, across_documents=across_documents)
     seen = 0
@@ -140,7 +140,7 @@ def test_blocks_equal_the_reference_token_by_token(memory_length, length, across
 )
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_similarities_equal_the_reference(similarity, dtype, tolerance):
-    cache = ContinuousCache(dim=DIM, memory_length=6, scale=0.7, similarity=similarity)
+    cache = ContinuousCacheMemory(dim=DIM, memory_length=6, scale=0.7, similarity=similarity)
     rows = expected_scores(6, scale=0.7, similarity=similarity)
     for scored, (probs, _) in zip(rows, cached_probs(cache, 4, dtype=dtype)[1], strict=True):
         expected = np.array([reference.cache_probs(one, VOCAB) for one in scored])
@@ -149,7 +149,7 @@ def test_similarities_equal_the_reference(similarity, dtype, tolerance):
 
 def test_without_scale_the_cache_is_a_histogram():
     """K2."""
-    cache = ContinuousCache(dim=DIM, memory_length=6, scale=0.0)
+    cache = ContinuousCacheMemory(dim=DIM, memory_length=6, scale=0.0)
     for scored, (probs, _) in zip(expected_scores(6), cached_probs(cache, 4)[1], strict=True):
         counts = np.array([np.bincount([token for _, token in one], minlength=VOCAB) for one in scored])
         np.testing.assert_allclose(probs, counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1), atol=1e-12)
@@ -157,7 +157,7 @@ def test_without_scale_the_cache_is_a_histogram():
 
 def test_equal_tokens_have_all_the_probability():
     """K6."""
-    cache = ContinuousCache(dim=DIM, memory_length=6)
+    cache = ContinuousCacheMemory(dim=DIM, memory_length=6)
     tokens = np.full_like(stream()[1], 3)
     for scored, (probs, _) in zip(expected_scores(6), cached_probs(cache, 4, tokens=tokens)[1], strict=True):
         np.testing.assert_allclose(probs[:, 3], [float(bool(one)) for one in scored], atol=1e-12)
@@ -166,7 +166,7 @@ def test_equal_tokens_have_all_the_probability():
 def test_a_pair_is_seen_only_when_its_token_has_been_read():
     """What comes later changes nothing, and the token that is predicted is not there yet."""
     hidden, tokens = stream()
-    cache = ContinuousCache(dim=DIM, memory_length=6)
+    cache = ContinuousCacheMemory(dim=DIM, memory_length=6)
     place = 5  # in the first document of row 0, in the middle of a segment
     plain = cached_probs(cache, 4)[1][0][0]
     changed = tokens.copy()
@@ -183,7 +183,7 @@ def test_a_pair_is_seen_only_when_its_token_has_been_read():
 
 def test_decoding_equals_blocks_with_rows_out_of_phase():
     """K4, the step form: prefilled by one segment, then token by token, one row idle now and then."""
-    cache, length = ContinuousCache(dim=DIM, memory_length=5, scale=0.7), 12
+    cache, length = ContinuousCacheMemory(dim=DIM, memory_length=5, scale=0.7), 12
     hidden, tokens = (array[:, :length] for array in stream())
 
     @jax.jit
@@ -231,7 +231,7 @@ def test_decoding_equals_blocks_with_rows_out_of_phase():
 )
 def test_mistakes_are_named(fields, line):
     with pytest.raises(ValueError, match=line):
-        ContinuousCache(**{"dim": DIM, "memory_length": 3, **fields}).init_state(1)
+        ContinuousCacheMemory(**{"dim": DIM, "memory_length": 3, **fields}).init_state(1)
 
 
 # Over a language model
@@ -254,7 +254,7 @@ def language_model(**fields):
         start = jnp.ones(1, bool)
         tokens = jnp.zeros((1, SEGMENT), jnp.int32)
         params = params_of(plain, tokens, plain.init_state(1), start_of_document=start)
-    cache = ContinuousCache(**{"dim": 8, "memory_length": 6, "scale": 0.3, **fields}, dtype=jnp.float64)
+    cache = ContinuousCacheMemory(**{"dim": 8, "memory_length": 6, "scale": 0.3, **fields}, dtype=jnp.float64)
     return plain, plain.clone(mixtures=(cache,)), {"params": jax.tree.map(jnp.float32, params)}
 
 
@@ -330,7 +330,7 @@ def test_a_model_with_a_cache_equals_the_reference(fields):
     nats = sum(-np.log(p[np.arange(len(t) - 1), t[1:]]).sum() for p, t in zip(expected, TEXTS, strict=True))
     model = make_language_model(MODEL, VOCAB).clone(mixtures=tuple(m.clone(dtype=jnp.float32) for m in model.mixtures))
     for rows in (1, 3):
-        reading = Reading(rows=rows, segment_length=SEGMENT, score_first=False)
+        reading = ReadingPlan(rows=rows, segment_length=SEGMENT, score_first=False)
         evaluator = Evaluator(model, ArrayDocuments(TEXTS), reading, accuracy=rows == 3)
         result = evaluator(variables)
         assert result.targets == sum(len(t) - 1 for t in TEXTS) and "continuous_cache/pairs" in result.metrics
@@ -367,7 +367,7 @@ def test_one_softmax_needs_one():
     model = make_language_model(
         config.Model(dim=8, num_layers=1, num_heads=2, output=config.AdaptiveSoftmax(cutoffs=(2,))), VOCAB
     )
-    model = model.clone(mixtures=(ContinuousCache(dim=8, memory_length=3, mixing="global"),))
+    model = model.clone(mixtures=(ContinuousCacheMemory(dim=8, memory_length=3, mixing="global"),))
     cache = model.mixtures[0]
 
     def log_probs():

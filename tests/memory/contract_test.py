@@ -20,7 +20,7 @@ from memjax.memory.contract import (
     take_rows,
     where_rows,
 )
-from memjax.memory.memorizing import MemorizingAttention, Tokens, reset, write
+from memjax.memory.memorizing import MemorizingAttention, TokenProjections, reset, write
 from memjax.typing import EmptyState
 
 ROWS, LAYERS, MEMORY = 3, 2, 8
@@ -50,7 +50,7 @@ def segment(length, seed, rows=ROWS):
     generator = np.random.default_rng(seed)
     keys, values = (jnp.asarray(generator.normal(size=(rows, length, 2, 4)), jnp.float32) for _ in range(2))
     positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], (rows, length))
-    return Tokens(keys, values, jnp.ones((rows, length), bool), positions)
+    return TokenProjections(keys, values, jnp.ones((rows, length), bool), positions)
 
 
 def test_state_axes_and_num_rows():

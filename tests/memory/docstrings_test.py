@@ -6,10 +6,18 @@ import re
 import pytest
 
 from memjax import memory
-from memjax.memory import CrossMemory, LayerMemory, LinearCrossAttention, Memory, OutputMemory, StackMemory, Stateless
+from memjax.memory import (
+    CrossMemory,
+    LayerMemory,
+    LinearCrossAttention,
+    Memory,
+    OutputMemory,
+    StackMemory,
+    StatelessMemory,
+)
 from memjax.memory.projections import Residual
 
-FACES = (Memory, LayerMemory, StackMemory, CrossMemory, OutputMemory, Stateless)
+FACES = (Memory, LayerMemory, StackMemory, CrossMemory, OutputMemory, StatelessMemory)
 CLASSES = [
     value
     for value in vars(memory).values()

@@ -194,7 +194,7 @@ def test_the_gate_changes_new_tokens_only():
     state = read_segments(module, random(5, 3, ROWS, LENGTH, HEADS, HEAD_DIM), random(6, 3, ROWS, LENGTH, DIM))[2]
     state = store(state, jnp.zeros_like(state.previous))
     opened = {**params, "gate_bias": params["gate_bias"] + 3.0}
-    updated = jax.jit(lambda p: module.updated(module.bind({"params": p}).weights(), state, None).coefficients)
+    updated = jax.jit(lambda p: module.update_signal(module.bind({"params": p}).weights(), state, None).coefficients)
     new, other = (updated(p) for p in (params, opened))
     np.testing.assert_array_equal(new, other)
 
@@ -241,11 +241,11 @@ def test_sticky_updates_read_where_queries_looked():
     module, params = memory(sticky="quantile", num_bins=4, num_samples=64), memory_params()
     state = read_segments(module, random(5, 3, ROWS, LENGTH, HEADS, HEAD_DIM), random(6, 3, ROWS, LENGTH, DIM))[2]
     weights = module.bind({"params": params}).weights()
-    updated = jax.jit(lambda state: module.updated(weights, state, None).coefficients)
+    updated = jax.jit(lambda state: module.update_signal(weights, state, None).coefficients)
     at = lambda *masses: dataclasses.replace(state, histogram=jnp.asarray([masses] * ROWS))
     early, late = (updated(at(*masses)) for masses in ((1.0, 0, 0, 0), (0, 0, 0, 1.0)))
     assert not np.allclose(early, late)
-    even = memory(num_samples=64).updated(weights, state, None).coefficients
+    even = memory(num_samples=64).update_signal(weights, state, None).coefficients
     spread = updated(at(1.0, 1.0, 1.0, 1.0))
     difference = lambda a, b: float(np.abs(a - b).max())
     assert difference(spread, even) < 0.1 * difference(early, even)

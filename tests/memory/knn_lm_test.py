@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.knn_lm import KNNMemory, neighbor_log_prob, read, search_neighbors
 from memjax.memory.mixtures import Prediction
-from memjax.models import add_features, add_mixtures, make_language_model, regroup
+from memjax.models import add_features, add_mixtures, make_language_model, regroup_layers
 from memjax.models.transformer import TAPS
 from memjax.typing import EmptyState
 from tests.compiling import AS_USERS_DO
@@ -164,7 +164,7 @@ def test_weights_at_the_ends_and_no_neighbors_are_exact():
 @pytest.mark.laws
 def test_a_cache_comes_before_the_neighbors():
     plain, variables = plain_model()
-    cache = ContinuousCache(dim=8, memory_length=6, interpolation_weight=0.2)
+    cache = ContinuousCacheMemory(dim=8, memory_length=6, interpolation_weight=0.2)
     cached = add_mixtures(plain, cache)
     both = add_mixtures(cached, KNNMemory(interpolation_weight=0.4))
     first, second = (np.exp(forward(m, variables, NEIGHBORS if m is both else {})[1]) for m in (cached, both))
@@ -206,10 +206,10 @@ def test_features_take_layers_out_of_their_group_and_variables_follow():
     tapped = add_features(model, "layer_-1/output", "output_normed")
     assert model.stack.groups() == ((0, 3),) and tapped.stack.groups() == ((0, 2), (2, 0))
     assert add_features(tapped, "layer_2/output").stack.features == ("layer_02/output",)
-    regrouped = regroup(variables, model, tapped)
+    regrouped = regroup_layers(variables, model, tapped)
     np.testing.assert_allclose(forward(tapped, regrouped, {})[1], forward(model, variables, {})[1], atol=1e-6)
     assert set(forward(tapped, regrouped, {})[4].arrays) == {"layer_02/output", "output_normed"}
-    jax.tree.map(np.testing.assert_array_equal, regroup(regrouped, tapped, model), variables)
+    jax.tree.map(np.testing.assert_array_equal, regroup_layers(regrouped, tapped, model), variables)
 
 
 def test_mistakes_are_named():

@@ -11,7 +11,7 @@ import pytest
 from memjax import config
 from memjax.inference import generate
 from memjax.inference.sampling import Sampling
-from memjax.memory.lstm import LSTM, LSTMState
+from memjax.memory.lstm import LSTMLayer, LSTMState
 from memjax.models.factory import make_language_model
 from tests.reference import recurrent as reference
 from tests.reference.parameters import params_of
@@ -34,7 +34,7 @@ def params_of_model(model) -> dict:
 
 def test_it_equals_a_loop_over_tokens():
     with jax.enable_x64(True):
-        module, x = LSTM(DIM, dtype=jnp.float64), random(1, ROWS, LENGTH, DIM)
+        module, x = LSTMLayer(DIM, dtype=jnp.float64), random(1, ROWS, LENGTH, DIM)
         state = LSTMState(random(2, ROWS, DIM), random(3, ROWS, DIM))
         start = jnp.array([True, False, False])
         mask = jnp.arange(LENGTH)[None] < jnp.array([LENGTH, 3, 0])[:, None]
@@ -51,7 +51,7 @@ def test_it_equals_a_loop_over_tokens():
 
 
 def test_dropout_is_on_the_output_and_not_on_the_state():
-    module, x, start = LSTM(DIM, dropout=0.5), random(1, ROWS, LENGTH, DIM), jnp.ones(ROWS, bool)
+    module, x, start = LSTMLayer(DIM, dropout=0.5), random(1, ROWS, LENGTH, DIM), jnp.ones(ROWS, bool)
     x, state = x.astype(jnp.float32), module.init_state(ROWS)
     params = params_of(module, x, state, start_of_document=start, dtype=np.float32)
 

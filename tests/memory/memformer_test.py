@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer, MemformerState, start, write
-from memjax.models.transformer import FeedForward
+from memjax.models.transformer import FeedForwardLayer
 from tests.reference.parameters import params_of
 
 DIM, HEADS, HEAD_DIM, LENGTH, ROWS, SLOTS = 8, 2, 4, 4, 2, 3
@@ -24,7 +24,7 @@ def float64():
 
 def encoder(layers: int = 1, reads: bool = True, **fields) -> MemformerEncoder:
     heads = lambda: HeadAttention(DIM, HEADS, HEAD_DIM, dtype=jnp.float64)
-    feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dtype=jnp.float64)
+    feed_forward = lambda: FeedForwardLayer(DIM, 12, norm_kind="layer", dtype=jnp.float64)
     parts = tuple(
         MemformerLayer(heads(), feed_forward(), heads() if reads else None, dtype=jnp.float64) for _ in range(layers)
     )

@@ -9,7 +9,7 @@ import pytest
 
 from memjax.functional.product_keys import gradient_of_rows
 from memjax.memory.product_key import BatchNorm, ProductKeyMemory
-from memjax.models.transformer import FeedForward
+from memjax.models.transformer import FeedForwardLayer
 from memjax.training.metrics import count_parameters
 from memjax.typing import EmptyState
 from tests.reference import product_keys as reference
@@ -192,7 +192,7 @@ def test_running_statistics_are_used_outside_training_and_kept_without_tokens():
 
 def parts(norm, **scales):
     memory = ProductKeyMemory(**SMALL, query_norm="none")
-    return FeedForward(DIM, 6, norm=norm, norm_kind="layer", dtype=jnp.float64, memory=memory, **scales)
+    return FeedForwardLayer(DIM, 6, norm=norm, norm_kind="layer", dtype=jnp.float64, memory=memory, **scales)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_both_branches_read_the_same_input_under_one_norm(norm, dense_scale, mem
 
 def test_without_weight_of_the_memory_the_part_is_the_ordinary_one_bit_for_bit():
     fields = {"norm": "post", "norm_kind": "layer", "dropout": 0.3}
-    plain = FeedForward(DIM, 6, **fields)
-    part = FeedForward(DIM, 6, **fields, memory=ProductKeyMemory(**SMALL), memory_scale=0.0)
+    plain = FeedForwardLayer(DIM, 6, **fields)
+    part = FeedForwardLayer(DIM, 6, **fields, memory=ProductKeyMemory(**SMALL), memory_scale=0.0)
     variables, x = variables_of(plain, dtype=np.float32), inputs(dtype=np.float32)
     noise = {"deterministic": False, "rngs": {"dropout": jax.random.key(3)}}
     y, expected = (p.apply(variables, x, EmptyState(), **noise)[0] for p in (part, plain))
@@ -259,9 +259,9 @@ def size(part):
 @pytest.mark.parametrize("dim, memory, dense", [(768, 202_640_384, 4_722_432), (1024, 270_011_392, 8_393_728)])
 def test_published_sizes(dim, memory, dense):
     fields = {"dim": dim, "hidden_dim": 4 * dim, "norm": "post", "norm_kind": "layer"}
-    plain = size(FeedForward(**fields))
-    replaced = size(FeedForward(**fields, memory=ProductKeyMemory(dim=dim), dense_scale=0.0))
-    both = size(FeedForward(**fields, memory=ProductKeyMemory(dim=dim)))
+    plain = size(FeedForwardLayer(**fields))
+    replaced = size(FeedForwardLayer(**fields, memory=ProductKeyMemory(dim=dim), dense_scale=0.0))
+    both = size(FeedForwardLayer(**fields, memory=ProductKeyMemory(dim=dim)))
     assert size(ProductKeyMemory(dim=dim)) == both - plain == memory
     assert both - replaced == dense
     if dim == 768:  # BERT-base for masked language modelling with two memories: 506M and 515M

@@ -11,7 +11,7 @@ import pytest
 from memjax import config
 from memjax.data.annotations import NEIGHBORS
 from memjax.memory.knn_lm import KNNMemory
-from memjax.memory.spalm import MASK, VALUES, Spalm
+from memjax.memory.spalm import MASK, VALUES, SpalmMemory
 from memjax.models import add_mixtures, make_language_model
 from memjax.training.metrics import count_parameters
 from memjax.training.objective import Objective, model_loss
@@ -88,7 +88,7 @@ GATES = [{}, {"gate_bias": 2.0}, {"gate": "vector"}, {"gate": "vector", "gate_bi
     ],
 )
 def test_output_equals_the_reference(fields, scaled):
-    module = Spalm(dim=DIM, scale_neighbors=scaled, **fields)
+    module = SpalmMemory(dim=DIM, scale_neighbors=scaled, **fields)
     params = random(module)
     y, aux = run(module, params)
     np.testing.assert_allclose(y, expected(params, scale=DIM**0.5 if scaled else 1.0), atol=1e-12)
@@ -103,7 +103,7 @@ def test_output_equals_the_reference(fields, scaled):
 
 def test_an_open_gate_is_the_model_and_a_closed_one_the_memory():
     """S1, exactly; S2: one neighbour is its embedding, whatever the hidden state; S3: equal ones too."""
-    module = Spalm(dim=DIM, gate_bias=0.0, scale_neighbors=False)
+    module = SpalmMemory(dim=DIM, gate_bias=0.0, scale_neighbors=False)
     none = {"weight": np.zeros(DIM)}
     y, _ = run(module, none | {"bias": np.full(1, np.inf)})
     np.testing.assert_array_equal(y, HIDDEN)
@@ -116,14 +116,14 @@ def test_an_open_gate_is_the_model_and_a_closed_one_the_memory():
 
 def test_the_order_of_neighbors_does_not_matter():
     """S4."""
-    module, order = Spalm(dim=DIM), np.array([2, 0, 3, 1])
+    module, order = SpalmMemory(dim=DIM), np.array([2, 0, 3, 1])
     params = random(module)
     np.testing.assert_allclose(run(module, params, values=FOUND[..., order])[0], run(module, params)[0], atol=1e-12)
 
 
 def test_without_neighbors_the_hidden_state_passes():
     """S8, exactly: none at all, none that count, or none given; what stands at their places does not matter."""
-    module = Spalm(dim=DIM)
+    module = SpalmMemory(dim=DIM)
     params = random(module)
     for more in ({"values": np.full_like(FOUND, -1)}, {"values": None}, {"mask": np.zeros(FOUND.shape, bool)}):
         y, aux = run(module, params, **more)
@@ -136,15 +136,15 @@ def test_without_neighbors_the_hidden_state_passes():
 
 
 def test_the_nearest_are_taken_and_too_few_are_refused():
-    y, _ = run(Spalm(dim=DIM, num_neighbors=2), params := random(Spalm(dim=DIM)))
+    y, _ = run(SpalmMemory(dim=DIM, num_neighbors=2), params := random(SpalmMemory(dim=DIM)))
     np.testing.assert_allclose(y, expected(params, FOUND[..., :2]), atol=1e-12)
     with pytest.raises(ValueError, match="neighbor_values: given 4 neighbours, num_neighbors = 5"):
-        run(Spalm(dim=DIM, num_neighbors=5), params)
+        run(SpalmMemory(dim=DIM, num_neighbors=5), params)
 
 
 def test_gradients_go_to_output_weights_gate_and_hidden_state():
     """S5: and to the output weights of neighbours only."""
-    module = Spalm(dim=DIM)
+    module = SpalmMemory(dim=DIM)
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), random(module))
     weights = jnp.asarray(RNG.normal(size=HIDDEN.shape), jnp.float32)
 
@@ -164,7 +164,7 @@ def test_gradients_go_to_output_weights_gate_and_hidden_state():
 
 
 def test_gates_are_counted_by_bins():
-    module = Spalm(dim=DIM, gate_bins=4)
+    module = SpalmMemory(dim=DIM, gate_bins=4)
     params = random(module)
     tokens = np.array([[True, True, True], [True, True, False]])
     _, aux = run(module, params, tokens=tokens)
@@ -178,7 +178,7 @@ def test_gates_are_counted_by_bins():
 
 def test_figures_of_what_is_added_and_of_targets_among_the_neighbors():
     """The next token of a segment's last position is not known, nor is that of one before padding."""
-    module = Spalm(dim=DIM, gate_bias=1.0)
+    module = SpalmMemory(dim=DIM, gate_bias=1.0)
     params, tokens = random(module), np.array([[True, True, True], [True, True, False]])
     read = np.array([[0, FOUND[0, 0, 2], FOUND[0, 1, 0] + 1], [1, FOUND[1, 0, 3], FOUND[1, 1, 0]]]) % VOCAB
     _, aux = run(module, params, tokens=tokens, read=read)
@@ -198,7 +198,7 @@ def test_neighbors_are_left_out_in_training_each_by_itself():
     """Without any left the hidden state passes; the figure of the targets is of all that came."""
     many = 400
     values = jnp.broadcast_to(jnp.array([1, 2]), (ROWS, many, 2))
-    module = Spalm(dim=DIM, num_neighbors=2, neighbor_dropout=0.25, gate_bias=0.0, scale_neighbors=False)
+    module = SpalmMemory(dim=DIM, num_neighbors=2, neighbor_dropout=0.25, gate_bias=0.0, scale_neighbors=False)
     given = {"start_of_document": jnp.zeros(ROWS, bool)}
     table = jnp.zeros((VOCAB, DIM)).at[1, 0].set(1.0).at[2, 1].set(1.0)
     given |= {"embed_output": lambda ids: table[ids], "neighbor_values": values, "deterministic": False}
@@ -224,7 +224,7 @@ def test_neighbors_are_left_out_in_training_each_by_itself():
 )
 def test_mistakes_are_named(fields, line):
     with pytest.raises(ValueError, match=line):
-        Spalm(dim=DIM, **fields).init_state(1)
+        SpalmMemory(dim=DIM, **fields).init_state(1)
 
 
 # Over a language model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memjax.models import BiLSTM
-from memjax.models.bilstm import AT_ONCE, Fixed
+from memjax.models.bilstm import AT_ONCE, LazyConstant
 from memjax.models.perceptron import NoVocabulary
 from memjax.models.similarity_head import RankingScores, SimilarityHead
 
@@ -15,7 +15,7 @@ def model_of(classes):
     names = np.random.RandomState(0).randint(0, 20, (classes, 3)).astype(np.int32)
     names[::2, 2] = -1
     head = SimilarityHead(classes, "cosine", margin=0.5, named=True, keeps_seen=True)
-    fixed = Fixed(lambda: names, names.shape, np.int32)
+    fixed = LazyConstant(lambda: names, names.shape, np.int32)
     model = BiLSTM(head=head, vocabulary=NoVocabulary(20), dim=3, hidden=4, names=fixed)
     variables = jax.jit(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), model.init_state(1)))()
     return model, variables, jnp.asarray(names)

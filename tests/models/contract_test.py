@@ -20,7 +20,7 @@ from memjax.config import (
 )
 from memjax.models import make_encoder_decoder, make_language_model, make_memformer, make_text_encoder
 from memjax.planning.programs import WHATS, make_programs
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout, make_mesh
 from memjax.training.step import init_variables
@@ -71,7 +71,7 @@ def test_the_example_of_a_model_is_a_batch_that_it_reads(kind):
 @pytest.mark.parametrize(("task", "targets"), [(Classification(num_classes=3), 1), (QuestionAnswering(), 2)])
 def test_a_text_has_as_many_targets_as_its_head(task, targets):
     described = Model(**SIZES, attention=Bidirectional())
-    model = make_text_encoder(described, task and task_of(Config(task=task, model=described)).head(), VOCAB)
+    model = make_text_encoder(described, task and make_task(Config(task=task, model=described)).head(), VOCAB)
     assert model.example(2, LENGTH).targets.shape == (2, targets)
     assert model.groups() == ((0, 0), (1, 0))
 

@@ -9,7 +9,7 @@ import pytest
 
 from memjax import config
 from memjax.models.factory import make_language_model
-from memjax.models.language_model import last_marks
+from memjax.models.language_model import last_markers
 from memjax.settings.relations import validate
 from tests.reference.parameters import params_of
 
@@ -62,7 +62,7 @@ def test_the_last_mark_is_carried_between_segments():
     state, run = model.init_state(ROWS), jax.jit(model.apply)
     for segment in range(SEGMENTS):
         before = np.where(starts[segment], 0, state.marker)
-        marks = last_marks(jnp.asarray(np.where(mask[segment], tokens[segment], -1)), jnp.asarray(before), MARKS)
+        marks = last_markers(jnp.asarray(np.where(mask[segment], tokens[segment], -1)), jnp.asarray(before), MARKS)
         assert (np.asarray(marks) == expected[segment])[mask[segment]].all()
         named = {"start_of_document": jnp.asarray(starts[segment]), "mask": jnp.asarray(mask[segment])}
         _, state, _ = run(variables, jnp.asarray(tokens[segment]), state, **named)

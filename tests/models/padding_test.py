@@ -12,7 +12,7 @@ from memjax import config
 from memjax.axes import parameter_names
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_language_model
-from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, num_padding, pad_tables
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding, pad_tables, unpad_tables
 from memjax.training import optimizers
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout
@@ -85,7 +85,7 @@ def test_outputs_are_those_without_padding(kind):
 def test_padding_has_no_gradient_and_entries_have_theirs(kind):
     (_, (by_params, by_hidden)), (_, (padded_params, padded_hidden)), vocabulary = found(kind)
     np.testing.assert_allclose(padded_hidden, by_hidden, atol=1e-11)
-    cut = cut_tables(padded_params, vocabulary)
+    cut = unpad_tables(padded_params, vocabulary)
     assert cut.keys() == by_params.keys()
     for name, expected in by_params.items():
         np.testing.assert_allclose(cut[name], expected, atol=1e-11, err_msg=name)
@@ -116,7 +116,7 @@ def test_entries_begin_as_without_padding_and_padding_as_zeros(kind):
     init = lambda module: module.init(jax.random.key(0), hidden_states(), method="log_probs")["params"]
     plain, padded = jax.jit(lambda: [init(KINDS[kind](multiple=multiple)) for multiple in (1, MULTIPLE)])()
     vocabulary = KINDS[kind](multiple=MULTIPLE)
-    jax.tree.map(np.testing.assert_array_equal, cut_tables(padded, vocabulary), plain)
+    jax.tree.map(np.testing.assert_array_equal, unpad_tables(padded, vocabulary), plain)
     jax.tree.map(np.testing.assert_array_equal, pad_tables(plain, vocabulary), padded)
     rows = [padded[name].shape[0] for name in vocabulary.tables()]
     assert all(count % MULTIPLE == 0 for count in rows)

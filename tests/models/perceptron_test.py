@@ -15,7 +15,7 @@ from memjax.models.heads import CLASSES, INITS, ClassificationHead
 from memjax.models.perceptron import Perceptron
 from memjax.planning.programs import make_programs
 from memjax.settings.relations import validate
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout, make_mesh
 from memjax.training.step import init_variables
@@ -159,7 +159,7 @@ def test_matrices_begin_as_they_are_named(name, deviation):
 
 
 def test_a_configuration_makes_it():
-    model = task_of(config_of(model=configs.Perceptron(widths=(256,), dropout=0.5, initializer="uniform"))).model(0)
+    model = make_task(config_of(model=configs.Perceptron(widths=(256,), dropout=0.5, initializer="uniform"))).model(0)
     assert model == Perceptron(ClassificationHead(NUM_CLASSES, initializer="uniform"), (256,), 0.5, "uniform")
     large = Perceptron(ClassificationHead(10))
     shapes = jax.eval_shape(lambda: init_variables(large, jax.random.key(0), 784))
@@ -241,7 +241,7 @@ def test_what_it_does_not_serve_is_refused_in_one_line(fields, line):
 
 
 def test_it_serves_no_verb_of_tokens():
-    task = task_of(config_of())
+    task = make_task(config_of())
     for verb in ("generate", "translate", "sample"):
         line = f"^{verb}: given VectorClassification, .* serves train, eval, plan, predict$"
         with pytest.raises(ValueError, match=line):

@@ -8,7 +8,7 @@ import pytest
 from memjax import config
 from memjax.models.factory import make_language_model, make_text_encoder
 from memjax.models.text_encoder import mean_pooling
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.step import init_variables
 from tests.reference.parameters import random_params
 
@@ -27,7 +27,7 @@ def make_model(**fields) -> config.Model:
 
 
 def build(model, task, vocab_size):
-    head = None if task is None else task_of(config.Config(task=task, model=model)).head()
+    head = None if task is None else make_task(config.Config(task=task, model=model)).head()
     return make_text_encoder(model, head, vocab_size)
 
 
@@ -228,7 +228,7 @@ def test_a_decoder_is_no_encoder():
         build(config.Model(), None, VOCAB)
     with pytest.raises(ValueError, match=r"model\.attention: given Bidirectional, allowed: a decoder's"):
         make_language_model(make_model(), VOCAB)
-    assert task_of(config.Config()).head() is None
+    assert make_task(config.Config()).head() is None
 
 
 def test_memory_tokens_stand_before_every_text(texts):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.memory.memorizing import LongMemory
+from memjax.memory.memorizing import KeyValueMemory
 from memjax.models.factory import make_language_model
-from memjax.models.transformer import FeedForward, group_layers, join_layers, split_layers
+from memjax.models.transformer import FeedForwardLayer, group_layers, join_layers, split_layers
 from memjax.typing import EmptyState
 from tests.models.jaxprs import trace
 from tests.reference.parameters import as_float64, params_of, random_params
@@ -46,7 +46,7 @@ def shapes_of(model: config.Model, **options):
 )
 def test_feed_forward(activation, norm):
     with jax.enable_x64(True):
-        part = FeedForward(DIM, 6, activation, norm=norm, norm_kind="rms", bias=norm == "post", dtype=jnp.float64)
+        part = FeedForwardLayer(DIM, 6, activation, norm=norm, norm_kind="rms", bias=norm == "post", dtype=jnp.float64)
         x = np.random.default_rng(0).normal(size=(2, 3, DIM))
         params = params_of(part, jnp.asarray(x), EmptyState())
         y, state, aux = jax.jit(part.apply)({"params": params}, x, EmptyState())
@@ -106,7 +106,7 @@ def test_unknown_features_are_refused(feature):
 )
 def test_a_memory_sits_in_the_layers_that_are_named(layers, chosen):
     state = make_language_model(memorizing(layers, scan_layers=False), VOCAB).init_state(ROWS).stack
-    holds = {i for i, group in enumerate(state.groups) if isinstance(group.attention.memory, LongMemory)}
+    holds = {i for i, group in enumerate(state.groups) if isinstance(group.attention.memory, KeyValueMemory)}
     assert holds == chosen
     assert all(group.attention.cache.valid.shape == (ROWS, 3) for group in state.groups)  # the cache is everywhere
 

@@ -21,7 +21,7 @@ from memjax.config import (
     Training,
     Words,
 )
-from memjax.data.opening import vocab_size_of
+from memjax.data.opening import vocab_size_from_settings
 from memjax.overrides import load_config
 from memjax.planning import cases as plans
 from memjax.planning.advice import advise
@@ -272,10 +272,10 @@ def test_the_message_about_too_little_memory():
     ],
 )
 def test_vocabulary_without_data(data, size):
-    assert vocab_size_of(data) == size if size else vocab_size_of(data) > 4 * 4
+    assert vocab_size_from_settings(data) == size if size else vocab_size_from_settings(data) > 4 * 4
 
 
 @pytest.mark.parametrize("data", [Data(tokenizer=Words()), Data(source=SeqioTask())])
 def test_a_vocabulary_that_only_the_data_knows_must_be_given(data):
     with pytest.raises(ValueError, match="^vocab-size: given none, allowed: a number of ids"):
-        vocab_size_of(data)
+        vocab_size_from_settings(data)

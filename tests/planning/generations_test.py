@@ -9,9 +9,9 @@ import pytest
 from memjax.cli import main
 from memjax.lifelong.factory import check_growth, growth_histories, make_method
 from memjax.overrides import load_config
-from memjax.planning.programs import Planned, Unread, make_programs
+from memjax.planning.programs import PlaceholderExamples, Planned, make_programs
 from memjax.planning.report import comparison, make_cases
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.metrics import count_parameters
 from memjax.training.sharding import Layout, make_mesh
 from tests.planning.report_test import facts
@@ -40,7 +40,7 @@ def test_every_generation_grows_into_the_next(variant):
     """Shapes alone: every array of a model becomes one of the next, as a run looks before it begins."""
     config = load_config("lifelong_pretraining", variant)
     config.data.rows, config.lifelong.method.memory.capacity = 8, 8  # no parameter depends on them
-    unread = Planned(config, task_of(config).model(50_304), lambda split: Unread(), begin_token=0)
+    unread = Planned(config, make_task(config).model(50_304), lambda split: PlaceholderExamples(), begin_token=0)
     check_growth(unread, make_method(config.lifelong.method), growth_histories(config))
 
 

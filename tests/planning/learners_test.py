@@ -12,8 +12,8 @@ from memjax.cli import main
 from memjax.config import AGEM, ANML, EAEMR, EMAR, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Sequential
 from memjax.overrides import load_config
 from memjax.planning.aot import check_kept, largest_width
-from memjax.planning.programs import RowsKept, make_programs
-from memjax.planning.report import comparison, held
+from memjax.planning.programs import EpisodicMemoryBytes, make_programs
+from memjax.planning.report import comparison, learner_bytes
 from memjax.planning.topologies import GIB, parse_topology
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh
@@ -76,7 +76,7 @@ def test_episodes_are_planned_in_their_shapes():
 
 
 def test_a_memory_that_fits_no_device_is_one_line_with_what_would_fit():
-    kept = RowsKept("lifelong.method.memory.capacity", 1000, 10 * GIB, 6 * GIB)
+    kept = EpisodicMemoryBytes("lifelong.method.memory.capacity", 1000, 10 * GIB, 6 * GIB)
     with pytest.raises(ValueError, match="^lifelong.method.memory.capacity: given 1,000 rows in all, 10.00 GiB") as no:
         check_kept(kept, parse_topology("v5e:2x4"))
     assert str(no.value).endswith(
@@ -117,11 +117,11 @@ def test_the_table_names_the_steps_and_lines_say_what_is_kept():
     adapt = {**facts(), "program": "adapt", "copies": copies}
     header, rows = comparison([stream, adapt])
     assert header[:2] == ["topology", "step"] and [row[1] for row in rows] == ["stream", "adapt"]
-    (line,) = held(stream)
+    (line,) = learner_bytes(stream)
     assert line.startswith("v5e:2x2: on a device parameters 1.00 GiB, keys 2.00 GiB; 575,000 rows")
-    (line,) = held(adapt)
+    (line,) = learner_bytes(adapt)
     assert "4 x 0.50 GiB = 2.00 GiB on a device (lifelong.method.queries); see --widest" in line
-    (line,) = held({**adapt, "copies": {**copies, "widest": 9}})
+    (line,) = learner_bytes({**adapt, "copies": {**copies, "widest": 9}})
     assert line.endswith("at most 9 fit side by side")
     assert comparison([facts(), facts()])[0][:2] == ["topology", "chips"]
 

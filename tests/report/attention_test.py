@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.data.synthetic import KeyValueRecall
+from memjax.data.synthetic import KeyValueRecallDocuments
 from memjax.models.factory import make_language_model, make_model
 from memjax.report import attention, charts
-from memjax.report.retrieved_arcs import Arcs, apart, draw_arcs
-from memjax.report.segments import first_segments, from_starts, words_of
+from memjax.report.retrieved_arcs import RetrievalArcs, draw_arcs, space_out
+from memjax.report.segments import first_segments, segments_since_start, token_texts
 from memjax.training.step import init_variables
 from memjax.typing import Batch
 from tests.report.crafted import parts_of
@@ -28,7 +28,7 @@ def built(attention_settings, vocab=259, **fields):
 
 @pytest.fixture(scope="module")
 def recall():
-    documents = KeyValueRecall(2, num_pairs=4, num_keys=4, num_values=4, filler_length=40, num_fillers=2)
+    documents = KeyValueRecallDocuments(2, num_pairs=4, num_keys=4, num_values=4, filler_length=40, num_fillers=2)
     part = config.Memorizing(layers=(0,), memory_length=32, num_neighbors=2, cache_length=8, query_key_norm=False)
     run = opened(*built(part, vocab=documents.vocab_size), documents=documents, segments=2)
     return run, list(attention.panels(run))
@@ -92,7 +92,7 @@ def test_memory_tokens_of_a_text():
 
 
 def test_arcs_lead_from_a_token_to_what_it_retrieved():
-    one = Arcs(40, "ask[ed]", ((10, 0.5), (30, 0.25)), ("fir[st]", "sec[ond]"))
+    one = RetrievalArcs(40, "ask[ed]", ((10, 0.5), (30, 0.25)), ("fir[st]", "sec[ond]"))
     with charts.new_figure() as figure:
         (axes,) = draw_arcs(figure, [one])
         curves = [line.get_xdata() for line in axes.get_lines() if len(line.get_xdata()) > 2]
@@ -100,17 +100,17 @@ def test_arcs_lead_from_a_token_to_what_it_retrieved():
         widths = [line.get_linewidth() for line in axes.get_lines() if len(line.get_xdata()) > 2]
         assert widths[0] > widths[1]
         assert [text.get_text() for text in axes.texts] == ["fir[st]\n0.50", "sec[ond]\n0.25", "ask[ed]\nat 40"]
-    assert apart([0.1, 0.15, 0.2, 0.25, 1.0], 0.25) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert space_out([0.1, 0.15, 0.2, 0.25, 1.0], 0.25) == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_segments_of_a_document_and_their_words():
     run = opened(*built(config.TransformerXL(memory_length=0)), segments=2)
     segments, skip = first_segments(run, warm=True)
     assert (len(segments), skip) == (8, 6) and first_segments(run)[1] == 0
-    assert "".join(words_of(run, segments[0].inputs[0].tolist())) == " ·def area(width,"
+    assert "".join(token_texts(run, segments[0].inputs[0].tolist())) == " ·def area(width,"
     real = np.ones((1, 2), bool)
     one = lambda begins, mask=real: Batch(None, None, mask, None, np.array([begins]))
-    assert from_starts([one(True), one(True), one(False), one(False, ~real)], 0) == [1, 2]
+    assert segments_since_start([one(True), one(True), one(False), one(False, ~real)], 0) == [1, 2]
 
 
 def test_a_translation_shows_the_memory_tokens_of_its_source(recall):
@@ -128,6 +128,6 @@ def test_a_translation_shows_the_memory_tokens_of_its_source(recall):
     experiment = make_experiment(settings)
     shapes = jax.eval_shape(lambda: init_variables(experiment.model, jax.random.key(0), 96))
     run = opened(settings, make_model(settings, 259), drawn(shapes), segments=1)
-    run.loaded.experiment = experiment
+    run.loaded_run.experiment = experiment
     (panel,) = attention.panels(run)
     assert panel.name == "memory_tokens" and parts_of([panel])["memory_token_shares"].rows[0][0] == 0

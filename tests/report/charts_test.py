@@ -8,34 +8,34 @@ import pytest
 from memjax.report import charts
 from memjax.report.page import LIGHT
 from memjax.report.panel import Figure
-from memjax.report.pictures import svg_of
+from memjax.report.pictures import figure_to_svg
 
 CHARTS = {
-    "lines": lambda figure: charts.lines(
+    "lines": lambda figure: charts.line_chart(
         figure,
         {f"run {index}": ([1, 2, 3], [3.0, np.nan, 1.0]) for index in range(8)},
         bands={"run 0": ([2.0, 1.0, 0.0], [4.0, 3.0, 2.0])},
         borders=[2],
         levels={"guessing": 2.0},
     ),
-    "log": lambda figure: charts.lines(figure, {"a": ([1, 10, 1000], [1.0, 10.0, 1e6])}, log_x=True, log_y=True),
-    "bars": lambda figure: charts.bars(
+    "log": lambda figure: charts.line_chart(figure, {"a": ([1, 10, 1000], [1.0, 10.0, 1e6])}, log_x=True, log_y=True),
+    "bars": lambda figure: charts.bar_chart(
         figure,
         ["one", "a name that is much longer than the room beside a bar"],
         {"a": [1.0, -2.0], "b": [np.nan, 1.0]},
         errors={"a": [0.1, 0.2]},
         numbers="{:.1f}",
     ),
-    "upright": lambda figure: charts.bars(figure, ["x", "y"], {"a": [1.0, -1.0]}, upright=True, signed=True),
-    "heat": lambda figure: charts.heat(figure, [[0.0, np.nan], [0.5, 1.0]], rows=["$x$", "b"], numbers="{:.1f}"),
-    "signed": lambda figure: charts.heat(figure, np.linspace(-1, 1, 1200).reshape(30, 40), signed=True, x="slots"),
+    "upright": lambda figure: charts.bar_chart(figure, ["x", "y"], {"a": [1.0, -1.0]}, upright=True, signed=True),
+    "heat": lambda figure: charts.heatmap(figure, [[0.0, np.nan], [0.5, 1.0]], rows=["$x$", "b"], numbers="{:.1f}"),
+    "signed": lambda figure: charts.heatmap(figure, np.linspace(-1, 1, 1200).reshape(30, 40), signed=True, x="slots"),
     "scatter": lambda figure: charts.scatter(figure, np.eye(4)[:, :2], ["a", "b", "a", "c"], names="pqrs", bare=True),
     "histogram": lambda figure: charts.histogram(figure, {"a": [0.0, 1.0, np.inf], "b": [0.5]}, bins=4, log_y=True),
 }
 
 
 def drawn(name, draw):
-    return svg_of(Figure(name, "A title", "A caption.", draw), LIGHT)
+    return figure_to_svg(Figure(name, "A title", "A caption.", draw), LIGHT)
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -52,7 +52,7 @@ def test_text_of_users_is_no_formula():
 def test_a_logarithmic_axis_has_plain_numbers():
     svg = drawn("log", CHARTS["log"])
     assert ">1M<" in svg and "mathdefault" not in svg
-    flat = drawn("log", lambda figure: charts.lines(figure, {"a": ([0, 1], [1.0, 2.0])}, log_x=True))
+    flat = drawn("log", lambda figure: charts.line_chart(figure, {"a": ([0, 1], [1.0, 2.0])}, log_x=True))
     assert ">0<" in flat  # nothing has a logarithm there
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
 from memjax.overrides import load_config as load_config_file
-from memjax.report.assembly import make_report, run_facts
+from memjax.report.assembly import collect_run_facts, make_report
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
-from memjax.report.curves import compared
+from memjax.report.curves import compare_runs_panel
 from memjax.report.panel import OpenedRun
 from memjax.report.providers import PROVIDERS
 from memjax.training.runs import config_to_dict, describe_generator, generator_of, random_generator
@@ -295,10 +295,12 @@ def test_a_report_leaves_damaged_runs_out_and_judges_seeds(tmp_path, capsys, mon
         for dim, values in bits.items()
         for seed, value in enumerate(values)
     ]
-    (panel,) = compared([OpenedRun(run) for run in runs])
-    table = next(part for part in panel.parts if part.name == "verdicts")
+    (panel,) = compare_runs_panel([OpenedRun(run) for run in runs])
+    table = next(part for part in panel.items if part.name == "verdicts")
     assert table.rows[0][0] == "16_0 (3 runs)" and table.rows[0][-3:] == ("3 seeds", "<0.001", "gain")
-    assert [part.name for part in next(compared([OpenedRun(run) for run in runs[:2]])).parts] == ["differences"]
+    assert [part.name for part in next(compare_runs_panel([OpenedRun(run) for run in runs[:2]])).items] == [
+        "differences"
+    ]
     shown = []
 
     def make_report(opened, **named):
@@ -326,7 +328,7 @@ def test_a_run_that_has_diverged_says_so(tmp_path, capsys, nats, more_than):
     assert "\ndiverged                   yes\n" in re.sub(" +\n", "\n", capsys.readouterr().out)
     assert main(["compare", *runs, "--json"]) == 0
     assert [facts.get("diverged") for facts in json.loads(capsys.readouterr().out).values()] == ["yes", None]
-    lines = [run_facts(OpenedRun(run)).get("diverged") for run in runs]
+    lines = [collect_run_facts(OpenedRun(run)).get("diverged") for run in runs]
     assert lines == [f"yes: {nats:.4g} nats a target, more than {more_than:.4g}", None]
 
 

@@ -6,7 +6,7 @@ import pytest
 from memjax.lifelong import train
 from memjax.lifelong.head_features import principal_axes
 from memjax.report import features, neighbors
-from memjax.report.features import Space, Spaces
+from memjax.report.features import FeatureProjection, FeatureProjections
 from memjax.report.panel import OpenedRun
 from tests.report.crafted import AFTER, crafted, parts_of, smoke
 
@@ -26,8 +26,8 @@ def test_the_axes_are_those_of_the_largest_variance():
 def test_all_spaces_are_shown_in_one_plane():
     first, second = np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([[0.0, 0.0], [8.0, 0.0]])
     marks = np.array([[1.0, 0.0]])
-    both = (Space("a", first, marks, 1.0, 2.0), Space("b", second, marks, 1.0, 4.0))
-    points, moved, share = Spaces(both, np.array([0, 0]), {0: "x"}, ("a",), "test", 2, 2).projected()
+    both = (FeatureProjection("a", first, marks, 1.0, 2.0), FeatureProjection("b", second, marks, 1.0, 4.0))
+    points, moved, share = FeatureProjections(both, np.array([0, 0]), {0: "x"}, ("a",), "test", 2, 2).projected()
     # The middle of all four points is 2.5.
     np.testing.assert_allclose([one[:, 0] for one in points], [[-2.5, -0.5], [-2.5, 5.5]], atol=1e-12)
     np.testing.assert_allclose(moved[0], [[-1.5, 0.0]], atol=1e-12)

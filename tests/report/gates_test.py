@@ -9,7 +9,7 @@ import numpy as np
 from memjax import config
 from memjax.data.documents import ArrayDocuments
 from memjax.data.tokenizers import ByteTokenizer
-from memjax.memory.spalm import Spalm
+from memjax.memory.spalm import SpalmMemory
 from memjax.models.factory import make_language_model
 from memjax.report import charts, gates
 from memjax.training.step import init_variables
@@ -56,12 +56,14 @@ def test_gates_of_tokens_have_a_histogram():
 
 def test_words_are_darker_where_neighbours_count():
     settings, model, variables = built(config.TransformerXL(memory_length=0))
-    model = model.clone(output_memory=Spalm(dim=8, num_neighbors=2, gate_bias=1.0))
+    model = model.clone(output_memory=SpalmMemory(dim=8, num_neighbors=2, gate_bias=1.0))
     weight = {"weight": jnp.linspace(-2, 2, 8), "bias": jnp.ones(1)}
     variables = {**variables, "params": {**variables["params"], "output_memory": weight}}
     documents = WithNeighbours([ByteTokenizer().encode(TEXT)] * 2)
     run = opened(settings, model, variables, documents=documents, segments=3)
-    object.__setattr__(run.loaded, "experiment", dataclasses.replace(run.loaded.experiment, tokenizer=ByteTokenizer()))
+    object.__setattr__(
+        run.loaded_run, "experiment", dataclasses.replace(run.loaded_run.experiment, tokenizer=ByteTokenizer())
+    )
     (panel,) = gates.panels(run)
     parts = parts_of([panel])
     assert [*parts] == ["output_gate", "output_gate_words"]

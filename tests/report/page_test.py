@@ -7,7 +7,7 @@ import pytest
 
 from memjax.report import charts
 from memjax.report.page import DARK, LIGHT, Report, Section, make_page
-from memjax.report.panel import Figure, Panel, Table, Words
+from memjax.report.panel import Figure, Panel, Paragraph, Table
 from memjax.report.pictures import write_figures
 
 EVIL = '<script>alert("x")</script> & "quoted" <img src=https://example.org/x onerror=alert(1)>'
@@ -42,13 +42,13 @@ class Reader(HTMLParser):
 
 
 def draw(figure):
-    charts.lines(figure, {EVIL: ([1, 2], [3.0, 4.0]), "b": ([1, 2], [1.0, 2.0])}, x=EVIL)
+    charts.line_chart(figure, {EVIL: ([1, 2], [3.0, 4.0]), "b": ([1, 2], [1.0, 2.0])}, x=EVIL)
 
 
 def report():
     figures = tuple(Figure(name, EVIL, "`code` and words", draw) for name in ("first", "second"))
     table = Table("numbers", EVIL, EVIL, ("name", "value"), ((EVIL, 1), ("b", None), ("c", 1234567)))
-    words = Words("text", EVIL, "caption", (EVIL, " plain", "\n"), (0.5, 0.0, -1.0), (EVIL, "", "note"))
+    words = Paragraph("text", EVIL, "caption", (EVIL, " plain", "\n"), (0.5, 0.0, -1.0), (EVIL, "", "note"))
     settings = Table("settings", "All settings", "", ("field", "a", "b"), (("model.dim", "8", "16"), ("x", "1", "1")))
     panel = Panel("panel", EVIL, "`memjax` says " + EVIL, (*figures, table, words))
     return Report(EVIL, EVIL, ("a", "b"), table, settings, (Section("all", EVIL, (panel,), (EVIL,)),))
@@ -108,8 +108,8 @@ def test_every_colour_has_a_dark_one(page):
 
 
 def test_figures_are_files_too(tmp_path):
-    first = write_figures(report().sections[0].panels[0].parts[:2], tmp_path / "a")
-    again = write_figures(report().sections[0].panels[0].parts[:2], tmp_path / "b")
+    first = write_figures(report().sections[0].panels[0].items[:2], tmp_path / "a")
+    again = write_figures(report().sections[0].panels[0].items[:2], tmp_path / "b")
     assert [path.name for path in first] == ["first.svg", "first.png", "second.svg", "second.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     assert first[1].read_bytes().startswith(b"\x89PNG") and b"<svg" in first[0].read_bytes()

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from memjax.cli import main
-from memjax.report.assembly import make_report, run_facts
-from memjax.report.curves import compared, panels, training_series
+from memjax.report.assembly import collect_run_facts, make_report
+from memjax.report.curves import compare_runs_panel, panels, training_series
 from memjax.report.page import make_page
-from memjax.report.panel import Figure, OpenedRun, Panel, Table, Words
+from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph, Table
 from memjax.report.providers import PROVIDERS
 from memjax.training import train
 from tests.report.page_test import Reader
@@ -61,7 +61,7 @@ def test_what_a_memory_is_worth(report, opened):
 
 def test_a_text_is_whole_and_its_gains_add_up(report, opened):
     words = parts_of(report)["gains_text"]
-    assert isinstance(words, Words) and " lives in " in "".join(words.words)
+    assert isinstance(words, Paragraph) and " lives in " in "".join(words.words)
     assert len(words.words) == len(words.values) == len(words.notes) and all(words.notes)
     largest = parts_of(report)["gains_largest"].rows
     gains = (opened.cleared.nats - opened.kept.nats).round(3)
@@ -89,7 +89,7 @@ def test_which_neighbours_of_a_store_helped(runs, tmp_path):
     assert main(["datastore", "build", *store]) == 0
     run = OpenedRun(str(runs / "memory"), tokens=64, datastore=str(tmp_path / "store"))
     panel = next(iter(PROVIDERS["gains"](run)))
-    (table,) = panel.parts
+    (table,) = panel.items
     assert isinstance(table, Table) and panel.name == "store"
     targets = [row for row in table.rows if row[0] == "target"]
     gains = [row[5] for row in targets]
@@ -102,7 +102,7 @@ def test_which_neighbours_of_a_store_helped(runs, tmp_path):
 
 
 def test_the_header_says_what_a_run_is(opened):
-    facts = run_facts(opened)
+    facts = collect_run_facts(opened)
     assert facts["memory"].startswith("TransformerXL: ") and "memory length 8" in facts["memory"]
     assert facts["steps"] == 3 and facts["parameters"] > 100 and facts["finished"] == "yes"
     assert facts["nats per token"] == opened.finished["results"]["evaluation"]["nats_per_token"]
@@ -110,13 +110,13 @@ def test_the_header_says_what_a_run_is(opened):
 
 def test_curves_of_two_runs(runs):
     both = [OpenedRun(str(runs / name)) for name in ("memory", "more")]
-    comparison, training, memory = compared(both)
-    table = comparison.parts[0]
+    comparison, training, memory = compare_runs_panel(both)
+    table = comparison.items[0]
     assert isinstance(table, Table) and table.columns == ("", "memory", "more")
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["training.steps"] == (3, 4) and rows["steps"] == (3, 4) and "parameters" in rows
-    assert {"training_loss", "evaluation_loss", "training_updates"} <= {part.name for part in training.parts}
-    assert [part.name for part in memory.parts] == ["memory_transformer_xl_memory_share"]
+    assert {"training_loss", "evaluation_loss", "training_updates"} <= {part.name for part in training.items}
+    assert [part.name for part in memory.items] == ["memory_transformer_xl_memory_share"]
     report = make_report(both, only=["curves", "scores"])
     assert [section.name for section in report.sections] == ["all", "run1", "run2"]
     read = Reader(make_page(report))
@@ -143,7 +143,7 @@ def test_a_provider_or_a_picture_that_refuses_costs_a_line(opened, monkeypatch):
     monkeypatch.setitem(PROVIDERS, "slots", refusing)
     report = make_report([opened], only=["slots"])
     (section,) = report.sections
-    assert [panel.name for panel in section.panels] == ["half"] and not section.panels[0].parts
+    assert [panel.name for panel in section.panels] == ["half"] and not section.panels[0].items
     assert section.left == ("slots: slots: given none, allowed: some", "Bad: nothing to draw")
     assert "nothing to draw" in make_page(report)
 

@@ -7,7 +7,7 @@ from memjax.config import TaskData
 from memjax.lifelong import train
 from memjax.report import charts, samples
 from memjax.report.panel import OpenedRun
-from memjax.report.samples import shortened, written_rows
+from memjax.report.samples import list_pseudo_samples, shorten
 from tests.report.crafted import AFTER, crafted, parts_of, smoke
 
 ENDS = [{**AFTER, "name": name, "step": 4 * (stage + 1), "stage": stage} for stage, name in enumerate("abc")]
@@ -23,9 +23,9 @@ LINES = [ENDS[0], written(4, a=0.5), ENDS[1], written(8, a=0.25, b=1.0), ENDS[2]
 
 
 def test_each_task_is_written_before_those_that_follow():
-    found = written_rows(LINES, ["a", "b", "c"])
+    found = list_pseudo_samples(LINES, ["a", "b", "c"])
     assert [row[:4] for row in found] == [("b", "a", 20, 0.5), ("c", "a", 20, 0.25), ("c", "b", 20, 1.0)]
-    assert found[2][4][0] == "b ANS 0" and not written_rows(ENDS, ["a"])
+    assert found[2][4][0] == "b ANS 0" and not list_pseudo_samples(ENDS, ["a"])
 
 
 def test_pseudo_samples_are_counted_and_shown(tmp_path, monkeypatch):
@@ -39,7 +39,7 @@ def test_pseudo_samples_are_counted_and_shown(tmp_path, monkeypatch):
 
 
 def test_texts_are_one_line_of_what_can_be_printed():
-    assert shortened("a\n\tb\x00") == "a b\ufffd" and len(shortened("x" * 999)) == samples.LETTERS
+    assert shorten("a\n\tb\x00") == "a b\ufffd" and len(shorten("x" * 999)) == samples.LETTERS
 
 
 def test_images_are_a_row_of_each_checkpoint():
@@ -73,4 +73,4 @@ def test_every_checkpoint_goes_on_from_the_same_prompt(tmp_path):
     run = OpenedRun(str(train(config, on_event=lambda event: None).path))
     table = parts_of(samples.panels(run))["samples_texts"]
     assert [row[0] for row in table.rows] == ["2 updates", "4 updates"] and all(row[1] for row in table.rows)
-    assert run.loaded.experiment.task.verbs == ("generate",) and table.caption.startswith("Up to 48 tokens")
+    assert run.loaded_run.experiment.task.verbs == ("generate",) and table.caption.startswith("Up to 48 tokens")

@@ -7,7 +7,7 @@ import pytest
 
 from memjax.config import TaskData
 from memjax.report import charts, streams
-from memjax.report.method_log import borders_of, broken, logged
+from memjax.report.method_log import method_metrics, split_at_tasks, task_borders
 from memjax.report.outcomes import count_spikes, phase_costs
 from memjax.report.streams import Scores, growth_rows, scores_of
 from tests.report.crafted import AFTER, crafted, parts_of, smoke
@@ -53,9 +53,9 @@ def test_curves_are_what_only_the_method_logs():
         training(2, **{"odds_of_writing": 0.25, "replay/nll": 2.0, "replay/targets": 4.0, "losses/ewc": 0.0}),
         training(3, **{"odds_of_writing": None, "replay/nll": 3.0, "replay/gradient_norm": 1.0}),
     ]
-    found = logged(lines)
+    found = method_metrics(lines)
     assert found == {"odds_of_writing": ([1, 2], [0.5, 0.25]), "replay/nll": ([2, 3], [2.0, 3.0])}
-    steps, values = broken(*found["replay/nll"], [2, 9])
+    steps, values = split_at_tasks(*found["replay/nll"], [2, 9])
     assert steps.tolist() == [2, 3, 3] and np.isnan(values[1]) and values[[0, 2]].tolist() == [2.0, 3.0]
 
 
@@ -63,7 +63,7 @@ def test_growth_stands_before_the_task_that_follows():
     ends = [{**AFTER, "name": "a", "step": 4}, {**AFTER, "name": "a", "step": 8, "stage": 1}]
     grown = {"kind": "grown", "step": 4, "seconds": 0.5, "nats_before": 2.0, "nats_after": 2.5}
     lineage = [{"model.num_layers": 2, "model.dim": 12, "model.num_heads": 3}]
-    assert borders_of(ends, ["a"]) == [4, 8] and borders_of(ends, ["b"]) == []
+    assert task_borders(ends, ["a"]) == [4, 8] and task_borders(ends, ["b"]) == []
     assert growth_rows([ends[0], grown, ends[1]], ["a", "b"], lineage) == [("b", 4, 2, 12, 3, 2.0, 2.5, 0.5)]
 
 

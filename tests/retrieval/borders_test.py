@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from memjax.memory.knn_lm import KNNMemory
 from memjax.retrieval.interpolation import check_neighbors, check_weight
-from memjax.retrieval.tuning import CachedNeighbors, Targets, score_mixture, tune
+from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets, score_mixture, tune_interpolation
 
-TARGETS = Targets(np.arange(3), np.array([1, 2, 3], np.int32), np.log(np.array([0.5, 0.25, 0.125])))
+TARGETS = ScoredTargets(np.arange(3), np.array([1, 2, 3], np.int32), np.log(np.array([0.5, 0.25, 0.125])))
 NEIGHBORS = CachedNeighbors(
     np.ones((3, 2), np.float32), np.array([[1, 2], [3, 3], [-1, -1]], np.int32), np.zeros((3, 2), np.int64)
 )
@@ -20,7 +20,7 @@ WRONG = (0.0, -1.0, float("nan"), float("inf"), -float("inf"))
 @pytest.mark.parametrize("temperature", WRONG)
 def test_temperatures_are_numbers_above_0(temperature):
     for call in (
-        lambda: tune(TARGETS, NEIGHBORS, weights=[0.5], temperatures=[1.0, temperature]),
+        lambda: tune_interpolation(TARGETS, NEIGHBORS, weights=[0.5], temperatures=[1.0, temperature]),
         lambda: score_mixture(TARGETS, NEIGHBORS, 0.5, temperature),
         lambda: KNNMemory(temperature=temperature).init_state(1),
     ):

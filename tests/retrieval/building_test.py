@@ -26,8 +26,8 @@ from memjax.retrieval.building import (
     plan_datastore,
     sample_queries,
 )
-from memjax.retrieval.keys import SPALM_TAP, KeyReader, KeySource, make_key_source
-from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
+from memjax.retrieval.keys import SPALM_TAP, KeyExtractor, KeyReader, make_key_source
+from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
 from memjax.training.restoring import LoadedCheckpoint, LoadedRun, load_run
@@ -143,7 +143,7 @@ def test_kill_9_at_random_moments_of_a_build(source, run, tmp_path):
     assert [status for status, _ in seen].count(-signal.SIGKILL) >= 2, seen
     assert entries == sorted(entries) and 0 < entries[-1], seen
     again = build_datastore(source, tmp_path / "store", num_shards=3)
-    assert again.fingerprint == whole.fingerprint and list(again.problems()) == []
+    assert again.fingerprint == whole.fingerprint and list(again.find_problems()) == []
     ids = np.arange(whole.entries)
     assert np.array_equal(again.keys(ids), whole.keys(ids)) and np.array_equal(again.values(ids), whole.values(ids))
 
@@ -216,7 +216,7 @@ def test_a_pipeline_makes_the_same_store(source, run, tmp_path, mode):
     command += ["--runner-option", "direct_num_workers=2", "--runner-option", f"direct_running_mode={mode}"]
     for _ in range(2):  # the second finds it finished
         assert json.loads(printed(*command)[-1])["fingerprint"] == whole.fingerprint
-    assert list(Store(tmp_path / "store").problems()) == []
+    assert list(Store(tmp_path / "store").find_problems()) == []
     command = [sys.executable, *command, "--split", "validation"]
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is a store of" in refused.stderr.splitlines()[-1]
@@ -406,7 +406,7 @@ def test_neighbors_of_the_stores_own_split_and_of_another(source, tmp_path):
         assert len(set(numbers.tolist())) == len(numbers)
         queries, own = (stored, everything) if split == "train" else (keys, None)
         articles = np.searchsorted(source.articles(split), numbers, side="right")
-        for exclude in (None, near(0), near(3)) if own is not None else (None,):
+        for exclude in (None, exclude_nearby(0), exclude_nearby(3)) if own is not None else (None,):
             found = neighbors_of_split(source, split, store, index, 2, exclude=exclude)
             assert found.shape == (len(tokens[split]), 2)
             assert (np.delete(found, numbers, axis=0) == -1).all()
@@ -422,7 +422,7 @@ def test_neighbors_of_the_stores_own_split_and_of_another(source, tmp_path):
                 for k in range(2):
                     assert found[number, k] in store.values(everything)[close[:, k]]
     with pytest.raises(ValueError, match="exclude: given without own"):
-        neighbors_of_split(source, "validation", store, index, 2, exclude=near(1))
+        neighbors_of_split(source, "validation", store, index, 2, exclude=exclude_nearby(1))
 
 
 @pytest.mark.laws
@@ -450,8 +450,8 @@ def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
         config.data.half = name
         source = make_key_source(load_run(run, config), SPALM_TAP)
         store = build_datastore(source, tmp_path / name)
-        halves.append(Half(source, store, open_index(store, "exact")))
-    values, documents = neighbors_by_halves(*halves, 2)
+        halves.append(CrossFittingHalf(source, store, open_index(store, "exact")))
+    values, documents = cross_fitted_neighbors(*halves, 2)
     whole = make_key_source(load_run(run)).run.experiment.documents("train")
     assert documents.fingerprint == whole.fingerprint and len(values) == sum(whole.num_tokens(i) for i in range(10))
     parts = []
@@ -468,7 +468,7 @@ def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
         ([halves[0]._replace(store=halves[1].store), halves[1]], "is not of what its run was trained on"),
     ]:
         with pytest.raises(ValueError, match=line):
-            neighbors_by_halves(*given, 2)
+            cross_fitted_neighbors(*given, 2)
 
 
 def test_articles_of_a_text_in_one_piece_are_known(tmp_path):
@@ -482,7 +482,7 @@ def test_articles_of_a_text_in_one_piece_are_known(tmp_path):
     config.data = Data(source=WikiText(path=str(tmp_path / "wikitext")), tokenizer=Words(), cache_dir=str(tmp_path))
     config.data.protocol = "contiguous"
     run = LoadedRun(make_experiment(config), {}, LoadedCheckpoint(1, 1))
-    source = KeySource(run, run.experiment.model, {}, SPALM_TAP)
+    source = KeyExtractor(run, run.experiment.model, {}, SPALM_TAP)
     assert len(run.experiment.documents("train")) == 1
     assert source.articles("train").tolist() == [0, 10, 20, 31, 42]
     assert len(source.articles("test")) == 2

@@ -9,10 +9,10 @@ import pytest
 
 from memjax import config
 from memjax.inference import Sampling, generate, stream_tokens
-from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.knn_lm import KNNMemory, search_neighbors
 from memjax.models import add_mixtures, make_language_model
-from memjax.retrieval import knn_recall, spalm_recall
+from memjax.retrieval import knn_retriever, spalm_retriever
 from tests.reference import knn_lm as reference
 from tests.reference.parameters import params_of
 
@@ -31,7 +31,7 @@ def models():
     tokens, start = jnp.zeros((1, SEGMENT), jnp.int32), jnp.ones(1, bool)
     params = params_of(plain, tokens, plain.init_state(1), start_of_document=start, dtype=np.float32)
     knn = KNNMemory(num_neighbors=NEIGHBORS, interpolation_weight=0.7, temperature=4.0)
-    cache = ContinuousCache(dim=8, memory_length=6, interpolation_weight=0.3)
+    cache = ContinuousCacheMemory(dim=8, memory_length=6, interpolation_weight=0.3)
     model = add_mixtures(plain, knn)
     return plain, model, add_mixtures(plain, cache, knn), {"params": jax.tree.map(jnp.asarray, params)}
 
@@ -68,7 +68,7 @@ def test_greedy_equals_searching_for_the_whole_text_again(with_cache):
     plain, knn, both, variables = models()
     model = both if with_cache else knn
     settings = {"segment_length": SEGMENT, "max_tokens": 6, "sampling": Sampling(temperature=0)}
-    recall = knn_recall(model, STORE.search, STORE.values)
+    recall = knn_retriever(model, STORE.search, STORE.values)
     blocks = list(stream_tokens(model, variables, PROMPTS, **settings, recall=recall))
     assert all(len(row) == 1 for block in blocks for row in block)
     rows = [[block[row][0] for block in blocks] for row in range(len(PROMPTS))]
@@ -88,7 +88,7 @@ def test_without_a_search_the_model_is_alone():
 
 def test_a_model_without_neighbors_is_refused():
     with pytest.raises(ValueError, match="model: given 0 KNNMemory among its mixtures, allowed: 1"):
-        knn_recall(models()[0], STORE.search, STORE.values)
+        knn_retriever(models()[0], STORE.search, STORE.values)
 
 
 # SPALM: a frozen model reads along
@@ -134,7 +134,7 @@ def next_of_spalm(tokens: list[int]) -> int:
 def test_spalm_generates_with_a_frozen_model_beside_it():
     model, variables, key_model, key_variables = spalm_models()
     settings = {"segment_length": SEGMENT, "max_tokens": 5, "sampling": Sampling(temperature=0)}
-    recall = spalm_recall(
+    recall = spalm_retriever(
         model, variables, key_model, key_variables, STORE.search, STORE.values, segment_length=SEGMENT
     )
     rows = generate(model, variables, PROMPTS, **settings, recall=recall)
@@ -150,7 +150,7 @@ def test_other_models_are_refused_for_spalm():
     model, variables, key_model, key_variables = spalm_models()
     settings = {"segment_length": SEGMENT}
     with pytest.raises(ValueError, match="model: given one with NoneType and 0 mixtures, allowed: with Spalm"):
-        spalm_recall(key_model, variables, key_model, key_variables, STORE.search, STORE.values, **settings)
-    cached = add_mixtures(model, ContinuousCache(dim=8, memory_length=6))
+        spalm_retriever(key_model, variables, key_model, key_variables, STORE.search, STORE.values, **settings)
+    cached = add_mixtures(model, ContinuousCacheMemory(dim=8, memory_length=6))
     with pytest.raises(ValueError, match="model: given one with Spalm and 1 mixtures"):
-        spalm_recall(cached, variables, key_model, key_variables, STORE.search, STORE.values, **settings)
+        spalm_retriever(cached, variables, key_model, key_variables, STORE.search, STORE.values, **settings)

@@ -10,9 +10,14 @@ from memjax.datastore import ExactIndex, artefacts, build_faiss, choose_backend,
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_mixtures
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.interpolation import Mixing, add_store, evaluate_with_store, kept_mixing
+from memjax.retrieval.interpolation import (
+    InterpolationWeights,
+    evaluate_with_store,
+    load_interpolation,
+    model_with_store,
+)
 from memjax.retrieval.keys import make_key_source
-from memjax.retrieval.tuning import find_neighbors, score_mixture, tune
+from memjax.retrieval.tuning import find_neighbors, score_mixture, tune_interpolation
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tests.retrieval.keys_test import make_config
@@ -61,10 +66,10 @@ def test_scores_are_those_of_finding_tuning_and_mixing(source, store, cache):
     config = source.run.experiment.config
     mixtures = make_mixtures(config.evaluation, config.model)
     _, targets, neighbors = find(source, store, "validation", 4, *mixtures)
-    best = tune(targets, neighbors, **GRID)
+    best = tune_interpolation(targets, neighbors, **GRID)
     alone, targets, neighbors = find(source, store, "test", 4, *mixtures)
     scored = evaluate_with_store(source, store, num_neighbors=4, **GRID)
-    assert scored.mixing == Mixing(best.interpolation_weight, best.temperature, 4, "validation")
+    assert scored.mixing == InterpolationWeights(best.interpolation_weight, best.temperature, 4, "validation")
     expected, mixed = score_mixture(targets, neighbors, best.interpolation_weight, best.temperature)
     assert (scored.result.nats, scored.result.targets) == (expected.nats, expected.targets)
     assert (scored.alone.nats, scored.alone.bytes) == (alone.nats, scored.result.bytes)
@@ -79,19 +84,19 @@ def test_scores_are_those_of_finding_tuning_and_mixing(source, store, cache):
 def test_what_was_tuned_is_kept_for_the_same_conditions(source, store, monkeypatch):
     index = ExactIndex.from_store(store)
     with pytest.raises(ValueError, match="no weight and temperature are known for .*, allowed: given ones, or"):
-        kept_mixing(source, store, index)
+        load_interpolation(source, store, index)
     first = evaluate_with_store(source, store, "test", num_neighbors=4, **GRID)
-    assert kept_mixing(source, store, index) == first.mixing
+    assert load_interpolation(source, store, index) == first.mixing
     monkeypatch.setattr("memjax.retrieval.interpolation.tune", None)  # nothing is tuned again
     again = evaluate_with_store(source, store, "test", num_neighbors=4, **GRID)
     assert dataclasses.replace(again.result, tokens_per_second=0) == dataclasses.replace(
         first.result, tokens_per_second=0
     )
     given = evaluate_with_store(source, store, "test", num_neighbors=2, weights=[0.5], temperatures=[2.0])
-    assert given.mixing == Mixing(0.5, 2.0, 2)
+    assert given.mixing == InterpolationWeights(0.5, 2.0, 2)
     cached = with_evaluation(source, cache=ContinuousCache(memory_length=6))
     with pytest.raises(ValueError, match="no weight and temperature are known"):
-        kept_mixing(cached, store, index)
+        load_interpolation(cached, store, index)
     with pytest.raises(TypeError):
         evaluate_with_store(source, store, "test", num_neighbors=3, **GRID)
 
@@ -110,7 +115,7 @@ def test_a_store_of_what_is_scored_or_of_another_model_is_refused(source, store,
     with pytest.raises(ValueError, match="was made with model"):
         evaluate_with_store(other, store, "test")
     with pytest.raises(ValueError, match="was made with model"):
-        add_store(other, store, Mixing(0.1, 1.0))
+        model_with_store(other, store, InterpolationWeights(0.1, 1.0))
     run = with_evaluation(source, memory_length=4).run
     with pytest.raises(ValueError, match="evaluation.memory_length: given 4, allowed: None for keys"):
         make_key_source(run)
@@ -123,10 +128,10 @@ def test_generation_without_weight_is_plain(source, store, cache):
     plain = run.experiment.model.clone(mixtures=make_mixtures(Evaluation(cache=config.evaluation.cache), config.model))
     asked = {"segment_length": 8, "max_tokens": 6, "sampling": Sampling(), "seed": 3}
     prompts = [[1, 20, 30], [1]]
-    model, variables, recall = add_store(source, store, Mixing(0.0, 1.0, 4))
+    model, variables, recall = model_with_store(source, store, InterpolationWeights(0.0, 1.0, 4))
     expected = generate(plain, run.variables, prompts, **asked)
     assert generate(model, variables, prompts, recall=recall, **asked) == expected
-    model, variables, recall = add_store(source, store, Mixing(1.0, 1.0, 4))
+    model, variables, recall = model_with_store(source, store, InterpolationWeights(1.0, 1.0, 4))
     assert generate(model, variables, prompts, recall=recall, **asked) != expected
 
 

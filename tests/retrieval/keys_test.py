@@ -8,7 +8,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.annotations import write_neighbors
-from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.interpolation import evaluate_with_store
 from memjax.retrieval.keys import TAP, make_key_source
@@ -96,7 +96,7 @@ def test_an_evaluation_shows_the_keys_that_the_reader_gives(source):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert result.targets == len(targets) and source.feature == "layer_01/feed_forward_input_normed"
     _, scored = score_targets(
-        source.evaluator("validation", ContinuousCache(dim=16, memory_length=4)), source.variables
+        source.evaluator("validation", ContinuousCacheMemory(dim=16, memory_length=4)), source.variables
     )
     assert scored.parts is not None and scored.parts.shape == (2, len(targets))
     assert -scored.parts[0].sum(dtype=np.float64) == pytest.approx(result.nats, rel=1e-5)

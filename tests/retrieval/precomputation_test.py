@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memjax.retrieval.precomputation import near, precompute_neighbors, same_document
+from memjax.retrieval.precomputation import exclude_nearby, exclude_same_document, precompute_neighbors
 from tests.reference.knn_lm import Store, nearest
 
 RNG = np.random.default_rng(0)
@@ -34,8 +34,8 @@ def document(entry):
     "exclude, allowed",
     [
         (None, lambda own, i: i != own),
-        (near(2), lambda own, i: abs(i - own) > 2),
-        (same_document(OFFSETS), lambda own, i: document(i) != document(own)),
+        (exclude_nearby(2), lambda own, i: abs(i - own) > 2),
+        (exclude_same_document(OFFSETS), lambda own, i: document(i) != document(own)),
     ],
     ids=["self", "near", "document"],
 )
@@ -72,7 +72,7 @@ def test_searches_are_as_few_as_possible(monkeypatch):
 def test_exclusions_are_about_tokens_not_entries():
     """Entries in another order than the tokens they stand for."""
     numbers = np.random.default_rng(3).permutation(ENTRIES)
-    found = precompute(numbers=numbers, exclude=near(2))
+    found = precompute(numbers=numbers, exclude=exclude_nearby(2))
     assert found.ids.tolist() == expected(lambda own, i: abs(numbers[i] - numbers[own]) > 2)
 
 
@@ -80,4 +80,4 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="own: given 3 entries, allowed: 20"):
         precompute(own=OWN[:3])
     with pytest.raises(ValueError, match="exclude: given without own"):
-        precompute(own=None, exclude=near(1))
+        precompute(own=None, exclude=exclude_nearby(1))

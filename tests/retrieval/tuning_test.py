@@ -10,20 +10,20 @@ import pytest
 from memjax import config
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
-from memjax.data.reading import Reading
-from memjax.memory.continuous_cache import ContinuousCache
+from memjax.data.reading import ReadingPlan
+from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models import add_features, add_mixtures, make_language_model
 from memjax.retrieval.retrieved import describe_retrieved, largest_gains, read_retrieved
 from memjax.retrieval.tuning import (
     CachedNeighbors,
-    Targets,
+    ScoredTargets,
     find_neighbors,
     mixture_nats,
     score_mixture,
     score_targets,
-    tune,
-    tune_both,
+    tune_interpolation,
+    tune_with_memory,
 )
 from memjax.training.evaluation import Evaluator
 from tests.reference import knn_lm as reference
@@ -58,7 +58,7 @@ def programs():
 
 def make_evaluator(model, texts=TEXTS, **settings):
     given = {name: settings.pop(name) for name in ("rows", "protocol", "stride", "score_first") if name in settings}
-    reading = Reading(**{"rows": 2, "segment_length": LENGTH, "begin_token": BEGIN, **given})
+    reading = ReadingPlan(**{"rows": 2, "segment_length": LENGTH, "begin_token": BEGIN, **given})
     evaluator = Evaluator(model, texts, reading, **settings)
     kind = (model, reading.rows, settings.get("parts", False), tuple(settings.get("features", ())))
     evaluator._score = programs().setdefault(kind, evaluator._score)
@@ -147,7 +147,7 @@ WEIGHTS, TEMPERATURES = (0.0, 0.3, 1.0), (0.5, 20.0)
 def test_tuning_equals_loops_and_searches_nothing():
     _, targets, neighbors = find()
     searches = store().searches
-    tuning = tune(targets, neighbors, weights=WEIGHTS, temperatures=TEMPERATURES)
+    tuning = tune_interpolation(targets, neighbors, weights=WEIGHTS, temperatures=TEMPERATURES)
     assert store().searches == searches
     own = np.exp(own_log_probs())
     expected = np.zeros((2, 3))
@@ -186,7 +186,7 @@ def test_the_evaluator_gives_what_the_cached_neighbors_give():
 
 def test_neighbors_are_mixed_with_model_and_cache_together():
     model, variables = model_and_variables()
-    cached = add_mixtures(model, ContinuousCache(dim=8, memory_length=6, interpolation_weight=0.2))
+    cached = add_mixtures(model, ContinuousCacheMemory(dim=8, memory_length=6, interpolation_weight=0.2))
     evaluator = make_evaluator(cached, features=(KEY,), parts=True)
     _, targets, neighbors = find_neighbors(evaluator, variables, store().search, store().values, 4, feature=KEY)
     np.testing.assert_array_equal(neighbors.ids, find()[2].ids)
@@ -205,10 +205,10 @@ def test_a_memory_and_neighbours_together_are_at_least_as_good_as_each():
     own, cache = np.log(rng.uniform(0.01, 0.9, (2, 12)))
     values = rng.integers(1, VOCAB, (12, 4)).astype(np.int32)
     neighbors = CachedNeighbors(rng.uniform(0, 9, (12, 4)).astype(np.float32), values, np.zeros((12, 4), np.int64))
-    targets = Targets(np.arange(12), tokens, own, np.stack([own, cache[::-1], cache]))
+    targets = ScoredTargets(np.arange(12), tokens, own, np.stack([own, cache[::-1], cache]))
     grid = {"weights": (0.0, 0.25, 0.5), "temperatures": (1.0, 4.0)}
-    weight, best = tune_both(targets, neighbors, 2, **grid)
-    alone = tune(targets, neighbors, **grid).nats_per_token.min()
+    weight, best = tune_with_memory(targets, neighbors, 2, **grid)
+    alone = tune_interpolation(targets, neighbors, **grid).nats_per_token.min()
     each = min(-targets.mixed(one, 2).log_probs.mean() for one in grid["weights"])
     assert best.nats_per_token.min() <= min(alone, each) + 1e-9
     score, _ = score_mixture(targets.mixed(weight, 2), neighbors, best.interpolation_weight, best.temperature)
@@ -227,7 +227,7 @@ def test_neighbors_survive_a_file(tmp_path):
 
 
 def test_targets_without_neighbors_keep_the_model():
-    targets = Targets(np.arange(2), np.array([1, 2], np.int32), np.log(np.array([0.5, 0.25], np.float32)))
+    targets = ScoredTargets(np.arange(2), np.array([1, 2], np.int32), np.log(np.array([0.5, 0.25], np.float32)))
     none = CachedNeighbors(np.zeros((2, 1), np.float32), np.array([[1], [-1]], np.int32), np.array([[0], [-1]]))
     score, mixed = score_mixture(targets, none, 0.5, 1.0)
     np.testing.assert_allclose(np.exp(mixed), [0.75, 0.25], rtol=1e-6)
@@ -239,9 +239,12 @@ def test_targets_without_neighbors_keep_the_model():
 @pytest.mark.parametrize(
     "call, line",
     [
-        (lambda t, n: tune(t, n, weights=[]), "weights, temperatures: given "),
-        (lambda t, n: tune(t, n, weights=[1.5]), "interpolation_weight: given 1.5, allowed: 0 to 1"),
-        (lambda t, n: tune(t, CachedNeighbors(*(a[:3] for a in (n.distances, n.values, n.ids)))), "neighbors: given"),
+        (lambda t, n: tune_interpolation(t, n, weights=[]), "weights, temperatures: given "),
+        (lambda t, n: tune_interpolation(t, n, weights=[1.5]), "interpolation_weight: given 1.5, allowed: 0 to 1"),
+        (
+            lambda t, n: tune_interpolation(t, CachedNeighbors(*(a[:3] for a in (n.distances, n.values, n.ids)))),
+            "neighbors: given",
+        ),
     ],
 )
 def test_mistakes_of_tuning_are_named(call, line):

@@ -30,7 +30,7 @@ from memjax.config import (
 from memjax.datastore.files import checksum
 from memjax.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.retrieval.interpolation import _tuning_conditions
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.keys import KeyExtractor
 from memjax.settings import compatibility
 from memjax.training.runs import config_after_growth, config_from_dict, config_to_dict, model_for_fingerprint
 
@@ -83,7 +83,7 @@ def test_the_protocol_of_a_store_names_the_attention_as_earlier_versions_did(nam
     config = SimpleNamespace(model=SimpleNamespace(attention=getattr(configs, name)()))
     reading = lambda: SimpleNamespace(stride=0, protocol="separate", segment_length=8, score_first=True)
     run = SimpleNamespace(experiment=SimpleNamespace(config=config, reading=reading))
-    protocol = KeySource.protocol(SimpleNamespace(run=run, tap="key"))  # type: ignore[arg-type]
+    protocol = KeyExtractor.protocol(SimpleNamespace(run=run, tap="key"))  # type: ignore[arg-type]
     assert protocol["attention"] == SAVED[name]
 
 

@@ -16,7 +16,7 @@ from memjax.config import (
 from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS
 from memjax.settings.attention import RECONSTRUCTION, Compressive, InfinityFormer
-from memjax.settings.ranges import Count, Range, Share, hints_of, refusal, zero_or_more
+from memjax.settings.ranges import Count, Range, Share, describe_invalid, type_hints_of, zero_or_more
 from memjax.settings.relations import validate
 
 KINDS = [
@@ -42,7 +42,7 @@ KINDS = [
     ],
 )
 def test_one_walker_words_every_annotation(value, hint, allowed):
-    assert refusal(value, hint) == allowed
+    assert describe_invalid(value, hint) == allowed
 
 
 def test_a_range_of_a_tuple_is_that_of_its_entries():
@@ -56,12 +56,12 @@ def test_a_misspelt_field_is_an_error(kind):
     part = kind()
     with pytest.raises(AttributeError):
         part.memory_lenght = 3
-    assert "memory_lenght" not in hints_of(kind)
+    assert "memory_lenght" not in type_hints_of(kind)
 
 
 def test_facts_are_no_fields():
     facts = {"norm_place", "learned_positions", "crosses_segments", "added_parameters", "encodes", "gives", "reads"}
-    assert not facts & {name for kind in KINDS for name in hints_of(kind)}
+    assert not facts & {name for kind in KINDS for name in type_hints_of(kind)}
 
 
 def test_a_part_of_another_kind_is_named():

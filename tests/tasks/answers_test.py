@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from memjax import config as configs
-from memjax.tasks import task_of
+from memjax.tasks import make_task
 from memjax.training.experiment import make_experiment
 from memjax.training.step import init_variables
 
@@ -70,5 +70,5 @@ def test_dialogues_are_answered_from_a_nucleus_and_greedily(tmp_path, monkeypatc
     ],
 )
 def test_each_configuration_has_one_task(task, source, kind):
-    found = task_of(configs.Config(task=task, data=configs.Data(source=source)))
+    found = make_task(configs.Config(task=task, data=configs.Data(source=source)))
     assert type(found).__name__ == kind

@@ -3,11 +3,11 @@ import pytest
 
 from memjax.config import Blobs, Config, Data, LabelledFile, Lifelong, TaskData
 from memjax.config import Classification as ClassificationSettings
-from memjax.data.examples import EXAMPLE, ExampleStream
+from memjax.data.examples import EXAMPLE, ExampleBatches
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.models.heads import UNSEEN_SCORE
-from memjax.tasks.classification import Classification, ClassMeasure, LabelledTexts
+from memjax.tasks.classification import ClassificationTask, ClassMeasure, LabelledTexts
 from memjax.typing import Batch
 
 TOKENIZER = WordPieceTokenizer.train(["one two three four five six"], vocab_size=60)
@@ -20,7 +20,7 @@ def test_a_batch_asks_for_the_classes():
         LabelledText(("six", "one"), 1),
     ]
     documents = LabelledTexts(examples, TOKENIZER, length=8)
-    first, second = ExampleStream(documents, rows=2, segment_length=8, begin_token=0, epochs=1, shuffle=False)
+    first, second = ExampleBatches(documents, rows=2, segment_length=8, begin_token=0, epochs=1, shuffle=False)
     assert first.targets.tolist() == [[[1], [0]]] and first.weights.tolist() == [[[1.0], [1.0]]]
     assert first.inputs[0, 0][first.mask[0, 0]].tolist() == documents.example(0).inputs.tolist()
     assert first.extras["token_types"][0, 0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
@@ -69,7 +69,7 @@ def test_classes_that_are_only_reserved_are_no_answers(room):
         LabelledFile(path="a.csv", classes=("x", "y"), numbers=(0, 1)),
         LabelledFile(path="c.csv", classes=("x", "z"), numbers=(0, 1)),
     ]
-    task = lambda sources: Classification(
+    task = lambda sources: ClassificationTask(
         Config(
             task=ClassificationSettings(num_classes=room),
             data=Data(source=sources[0]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance
+from memjax.data.dialogue import Dialogue, DialogueDocuments, TokenizerWithDialogueMarks, Utterance
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.inference.decoding import generate
 from memjax.models.factory import make_language_model
@@ -17,13 +17,13 @@ from memjax.tasks.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers, 
 from tests.reference.parameters import params_of
 
 LENGTH, MAX_TOKENS = 8, 5
-TOKENIZER = MarkingTokenizer(ByteTokenizer())
+TOKENIZER = TokenizerWithDialogueMarks(ByteTokenizer())
 TALKS = (("Hi", "Hello you", "Oh"), ("Seen it",), ("No", "A fine film"))
 
 
 def documents(layout="memory", length=LENGTH):
     dialogues = [Dialogue("Jaws", tuple(Utterance(i % 2, text) for i, text in enumerate(said))) for said in TALKS]
-    return Dialogues(dialogues, TOKENIZER, layout=layout, segment_length=length)
+    return DialogueDocuments(dialogues, TOKENIZER, layout=layout, segment_length=length)
 
 
 @functools.cache

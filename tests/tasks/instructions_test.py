@@ -23,7 +23,7 @@ from memjax.config import (
     validate,
 )
 from memjax.data.instructions import Instruction, read_query
-from memjax.tasks.instructions import score_written
+from memjax.tasks.instructions import score_written_answers
 
 
 def ask(*answers, group=""):
@@ -31,20 +31,20 @@ def ask(*answers, group=""):
 
 
 def test_shared_words_count_without_case_marks_and_articles():
-    found = score_written([ask("the cat sat", "dog"), ask("no")], ["The cat", "yes"], "words")
+    found = score_written_answers([ask("the cat sat", "dog"), ask("no")], ["The cat", "yes"], "words")
     # One word of one and of two in common: 2 / 3.
     assert found == {"score": pytest.approx(100 / 3), "exact_match": 0.0, "f1": pytest.approx(100 / 3)}
 
 
 def test_a_class_is_its_very_name():
-    found = score_written([ask("Good"), ask("Bad")], ["good", " Bad"], "class")
+    found = score_written_answers([ask("Good"), ask("Bad")], ["good", " Bad"], "class")
     assert (found["score"], found["exact_match"], found["no_class"]) == (50.0, 100.0, 50.0)
 
 
 def test_queries_are_the_same_in_any_order_and_case():
     right = 'SELECT A FROM TABLE WHERE B = "x y" AND C > 3'
     said = ['select a from table where c > 3 and b = "X y"', 'SELECT A FROM TABLE WHERE B = "x"', "so what"]
-    found = score_written([ask(right)] * 3, said, "logical_form")
+    found = score_written_answers([ask(right)] * 3, said, "logical_form")
     assert found["score"] == pytest.approx(100 / 3) and found["no_query"] == pytest.approx(100 / 3)
 
 
@@ -52,7 +52,7 @@ def test_a_query_that_cannot_be_read_is_right_word_for_word():
     right = 'SELECT A FROM TABLE WHERE B = ""Love and Lies""'
     assert read_query(right) is None
     said = [right.replace("SELECT A", "select a "), right.replace('""', '"'), "so", ""]
-    found = score_written([ask(right)] * 4, said, "logical_form")
+    found = score_written_answers([ask(right)] * 4, said, "logical_form")
     # What cannot be read is not right because the other cannot be read either.
     assert (found["score"], found["no_query"]) == (25.0, 75.0)
 
@@ -60,19 +60,21 @@ def test_a_query_that_cannot_be_read_is_right_word_for_word():
 def test_a_dialogue_is_right_as_long_as_its_state_is():
     turns = [ask("area: west", group="0"), ask("food: thai; phone", group="0"), ask("none", group="0")]
     other = [ask("area: north", group="1")]
-    found = score_written(turns + other, ["area: east", "food: thai; phone", "none", "area: north"], "dialogue_state")
+    found = score_written_answers(
+        turns + other, ["area: east", "food: thai; phone", "none", "area: north"], "dialogue_state"
+    )
     # What was heard wrongly in the first turn stays wrong; the next dialogue begins anew.
     assert (found["score"], found["joint_goal"], found["turn_requests"]) == (75.0, 25.0, 100.0)
 
 
 def test_an_answer_of_another_task_is_no_empty_state():
-    found = score_written([ask("none"), ask("none")], ["positive", "none"], "dialogue_state")
+    found = score_written_answers([ask("none"), ask("none")], ["positive", "none"], "dialogue_state")
     assert (found["score"], found["joint_goal"], found["turn_requests"]) == (50.0, 100.0, 100.0)
 
 
 def test_an_unknown_measure_is_refused():
     with pytest.raises(ValueError, match="answered_by: given 'taste', allowed: 'words'"):
-        score_written([ask("a")], ["a"], "taste")
+        score_written_answers([ask("a")], ["a"], "taste")
 
 
 def config_of(**fields):

@@ -3,7 +3,7 @@ import pytest
 
 from memjax.data.byte_pairs import train_byte_pairs
 from memjax.data.documents import ArrayDocuments
-from memjax.data.examples import ExampleStream
+from memjax.data.examples import ExampleBatches
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.tasks.classification import LabelledTexts
@@ -75,7 +75,7 @@ def test_a_short_text_asks_for_one_token_and_one_without_words_for_none():
 
 def test_a_batch_asks_for_the_hidden_tokens():
     frames = texts([8, 17, 3], rate=0.5)
-    stream = ExampleStream(frames, rows=2, segment_length=10, begin_token=0, epochs=1, shuffle=False)
+    stream = ExampleBatches(frames, rows=2, segment_length=10, begin_token=0, epochs=1, shuffle=False)
     batches = list(stream)
     assert len(batches) == 3
     for batch in batches:
@@ -96,7 +96,7 @@ def test_evaluation_does_not_depend_on_rows_and_training_goes_on_where_it_was():
 
     def asked(rows):
         found = set()
-        for batch in ExampleStream(frames, rows=rows, segment_length=10, begin_token=0, epochs=1, shuffle=False):
+        for batch in ExampleBatches(frames, rows=rows, segment_length=10, begin_token=0, epochs=1, shuffle=False):
             for row in range(rows):
                 places = batch.extras["masked_positions"][0, row][batch.weights[0, row] > 0]
                 found.add((*batch.inputs[0, row].tolist(), -1, *places.tolist()))
@@ -104,10 +104,10 @@ def test_evaluation_does_not_depend_on_rows_and_training_goes_on_where_it_was():
 
     assert asked(1) == asked(3) and len(asked(1)) == len(frames)
     options = {"rows": 3, "segment_length": 10, "begin_token": 0, "seed": 1}
-    stream = ExampleStream(frames, **options)
+    stream = ExampleBatches(frames, **options)
     for _ in range(7):
         next(stream)
-    resumed = ExampleStream(frames, **options, position=stream.position)
+    resumed = ExampleBatches(frames, **options, position=stream.position)
     for _ in range(3):
         a, b = next(stream), next(resumed)
         np.testing.assert_array_equal(a.inputs, b.inputs)
@@ -116,7 +116,7 @@ def test_evaluation_does_not_depend_on_rows_and_training_goes_on_where_it_was():
 
 def test_another_epoch_hides_other_tokens():
     frames = texts([8])
-    stream = ExampleStream(frames, rows=1, segment_length=10, begin_token=0)
+    stream = ExampleBatches(frames, rows=1, segment_length=10, begin_token=0)
     assert len({tuple(next(stream).inputs.ravel().tolist()) for _ in range(20)}) > 5
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from memjax.data.glue import LabelledText
 from memjax.data.readers import open_source
-from memjax.tasks import Asked
+from memjax.tasks import Query
 from memjax.tasks.dialogue import GREEDY, answer_turns
 from memjax.tasks.question_answering import exact_match
 from memjax.training.experiment import make_experiment
@@ -43,21 +43,21 @@ def ask(tmp_path, monkeypatch):
 def test_classes_are_those_of_the_evaluation(ask):
     experiment, variables, predict = ask("Classification")
     given: list[LabelledText] = open_source(experiment.config.data, "validation", wanted="labelled")
-    found = predict([Asked(*example.texts) for example in given], experiment.datasets)
+    found = predict([Query(*example.texts) for example in given], experiment.datasets)
     right = [one["answer"] == str(example.label) for one, example in zip(found, given, strict=True)]
     assert np.mean(right) == pytest.approx(experiment.evaluate(variables).measures["accuracy"])
     for one in found:
         (ranked,) = one["candidates"]
         assert one["answer"] == ranked[0]["answer"] and sum(c["probability"] for c in ranked) == pytest.approx(1)
     with pytest.raises(ValueError, match="pair: given for some of the texts"):
-        predict([Asked("a", "b"), Asked("a")], experiment.datasets)
+        predict([Query("a", "b"), Query("a")], experiment.datasets)
 
 
 def test_masks_are_filled_with_what_the_model_finds_most_probable(ask):
     experiment, variables, predict = ask("MaskedLanguageModeling")
     tokenizer, model = experiment.tokenizer, experiment.model
     texts = ["ada lives in [MASK]", "where [MASK] boole [MASK]"]
-    found = predict([Asked(text) for text in texts], experiment.datasets, top=3)
+    found = predict([Query(text) for text in texts], experiment.datasets, top=3)
 
     @jax.jit
     def score(variables, ids, extras):
@@ -78,20 +78,20 @@ def test_masks_are_filled_with_what_the_model_finds_most_probable(ask):
         filled[places] = log_probs.argmax(axis=-1)
         assert one["answer"] == tokenizer.decode(filled)
     with pytest.raises(ValueError, match=r"text: given 3 tokens, 0 of them \[MASK\], allowed: up to "):
-        predict([Asked("where lives ?")], experiment.datasets)
+        predict([Query("where lives ?")], experiment.datasets)
 
 
 @pytest.mark.slow
 def test_spans_are_those_of_the_evaluation(ask):
     experiment, variables, predict = ask("QuestionAnswering")
     given = open_source(experiment.config.data, "validation", wanted="questions")
-    found = predict([Asked(one.context, one.question) for one in given], experiment.datasets)
+    found = predict([Query(one.context, one.question) for one in given], experiment.datasets)
     right = [exact_match(one["answer"], q.answers[0][0]) for one, q in zip(found, given, strict=True)]
     assert 100 * np.mean(right) == pytest.approx(experiment.evaluate(variables).measures["exact_match"])
     assert all(one["answer"] in question.context for one, question in zip(found, given, strict=True))
     assert all(0 < one["probability"] <= 1 for one in found if one["answer"])
     with pytest.raises(ValueError, match="question: given none"):
-        predict([Asked("Ada lives in Rome.")], experiment.datasets)
+        predict([Query("Ada lives in Rome.")], experiment.datasets)
 
 
 @pytest.mark.slow
@@ -100,17 +100,17 @@ def test_translations_are_those_of_the_evaluation(ask):
     split, task = experiment.documents("validation"), experiment.task
     english, _ = open_source(experiment.config.data, "validation")
     texts = [english[int(number)] for number in split.kept[:2]]
-    found = [one["answer"] for one in predict([Asked(text) for text in texts], experiment.datasets)]
+    found = [one["answer"] for one in predict([Query(text) for text in texts], experiment.datasets)]
     sources = [split.source(index).tolist() for index in range(2)]
     wanted = task.translate(experiment.model, variables, sources, experiment.datasets)
     assert found == [experiment.tokenizer.decode(ids) for ids in wanted]
     how = {"beam_size": 2, "length_penalty": 0.0}
     (ids,) = task.translate(experiment.model, variables, sources[:1], experiment.datasets, **how)
-    assert predict([Asked(texts[0])], experiment.datasets, **how) == [{"answer": experiment.tokenizer.decode(ids)}]
+    assert predict([Query(texts[0])], experiment.datasets, **how) == [{"answer": experiment.tokenizer.decode(ids)}]
     if importlib.util.find_spec("sacrebleu"):
         assert experiment.evaluate(variables).measures["pairs"] == 2
     with pytest.raises(ValueError, match="text: given .* tokens .*, allowed: up to "):
-        predict([Asked("one " * 200)], experiment.datasets)
+        predict([Query("one " * 200)], experiment.datasets)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_replies_are_those_of_the_evaluation(ask):
     experiment, variables, predict = ask("dialogues")
     (dialogue,) = open_source(experiment.config.data, "validation")
     said = "\n".join(utterance.text for utterance in dialogue.utterances[:3])
-    (found,) = predict([Asked(said, dialogue.document)], experiment.datasets)
+    (found,) = predict([Query(said, dialogue.document)], experiment.datasets)
     settings = {"segment_length": experiment.config.data.segment_length, "sampling": GREEDY, "max_tokens": 64}
     answers = list(answer_turns(experiment.model, variables, experiment.documents("validation"), rows=1, **settings))
     assert answers[3].turn.utterance == 3
@@ -127,7 +127,7 @@ def test_replies_are_those_of_the_evaluation(ask):
 
 def test_instructions_are_answered_in_words_whatever_else_is_asked(ask):
     experiment, variables, predict = ask("stream of instructions")
-    found = predict([Asked("abc", "copy"), Asked("a", "copy")], experiment.datasets, top=5)
+    found = predict([Query("abc", "copy"), Query("a", "copy")], experiment.datasets, top=5)
     assert [[*one] for one in found] == [["answer"]] * 2
     with pytest.raises(ValueError, match="question: given none"):
-        predict([Asked("abc")], experiment.datasets, top=5)
+        predict([Query("abc")], experiment.datasets, top=5)

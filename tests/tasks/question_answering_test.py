@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from memjax.data.examples import ExampleStream
+from memjax.data.examples import ExampleBatches
 from memjax.data.questions import Question
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.tasks.question_answering import (
     AnswerMeasure,
     QuestionWindows,
+    cut_windows,
     exact_match,
     f1,
     normalize_answer,
-    windows_of,
 )
 from memjax.typing import Batch
 
@@ -58,9 +58,9 @@ def test_measures_by_hand():
 
 
 def test_windows_cover_the_text():
-    assert windows_of(12, room=7, stride=4) == [(0, 7), (4, 11), (8, 12)]
-    assert windows_of(5, room=7, stride=4) == [(0, 5)]
-    assert windows_of(11, room=7, stride=4) == [(0, 7), (4, 11)]
+    assert cut_windows(12, room=7, stride=4) == [(0, 7), (4, 11), (8, 12)]
+    assert cut_windows(5, room=7, stride=4) == [(0, 5)]
+    assert cut_windows(11, room=7, stride=4) == [(0, 7), (4, 11)]
 
 
 def test_windows_ask_for_the_ends_of_the_answer():
@@ -71,7 +71,7 @@ def test_windows_ask_for_the_ends_of_the_answer():
     tokens = documents.example(1).inputs
     assert tokens[9] == TOKENIZER.encode("seven")[0] and len(tokens) == 14 == documents.num_tokens(1)
     assert documents.example(1).annotations["token_types"].tolist() == [0] * 6 + [1] * 8
-    batches = list(ExampleStream(documents, rows=2, segment_length=14, begin_token=0, epochs=1, shuffle=False))
+    batches = list(ExampleBatches(documents, rows=2, segment_length=14, begin_token=0, epochs=1, shuffle=False))
     assert batches[0].targets.tolist() == [[[0, 0], [9, 9]]] and batches[0].extras["window"].tolist() == [[[0], [1]]]
     assert batches[1].weights.tolist() == [[[1.0, 1.0], [0.0, 0.0]]]
     np.testing.assert_array_equal(batches[0].inputs[0, 1], tokens)

@@ -9,9 +9,9 @@ from memjax import config as configs
 from memjax.datastore.exact import ExactIndex
 from memjax.datastore.store import Header
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
-from memjax.retrieval.interpolation import Found
+from memjax.retrieval.interpolation import StoreNeighbors
 from memjax.retrieval.keys import make_key_source
-from memjax.retrieval.tuning import CachedNeighbors, Targets
+from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tools.measurements.knn_lm import experiment, key_positions
@@ -25,8 +25,10 @@ def found(seed=0, count=40, neighbors=4):
     tokens = rng.integers(0, 5, count).astype(np.int32)
     values = rng.integers(0, 5, (count, neighbors)).astype(np.int32)
     distances = np.sort(rng.random((count, neighbors)).astype(np.float32), axis=1)
-    targets = Targets(np.arange(count), tokens, np.log(rng.uniform(0.05, 0.5, count)).astype(np.float32))
-    return Found(targets, CachedNeighbors(distances, values, np.arange(count * neighbors).reshape(values.shape)))
+    targets = ScoredTargets(np.arange(count), tokens, np.log(rng.uniform(0.05, 0.5, count)).astype(np.float32))
+    return StoreNeighbors(
+        targets, CachedNeighbors(distances, values, np.arange(count * neighbors).reshape(values.shape))
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,9 +86,12 @@ def test_targets_without_one_token_are_those_that_are_not_it(tmp_path):
     kept = one.targets.tokens != 3
     np.testing.assert_array_equal(less.neighbors.values, one.neighbors.values[kept])
     row = {"weight": 0.3, "temperature": 1.0}
-    parts = [experiment.score(Found(dataclasses.replace(one.targets), one.neighbors), row), experiment.score(less, row)]
-    other = Found(
-        Targets(*(array[~kept] for array in (one.targets.numbers, one.targets.tokens, one.targets.log_probs))),
+    parts = [
+        experiment.score(StoreNeighbors(dataclasses.replace(one.targets), one.neighbors), row),
+        experiment.score(less, row),
+    ]
+    other = StoreNeighbors(
+        ScoredTargets(*(array[~kept] for array in (one.targets.numbers, one.targets.tokens, one.targets.log_probs))),
         CachedNeighbors(
             *(array[~kept] for array in (one.neighbors.distances, one.neighbors.values, one.neighbors.ids))
         ),
@@ -109,7 +114,7 @@ def test_the_share_of_true_neighbours():
     one = found(neighbors=4)
     ids = one.neighbors.ids.copy()
     ids[:, 0] = -1
-    assert share(Found(one.targets, dataclasses.replace(one.neighbors, ids=ids)), one) == pytest.approx(0.75)
+    assert share(StoreNeighbors(one.targets, dataclasses.replace(one.neighbors, ids=ids)), one) == pytest.approx(0.75)
 
 
 def test_a_measurement_has_its_command_and_no_paths(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import ArrayDocuments
-from memjax.data.reading import Reading
+from memjax.data.reading import ReadingPlan
 from memjax.data.windows import sliding_windows
 from memjax.training.evaluation import DocumentScores, EvaluationInterrupted, EvaluationResult, Evaluator, evaluate
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream
@@ -23,12 +23,12 @@ EVALUATORS = {}
 
 
 def read(**arguments):
-    return Reading(**{"rows": 3, "segment_length": LENGTH, "begin_token": 0, **arguments})
+    return ReadingPlan(**{"rows": 3, "segment_length": LENGTH, "begin_token": 0, **arguments})
 
 
 def score(variables, observe=None, **arguments):
     """One evaluation; compiled programs are kept by the shapes they were compiled for."""
-    fields = [field.name for field in dataclasses.fields(Reading)]
+    fields = [field.name for field in dataclasses.fields(ReadingPlan)]
     reading = read(**{name: arguments.pop(name) for name in fields if name in arguments})
     evaluator = Evaluator(ToyModel(), arguments.pop("documents", DOCUMENTS), reading, **arguments)
     key = (

@@ -7,11 +7,11 @@ import pytest
 
 from memjax.training.metrics import MetricsFile, describe_totals, perplexity, read_metrics
 from memjax.training.progress import Event, Progress
-from memjax.typing import Sum
+from memjax.typing import WeightedSum
 
 
 def number(total, weight):
-    return Sum(np.float32(total), np.float32(weight))
+    return WeightedSum(np.float32(total), np.float32(weight))
 
 
 def test_totals_become_a_line():

@@ -15,7 +15,7 @@ from memjax.training.objective import Objective, model_loss, with_distillation, 
 from memjax.training.optimizers import freeze_parameters, make_optimizer, make_reference_gradients
 from memjax.training.sharding import train_state_names
 from memjax.training.step import apply_gradients, compute_gradients, make_train_step
-from memjax.typing import Aux, Sum, tree_dataclass
+from memjax.typing import Aux, WeightedSum, tree_dataclass
 from tests.training.recorded import CASES, after_three_steps
 from tests.training.toy import ROWS, ToyModel, toy_state, toy_stream
 
@@ -55,7 +55,7 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
     state = toy_state(model, batch=batch)
     teacher = lambda method: {"params": method}
     loss = with_distillation(model_loss(model, output=True), "teacher", model, teacher, temperature=2.0)
-    alone = lambda *arguments: (lambda memory, stats, nll, aux: (memory, stats, Sum(0.0, nll.weight), aux))(
+    alone = lambda *arguments: (lambda memory, stats, nll, aux: (memory, stats, WeightedSum(0.0, nll.weight), aux))(
         *loss(*arguments)
     )
     objective = Objective(alone, {"teacher": 1.0})
@@ -84,7 +84,7 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
 )
 def test_the_losses_of_two_layers_are_added_up_or_averaged_as_published(attention, wanted):
     (name,) = attention.coefficients()
-    sum_of = lambda total: Sum(jnp.float32(total), jnp.float32(2))
+    sum_of = lambda total: WeightedSum(jnp.float32(total), jnp.float32(2))
     aux, nll = Aux({f"layer_00/{name}": sum_of(4), f"layer_01/{name}": sum_of(2)}), sum_of(6)
     objective = make_objective(configs.Config(model=configs.Model(attention=attention)), None)
     assert float(objective.value(nll, aux, objective.divisors(nll, aux))) == 3.0 + wanted

@@ -11,15 +11,17 @@ from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss
 from memjax.training.segments import Rematerialize, loss_over_segments, segment_keys
 from memjax.training.step import init_train_state, init_variables, make_train_step
-from memjax.typing import Aux, Batch, Sum
+from memjax.typing import Aux, Batch, WeightedSum
 
 
 def step(weights, memory, segment):
     """A recurrent step whose gradient crosses segments."""
     x, key = segment
     memory = jnp.tanh(memory @ weights + x + 0.1 * jax.random.normal(key, x.shape, x.dtype))
-    aux = Aux(losses={"size": Sum(jnp.sum(memory**2), jnp.ones(()))}, arrays={"ids": jnp.argmax(memory, axis=1)})
-    return memory, (Sum(jnp.sum(memory), jnp.asarray(2.0)), aux)
+    aux = Aux(
+        losses={"size": WeightedSum(jnp.sum(memory**2), jnp.ones(()))}, arrays={"ids": jnp.argmax(memory, axis=1)}
+    )
+    return memory, (WeightedSum(jnp.sum(memory), jnp.asarray(2.0)), aux)
 
 
 def inputs(num_segments):
@@ -42,7 +44,7 @@ def layered_step(rematerialize):
         if rematerialize in ("per_layer", "segment_nested"):
             layer = jax.checkpoint(layer, prevent_cse=False)
         x, _ = jax.lax.scan(layer, x, (weights, jax.random.split(key, weights.shape[0])))
-        return memory + x, Sum(jnp.sum(x**2), jnp.asarray(1.0))
+        return memory + x, WeightedSum(jnp.sum(x**2), jnp.asarray(1.0))
 
     return step
 

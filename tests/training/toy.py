@@ -13,14 +13,14 @@ import numpy as np
 import optax
 
 from memjax.data.documents import ArrayDocuments
-from memjax.data.streams import Streams
+from memjax.data.streams import DocumentBatches
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.product_keys import lookup_rows
 from memjax.models.contract import Model
 from memjax.training.objective import Objective, model_loss
 from memjax.training.step import init_train_state, init_variables
 from memjax.training.tables import TableOptimizer, map_tables
-from memjax.typing import Aux, Sum
+from memjax.typing import Aux, WeightedSum
 
 VOCAB, DIM, MEMORY, LENGTH, ROWS = 11, 8, 6, 4, 4
 
@@ -88,8 +88,8 @@ class ToyModel(Model):
         new_valid = jnp.where(idle[:, None], state["valid"], new_valid)
         if self.auxiliary_loss:
             squares = jnp.where(mask[..., None], hidden**2, 0)
-            losses["toy/size"] = Sum(jnp.sum(squares), jnp.sum(mask).astype(x.dtype))
-        metrics = {"toy/filled": Sum(jnp.sum(new_valid).astype(x.dtype), jnp.asarray(new_valid.size, x.dtype))}
+            losses["toy/size"] = WeightedSum(jnp.sum(squares), jnp.sum(mask).astype(x.dtype))
+        metrics = {"toy/filled": WeightedSum(jnp.sum(new_valid).astype(x.dtype), jnp.asarray(new_valid.size, x.dtype))}
         return hidden, {"slots": new, "valid": new_valid}, Aux(losses, metrics, arrays)
 
     def nll(self, hidden, targets, weights):
@@ -114,7 +114,7 @@ def toy_documents(num_documents=7, seed=0, **kwargs):
 
 
 def toy_stream(*, rows=ROWS, segments=1, position=None, documents=None, **kwargs):
-    return Streams(
+    return DocumentBatches(
         toy_documents() if documents is None else documents,
         rows=rows,
         segment_length=LENGTH,

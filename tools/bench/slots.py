@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from memjax.functional.attention import attention, visibility
 from memjax.functional.losses import cross_entropy_sum
-from memjax.typing import Batch, Sum
+from memjax.typing import Batch, WeightedSum
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SlotModel:
         """Slots; those of a row that starts a document are replaced by the learned ones."""
         return jnp.zeros((batch_size, self.num_slots, self.dim))
 
-    def __call__(self, params: dict[str, Any], slots: jax.Array, segment: Batch) -> tuple[jax.Array, Sum]:
+    def __call__(self, params: dict[str, Any], slots: jax.Array, segment: Batch) -> tuple[jax.Array, WeightedSum]:
         """One segment: the new slots, and the negative log likelihood of the targets."""
         fresh = segment.start_of_document[:, None, None]
         slots = jnp.where(fresh, params["initial"][None].astype(slots.dtype), slots)

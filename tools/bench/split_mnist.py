@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.vectors import digits
+from memjax.data.vectors import read_digits
 from memjax.lifelong.factory import train
 from memjax.overrides import apply_overrides, load_config
 from memjax.report.outcomes import stream_facts
@@ -57,7 +57,7 @@ def write_stream(data: Path, file: Path) -> None:
     arrays: dict[str, Any] = {}
     for number, task in enumerate(config.lifelong.tasks):
         for split, count in (("train", task.source.num_train), ("test", task.source.num_test)):
-            found = digits(data, split, classes=task.source.classes, count=count)
+            found = read_digits(data, split, classes=task.source.classes, count=count)
             arrays[f"{split}_x{number}"] = found.read(found.rows)
             arrays[f"{split}_y{number}"] = found.labels.astype(np.int64)
     np.savez(file, **arrays)

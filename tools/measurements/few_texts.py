@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import Config, Replay, TaskData, TokenBag
-from memjax.data.readers import classified_texts
+from memjax.data.readers import read_classified_texts
 from memjax.lifelong import train
 from memjax.lifelong.orders import MBPA_ORDERS
 from memjax.overrides import load_config
@@ -57,7 +57,7 @@ def measure_joint(data: Path, draw: int, ngrams: tuple[int, int]) -> dict[str, A
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    splits = {name: classified_texts(source).texts for name, source in sources_of(data, draw).items()}
+    splits = {name: read_classified_texts(source).texts for name, source in sources_of(data, draw).items()}
     of = lambda split, name: ([e.texts[0] for e in splits[name][split]], [e.label for e in splits[name][split]])
     wall, cpu = time.perf_counter(), time.process_time()
     texts, labels = (sum((list(of("train", name)[part]) for name in splits), []) for part in (0, 1))

@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from memjax.data.opening import vocab_size_of
+from memjax.data.opening import vocab_size_from_settings
 from memjax.training.costs import count_flops
 from memjax.training.metrics import count_bytes
 from memjax.training.runs import load_config
@@ -34,7 +34,7 @@ def measure(run: Run, directory: Path) -> float:
     """
     config = load_config(directory)
     rows, length = config.data.rows, config.data.segment_length  # what all rows share is shared by as many
-    loss, shapes = program(config.model, vocab_size_of(config.data), rows, length)
+    loss, shapes = program(config.model, vocab_size_from_settings(config.data), rows, length)
     state, known = count_bytes(shapes[1]) // rows, tables.numbers(run, RECIPES.get(run.recipe))["memory bytes per row"]
     if state != known:
         raise ValueError(f"{run.name}: a state of {known:.0f} bytes, here {state}")

@@ -25,7 +25,7 @@ from memjax.datastore.store import Progress
 from memjax.overrides import apply_overrides
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import SPALM_TAP
-from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
+from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
 from memjax.training.runs import load_config, versions
 from tools.measurements.knn_lm import experiment
 from tools.results import pages
@@ -45,15 +45,15 @@ WAYS = {
 learned the token; whether the token's article is in the store"""
 
 
-def open_model(run: str, changes: Sequence[str], workdir: Path) -> Half:
+def open_model(run: str, changes: Sequence[str], workdir: Path) -> CrossFittingHalf:
     """A run with a store of its training split and the ScaNN index of the store; all are kept."""
     config = apply_overrides(load_config(run), list(changes), prog="neighbor_hits", only=EVALUATION_FIELDS)
     source = experiment.open_source(run, config, SPALM_TAP)
     store = build_datastore(source, workdir / f"store_{Path(run).name}")
-    return Half(source, store, experiment.scann_index(store))
+    return CrossFittingHalf(source, store, experiment.scann_index(store))
 
 
-def write_all(whole: Half, first: Half, second: Half, to: Path) -> None:
+def write_all(whole: CrossFittingHalf, first: CrossFittingHalf, second: CrossFittingHalf, to: Path) -> None:
     """The neighbours of training and validation in all ways, each in its folder; of test too by keys of a half.
 
     Args:
@@ -67,7 +67,7 @@ def write_all(whole: Half, first: Half, second: Half, to: Path) -> None:
     training["whole_apart"] = training_neighbors(whole, "apart", tell)
     for way in ("own", "apart"):
         training[f"halves_{way}"] = np.concatenate([training_neighbors(half, way, tell) for half in (first, second)])
-    training["by_halves"], documents = neighbors_by_halves(first, second, NEIGHBORS, progress=tell)
+    training["by_halves"], documents = cross_fitted_neighbors(first, second, NEIGHBORS, progress=tell)
     for name, values in training.items():
         write_neighbors(to / name, "train", values, documents, store=name)
     for model, names in ((whole, [n for n in WAYS if "whole" in n]), (first, [n for n in WAYS if "halves" in n])):
@@ -77,14 +77,14 @@ def write_all(whole: Half, first: Half, second: Half, to: Path) -> None:
                 write_neighbors(to / name, split, values, model.source.run.experiment.documents(split), store=name)
 
 
-def training_neighbors(model: Half, way: str, tell: Progress) -> np.ndarray:
+def training_neighbors(model: CrossFittingHalf, way: str, tell: Progress) -> np.ndarray:
     """Of what a model was trained on, with a token's own article in the store ('own') or left out ('apart')."""
-    exclude = near(0) if way == "own" else None
+    exclude = exclude_nearby(0) if way == "own" else None
     found = model.source, "train", model.store, model.index, NEIGHBORS
     return neighbors_of_split(*found, exclude=exclude, progress=tell)
 
 
-def measure(whole: Half, halves: Sequence[Half], to: Path) -> dict[str, Any]:
+def measure(whole: CrossFittingHalf, halves: Sequence[CrossFittingHalf], to: Path) -> dict[str, Any]:
     """Every number of the table."""
     entries = {"whole": whole.store.entries, "halves": [half.store.entries for half in halves]}
     found = {

@@ -39,13 +39,13 @@ from memjax.datastore import (
     build_scann,
     create_store,
     finish_store,
+    measure_recall,
     open_index,
-    recall,
     rescore,
 )
 from memjax.datastore.artefacts import open_artefact
 from memjax.overrides import apply_overrides
-from memjax.retrieval.keys import KeySource, make_key_source
+from memjax.retrieval.keys import KeyExtractor, make_key_source
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.bench import worker
@@ -102,7 +102,7 @@ class Contender:
         return self.family.name + (f" at {self.level}" if self.level else "")
 
 
-def queries_of(source: KeySource, file: Path) -> np.ndarray:
+def queries_of(source: KeyExtractor, file: Path) -> np.ndarray:
     """Keys of tokens drawn from the validation split, made once."""
     if not file.exists():
         keys = np.concatenate([part.keys for part in source.reader("validation")]).astype(np.float32)
@@ -208,12 +208,12 @@ def contenders(family: Family, store: Store, queries: np.ndarray, true: Neighbor
     if not family.effort:
         if isinstance(index := family.make(0, 0), Product):
             return [contender(None, 0, 0, math.nan)], 1.0
-        return [contender(None, 0, 0, recall(index, store, queries, NEIGHBORS, true=true))], 1.0
+        return [contender(None, 0, 0, measure_recall(index, store, queries, NEIGHBORS, true=true))], 1.0
     best, first = 0.0, {level: [] for level in LEVELS}
     for candidates in family.candidates:
         open_levels = list(LEVELS)
         for effort in family.efforts:
-            found = recall(family.make(effort, candidates), store, queries, NEIGHBORS, true=true)
+            found = measure_recall(family.make(effort, candidates), store, queries, NEIGHBORS, true=true)
             best = max(best, found)
             for level in [level for level in open_levels if found >= level]:
                 first[level].append(contender(level, effort, candidates, found))

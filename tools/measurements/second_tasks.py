@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from memjax.config import Config
-from memjax.data.readers import classified_texts
+from memjax.data.readers import read_classified_texts
 from memjax.lifelong import factory
 from memjax.lifelong.contract import Method, TaskInfo, phase_of
 from memjax.lifelong.rehearsal import with_fresh_optimizer
@@ -81,7 +81,7 @@ def write_tasks(texts: str, data: Path, folder: Path) -> list[str]:
     tasks = [folder / f"{texts}_{name}" for name in ("first", "second")]
     if not all((task / "test.csv").exists() for task in tasks):
         source = dataclasses.replace(FIVE[texts], path=str(data), equality="letters_and_digits")
-        splits = classified_texts(source).texts
+        splits = read_classified_texts(source).texts
         labels = sorted({example.label for example in splits["train"]})
         chosen = [labels[place] for place in TEXTS[texts]]
         for task, pair in zip(tasks, (chosen[:2], chosen[2:]), strict=True):

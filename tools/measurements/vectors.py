@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from memjax.config import CLBenchmark, RelationFiles, TextClasses
-from memjax.data.readers import classified_texts, relation_splits
-from memjax.data.relation_pairs import PAIRS, RelationPair, pair_numbers, relation_pairs
+from memjax.data.readers import read_classified_texts, read_relation_splits
+from memjax.data.relation_pairs import PAIRS, RelationPair, make_relation_pairs, pair_id_array
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import DHIM_CLASSES, TEXT_SETS
 from memjax.data.text_splits import TextSplits
@@ -83,9 +83,9 @@ def counts(name: str, found: TextSplits) -> dict[str, Any]:
 
 def pairs_of(data: Path, train: int, test: int, candidates: int) -> dict[str, list[RelationPair]]:
     """Split -> pairs of Lifelong FewRel: so many sentences of each relation and candidates of each; 0 = all."""
-    found = relation_splits(RelationFiles(path=str(data / "lifelong-fewrel")))
+    found = read_relation_splits(RelationFiles(path=str(data / "lifelong-fewrel")))
     sizes = {split: train if split == "train" else test for split in SPLITS}
-    return {split: relation_pairs(found, split, sentences=sizes[split], candidates=candidates) for split in SPLITS}
+    return {split: make_relation_pairs(found, split, sentences=sizes[split], candidates=candidates) for split in SPLITS}
 
 
 def write_files(found: TextSplits, first: int, folder: Path) -> None:
@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--files: given {args.tasks}, allowed: five")
     if args.files:
         for name, source in sources(args.tasks, args.data, args.train, args.test).items():
-            write_files(classified_texts(source), TEXT_SETS[name][0], args.out / name)
+            write_files(read_classified_texts(source), TEXT_SETS[name][0], args.out / name)
         return 0
     if not args.run:
         parser.error("--run: given none, allowed: a run of a text encoder, or --files")
@@ -136,11 +136,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(*(f"{split}: {len(pairs):,} pairs" for split, pairs in found.items()), sep="\n", flush=True)
         cached_splits(found, encode, path=args.out, fingerprint=fingerprint, about=f"pairs, {args.run}")
         for split, pairs in found.items():
-            np.save(args.out / PAIRS.format(split), pair_numbers(pairs))
+            np.save(args.out / PAIRS.format(split), pair_id_array(pairs))
         return 0
     tasks = []
     for name, source in sources(args.tasks, args.data, args.train, args.test).items():
-        found = classified_texts(source)
+        found = read_classified_texts(source)
         tasks.append(counts(name, found))
         print(*(f"{key}: {value}" for key, value in tasks[-1].items()), sep="\n  ", flush=True)
         cached_splits(found.texts, encode, path=args.out / name, fingerprint=fingerprint, about=f"{name}, {args.run}")

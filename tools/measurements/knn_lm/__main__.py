@@ -17,15 +17,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.datastore.verification import recall
+from memjax.datastore.verification import measure_recall
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 
 SWEEP = (1, 4, 16, 64, 256)
 
 
-def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
+def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
     """Builds, searches, tunes; every number of the table."""
     start = time.monotonic()
     store = build_datastore(source, workdir / "store")
@@ -34,7 +34,7 @@ def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
     index = experiment.scann_index(store)
     indexed = time.monotonic() - start
     queries = np.concatenate([part.keys for part in itertools.islice(source.reader("validation"), 1)])[:500]
-    found_share = recall(index, store, queries, 32)
+    found_share = measure_recall(index, store, queries, 32)
     found = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
     rows = [{"neighbors": count, **experiment.tuned(*(one.first(count) for one in found.values()))} for count in SWEEP]
     return {

@@ -19,8 +19,8 @@ from memjax.data.annotations import AnnotatedDocuments
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_mixtures
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.interpolation import Found
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.interpolation import StoreNeighbors
+from memjax.retrieval.keys import KeyExtractor
 from memjax.retrieval.tuning import (
     WEIGHTS,
     mixture_nats,
@@ -34,7 +34,9 @@ CACHE = ContinuousCache(memory_length=2000, similarity="cosine", scale=20.0)
 """as the measurement `continuous_cache` found it best on validation"""
 
 
-def one_pass(source: KeySource, found: Found, split: str, cache: ContinuousCache, row: dict[str, float]) -> float:
+def one_pass(
+    source: KeyExtractor, found: StoreNeighbors, split: str, cache: ContinuousCache, row: dict[str, float]
+) -> float:
     """Nats per token of an evaluation with both memories laid over the model."""
     documents = source.run.experiment.documents(split)
     tokens = len(experiment.all_tokens(documents))
@@ -49,14 +51,14 @@ def one_pass(source: KeySource, found: Found, split: str, cache: ContinuousCache
     return result.nats / result.targets
 
 
-def make_cache(source: KeySource, cache: ContinuousCache) -> nn.Module:
+def make_cache(source: KeyExtractor, cache: ContinuousCache) -> nn.Module:
     """The memory that a configuration describes, for the model of a source."""
     config = source.run.experiment.config
     (memory,) = make_mixtures(dataclasses.replace(config.evaluation, cache=cache), config.model)
     return memory
 
 
-def measure(source: KeySource, workdir: Path, cache: ContinuousCache) -> dict[str, Any]:
+def measure(source: KeyExtractor, workdir: Path, cache: ContinuousCache) -> dict[str, Any]:
     """Every number of the table."""
     store = build_datastore(source, workdir / "store")
     index = experiment.scann_index(store)
@@ -68,7 +70,7 @@ def measure(source: KeySource, workdir: Path, cache: ContinuousCache) -> dict[st
         targets = score_targets(evaluator, source.variables)[1]
         if (targets.numbers != one.targets.numbers).any():
             raise ValueError(f"{split}: neighbours are of other targets than were scored; delete them")
-        both[split] = Found(targets, one.neighbors)
+        both[split] = StoreNeighbors(targets, one.neighbors)
 
     parts = both["validation"].targets.parts
     nats = mixture_nats(parts[0], parts[1:], WEIGHTS)[0] / parts.shape[1]

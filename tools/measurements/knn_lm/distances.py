@@ -20,8 +20,8 @@ from memjax.datastore.index import Metric, rescore
 from memjax.datastore.opening import open_index
 from memjax.datastore.store import Store
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.interpolation import Found
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.interpolation import StoreNeighbors
+from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 
 PART = 4
@@ -70,14 +70,14 @@ def open_row(row: Row, store: Store, built: dict[int, Any]) -> Any:
     return rescore(index, store) if row.exact_scores else index
 
 
-def share(found: Found, true: Found) -> float:
+def share(found: StoreNeighbors, true: StoreNeighbors) -> float:
     """Of the true neighbours, by their numbers, that were found."""
     size = true.neighbors.ids.shape[1]
     pairs = zip(found.neighbors.ids, true.neighbors.ids, strict=True)
     return float(np.mean([len(np.intersect1d(one, other)) / size for one, other in pairs]))
 
 
-def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
+def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
     """Every number of the table."""
     whole = build_datastore(source, workdir / "store")
     store = experiment.first_entries(whole, workdir / f"store_1_{PART}", whole.entries // PART)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.interpolation import Found
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.interpolation import StoreNeighbors
+from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 from tools.measurements.knn_lm.novels import authors, make_documents
 
@@ -23,7 +23,7 @@ UNKNOWN = 3
 """id of `<unk>` in `WordTokenizer`"""
 
 
-def summary(found: dict[str, Found]) -> dict[str, Any]:
+def summary(found: dict[str, StoreNeighbors]) -> dict[str, Any]:
     """What the tuned neighbours give on both splits, over all targets and over those that are not `<unk>`."""
     row: dict[str, Any] = experiment.tuned(*found.values())
     known = {split: experiment.without(one, UNKNOWN) for split, one in found.items()}
@@ -37,7 +37,7 @@ def summary(found: dict[str, Found]) -> dict[str, Any]:
     }
 
 
-def measure(source: KeySource, novels: str, workdir: Path) -> dict[str, Any]:
+def measure(source: KeyExtractor, novels: str, workdir: Path) -> dict[str, Any]:
     """Every number of the table."""
     tokenizer = source.run.experiment.tokenizer
     books = {

@@ -25,9 +25,16 @@ from memjax.datastore.scann import build_scann
 from memjax.datastore.store import Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.overrides import apply_overrides
-from memjax.retrieval.interpolation import Found, neighbors_in_store
-from memjax.retrieval.keys import TAP, KeySource, make_key_source
-from memjax.retrieval.tuning import TEMPERATURES, WEIGHTS, CachedNeighbors, Targets, score_mixture, tune
+from memjax.retrieval.interpolation import StoreNeighbors, neighbors_in_store
+from memjax.retrieval.keys import TAP, KeyExtractor, make_key_source
+from memjax.retrieval.tuning import (
+    TEMPERATURES,
+    WEIGHTS,
+    CachedNeighbors,
+    ScoredTargets,
+    score_mixture,
+    tune_interpolation,
+)
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.results import pages
@@ -37,11 +44,11 @@ NEIGHBORS = 256
 SPLITS = ("validation", "test")
 
 
-def without(found: Found, token: int) -> Found:
+def without(found: StoreNeighbors, token: int) -> StoreNeighbors:
     """Without the targets that are this token."""
     chosen = found.targets.tokens != token
-    targets = Targets(*(array[chosen] for array in _targets(found.targets)))
-    return Found(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(found.neighbors))))
+    targets = ScoredTargets(*(array[chosen] for array in _targets(found.targets)))
+    return StoreNeighbors(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(found.neighbors))))
 
 
 def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> tuple[Any, Any]:
@@ -62,7 +69,7 @@ def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]
     return options, apply_overrides(load_config(options.run), rest, prog="knn_lm", only=EVALUATION_FIELDS)
 
 
-def open_source(run: str, config: Any, tap: str = TAP) -> KeySource:
+def open_source(run: str, config: Any, tap: str = TAP) -> KeyExtractor:
     """A run as a source of keys and queries."""
     return make_key_source(load_run(run, config), tap)
 
@@ -95,7 +102,7 @@ def first_entries(store: Store, path: Path, count: int) -> Store:
 
 
 def find(
-    source: KeySource,
+    source: KeyExtractor,
     store: Store,
     index: Index,
     split: str,
@@ -103,7 +110,7 @@ def find(
     *,
     name: str = "scann",
     num_neighbors: int = NEIGHBORS,
-) -> Found:
+) -> StoreNeighbors:
     """Every scored token of a split and its neighbours, searched once and kept.
 
     Args:
@@ -127,7 +134,7 @@ def find(
     return load(file)
 
 
-def save(file: Path, found: Found) -> None:
+def save(file: Path, found: StoreNeighbors) -> None:
     """Writes what was found, whole or not at all."""
     partial = file.with_name(f"partial_{file.name}")
     arrays = dict(zip(("numbers", "tokens", "log_probs"), _targets(found.targets), strict=True))
@@ -136,41 +143,41 @@ def save(file: Path, found: Found) -> None:
     partial.replace(file)
 
 
-def load(file: Path) -> Found:
+def load(file: Path) -> StoreNeighbors:
     """Reads what `save` has written."""
     with np.load(file) as arrays:
-        return Found(
-            Targets(*(arrays[name] for name in ("numbers", "tokens", "log_probs"))),
+        return StoreNeighbors(
+            ScoredTargets(*(arrays[name] for name in ("numbers", "tokens", "log_probs"))),
             CachedNeighbors(*(arrays[name] for name in ("distances", "values", "ids"))),
         )
 
 
 def tuned(
-    validation: Found,
-    test: Found,
+    validation: StoreNeighbors,
+    test: StoreNeighbors,
     *,
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> dict[str, float]:
     """The best setting on validation, and what it gives on both splits in nats per token."""
-    best = tune(validation.targets, validation.neighbors, weights=weights, temperatures=temperatures)
+    best = tune_interpolation(validation.targets, validation.neighbors, weights=weights, temperatures=temperatures)
     row = {"weight": best.interpolation_weight, "temperature": best.temperature}
     return {**row, "validation": float(best.nats_per_token.min()), "test": score(test, row)}
 
 
-def score(found: Found, row: Mapping[str, Any]) -> float:
+def score(found: StoreNeighbors, row: Mapping[str, Any]) -> float:
     """Nats per token with the weight and the temperature of a row."""
     total = score_mixture(found.targets, found.neighbors, row["weight"], row["temperature"])[0]
     return total.nats / total.targets
 
 
-def base(found: Mapping[str, Found]) -> dict[str, float]:
+def base(found: Mapping[str, StoreNeighbors]) -> dict[str, float]:
     """Nats per token of the model alone, by split."""
     return {split: -float(one.targets.log_probs.mean(dtype=np.float64)) for split, one in found.items()}
 
 
 def facts_of(
-    found: Mapping[str, Found], rows: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]
+    found: Mapping[str, StoreNeighbors], rows: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The numbers of a table: what the model alone says of the targets that were found, and the rows."""
     targets = {split: len(one.targets) for split, one in found.items()}
@@ -220,7 +227,7 @@ def _arguments() -> list[str]:
     return kept
 
 
-def _targets(targets: Targets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _targets(targets: ScoredTargets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return targets.numbers, targets.tokens, targets.log_probs
 
 

@@ -19,9 +19,9 @@ from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.datastore.exact import ExactIndex
 from memjax.memory.knn_lm import search_neighbors
-from memjax.models.features import add_features, regroup
-from memjax.retrieval.interpolation import Found
-from memjax.retrieval.tuning import CachedNeighbors, Targets
+from memjax.models.features import add_features, regroup_layers
+from memjax.retrieval.interpolation import StoreNeighbors
+from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 from memjax.training.evaluation import BatchScore
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.typing import Batch
@@ -42,7 +42,7 @@ TEMPERATURES = tuple(float(2**n) for n in range(-2, 15))
 """distances between tensors that no norm has seen are larger"""
 
 
-def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[Targets, dict[str, np.ndarray]]:
+def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[ScoredTargets, dict[str, np.ndarray]]:
     """Every scored token of some documents, and the inner tensors it was predicted from.
 
     Args:
@@ -73,9 +73,9 @@ def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[Targe
         documents=AnnotatedDocuments(documents, numbers=True),
         features=tuple(names.values()),
     )
-    evaluator(regroup(run.variables, run.experiment.model, model), observe=observe)
+    evaluator(regroup_layers(run.variables, run.experiment.model, model), observe=observe)
     numbers, tokens, log_probs, *tensors = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Targets(numbers, tokens, log_probs), dict(zip(POSITIONS, tensors, strict=True))
+    return ScoredTargets(numbers, tokens, log_probs), dict(zip(POSITIONS, tensors, strict=True))
 
 
 def search(index: ExactIndex, values: np.ndarray, queries: np.ndarray) -> CachedNeighbors:
@@ -96,7 +96,9 @@ def measure(run: LoadedRun, tokens: int) -> dict[str, Any]:
     rows, found = [], {}
     for tap in POSITIONS:
         index = ExactIndex(keys[tap])
-        found = {s: Found(targets, search(index, entries.tokens, q[tap])) for s, (targets, q) in splits.items()}
+        found = {
+            s: StoreNeighbors(targets, search(index, entries.tokens, q[tap])) for s, (targets, q) in splits.items()
+        }
         rows.append(
             {"key": tap, "label": POSITIONS[tap], **experiment.tuned(*found.values(), temperatures=TEMPERATURES)}
         )

@@ -24,7 +24,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.sources import wikitext
 from memjax.datastore.opening import open_index
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 
 PART = 4
@@ -61,7 +61,7 @@ def only_words(text: str, kept: Container[str]) -> str:
     return _WORD.sub(lambda match: match[0] if match[0] in kept else "<unk>", text)
 
 
-def measure(source: KeySource, corpus: str, workdir: Path) -> dict[str, Any]:
+def measure(source: KeyExtractor, corpus: str, workdir: Path) -> dict[str, Any]:
     """Every number of the table."""
     documents, tokenizer = source.run.experiment.documents, source.run.experiment.tokenizer
     text = wikitext(corpus, split="train", articles=False)[0]

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.keys import KeySource
-from memjax.retrieval.tuning import WEIGHTS, Targets, mixture_nats, score_targets
+from memjax.retrieval.keys import KeyExtractor
+from memjax.retrieval.tuning import WEIGHTS, ScoredTargets, mixture_nats, score_targets
 from memjax.training.runs import load_config
 from tools.measurements.knn_lm import experiment
 from tools.results.tables import perplexity
@@ -28,7 +28,7 @@ TRAIN_SEGMENTS = 40
 """of every row, from which the fit to the training split is measured"""
 
 
-def interpolate(own: dict[str, Targets], other: dict[str, Targets]) -> dict[str, float]:
+def interpolate(own: dict[str, ScoredTargets], other: dict[str, ScoredTargets]) -> dict[str, float]:
     """The weight of another model that is best on validation, and what it gives on both splits."""
     if any((own[split].numbers != other[split].numbers).any() for split in experiment.SPLITS):
         raise ValueError("memorized: its targets are not those of the run; give it the same evaluation")
@@ -47,7 +47,7 @@ def training_nats(run: str, config: Any) -> float:
     return source.evaluator("train")(source.variables).nats_per_token or 0.0
 
 
-def measure(source: KeySource, other: KeySource, workdir: Path) -> dict[str, Any]:
+def measure(source: KeyExtractor, other: KeyExtractor, workdir: Path) -> dict[str, Any]:
     """Every number of the table but the fit to the training split."""
     store = build_datastore(source, workdir / "store")
     index = experiment.scann_index(store)

@@ -25,7 +25,7 @@ import numpy as np
 from memjax.config import Config, Spalm
 from memjax.data.annotations import AnnotatedDocuments, target_shares
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.interpolation import Found
+from memjax.retrieval.interpolation import StoreNeighbors
 from memjax.retrieval.tuning import score_targets
 from memjax.training.metrics import count_parameters
 from memjax.training.restoring import LoadedRun, load_run
@@ -47,7 +47,7 @@ def open_run(path: str, keys: Config) -> LoadedRun:
     return load_run(path, config)
 
 
-def score(run: LoadedRun, split: str, found: Found) -> tuple[Mapping[str, float], Found]:
+def score(run: LoadedRun, split: str, found: StoreNeighbors) -> tuple[Mapping[str, float], StoreNeighbors]:
     """What an evaluation reports, and its targets with the neighbours that were found for the same ones.
 
     Raises:
@@ -60,7 +60,7 @@ def score(run: LoadedRun, split: str, found: Found) -> tuple[Mapping[str, float]
     result, targets = score_targets(evaluator, run.variables)
     if not np.array_equal(targets.numbers, found.targets.numbers):
         raise ValueError(f"{split}: neighbours are of other targets than were scored; delete them")
-    return result.metrics, Found(targets, found.neighbors)
+    return result.metrics, StoreNeighbors(targets, found.neighbors)
 
 
 def gates(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -68,7 +68,7 @@ def gates(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name.removeprefix(BIN): value for name, value in metrics.items() if name.startswith(BIN)}
 
 
-def measure(runs: dict[str, LoadedRun], found: dict[str, Found]) -> dict[str, Any]:
+def measure(runs: dict[str, LoadedRun], found: dict[str, StoreNeighbors]) -> dict[str, Any]:
     """Every number of the table.
 
     Args:

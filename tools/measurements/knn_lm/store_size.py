@@ -13,14 +13,14 @@ from typing import Any
 
 from memjax.datastore.opening import open_index
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 
 PARTS = (16, 4, 2, 1)
 """of the whole store, one in so many"""
 
 
-def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
+def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
     """Every number of the table."""
     whole = build_datastore(source, workdir / "store")
     rows, found = [], {}
