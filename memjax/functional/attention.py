@@ -200,7 +200,7 @@ def neighbor_attention(
       >>> print(neighbor_attention(queries, keys, values, jnp.array([True, True, False]).reshape(1, 1, 1, 3)).ravel())
       [1.5]
     """
-    keys, values = _real(keys, valid), _real(values, valid)
+    keys, values = _zero_invalid(keys, valid), _zero_invalid(values, valid)
     scores = _neighbor_scores(scale_queries(queries, scale), keys, _score_dtype(queries, keys))
     weights = _dropout(masked_softmax(scores, valid), dropout_rate, dropout_key)
     return _attend_neighbors(weights, values, queries.dtype)
@@ -252,7 +252,10 @@ def joint_attention(
     """
     dtype = _score_dtype(queries, keys)
     scaled = scale_queries(queries, scale)
-    neighbor_keys, neighbor_values = _real(neighbor_keys, neighbor_valid), _real(neighbor_values, neighbor_valid)
+    neighbor_keys, neighbor_values = (
+        _zero_invalid(neighbor_keys, neighbor_valid),
+        _zero_invalid(neighbor_values, neighbor_valid),
+    )
     near = _neighbor_scores(scaled, neighbor_keys, dtype)
     local = _scores(scaled, keys, bias, dtype)
     visible = None
@@ -345,7 +348,7 @@ def _add_bias_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return _add_bias(scores, bias), tangents[0] + tangent
 
 
-def _real(neighbors: Array, valid: Array | None) -> Array:
+def _zero_invalid(neighbors: Array, valid: Array | None) -> Array:
     """Sets neighbours that are not real to 0, since neither a weight of 0 nor its gradient keeps NaN out."""
     return neighbors if valid is None else jnp.where(valid[..., None], neighbors, 0)
 

@@ -166,7 +166,7 @@ def causal_linear_attention(
     old = (state.products, *([state.normalizer] if _has_sum(normalizer) else []))
     sums = tuple(leaf.astype(dtype) for leaf in old)
     sums, above, below = _read_and_sum(sums, inputs, decay, min(chunk_length or length, length))
-    counts = _counts(state, mask) if normalizer == "count" else None
+    counts = _count_tokens(state, mask) if normalizer == "count" else None
     out = _normalize(above, below, counts, normalizer, eps)
     products, *total = (leaf.astype(state.products.dtype) for leaf in sums)
     new = LinearState(products, total[0] if total else EmptyState(), EmptyState() if counts is None else counts[:, -1])
@@ -453,7 +453,7 @@ def _normalize(above: Array, below: Array | None, counts: Array | None, normaliz
     return above
 
 
-def _counts(state: LinearState, mask: Array) -> Array:
+def _count_tokens(state: LinearState, mask: Array) -> Array:
     """Counts the tokens read up to and including each token, `[batch, length]`."""
     return state.count[:, None] + jnp.cumsum(mask, axis=1, dtype=jnp.int32)
 

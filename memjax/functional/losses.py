@@ -89,10 +89,10 @@ def _cross_entropy_jvp(label_smoothing: float, primals: tuple, tangents: tuple) 
     ids = lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
     wanted = (1 - label_smoothing) * (ids == targets[..., None]).astype(logits.dtype)
     if label_smoothing:
-        present = _present(logits)
+        present = _is_unmasked(logits)
         wanted = wanted + label_smoothing * present / jnp.sum(present, axis=-1, keepdims=True)
     # The `where` keeps a NaN at a target that is not scored out of the gradient.
-    slope = jnp.where(_scored(logits, targets)[..., None], jnp.exp(logits - normalizer[..., None]) - wanted, 0)
+    slope = jnp.where(_is_scored(logits, targets)[..., None], jnp.exp(logits - normalizer[..., None]) - wanted, 0)
     return nats, jnp.sum(slope * tangents[0], axis=-1)
 
 
@@ -101,16 +101,16 @@ def _nats_and_normalizer(logits: Array, targets: Array, label_smoothing: float) 
     indices = jnp.clip(targets, 0, logits.shape[-1] - 1)[..., None]
     wanted = jnp.take_along_axis(logits, indices, axis=-1, mode="clip")[..., 0]
     if label_smoothing:
-        present = _present(logits)
+        present = _is_unmasked(logits)
         mean = jnp.sum(jnp.where(present, logits, 0), axis=-1) / jnp.sum(present, axis=-1)
         wanted = (1 - label_smoothing) * wanted + label_smoothing * mean
-    return jnp.where(_scored(logits, targets), normalizer - wanted, 0), normalizer
+    return jnp.where(_is_scored(logits, targets), normalizer - wanted, 0), normalizer
 
 
-def _scored(logits: Array, targets: Array) -> Array:
+def _is_scored(logits: Array, targets: Array) -> Array:
     return (targets >= 0) & (targets < logits.shape[-1])
 
 
-def _present(logits: Array) -> Array:
+def _is_unmasked(logits: Array) -> Array:
     """Selects the vocabulary entries that are not masked out."""
     return logits > 0.5 * float(np.finfo(logits.dtype).min)

@@ -413,7 +413,7 @@ def _in_chunks(function: Callable[..., Array], ids: Array, other: Array, lookups
     return out.reshape(-1, out.shape[-1])[:bags]
 
 
-def _rows(table: Array, ids: Array) -> Array:
+def _take_or_zero(table: Array, ids: Array) -> Array:
     """Looks up rows, `table[ids]`, 0 beyond the table."""
     return jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
 
@@ -423,7 +423,7 @@ def _sum_rows(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Arr
     del sink
 
     def sum_part(table: Array, ids: Array, weights: Array, total: Callable[[Array], Array]) -> Array:
-        add = lambda ids, weights: jnp.einsum("nl,nld->nd", weights, _rows(table, ids))
+        add = lambda ids, weights: jnp.einsum("nl,nld->nd", weights, _take_or_zero(table, ids))
         return total(_in_chunks(add, ids, weights, parts.lookups_at_once))
 
     return _on_parts(parts, sum_part, table, ids, weights, rows_out=True)
@@ -439,7 +439,7 @@ def _sum_rows_backward(parts: _Parts, saved: tuple, gradient: Array) -> tuple[Ar
     table, ids, weights = saved
 
     def compare_part(table: Array, ids: Array, gradient: Array, total: Callable[[Array], Array]) -> Array:
-        compare = lambda ids, gradient: jnp.einsum("nd,nld->nl", gradient, _rows(table, ids))
+        compare = lambda ids, gradient: jnp.einsum("nd,nld->nl", gradient, _take_or_zero(table, ids))
         return total(_in_chunks(compare, ids, gradient, parts.lookups_at_once))
 
     to_weights = _on_parts(parts, compare_part, table, ids, gradient, rows_out=False)
@@ -515,14 +515,14 @@ def _update_part(
         arrays, last_id, unfinished = carry
         row_ids = lax.dynamic_slice(sorted_ids, (chunk * size,), (size,))
         lookup_order = lax.dynamic_slice(order, (chunk * size,), (size,))
-        parts = weights[lookup_order][:, None] * _rows(gradients, lookup_order // lookups)
+        parts = weights[lookup_order][:, None] * _take_or_zero(gradients, lookup_order // lookups)
         number = jnp.cumsum(row_ids != jnp.concatenate([last_id[None], row_ids[:-1]]))  # of the row in the chunk
         sums = jax.ops.segment_sum(parts, number, size + 1, indices_are_sorted=True).at[0].add(unfinished)
         row = jnp.full(size + 1, rows, row_ids.dtype).at[0].set(last_id).at[number].set(row_ids)
         # The last row may continue in the next chunk. Rows that are not written get distinct numbers beyond the table.
         nth = lax.iota(row.dtype, size + 1)
         row = jnp.where((nth < number[-1]) & (row < rows), row, rows + nth)
-        new = rule(tuple(_rows(array, row) for array in arrays), sums)
+        new = rule(tuple(_take_or_zero(array, row) for array in arrays), sums)
         write = lambda array, values: array.at[row].set(values.astype(array.dtype), mode="drop", unique_indices=True)
         return tuple(map(write, arrays, new)), row_ids[-1], sums[number[-1]]
 

@@ -67,14 +67,14 @@ def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str,
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError:
             return  # the call itself raises the error
-        _check(_annotated(layouts, arguments))
-        for name in _booleans(function):
+        _check(_iterate_arrays(layouts, arguments))
+        for name in _boolean_arguments(function):
             dtype = getattr(arguments.get(name), "dtype", None)
             if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
                 raise ValueError(f"{name}: given {dtype}, allowed: bool, True = it takes part; a mask is not added")
 
 
-def _annotated(
+def _iterate_arrays(
     layouts: dict[str, tuple[str, ...]], arguments: dict[str, Any]
 ) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Yields name, shape and layout of every array among the arguments, also of arrays in tuples."""
@@ -97,7 +97,7 @@ def _layouts(function: Callable) -> tuple[inspect.Signature, dict[str, tuple[str
 
 
 @functools.cache
-def _booleans(function: Callable) -> tuple[str, ...]:
+def _boolean_arguments(function: Callable) -> tuple[str, ...]:
     """Returns the names of arguments whose annotations allow only boolean arrays (or what is no array)."""
     hints = typing.get_type_hints(function)
     arrays = {name: [*_arrays_of(hint)] for name, hint in hints.items() if name != "return"}
@@ -134,14 +134,14 @@ def _is_open(axis: str) -> bool:
 def _check(arguments: Iterator[tuple[str, tuple[int, ...], str]] | Any) -> None:
     sizes: dict[str, _Size] = {}
     for name, shape, layout in arguments:
-        problem = _bind(sizes, name, shape, layout)
+        problem = _record_sizes(sizes, name, shape, layout)
         if problem:
             raise ValueError(
-                f"{name}: given {shape}, allowed: {_written(layout)}{problem}{_hint(sizes, shape, layout)}"
+                f"{name}: given {shape}, allowed: {_format_layout(layout)}{problem}{_hint(sizes, shape, layout)}"
             )
 
 
-def _bind(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], layout: str) -> str:
+def _record_sizes(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], layout: str) -> str:
     """Records the sizes of an argument. Returns a description of what is wrong with it, or an empty text."""
     if "|" in layout or not _fits_rank(layout, len(shape)):
         return f", not {len(shape)} axes"
@@ -154,10 +154,10 @@ def _bind(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], layout: st
             known = _Size(int(label), "", "", ())
         else:
             known = new_sizes.setdefault(label, _Size(size, name, layout, shape, axis.startswith("*#")))
-        if axis.startswith("*") and (wider := _wider(known, size, axis)):
+        if axis.startswith("*") and (wider := _broadcast_sizes(known, size, axis)):
             new_sizes[label] = wider
         elif size != known.size:
-            source = f" as in {known.argument}, {known.shape} for {_written(known.layout)}"
+            source = f" as in {known.argument}, {known.shape} for {_format_layout(known.layout)}"
             where = f" with {known.size} at {place} ({label})"
             return where + (source if known.argument not in ("", name) else "")
     sizes.update(new_sizes)
@@ -177,7 +177,7 @@ def _axes(layout: str, shape: tuple[int, ...]) -> Iterator[tuple[str, str, Any]]
             place += 1
 
 
-def _wider(known: _Size, size: tuple[int, ...], axis: str) -> _Size | None:
+def _broadcast_sizes(known: _Size, size: tuple[int, ...], axis: str) -> _Size | None:
     """Returns the sizes of a group of axes after a further argument. None where they do not fit."""
     try:
         broadcast = np.broadcast_shapes(known.size, size)
@@ -194,12 +194,12 @@ def _hint(sizes: dict[str, _Size], shape: tuple[int, ...], layout: str) -> str:
     for i, j in itertools.combinations(range(len(shape)), 2):
         order = list(range(len(shape)))
         order[i], order[j] = j, i
-        if shape[i] != shape[j] and not _bind(dict(sizes), "", tuple(shape[k] for k in order), layout):
+        if shape[i] != shape[j] and not _record_sizes(dict(sizes), "", tuple(shape[k] for k in order), layout):
             swaps.append(f"; axes {i} and {j} look swapped")
     return swaps[0] if len(swaps) == 1 else ""
 
 
-def _written(layout: str) -> str:
+def _format_layout(layout: str) -> str:
     """Formats a layout for an error message."""
     readable = lambda axis: (
         f"{axis[1:]} or 1" if axis[0] == "#" else f"{axis.lstrip('*#')}..." if axis[0] == "*" else axis

@@ -308,7 +308,7 @@ def sharded_save(
         return read_window(slots, cursor, length, axis=axis)
 
     def on_shard(part: Array, cursor: Array) -> Array:
-        local_places, _ = _places(part, cursor, length, memory, slot_axis, axis)
+        local_places, _ = _window_places(part, cursor, length, memory, slot_axis, axis)
         return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(part, local_places)
 
     rows = _row_axes(slots.shape[0], slot_axis)
@@ -356,7 +356,7 @@ def _write(
 
     def on_shard(part: Array, new: Array, cursor: Array, active: Array) -> Array:
         lead, size, length = part.shape[:axis], part.shape[axis], new.shape[axis]
-        local_places, inside = _places(part, cursor, length, memory, slot_axis, axis)
+        local_places, inside = _window_places(part, cursor, length, memory, slot_axis, axis)
         aligned = lambda x: x.reshape(-1, *(1,) * (axis - 1), length)  # [batch, 1..., length]
         # All rings are one long list of slots: for a scatter into each ring the TPU compiler changes the layout of the
         # whole ring before and after. Entries of other devices are written beyond the end and so dropped, each at its
@@ -377,7 +377,9 @@ def _write(
     )
 
 
-def _places(part: Array, cursor: Array, length: int, memory: int, slot_axis: str, axis: int) -> tuple[Array, Array]:
+def _window_places(
+    part: Array, cursor: Array, length: int, memory: int, slot_axis: str, axis: int
+) -> tuple[Array, Array]:
     """Returns the places of the window in this device's part, `[batch, length]`, and which of them are in the part."""
     size = part.shape[axis]
     window = (cursor[:, None] + jnp.arange(length, dtype=cursor.dtype)[None, :]) % memory

@@ -361,7 +361,7 @@ class LongTermMemory(nn.Module):
         """Moves `previous` into the signal. `key` draws the positions of a sticky update. None takes the quantiles."""
         return update(
             state,
-            self._entering(weights, state),
+            self._gate_waiting_tokens(weights, state),
             self._positions(state, key),
             basis=self._basis,
             num_samples=self.num_samples,
@@ -394,7 +394,7 @@ class LongTermMemory(nn.Module):
         return jnp.where(counted[:, None, :, None], by_query, 0).sum(axis=(1, 2))
 
     @nn.nowrap
-    def _entering(self, weights: LongTermWeights, state: LongTermState) -> Array:
+    def _gate_waiting_tokens(self, weights: LongTermWeights, state: LongTermState) -> Array:
         """Applies the gate to the tokens that wait to enter the signal. 0 where there is no token."""
         tokens = jnp.where(state.previous_valid[..., None], state.previous, 0).astype(self.dtype)
         kernel, bias = (leaf.astype(self.dtype) for leaf in (weights.gate_kernel, weights.gate_bias))
@@ -416,7 +416,7 @@ class LongTermMemory(nn.Module):
         if not self.track_attention:
             return {}
         arrays = {"mean": query_densities.mean, "variance": query_densities.variance}
-        arrays |= {"tokens": self._entering(weights, state), "entered": state.previous_valid & rows[:, None]}
+        arrays |= {"tokens": self._gate_waiting_tokens(weights, state), "entered": state.previous_valid & rows[:, None]}
         positions = self._positions(state, None)
         arrays |= {} if positions is None else {"positions": positions}
         return {f"infinity_former/{name}": array for name, array in arrays.items()}

@@ -323,7 +323,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         key_facts = self._known_keys(state, mask.shape[1]) if self.track_attention else None
         if stored_parts:
             # Separate from the segment: in one product, the backward pass would compute the gradient to the memory too.
-            remembered = self._keys_values(self._recalled(stored_parts, x.dtype))
+            remembered = self._keys_values(self._join_recalled(stored_parts, x.dtype))
             join = lambda old, new: self._behind(new, jnp.concatenate([old, self._tokens(new)], axis=1))
             keys, values = join(remembered[0], keys), join(remembered[1], values)
         window = self.memory_length if self.same_length else None
@@ -458,7 +458,7 @@ class TransformerXLAttention(Residual, LayerMemory):
 
     # The attention
 
-    def _recalled(self, parts: tuple[Array, ...], dtype: Any) -> Array:
+    def _join_recalled(self, parts: tuple[Array, ...], dtype: Any) -> Array:
         return jnp.concatenate([self._recall(part.astype(dtype)) for part in parts], axis=1)
 
     def _positions(self, total: int) -> Float[Array, "total dim"]:
