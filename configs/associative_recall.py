@@ -4,10 +4,10 @@
     memjax train --config associative_recall --variant softmax          # no state: the segment alone
     python -m tools.results run associative_recall                      # all, three seeds
 
-The document (`memjax.data.synthetic`): 24 bindings of one of 16 values to a key, each practised in its segment, then a
-question for every key, in 48 further tokens. Segments have 24 tokens, so that no answer stands in the segment of its
-binding. An update reads 1,920 tokens: 16 documents, with gradients from end to end, or a segment of 80 where gradients
-stop between segments. All states have about 2,048 numbers a layer.
+A document (`memjax.data.synthetic`) binds one of 16 values to each of 24 keys, with practice questions in the same
+segment, and then asks for every key in 48 further tokens. Segments have 24 tokens, so that no final question is in the
+segment of its binding. An update reads 1,920 tokens: 16 documents with gradients from end to end, or a segment of each
+of 80 documents where gradients stop between segments. All states have about 2,048 numbers in a layer.
 
 The task resembles MQAR, the multi-query associative recall of Zoology (Arora et al. 2023,
 https://arxiv.org/abs/2312.04927), with these differences: key and value of a binding are one token instead of two,
@@ -16,8 +16,8 @@ value follows each question in the input, and a document is read in segments. Cl
 `--data.source.layout sequence --data.source.group 0`. See `memjax.data.synthetic` for all differences.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
-Our number: not run for 2,000 steps. After 500, seed 0: 53.0 % of the answers right with MemSizer, 45.7 % with T2R;
-chance is 6.25 %, which is all that a model without a state can reach.
+Our number: not run for 2,000 steps. After 500, seed 0: 53.0 % of the answers right with MemSizer, 45.7 % with T2R. A
+model without a state can only reach chance, 6.25 %.
 Hardware: 2 CPU cores.
 
 Where the values come from

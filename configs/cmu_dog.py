@@ -5,16 +5,16 @@
         --training.init-from runs/cmu_dog_default                                             # document in a memory
     memjax eval --run runs/cmu_dog_sticky --evaluation.split test        # with F1, ROUGE, METEOR of its answers
 
-From published weights, as in the paper (the variants `gpt2_...`); W has config.json, model.safetensors and the
-tokenizer's files, and the marks of dialogues enter the vocabulary:
+With published weights, as in the paper (the variants `gpt2_...`): W has config.json, model.safetensors and the files of
+the tokenizer. The marks of dialogues are added to the vocabulary.
 
     memjax import --weights W --run runs/gpt2 --dialogues
     memjax train --config cmu_dog --variant gpt2_sticky --data.source.path DIR \
         --data.tokenizer.path runs/gpt2 --training.init-from runs/gpt2
 
-DIR has the archive or the folders of CMU-DoG, https://github.com/festvox/datasets-CMU_DoG. `perplexity` is that of
-utterances with their end tokens, and the subset `is_word` that of words alone; documents are not scored. With a memory
-the document stands in segments before the dialogue and reaches it in no other way.
+DIR has the archive or the folders of CMU-DoG, https://github.com/festvox/datasets-CMU_DoG. `perplexity` is measured on
+utterances with their end tokens, and the subset `is_word` on words only; documents are not scored. With a memory, the
+document is read in segments before the dialogue, which can use it only through the memory.
 
 Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transformer", ACL 2022,
 https://arxiv.org/abs/2109.00301; data: Zhou, Prabhumoye and Black 2018, https://arxiv.org/abs/1809.07358.
@@ -22,7 +22,7 @@ Paper's number: test perplexity, F1, ROUGE-1, ROUGE-L, METEOR, from published we
 19.43, 7.82, 12.18, 10.17, 6.10; document in context 18.53, 8.64, 14.61, 12.03, 7.15; compressive 18.02, 8.78, 14.74,
 12.14, 7.29; infinity-former 18.02, 8.92, 15.28, 12.51, 7.52; sticky 18.04, 9.01, 15.37, 12.56, 7.55.
 Our number: not run at full size. 4 layers, 128 wide, 1,000 steps from scratch: tools/results/tables/cmu_dog_small.md.
-No gain from a memory there, whose rows read segments of 126 tokens, not 512.
+There the memories bring no gain; the segments have 126 tokens instead of 512.
 Hardware: not said in the paper.
 
 Where the values come from

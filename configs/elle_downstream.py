@@ -3,12 +3,13 @@
     memjax train --config elle_downstream --variant news --training.init-from RUN --task.domain 1 \\
         --data.tokenizer.path RUN/tokenizer/tokenizer.json --data.source.path DIR
 
-RUN is one of `lifelong_pretraining bert_elle_prompt`, DIR the folder of the task: O-LoRA's files, or those of AG News.
-`task.domain` is the place of the domain whose prompt stands in every text: 0 encyclopedia, 1 news, 2 reviews; -1 none.
+RUN is a run of the config `lifelong_pretraining`, variant `bert_elle_prompt`. DIR is the folder of the task, with the
+files of O-LoRA or of AG News. `task.domain` chooses the domain whose prompt is put into every text: 0 = encyclopedia,
+1 = news, 2 = reviews, -1 = no prompt.
 
 Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311, whose tasks are MNLI, HyperPartisan, Helpfulness, ChemProt and
 ACL-ARC.
-Paper's number: none is taken over: its tasks and corpora are not at hand.
+Paper's number: none that compares, since its tasks and corpora are not available to us.
 Our number: accuracies with the right, a wrong and no prompt (tools/results/tables/lifelong_pretraining.md).
 Hardware: 2 CPU cores.
 

@@ -4,8 +4,9 @@
     memjax train --config fact_table --variant dense        # a feed-forward network of equal cost
     python -m tools.results run fact_table                  # all, three seeds
 
-The document (`memjax.data.facts`): subject, relation, value, with 9,216 pairs of a subject and a relation and one of
-16 values for each: 36,864 bits. One layer: its attention joins the pair, its feed-forward part has to know the value.
+A document (`memjax.data.facts`) is a list of facts: subject, relation, value. There are 9,216 pairs of a subject and a
+relation, each with one of 16 values, which is 36,864 bits. The model has one layer: its attention joins subject and
+relation, and its feed-forward part must know the value.
 
 Paper: none; the task is ours. Product keys: Lample et al. 2019, https://arxiv.org/abs/1907.05242; beside the network
 (ResM): Kim and Jung 2020, https://arxiv.org/abs/2010.03881.

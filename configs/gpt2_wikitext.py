@@ -4,8 +4,8 @@
     memjax train --config gpt2_wikitext --variant sticky --data.source.path DIR \
         --training.init-from runs/gpt2_wikitext_default                                              # then with memory
 
-The paper adds memories to published weights (`memjax.interop.hf_gpt2` reads them); here GPT-2 is trained on the same
-text first, and `training.init_from` begins from it: what a memory adds is named in the log.
+The paper adds memories to published weights, which `memjax.interop.hf_gpt2` can read. This config first trains GPT-2 on
+the same text, and `training.init_from` starts the memories from it. The log lists the parameters that a memory adds.
 
 Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transformer", ACL 2022,
 https://arxiv.org/abs/2109.00301.

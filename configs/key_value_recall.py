@@ -3,9 +3,9 @@
     memjax train --config key_value_recall                       # with a memory: nearly all answers right
     memjax train --config key_value_recall --variant cache_only  # with its local cache: chance
 
-The document (`memjax.data.synthetic`): bindings of a value to a key with practice questions among them, filler, then a
-question for every key. The filler is 48 tokens long and the two layers see 16 tokens each: only what a memory kept can
-tell the answer, so the accuracy says whether one is used.
+A document (`memjax.data.synthetic`) has bindings of values to keys with practice questions among them, then filler, and
+then a question for every key. The filler has 48 tokens and each of the two layers sees 16 tokens. So only a memory can
+supply the answers, and the accuracy shows whether the model uses it.
 
 The task resembles MQAR, the multi-query associative recall of Zoology (Arora et al. 2023,
 https://arxiv.org/abs/2312.04927), with these differences: key and value of a binding are one token instead of two,
@@ -18,8 +18,8 @@ Paper: none; the task is ours, after the associative recall of the memory litera
 Our number: 99.3 % of 2,048 held-out answers right with the memory, 5.5 % without it (chance 6.25 %), seed 0.
 Hardware: 2 CPU cores, less than a minute each.
 
-Where the values come from: tried. The memory is in the first layer: in a higher one the layers below solve the practice
-alone, and the memory has little to learn from.
+Where the values come from: trials. The memory is in the first layer, because the layers below a higher one would solve
+the practice questions alone, and the memory would have little to learn from.
 """
 
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model, Schedule, Training

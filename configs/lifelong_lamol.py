@@ -7,13 +7,13 @@
         --data.tokenizer.path runs/lifelong_lamol_pretrained/tokenizer/tokenizer.json
     memjax eval --run runs/lifelong_lamol_lamol          # the score of every task after each, forgetting
 
-DATA has the folders `sst`, `qa-srl`, `woz`, `wikisql` and `squad`. No public weights are needed: `pretrained` is a
-language model of the texts of `lifelong_pretraining`, from which every variant begins. 500 examples a task are trained
-on, nine times, in batches of 8; answers are written greedily.
+DATA has the folders `sst`, `qa-srl`, `woz`, `wikisql` and `squad`. No public weights are needed: all variants start
+from `pretrained`, a language model trained on the texts of `lifelong_pretraining`. Training reads 500 examples of each
+task nine times, in batches of 8. Answers are generated greedily.
 
 Paper: Sun et al. 2020, https://arxiv.org/abs/1909.03329.
-Paper's number: GPT-2 small on the five text tasks of MbPA++, task marks and a share of 0.2: 76.5. Its table of SST,
-QA-SRL and WOZ is not at hand.
+Paper's number: GPT-2 small on the five text tasks of MbPA++, with a token for each task and a ratio of 0.2: 76.5. Its
+table of SST, QA-SRL and WOZ is not available to us.
 Our number: scores of the small model (tools/results/tables/lifelong_lamol.md); not run at full size.
 Hardware: 2 CPU cores.
 

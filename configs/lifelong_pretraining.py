@@ -5,13 +5,15 @@
     memjax eval --run runs/lifelong_pretraining_elle                                  # nats of every domain, forgetting
 
 DIR has a file of JSON lines with the field `text` for each domain (`tools.measurements.domains` makes them):
-`encyclopedia`, `news` and `reviews`, in this order, and `python` behind them for the variants `four`. Texts are joined
-and cut into pieces of a segment, each of which stands alone and is read three times; the tokenizer, byte-level pairs,
-is trained on the first domain. A memory keeps pieces. The first model has two layers of width 64, the last four of 128.
-All variants do equal work in a stage: those that do more in an update read less.
+`encyclopedia`, `news` and `reviews`, in this order, and `python` after them for the variants `four`. Texts are joined
+and cut into pieces of one segment, which are independent examples and are read three times. The tokenizer of byte-level
+pairs is trained on the first domain. A memory stores pieces. The first model has two layers of width 64, the last one
+four layers of width 128. All variants have the same number of operations in a stage: those with more operations in an
+update read fewer pieces.
 
 Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311.
-Paper's number: its domains (Wikipedia, news, reviews, biomedicine, computer science; 3.4 GB each) are not at hand.
+Paper's number: none that compares, since its domains (Wikipedia, news, reviews, biomedicine, computer science; 3.4 GB
+each) are not available to us.
 Our number: perplexities of the small models (tools/results/tables/lifelong_pretraining.md); not run at full size.
 Hardware: 2 CPU cores.
 
@@ -113,9 +115,9 @@ LIMITS = {
     "four_replay": (3416, 3948, 4256, 6860),
     "four_elle": (3416, 2240, 1848, 1596),
 }
-"""pieces that a variant reads of each domain in this order, three times, so that every stage does the work of plain
-training on all of it: 3.45, 3.98, 4.29 and, on Python sources, 6.90 times 10^12 operations, of BERT 1.53, 1.77 and 1.91
-(`python -m tools.measurements.work`)"""
+"""variant -> number of pieces that it reads of each domain, three times. Every stage then has as many operations as
+plain training on the whole domain: 3.45, 3.98, 4.29 and, on Python sources, 6.90 times 10^12; for BERT 1.53, 1.77 and
+1.91 (`python -m tools.measurements.work`)"""
 PAPER = {
     "paper": (
         (384, 6, 6),

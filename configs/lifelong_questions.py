@@ -4,12 +4,13 @@
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json                # DIR/squad, DIR/qa-srl
     memjax eval --run runs/lifelong_questions_mbpa_pp                      # F1 of every stage, forgetting, exact match
 
-Stages: two groups of articles of SQuAD 1.1, and the two sets of the gold standard of QA-SRL (`memjax.config.QaSrl`).
-These are not the stages of the papers, QuAC, TriviaQA (web and Wikipedia) and SQuAD, which only `paper` has: what is
-measured here is compared with nothing published. They stand in the published orders, with the first group in the place
-of QuAC and QA-SRL in that of TriviaQA. The last layer of MiniLM and the head are trained, on what the others give of
-each token: computed once, and kept in the folder `--data.states`; RUN is what `memjax import` makes of its weights.
-Answers begin and end in the text alone. A memory keeps windows of texts, and K counts them.
+The stages are two groups of articles of SQuAD 1.1, and the two sets of the gold standard of QA-SRL
+(`memjax.config.QaSrl`). The papers have other stages, QuAC, TriviaQA (web and Wikipedia) and SQuAD, as only the variant
+`paper` does, so that no other result compares with published ones. The stages are in the published orders, with the
+first group in place of QuAC and QA-SRL in place of TriviaQA. Only the last layer of MiniLM and the head are trained.
+The hidden states of the other layers are computed once, and stored in the folder `--data.states`. RUN is the run that
+`memjax import` makes from the weights of MiniLM. Answers must begin and end in the text. A memory stores windows of
+texts, and K is a number of windows.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076; Wang et al. 2020 (Meta-MbPA),
 https://arxiv.org/abs/2010.02500.

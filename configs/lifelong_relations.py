@@ -3,21 +3,24 @@
     memjax train --config lifelong_relations --variant emar --lifelong.folder DIR --data.tokenizer.path GLOVE.txt
     memjax eval --run runs/lifelong_relations_emar --lifelong.folder DIR            # accuracies, forgetting, transfer
 
-DIR holds the files of Lifelong FewRel (or of SimpleQuestions, for `questions_*`) of Wang et al. 2019; GLOVE.txt word
-vectors of 50 numbers. Each sentence has candidates of its own, about ten. `whole`, an evaluation after every task, is
-the accuracy on the test sentences of all relations, each with all of its candidates; the average over the tasks learned
-so far compares with candidates that were seen.
+DIR has the files of Lifelong FewRel (or of SimpleQuestions, for `questions_*`) of Wang et al. 2019, and GLOVE.txt has
+word vectors of 50 numbers. Each sentence has about ten candidate relations. The evaluation `whole`, after every task,
+is the accuracy on the test sentences of all relations, with all candidates of each sentence. The average over the
+learned tasks uses only candidates that have been seen.
 
-`pairs_*` are another protocol, of Holla et al. 2020 (https://arxiv.org/abs/2009.04891): a pair of a sentence and the
-name of a relation is an example, each is read once, and no border between tasks is told. Here a perceptron reads
-vectors of pairs, which `python -m tools.measurements.vectors pairs` makes with a frozen MiniLM in a folder:
+The variants `pairs_*` follow another protocol, of Holla et al. 2020 (https://arxiv.org/abs/2009.04891): an example is a
+pair of a sentence and the name of a relation, every pair is read once, and the method does not know the boundaries
+between tasks. A perceptron reads vectors of pairs, which `python -m tools.measurements.vectors pairs` writes into a
+folder with a frozen MiniLM:
 
     memjax train --config lifelong_relations --variant pairs_oml --lifelong.folder PAIRS
 
-Their accuracy is that of sentences: the pair with the right name scores higher than those with the candidates.
+Their accuracy counts sentences: an answer is right if the pair with the right name scores higher than the pairs with
+the other candidates.
 
-`encoder_*` train MiniLM (RUN is what `memjax import` makes of its weights); the files that say where the two things of
-a sentence stand are those of CFRL in the same folder, and sentences that they lack are read without markers:
+The variants `encoder_*` train MiniLM (RUN is the run that `memjax import` makes from its weights). The places of the
+two things of a sentence are read from the files of CFRL in the same folder. Sentences that these files lack are read
+without markers:
 
     memjax train --config lifelong_relations --variant encoder_emar --lifelong.folder DIR --training.init-from RUN \\
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json

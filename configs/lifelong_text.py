@@ -6,12 +6,13 @@
     memjax train --config lifelong_text --variant small_mbpa_pp --tasks news.csv reviews.csv  # your own files
     memjax eval --run runs/lifelong_text_mbpa_pp                                    # accuracies, forgetting, transfer
 
-The plain variants train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy` and so
-on (`memjax.config.CachedFeatures`; `memjax.lifelong.features` makes them of texts and a frozen encoder). `encoder*`
-train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train
-an encoder of 2 layers from fresh parameters, for your own texts. `last_two*` train the last two layers of MiniLM,
-on what the others give of each text: computed once, and kept in the folder `--data.states`. `fourteen*` are the longer
-order of Progressive Prompts and O-LoRA without Yahoo, whose files are not at hand: 42 classes, on sentence vectors.
+Variants without a prefix train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy`
+and so on (`memjax.config.CachedFeatures`), which `memjax.lifelong.features` makes from texts with a frozen encoder.
+`encoder*` train MiniLM itself on the CSV files of Zhang et al.; RUN is the run that `memjax import` makes from its
+weights. `small*` train an encoder of 2 layers from scratch, for your own texts. `last_two*` train the last two layers
+of MiniLM; the hidden states of the other layers are computed once, and stored in the folder `--data.states`.
+`fourteen*` learn the longer order of Progressive Prompts and O-LoRA on sentence vectors, without Yahoo, whose files are
+not available to us: 42 classes.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.

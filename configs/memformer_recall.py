@@ -4,8 +4,8 @@
     memjax train --config memformer_recall --model.num-slots 0      # what can be answered without the memory: chance
     python -m tools.results run memformer_recall
 
-The segment before a question is noise, and so are the three before it: only slots that were written after the first
-segment, and kept four times, tell the answer. Documents have no practice questions, so gradients have to cross all six
+Four segments of noise come before the questions. So only slots that were written after the first segment, and kept in
+four updates, can supply the answers. Documents have no practice questions, so that gradients must cross all six
 segments.
 
 Paper: none; the task is ours.

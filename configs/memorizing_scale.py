@@ -7,7 +7,7 @@
 Paper: Wu, Rabe, Hutchins and Szegedy, "Memorizing Transformers", ICLR 2022, https://arxiv.org/abs/2203.08913.
 Paper's number: none for these settings (200M and 8B parameters were trained with other optimizers, rows and hardware;
   see memorizing_pg19).
-Our number: not run. What each variant needs on which slice is what `memjax plan` says: tools/results/tables/plans.md.
+Our number: not run. tools/results/tables/plans.md has the memory and time of each variant on slices (`memjax plan`).
 Hardware: none; planned for v5e, v5p and v6e.
 
 Where the values come from

@@ -3,11 +3,11 @@
     memjax train --text novel.txt           # or: memjax train --config own_text --data.source.path novel.txt
     memjax generate --run runs/text_novel --prompt "Once"
 
-A file, a folder, a glob, or JSON lines. The variant is chosen by the size of the text; `--variant NAME` chooses another
-one, and every field can be changed as in any config. The memory is that of Transformer-XL, which
-gains on WikiText-2 within minutes ([table](../tools/results/tables/knn_lm.md)); other memories are other configs
-(`memjax configs`). Files are read one after the other as continuous streams, so that the memory
-reaches over their borders; of a few files the end of each is held out, of many some files.
+PATH is a file, a folder, a glob, or JSON lines. The size of the text chooses the variant; `--variant NAME` chooses
+another one, and every field can be changed as in any config. The memory is that of Transformer-XL, which helps on
+WikiText-2 within minutes ([table](../tools/results/tables/knn_lm.md)); other configs have other memories (`memjax
+configs`). Files are read one after the other as continuous streams, so that the memory crosses from one file to the
+next. Of a few files the end of each is held out, of many files some whole files.
 
 Paper: Dai, Yang, Yang, Carbonell, Le and Salakhutdinov, "Transformer-XL", ACL 2019, https://arxiv.org/abs/1901.02860.
 Paper's number: none on these texts.
@@ -39,8 +39,8 @@ VARIANTS = {
     "default": "50 kB to 4 MB of text: 1,024 pieces, 4 layers of 192, minutes on two CPU cores",
     "tiny": "less than 50 kB: bytes, 3 layers of 128",
     "medium": "4 to 100 MB: 8,192 pieces, 6 layers of 384, for an accelerator (not run)",
-    "large": "more: 32,768 pieces, 12 layers of 768, for a TPU slice (not run)",
-    "no_memory": "the default, each segment alone",
+    "large": "more than 100 MB: 32,768 pieces, 12 layers of 768, for a TPU slice (not run)",
+    "no_memory": "`default` without memory: each segment alone",
     "smoke": "seconds: 2 layers of 32, bytes",
 }
 

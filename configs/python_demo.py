@@ -1,15 +1,15 @@
 """A small Transformer without memory on the Python sources of the interpreter, to which `make run` adds memories.
 
     memjax train --config python_demo
-    memjax demo                        # trains it too, then lays a cache and a datastore over it
+    memjax demo                        # trains it too, then adds a cache and a datastore
 
-Each token sees its segment of 128 subwords, no more: whatever is gained over it comes from what is added.
+Each token sees only its segment of 128 subwords, so that every gain over it comes from the added memories.
 
-Paper: none; what is added is of Grave et al. 2017 (the continuous cache) and Khandelwal et al. 2020 (kNN-LM).
-Our number: not in the ledger; `memjax demo` prints it, with what the memories gain, for the sources that it finds.
+Paper: none; the memories are those of Grave et al. 2017 (the continuous cache) and Khandelwal et al. 2020 (kNN-LM).
+Our number: not in the ledger; `memjax demo` prints it, with the gains of the memories, for the sources that it finds.
 Hardware: 2 CPU cores, two minutes.
 
-Where the values come from: tried until the demonstration fitted into its minutes.
+Where the values come from: trials, until the demonstration took a few minutes.
 """
 
 from memjax.config import (

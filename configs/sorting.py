@@ -4,8 +4,8 @@
     memjax train --config sorting --variant transformer_xl --data.source.length 8000 \
         --training.segments-per-update 8 --training.segments-without-gradient 7
 
-Only the answers are scored; `evaluation.accuracy` is the share of them that is right. An update is a whole document of
-every row, whose last segment alone has a gradient: `training.segments_per_update` is the length of a document in
+Only the answers are scored; `evaluation.accuracy` reports the share of right answers. An update reads a whole document
+in every row, and only its last segment has a gradient: `training.segments_per_update` is the length of a document in
 segments, rounded up.
 
 Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transformer", ACL 2022,

@@ -3,9 +3,9 @@
     memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
     python -m tools.results run wikitext2_memories        # all variants; MEMJAX_WIKITEXT2=DIR
 
-`spalm` needs `--data.neighbors FOLDER`: for each split, `memjax datastore neighbors --run RUN --path STORE --to FOLDER`
-with a trained `knn_lm_wikitext` and a store of its final hidden states (`--key output_normed`); better by halves, see
-the README. It goes on from `one_softmax`: `--training.init-from RUN`.
+`spalm` needs `--data.neighbors FOLDER`, which `memjax datastore neighbors --run RUN --path STORE --to FOLDER` makes for
+each split, with a trained `knn_lm_wikitext` and a store of its final hidden states (`--key output_normed`). It is
+better to make them by halves, see the README. Training continues from `one_softmax`: `--training.init-from RUN`.
 
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
