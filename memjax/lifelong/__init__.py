@@ -1,8 +1,8 @@
 """Lifelong learning: tasks that are learned one after the other, and methods against forgetting.
 
-A method is a `Learner` and what happens between tasks; `train` runs a configuration of any kind. Names are loaded when
-they are asked for, so that the mathematics (`memjax.lifelong.projection`, `penalties`, `policies`,
-`kmeans`, `adaptation`, `metrics`) can be taken into another loop without what only this one needs.
+A method makes a `Learner`, and hooks that run before and after every task. `train` trains any configuration. Names are
+loaded when they are first used, so that the mathematics (`memjax.lifelong.projection`, `penalties`, `policies`,
+`kmeans`, `adaptation`, `metrics`) can be used in another training loop without the dependencies of this one.
 """
 
 import importlib
@@ -23,7 +23,7 @@ ROOMS = {
     "projection": ("agem", "gem", "project_average", "solve_gem"),
     "streams": ("JoinedExamples", "StreamPlan", "ReplaySchedule", "task_free_order"),
 }
-"""file -> its names that are found here"""
+"""Names that are available in this package, by the file that defines them."""
 _FILES = {name: file for file, names in ROOMS.items() for name in names}
 __all__ = sorted(_FILES)  # pyright: ignore[reportUnsupportedDunderAll]
 

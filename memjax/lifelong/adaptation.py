@@ -391,8 +391,10 @@ def neighbor_weights(
 
 
 def _name(path: Any) -> str:
+    """Joins the keys of a path in a tree by slashes."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _is_masked(leaf: Any) -> bool:
+    """Returns whether a leaf stands for a parameter that is not adapted."""
     return isinstance(leaf, optax.MaskedNode)

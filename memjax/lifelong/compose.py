@@ -231,6 +231,7 @@ def chain_components(
 
 
 def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: PhaseContext) -> TrainState:
+    """Calls a hook of a component with the arguments of a phase, for one task."""
     return change(state, context, task)
 
 
@@ -293,6 +294,7 @@ class _ComposedLearner:
         self.replayed = wrap_objective(objective, [rule.wrap_replay_loss for rule in rules])(self.config, self.model)
 
     def learner(self, layout: Layout | None) -> Learner:
+        """Makes the learner for a layout of arrays over the mesh, or for a single device if it is None."""
         plain = make_plain_learner(self.experiment, layout)
         example, schedule = self._example(), self.method.schedule
         kinds: dict[str, Any] = schedule.kinds(example)
@@ -346,6 +348,7 @@ class _ComposedLearner:
         return learner if self.store.outside else learner._replace(plan_info=sizes._replace(parts=parts))
 
     def _init_components(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the first states of all components that have one, by their names."""
         return {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
 
     def _reads_memory(self, kind: str) -> bool:
@@ -494,6 +497,7 @@ class _ComposedLearner:
     def _apply_gradients(
         self, state: TrainState, update_gradients: Gradients, reference: ReferenceGradients | None = None
     ) -> tuple[TrainState, dict[str, WeightedSum]]:
+        """Updates the parameters with gradients, and then the states of components."""
         hooked = [rule for rule in self.rules if rule.after_update is not None]
 
         def after_update(method: Any, before: Any, after: Any, gradients: Any) -> Any:
@@ -634,6 +638,7 @@ class _ComposedLearner:
 
 
 def _refuse_losses(*_: Any) -> Any:
+    """Raises, because there is one reference gradient and a gradient transformation asks for several."""
     raise ValueError("reference: a link asked for more than one gradient, allowed: with replay of mode 'tasks'")
 
 

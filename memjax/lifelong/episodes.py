@@ -324,9 +324,11 @@ def fill_memory(
 
 @jax.jit
 def _write_rows(memory: episodic.EpisodicMemoryState, rows: Batch, key: Any) -> episodic.EpisodicMemoryState:
+    """Writes the rows of a batch to a memory, and drops those that do not fit."""
     return episodic.write(memory, rows, key, policies.write_all_policy("drop"), groups=rows.extras.get(TASK))
 
 
 def _draw_ids(count: Any, capacity: int, keys: Any, number: int) -> Any:
+    """Draws ids `[keys, number]`, without replacement for each key."""
     draw = lambda key: episodic.draw(count, capacity, key, number, replace=False)
     return jax.vmap(draw)(keys)

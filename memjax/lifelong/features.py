@@ -350,5 +350,6 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file completely or not at all."""
     with write_then_rename(path) as partial:
         partial.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

@@ -241,6 +241,7 @@ class HostMemory:
             return self._search_in_blocks(queries, ids, number, metric)
 
     def _search_in_blocks(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
+        """Searches the keys of given slots in blocks that fit on a device, and merges the results."""
         none = np.zeros((len(queries), 0))
         neighbors = [Neighbors(none.astype(queries.dtype), none.astype(np.int64), none.astype(bool))]
         for first in range(0, len(ids), BLOCK):
@@ -305,9 +306,11 @@ NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 @contextlib.contextmanager
 def _on_host() -> Iterator[None]:
+    """Runs computations of JAX on the CPU device, without a mesh."""
     with jax.set_mesh(NO_MESH), jax.default_device(_host()):
         yield
 
 
 def _to_host(key: Any) -> Any:
+    """Moves a random key to the CPU device."""
     return jax.device_put(key, _host())

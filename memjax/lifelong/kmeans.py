@@ -148,4 +148,5 @@ def _assign(points: Array, centroids: Array) -> tuple[Array, Array]:
 
 
 def _squares(points: Array, centroid: Array) -> Array:
+    """Computes the squared distances of all points to a centroid."""
     return jnp.sum((points - centroid[None]) ** 2, axis=1)

@@ -159,13 +159,13 @@ def with_language_modeling(loss: SegmentLoss, model: Any, rows: Callable[[Batch]
     """
     read = model_loss(model)
 
-    def combined(variables: Any, memory: Any, segment: Batch, key: Any) -> tuple[Any, Any, Any, Aux]:
+    def loss_with_language(variables: Any, memory: Any, segment: Batch, key: Any) -> tuple[Any, Any, Any, Aux]:
         memory, batch_stats, nll, aux = loss(variables, memory, segment, key)
         start = model.init_state(segment.inputs.shape[0])
         _, _, language_nll, _ = read(variables, start, rows(segment), key_for(key, "language", 0))
         return memory, batch_stats, nll, aux + Aux({LANGUAGE: language_nll})
 
-    return combined
+    return loss_with_language
 
 
 def language_rows(batch: Batch, marks: Any, *, answer_id: int, answer_weight: float = 1.0) -> Batch:

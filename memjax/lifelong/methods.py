@@ -384,14 +384,14 @@ def distill_from_previous_model(
             model_loss(model, output=True), loss_name, model, teacher, temperature=temperature
         )
 
-        def weighted(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
+        def weighted_loss(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
             memory, batch_stats, nll, aux = distilled(variables, memory, segment, key)
             share, divergence = variables["method"][name]["weight"], aux.losses[loss_name]
             share = share * (1 - fraction_done(variables["method"])) if annealed else share
             losses = {**aux.losses, loss_name: dataclasses.replace(divergence, total=share * divergence.total)}
             return memory, batch_stats, nll, dataclasses.replace(aux, losses=losses)
 
-        return objective._replace(loss=weighted, coefficients={**objective.coefficients, loss_name: 1.0})
+        return objective._replace(loss=weighted_loss, coefficients={**objective.coefficients, loss_name: 1.0})
 
     def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context

@@ -412,6 +412,7 @@ def _rank(chosen: Bool[Array, " offered"]) -> Int[Array, " offered"]:
 
 
 def _check_share(name: str, value: float) -> None:
+    """Checks that a value is from 0 to 1."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name}: given {value}, allowed: 0 to 1")
 
