@@ -276,7 +276,7 @@ class FeatureHead(TaskHead):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns 1, as a head of classes."""
+        """Returns 1, as for a head of classes."""
         return 1
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 dim"]:
@@ -305,7 +305,7 @@ class SpanHead(TaskHead):
         return 2
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 2 length"]:
-        """Computes the scores of the tokens as the ends of the answer, -inf where they may not be.
+        """Scores every token as the first and as the last token of the answer. Tokens that may be neither score -inf.
 
         A row in which no token may be one has finite scores without meaning.
         """

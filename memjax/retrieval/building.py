@@ -35,7 +35,7 @@ WAIT_SECONDS = 7 * 24 * 3600.0
 
 
 def make_header(source: KeyExtractor, split: str, *, key_dtype: str = "float16", num_shards: int = 0) -> Header:
-    """Describes the store that a source and a split would give.
+    """Makes the header of a store that would hold the keys of a split, without writing it.
 
     Args:
       source: Trained model, with its way of reading texts.
@@ -70,7 +70,7 @@ def check_store(source: KeyExtractor, store: Store) -> None:
 
 
 def check_not_in_store(source: KeyExtractor, store: Store, split: str) -> None:
-    """Raises an error for a store that holds a split, because the scored text could be looked up in it.
+    """Raises an error for a store that holds a split, because scored text must not be looked up.
 
     Raises:
       ValueError: The store holds the split. One line names both.
@@ -84,7 +84,7 @@ def check_not_in_store(source: KeyExtractor, store: Store, split: str) -> None:
 
 
 def _key_provenance(source: KeyExtractor) -> dict[str, Any]:
-    """Returns the facts that the keys of a store depend on beside its texts: model, tokenizer and protocol."""
+    """Returns everything that the keys of a store depend on besides its texts: model, tokenizer and protocol."""
     experiment = source.run.experiment
     arrays = describe_arrays(flatten(source.variables))
     model = {"config": model_for_fingerprint(experiment.config.model), "arrays": arrays}

@@ -154,7 +154,7 @@ def evaluate_with_store(
     check_neighbors(store.entries, num_neighbors)
     index = open_exact_index(store) if index is None else index
     grid = {"neighbors": num_neighbors, "weights": list(weights), "temperatures": list(temperatures)}
-    conditions = {**_tuning_conditions(source, index), **_text_read(source, tune_on), **grid}
+    conditions = {**_tuning_conditions(source, index), **_describe_text_read(source, tune_on), **grid}
     mixing = (
         InterpolationWeights(weights[0], temperatures[0], num_neighbors)
         if is_given
@@ -275,7 +275,7 @@ def check_weight(weight: float) -> None:
 
 
 def open_exact_index(store: Store, backend: str = "") -> Index:
-    """Opens an index whose distances are exact. '' = with the backend of `choose_backend`."""
+    """Opens an index of a store with exact distances, by default with the backend of `choose_backend`."""
     backend = backend or choose_backend(store)
     return open_index(store, backend, exact_scores=backend in ("scann", "faiss"))
 
@@ -307,14 +307,14 @@ def _rescore_subsets(
 
 
 def _tuning_conditions(source: KeyExtractor, index: Index) -> dict[str, Any]:
-    """Returns the conditions that tuned weights depend on beside the store and the tuning split, as JSON."""
+    """Returns the conditions that tuned weights depend on besides the store and the tuning split, as JSON."""
     cache = source.run.experiment.config.evaluation.cache
     saved_cache = in_saved_names(config_to_dict(cache)) if cache.memory_length else {}
     saved_cache.pop("type", None)
     return {"cache": checksum(saved_cache)[:16], "index": type(index).__name__, "metric": index.metric}
 
 
-def _text_read(source: KeyExtractor, split: str) -> dict[str, Any]:
+def _describe_text_read(source: KeyExtractor, split: str) -> dict[str, Any]:
     """Returns which part of a split an evaluation reads, as JSON."""
     evaluation = source.run.experiment.config.evaluation
     text = str(source.run.experiment.documents(split).fingerprint)

@@ -121,7 +121,7 @@ class KeyReader:
 
 @dataclasses.dataclass(frozen=True)
 class KeyExtractor:
-    """A trained model that gives keys, with its way of reading texts.
+    """A trained model that computes keys for a datastore, with its way of reading texts.
 
     Attributes:
       run: The run that trained the model.
@@ -247,7 +247,9 @@ def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
 
 
 def make_key_source(run: LoadedRun, tap: str = TAP) -> KeyExtractor:
-    """Adds a tap to the model of a run, whose layers may be grouped anew for it.
+    """Adds a tap, an inner tensor to return as the key, to the model of a run.
+
+    The layers of the model may be grouped anew for it.
 
     Args:
       run: Run with its model and variables.

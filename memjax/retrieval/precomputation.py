@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""A function that selects neighbours that must not be used, beside the position itself, which never is. It maps the
+"""A function that selects neighbours that must not be used, besides the position itself, which never is. It maps the
 own token `[queries, 1]` and found tokens `[queries, neighbors]`, as numbers in the corpus, to bool `[queries,
 neighbors]`."""
 PIECE = 1 << 14
@@ -44,7 +44,7 @@ MOST = 1 << 12
 
 
 def exclude_nearby(distance: int) -> Exclude:
-    """Excludes the tokens that stand up to `distance` before or after the query's own token.
+    """Makes an `Exclude` function for tokens that stand up to `distance` before or after the query's own token.
 
     Example:
       >>> near(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
@@ -54,7 +54,7 @@ def exclude_nearby(distance: int) -> Exclude:
 
 
 def exclude_same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
-    """Excludes all tokens of the query's own document.
+    """Makes an `Exclude` function for all tokens of the query's own document.
 
     Args:
       offsets: First token of each document, and the number of all tokens (`AnnotatedDocuments.offsets`).

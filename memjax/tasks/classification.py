@@ -277,7 +277,7 @@ class ClassMeasure:
         """Prepares the measure.
 
         Args:
-          metrics: Metrics beside accuracy: 'matthews' (correlation) or 'f1' (of class 1).
+          metrics: Metrics besides accuracy: 'matthews' (correlation) or 'f1' (of class 1).
 
         Raises:
           ModuleNotFoundError: A metric is given, and scikit-learn is not installed.

@@ -63,7 +63,7 @@ class GeneratedAnswers(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One question of a user to a trained model.
+    """A question of a user to a trained model.
 
     Attributes:
       text: The text to classify, translate, fill in or answer. For a task of vectors the numbers of one vector,
@@ -97,7 +97,7 @@ ReadBatch = Callable[[Mapping[str, Any], Batch], ScoredBatch]
 
 
 class Task:
-    """The thing that a run learns: its data, its head and its measures.
+    """A task that a run can learn: its data, its head and its measures.
 
     The base class has no data. Every other method defaults to a task without that ability.
 
@@ -292,7 +292,10 @@ def read_examples(
 
 
 def neighbor_numbers(read: ScoredBatch, row: int) -> dict[str, list[int]]:
-    """Returns the part of an answer that lists the examples its row was adapted to. Empty where nothing is adapted."""
+    """Returns the numbers of the examples that the model was adapted to for a row, as a part of its answer.
+
+    Empty where nothing is adapted.
+    """
     return {} if read.neighbors is None else {"neighbors": [int(n) for n in read.neighbors[row] if n >= 0]}
 
 

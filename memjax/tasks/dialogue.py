@@ -243,7 +243,7 @@ def _score_with_installed(
 
 
 def word_f1(answer: str, reference: str) -> float:
-    """Returns the F1 of the words that two texts share, ignoring case, punctuation and articles.
+    """Returns the F1 score of an answer's words against a reference, ignoring case, punctuation and articles.
 
     Example:
       >>> word_f1("The shark, of course!", "It is a shark of course")

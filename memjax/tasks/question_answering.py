@@ -352,7 +352,7 @@ def exact_match(given: str, right: str) -> float:
 
 
 def f1(given: str, right: str) -> float:
-    """Returns the F1 of the words of two normalised answers, counting repeated words as often as they occur.
+    """Returns the F1 score of the words of two normalised answers, counting each word as often as it occurs.
 
     Example:
       >>> f1("the cat sat", "a cat sat down")
