@@ -68,7 +68,7 @@ def make_attention_tracking_model(model: Model) -> Any:
       model: Model with a stack of layers.
 
     Raises:
-      Absent: The model has no layers, or the attention of a layer cannot be recorded.
+      NotProvided: The model has no layers, or the attention of a layer cannot be recorded.
     """
     if not model.has_stack:
         raise NotProvided(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")

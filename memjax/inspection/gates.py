@@ -93,7 +93,7 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
       segments: Consecutive segments.
 
     Raises:
-      Absent: No memory of the model has a gate.
+      NotProvided: No memory of the model has a gate.
     """
     gated, last = gated_memories(model)
     if not gated and last is None:
@@ -104,8 +104,8 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     read = jax.jit(
         lambda variables, state, batch: read_segment(tapped, variables, state, batch, deterministic=True)[1:]
     )
-    regrouped = regroup_layers(variables, model, tapped)
-    inner, state = [], tapped.init_state(len(segments[0].mask))  # type: ignore[type-var]
+    regrouped = regroup_layers(variables, model, tapped)  # type: ignore[type-var]
+    inner, state = [], tapped.init_state(len(segments[0].mask))
     for batch in segments:
         state, aux = read(regrouped, state, batch)
         inner.append({name: aux.arrays[name] for name in names})

@@ -148,7 +148,7 @@ def slot_map(
       mask: Whether each token is real, `[segments, batch, length]`. None if all are.
 
     Raises:
-      Absent: The model has no slots.
+      NotProvided: The model has no slots.
     """
     if model.encoder is None or not model.encoder.num_slots:
         raise NotProvided("model: given a Memformer without memory, allowed: one with num_slots of 1 or more")
@@ -206,7 +206,7 @@ def long_term_layers(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
       model: Model with a stack of layers.
 
     Raises:
-      Absent: No layer has a signal.
+      NotProvided: No layer has a signal.
     """
     layers: Any = model.stack.layers if model.has_stack else ()
     parts = enumerate(layer.attention for layer in layers)

@@ -217,7 +217,7 @@ def measure_usage(
       whose target is in a subset (`class_<number>` for texts of a class), and `not name` for all others.
 
     Raises:
-      Absent: The model has no value tables.
+      NotProvided: The model has no value tables.
     """
     leaves = jax.tree_util.tree_flatten_with_path(variables.get("tables", {}))[0]
     slots: dict[str, int] = {}

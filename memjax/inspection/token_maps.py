@@ -63,7 +63,7 @@ def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequ
       segments: Consecutive segments. A translation model uses only the last one.
 
     Raises:
-      Absent: The model has no memory tokens, or it is a language model whose layers cannot record their attention.
+      NotProvided: The model has no memory tokens, or it is a language model whose layers cannot record their attention.
     """
     if not model.num_memory_tokens:
         raise NotProvided(f"memory tokens: given {type(model).__name__} without any, allowed: a model with 1 or more")

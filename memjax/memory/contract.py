@@ -119,7 +119,7 @@ class LayerMemory(Memory):
         """Returns this memory with its attention weights among its outputs (`memjax.inspection.attention_maps`).
 
         Raises:
-          Absent: The memory cannot give attention weights.
+          NotProvided: The memory cannot give attention weights.
         """
         raise NotProvided(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
 

@@ -200,7 +200,7 @@ def in_saved_names(value: Any) -> Any:
     for name, entry in value.items():
         values = {new: old for old, new in changed_values(kind).get(name, {}).items()}
         known = not isinstance(entry, list | dict) and entry in values
-        saved[earlier.get(name, name)] = values[entry] if known else in_saved_names(entry)
+        saved[str(earlier.get(name, name))] = values[entry] if known else in_saved_names(entry)
     return {**saved, "type": saved_type(kind)}
 
 
