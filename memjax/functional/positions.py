@@ -106,7 +106,7 @@ def relative_buckets(
 ) -> Int[Array, "..."] | Int[np.ndarray, "..."]:
     """Assigns distances to the unidirectional buckets of T5 (arXiv:1910.10683).
 
-    With `half = num_buckets // 2`, distances below `half` have a bucket each. A distance n above has bucket
+    With `half = num_buckets // 2`, distances below `half` have a bucket each. A larger distance n has bucket
     `half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half))`, at most `num_buckets - 1`.
 
     Args:

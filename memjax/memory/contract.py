@@ -85,7 +85,7 @@ class Memory(nn.Module):
 
     @nn.nowrap
     def stands_alone(self) -> bool:
-        """Whether the layer of this memory must stay outside a scanned group, because it cannot have a layer axis."""
+        """Whether the layer of this memory stays outside scanned groups, so that its arrays get no layer axis."""
         return False
 
     @property

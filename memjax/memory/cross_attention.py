@@ -55,7 +55,8 @@ class CrossAttention(Residual, CrossMemory):
       source_length: Number of tokens that a state holds. Shorter sources are padded. 0 if states are only made by
         `read_source`, each as long as its source.
       bias: Whether all projections have biases.
-      norm: Place of the norm of the queries, 'pre' or 'post'. The source is not normed.
+      norm: Place of the norm of the queries, 'pre' or 'post'. The source is not normed, except by
+        `attend`.
       norm_kind: Kind of norm: 'layer' or 'rms'.
       dropout: Dropout rate of the output.
       attention_dropout: Dropout rate of the attention weights.

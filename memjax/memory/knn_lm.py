@@ -86,7 +86,7 @@ def read(
     interpolation_weight: float | Float[Array, ""] = 0.25,
     query: Any = EmptyState(),
 ) -> NextTokenCandidates:
-    """Turns neighbours into candidates with `p_kNN(y)`, the share of `exp(-distance / temperature)` of value y.
+    """Turns neighbours into candidates, weighed by `exp(-distance / temperature)`, the distribution `p_kNN`.
 
     Args:
       distances: Squared L2 distances of the neighbours, or negative inner products.
