@@ -1,4 +1,4 @@
-"""Which tokens a memory helps: a text shaded by what its words gain, the largest gains, and neighbours of a store."""
+"""Panels of the tokens that a memory helps: a text shaded by gain, the largest gains, and neighbours of a datastore."""
 
 from __future__ import annotations
 
@@ -17,74 +17,86 @@ from memjax.report.segments import printable_words, token_texts
 __all__ = ["panels"]
 
 TOKENS = 1000
-"""of the document that is shown, its last ones: there the memory is full"""
+"""Largest number of tokens of the shaded text. The last tokens of a document are printable_words, where the memory is full."""
 
 FULL = 2.0
-"""nats that have the full colour"""
+"""Gain or loss in nats that is drawn in full colour."""
 
 MOST = 15
-"""gains in a table; losses are a third of it"""
+"""Largest number of gains in a table. A third as many losses are printable_words."""
 
 CONTEXT = 24
-"""tokens before a token that are shown with it"""
+"""Number of tokens before a token that are printable_words with it."""
 
 NEIGHBORS = 3
-"""of each target of a store that are shown"""
+"""Number of neighbours in the datastore that are printable_words for each target."""
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Gains of a run with a memory, and of a run with a store."""
+    """Yields panels of the gains by a datastore and by a memory, if the run has them."""
     if run.datastore:
-        yield _store(run)
+        yield _store_panel(run)
     if run.has_memory:
-        yield _memory(run)
+        yield _memory_panel(run)
 
 
-def _memory(run: OpenedRun) -> Panel:
-    """The text of a document, and the tokens that gain most."""
-    kept, cleared = run.nats_with_memory, run.nats_without_memory
-    gains = cleared.nats - kept.nats
-    words = token_texts(run, kept.tokens.tolist())
-    number, where = longest_document(kept)
+def _memory_panel(run: OpenedRun) -> Panel:
+    """Makes the panel with a shaded document and the tokens that gain most by the memory."""
+    with_memory, without_memory = run.nats_with_memory, run.nats_without_memory
+    gains = without_memory.nats - with_memory.nats
+    words = token_texts(run, with_memory.tokens.tolist())
+    number, where = longest_document(with_memory)
     of_text = where[-TOKENS:]
     grouped = [[of_text[index] for index in group] for group in group_words([words[index] for index in of_text])]
     pieces = tuple("".join(words[index] for index in group) for group in grouped)
     sums = [float(gains[group].sum()) for group in grouped]
-    notes = tuple(_note(kept, cleared, group) for group in grouped)
+    notes = tuple(_note(with_memory, without_memory, group) for group in grouped)
     caption = (
-        f"The last {len(of_text):,} of the {len(where):,} tokens that were scored of document {number + 1} of those "
-        f"that were read of the {run.split} split, the longest: nats that each word costs without the memory less "
-        f"those with it; {FULL:g} nats have the full colour. Their sum is {sum(sums):+.1f}."
+        f"The last {len(of_text):,} of the {len(where):,} scored tokens of the longest document that was read in the "
+        f"{run.split} split (number {number + 1}). The colour of a word shows its loss without the memory minus its "
+        f"loss with the memory. {FULL:g} nats have the full colour. The sum over all words is {sum(sums):+.1f} nats."
     )
     values = tuple(max(-1.0, min(1.0, value / FULL)) for value in sums)
     order = np.argsort(-gains, kind="stable")
     chosen = [*order[:MOST].tolist(), *order[::-1][: MOST // 3][::-1].tolist()]
-    rows = tuple(_row(run, kept, cleared, words, index) for index in chosen)
-    heads = ("before it", "token", "without", "with", "gain", "last there, tokens ago")
+    rows = tuple(_row(run, with_memory, without_memory, words, index) for index in chosen)
+    heads = ("text before", "token", "without", "with", "gain", "last occurrence, tokens ago")
     of_table = (
-        f"Of {len(gains):,} tokens, the {min(MOST, len(gains))} that the memory helps most, then the {MOST // 3} that "
-        "it harms most; nats with the memory, and where every segment finds the one that a document begins with."
+        f"The {min(MOST, len(gains))} of {len(gains):,} tokens that the memory helps most, then the {MOST // 3} that "
+        "it harms most: their losses in nats without memory (it is reset before every segment) and with it."
     )
     text = (
-        "Which tokens does the memory help? Names that come back after long, as Wu et al. 2022 found for the "
-        "Memorizing Transformer, or something else. A word that is easier with the memory has the colour of a gain."
+        "Which tokens does the memory help? Wu et al. 2022 found for the Memorizing Transformer that it helps with "
+        "names that return after a long time. A word that is easier with the memory has the colour of a gain."
     )
     parts = (
-        Paragraph("gains_text", "A text with what its words gain", caption, pieces, values, notes),
+        Paragraph("gains_text", "A text shaded by the gain of its words", caption, pieces, values, notes),
         Table("gains_largest", "Largest gains and losses", of_table, heads, rows),
     )
-    return Panel("gains", "Which tokens the memory helps", text, parts)
+    return Panel("gains", "Tokens that the memory helps", text, parts)
 
 
 def longest_document(found: TokenNats) -> tuple[int, list[int]]:
-    """The number of the document with most scored tokens, the first of those with as many, and where those are."""
+    """Finds the document with most scored tokens, the first of several.
+
+    Args:
+      found: Scored tokens.
+
+    Returns:
+      The number of the document, and the indices of its tokens in `found`.
+    """
     sizes = np.bincount(found.document) if len(found.document) else np.zeros(1, int)
     number = int(np.argmax(sizes))
     return number, np.flatnonzero(found.document == number).tolist()
 
 
 def group_words(pieces: Sequence[str]) -> list[list[int]]:
-    """Indices of the pieces of each word: a word begins where white space begins, or has ended.
+    """Groups the pieces of a text into words and returns the indices of the pieces of each word.
+
+    A word begins where white space begins, or where it has ended inside a piece.
+
+    Args:
+      pieces: Texts of tokens, in order.
 
     Example:
       >>> group_words(["de", "f ", "go", "(", ")", "\\n", "  re", "turn"])
@@ -103,26 +115,30 @@ def group_words(pieces: Sequence[str]) -> list[list[int]]:
     return groups
 
 
-def _note(kept: TokenNats, cleared: TokenNats, group: list[int]) -> str:
-    """What is said of a word that is pointed at."""
+def _note(with_memory: TokenNats, without_memory: TokenNats, group: list[int]) -> str:
+    """Makes the note of a word: its losses with and without the memory, and its last occurrence."""
     tokens = f"{len(group)} tokens, " if len(group) > 1 else ""
-    ago = int(kept.since[group[0]])
-    last = f"last there {ago:,} tokens ago" if ago else "not there before"
-    with_it, without = float(kept.nats[group].sum()), float(cleared.nats[group].sum())
+    ago = int(with_memory.since[group[0]])
+    last = f"last occurrence {ago:,} tokens ago" if ago else "first occurrence"
+    with_it, without = float(with_memory.nats[group].sum()), float(without_memory.nats[group].sum())
     return f"{tokens}{with_it:.2f} nats with the memory, {without:.2f} without; {last}"
 
 
-def _row(run: OpenedRun, kept: TokenNats, cleared: TokenNats, words: Sequence[str], index: int) -> tuple[Any, ...]:
-    before = [i for i in range(max(index - CONTEXT, 0), index) if kept.document[i] == kept.document[index]]
+def _row(
+    run: OpenedRun, with_memory: TokenNats, without_memory: TokenNats, words: Sequence[str], index: int
+) -> tuple[Any, ...]:
+    before = [
+        i for i in range(max(index - CONTEXT, 0), index) if with_memory.document[i] == with_memory.document[index]
+    ]
     context = "".join(printable_words([words[i] for i in before])).strip()
-    nats = round(float(cleared.nats[index]), 3), round(float(kept.nats[index]), 3)
-    ago = int(kept.since[index])
-    gain = round(float(cleared.nats[index] - kept.nats[index]), 3)
+    nats = round(float(without_memory.nats[index]), 3), round(float(with_memory.nats[index]), 3)
+    ago = int(with_memory.since[index])
+    gain = round(float(without_memory.nats[index] - with_memory.nats[index]), 3)
     return (context, _visible(words[index]), *nats, gain, ago or None)
 
 
 def _visible(word: str) -> str:
-    """A token of a table.
+    """Replaces white space in a token by visible signs, for a table.
 
     Example:
       >>> _visible(" the"), _visible("  "), _visible("\\n")
@@ -132,8 +148,8 @@ def _visible(word: str) -> str:
     return token if token.strip() else token.replace(" ", "␣")
 
 
-def _store(run: OpenedRun) -> Panel:
-    """Targets that the neighbours of a store helped most, and those neighbours."""
+def _store_panel(run: OpenedRun) -> Panel:
+    """Makes the panel of the targets that a datastore helped most, with their neighbours."""
     from memjax.data.annotations import AnnotatedDocuments
     from memjax.datastore.store import Store
     from memjax.retrieval.building import check_not_in_store, check_store
@@ -158,23 +174,25 @@ def _store(run: OpenedRun) -> Panel:
     index = open_exact_index(store)
     try:
         mixing = load_interpolation(source, store, index)
-    except ValueError:  # nobody has tuned it yet
+    except ValueError:  # the interpolation has not been tuned yet
         mixing = None
-    alone, found = neighbors_in_store(
+    alone, searched = neighbors_in_store(
         source, store, index, source.evaluator(run.split), mixing.neighbors if mixing else FOUND
     )
     if mixing is None:
-        best = tune_interpolation(found.targets, found.neighbors)
-        mixing = InterpolationWeights(best.interpolation_weight, best.temperature, FOUND, "the text that is shown")
-    score, mixed = score_mixture(found.targets, found.neighbors, mixing.weight, mixing.temperature)
+        best = tune_interpolation(searched.targets, searched.neighbors)
+        mixing = InterpolationWeights(
+            best.interpolation_weight, best.temperature, FOUND, "the text that is printable_words"
+        )
+    score, mixed = score_mixture(searched.targets, searched.neighbors, mixing.weight, mixing.temperature)
     split = store.header.data.partition("/")[0]
     numbers = source.numbers(split, rows=store.header.rows, num_shards=store.header.num_shards)
     texts = {name: AnnotatedDocuments(experiment.documents(name)) for name in {split, run.split}}
-    chosen = largest_gains(found.targets, mixed, MOST)
+    chosen = largest_gains(searched.targets, mixed, MOST)
     helped = read_retrieved(
         chosen,
-        found.targets,
-        found.neighbors,
+        searched.targets,
+        searched.neighbors,
         before_target=lambda number: texts[run.split].before(number, CONTEXT),
         before_entry=lambda entry: texts[split].before(int(numbers[entry]), CONTEXT),
         decode=lambda ids: "".join(printable_words(token_texts(run, ids))),
@@ -183,35 +201,35 @@ def _store(run: OpenedRun) -> Panel:
         count=NEIGHBORS,
     )
     rows = []
-    for one in helped:
-        gain = math.log(one.mixed) - math.log(one.probability) if one.mixed and one.probability else None
+    for target in helped:
+        gain = math.log(target.mixed) - math.log(target.probability) if target.mixed and target.probability else None
         rows.append(
             (
                 "target",
-                one.context,
-                _visible(one.token),
-                round(one.probability, 4),
-                None if one.mixed is None else round(one.mixed, 4),
+                target.context,
+                _visible(target.token),
+                round(target.probability, 4),
+                None if target.mixed is None else round(target.mixed, 4),
                 gain,
                 None,
             )
         )
-        for number, near in enumerate(one.neighbors, start=1):
+        for number, near in enumerate(target.neighbors, start=1):
             rows.append(
                 (f"neighbour {number}", near.context, _visible(near.token), None, None, near.weight, near.distance)
             )
     caption = (
-        f"{store.entries:,} entries of the {split} split; {mixing.neighbors} neighbours a token, weight "
+        f"{store.entries:,} entries of the {split} split, {mixing.neighbors} neighbours a token, weight "
         f"{mixing.weight:g}, temperature {mixing.temperature:g}"
         + (f", tuned on {mixing.tuned_on}" if mixing.tuned_on else "")
         + ". "
         f"{score.targets:,} tokens of the {run.split} split: {alone.nats_per_token:.4f} nats a token without the "
         f"store, {score.nats / score.targets:.4f} with it."
     )
-    heads = ("", "before it", "token", "probability", "with the store", "gain in nats, or weight", "distance")
-    table = Table("store_gains", "What the store helped most", caption, heads, tuple(rows))
+    heads = ("", "text before", "token", "probability", "with the store", "gain in nats, or weight", "distance")
+    table = Table("store_gains", "Targets that the datastore helped most", caption, heads, tuple(rows))
     text = (
-        "Which neighbours helped (kNN-LM, Khandelwal et al. 2020)? Below each target its nearest keys: the text before "
-        "them, the token that followed there, its share of the neighbours' vote, and the distance of its key."
+        "Which neighbours helped (kNN-LM, Khandelwal et al. 2020)? Below each target are its nearest entries: the text "
+        "before them, the token that followed, its share of the neighbours' weight, and the distance of its key."
     )
-    return Panel("store", "What the datastore helped", text, (table,))
+    return Panel("store", "Targets that the datastore helps", text, (table,))
