@@ -17,19 +17,19 @@ from memjax.report.segments import printable_words, token_texts
 __all__ = ["panels"]
 
 TOKENS = 1000
-"""Largest number of tokens of the shaded text. The last tokens of a document are printable_words, where the memory is full."""
+"""Largest number of tokens of the shaded text. The last tokens of a document are shown, where the memory is full."""
 
 FULL = 2.0
 """Gain or loss in nats that is drawn in full colour."""
 
 MOST = 15
-"""Largest number of gains in a table. A third as many losses are printable_words."""
+"""Largest number of gains in a table. A third as many losses are shown."""
 
 CONTEXT = 24
-"""Number of tokens before a token that are printable_words with it."""
+"""Number of tokens before a token that are shown with it."""
 
 NEIGHBORS = 3
-"""Number of neighbours in the datastore that are printable_words for each target."""
+"""Number of neighbours in the datastore that are shown for each target."""
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
@@ -181,9 +181,7 @@ def _store_panel(run: OpenedRun) -> Panel:
     )
     if mixing is None:
         best = tune_interpolation(searched.targets, searched.neighbors)
-        mixing = InterpolationWeights(
-            best.interpolation_weight, best.temperature, FOUND, "the text that is printable_words"
-        )
+        mixing = InterpolationWeights(best.interpolation_weight, best.temperature, FOUND, "the text that is shown")
     score, mixed = score_mixture(searched.targets, searched.neighbors, mixing.weight, mixing.temperature)
     split = store.header.data.partition("/")[0]
     numbers = source.numbers(split, rows=store.header.rows, num_shards=store.header.num_shards)

@@ -1,4 +1,4 @@
-"""Panels of the slots of a Memformer: what becomes of them, what they take in, who reads them."""
+"""Panels of the slots of a Memformer: how writes change them, what the writer attends to, and which words read them."""
 
 from __future__ import annotations
 
@@ -25,54 +25,54 @@ __all__ = ["panels"]
 
 TYPES = ("retaining", "aggregating", "rewritten")
 SLOTS = 24
-"""that are drawn as rows"""
+"""Largest number of slots that are drawn as rows."""
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """What the slots of a Memformer do; nothing of other models."""
+    """Yields the panel of the slots of a Memformer. Other models have none."""
     model = run.loaded_run.experiment.model
     if not model.has_slots:
         return
     segments, _ = first_segments(run)
     arrays = stack_segments(segments)
-    given = {name: jnp.asarray(array) for name, array in arrays.items()}
-    found = slot_map(model, run.loaded_run.variables["params"], given.pop("inputs"), **given)
+    inputs = {name: jnp.asarray(array) for name, array in arrays.items()}
+    slot_maps = slot_map(model, run.loaded_run.variables["params"], inputs.pop("inputs"), **inputs)
     begins = arrays["start_of_document"] & (not model.writes_begin)  # nothing is written when a document begins
     wrote = arrays["mask"].any(axis=2) & ~begins
     if not wrote.any():
         return
-    written = int(wrote.sum()) * found.shares.shape[2]
+    written = int(wrote.sum()) * slot_maps.shares.shape[2]
     text = (
-        "What do the slots keep? Wu et al. 2020 call a slot retaining where 0.9 or more of it is left after a write, "
-        "rewritten where 0.1 or less is, and aggregating in between, and show what the writer of each kind attends to "
-        "(https://arxiv.org/abs/2010.06891)."
+        "What do the slots keep? Wu et al. 2020 call a slot retaining if 0.9 or more of it is left after a write, "
+        "rewritten if 0.1 or less is left, and aggregating in between. They show what the writer of each kind attends "
+        "to (https://arxiv.org/abs/2010.06891)."
     )
     moves = model.encoder.forgetting
     types = Figure(
         "slot_types",
         "Kinds of slots over a text",
-        f"Share of {found.shares.shape[2]} slots after each of {len(segments)} segments of {arrays['mask'].shape[2]} "
-        f"tokens, {arrays['mask'].shape[1]} rows of the {run.split} split: {written} writes. "
+        f"Share of {slot_maps.shares.shape[2]} slots after each of {len(segments)} segments of "
+        f"{arrays['mask'].shape[2]} tokens, {arrays['mask'].shape[1]} rows of the {run.split} split: {written} writes. "
         "Nothing is written where a document begins.",
-        lambda figure: draw_types(figure, found, wrote),
+        lambda figure: draw_types(figure, slot_maps, wrote),
     )
     norms = Figure(
         "slot_forgetting",
-        "How fast slots forget, and what is left of them",
-        "Left: the length of each slot's learned bias, "
-        + ("towards which it moves in every write (longer = forgets faster). " if moves else "its initial value only. ")
-        + f"Right: what is left of a slot after a write, share of {written} writes.",
-        lambda figure: draw_forgetting(figure, found, wrote),
+        "Forgetting of the slots",
+        "Left: the norm of each slot's learned bias, "
+        + ("towards which every write moves it (larger = forgets faster). " if moves else "its initial value only. ")
+        + f"Right: the share of a slot that is left after a write, over {written} writes.",
+        lambda figure: draw_forgetting(figure, slot_maps, wrote),
         height=2.8,
     )
     documents = [segments_since_start(segments, row) for row in range(wrote.shape[1])]
-    yield Panel("slots", "Slots of the memory", text, (types, *_words(run, found, arrays, documents), norms))
+    yield Panel("slots", "Slots of the memory", text, (types, *_word_figures(run, slot_maps, arrays, documents), norms))
 
 
-def _words(
+def _word_figures(
     run: OpenedRun, found: SlotMap, arrays: dict[str, np.ndarray], documents: Sequence[Sequence[int]]
 ) -> list[Figure]:
-    """Writer and readers over the words of the longest document; none where all are of one segment."""
+    """Makes figures of the writer and the readers over words of the longest document, if it has two segments."""
     row = int(np.argmax([len(chosen) for chosen in documents]))
     if len(documents[row]) < 2:
         return []
@@ -83,42 +83,42 @@ def _words(
     extra = f", then {classes} classification token{'s' if classes > 1 else ''} (cls)" if classes else ""
     where = f"one segment of {real} tokens of the {run.split} split"
     count = min(found.shares.shape[2], SLOTS)
-    named = {"height": 2.0 + 0.16 * count}
+    options = {"height": 2.0 + 0.16 * count}
     return [
         Figure(
             "slot_writer",
-            "What the writer of each slot attends to",
-            f"Mean over heads, {where}. First column: the slot itself, what it keeps, "
-            f"up to the full colour; then the words{extra}. "
-            f"{_chosen(found, count)}",
+            "Attention of the writer of each slot",
+            f"Mean over heads, {where}. The first column is the slot itself, the share that it keeps, cut off at the "
+            f"full colour. Then follow the words{extra}. "
+            f"{_describe_order(found, count)}",
             lambda figure: draw_writer(figure, found, segment, row, words, classes),
-            **named,
+            **options,
         ),
         Figure(
             "slot_readers",
-            "Which slots the words read",
-            f"Mean over heads and layers of the encoder, {where}. {_chosen(found, count)}",
+            "Attention of the words on slots",
+            f"Mean over heads and layers of the encoder, {where}. {_describe_order(found, count)}",
             lambda figure: draw_reader(figure, found, segment, row, words),
-            **named,
+            **options,
         ),
     ]
 
 
-def _chosen(found: SlotMap, count: int) -> str:
+def _describe_order(found: SlotMap, count: int) -> str:
     slots = found.shares.shape[2]
-    order = "Slots that keep most stand on top."
-    evenly = f"{count} of {slots} slots, evenly from those that keep most (top) to those that keep least."
+    order = "Slots that keep most are on top."
+    evenly = f"{count} of {slots} slots, evenly spaced from those that keep most (top) to those that keep least."
     return order if count == slots else evenly
 
 
-def _order(found: SlotMap) -> np.ndarray:
-    """Slots that are drawn, those that keep most first."""
+def _choose_slots(found: SlotMap) -> np.ndarray:
+    """Returns the numbers of the slots that are drawn, those that keep most first."""
     ranked = np.argsort(-found.shares.mean(axis=(0, 1)), kind="stable")
     return ranked[np.unique(np.linspace(0, len(ranked) - 1, min(len(ranked), SLOTS)).round().astype(int))]
 
 
 def draw_types(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
-    """Shares of the kinds after each segment, stacked, over the rows that wrote."""
+    """Draws stacked bars of the shares of the kinds of slots after each segment, over the rows that wrote."""
     counts = np.where(wrote[..., None], found.type_counts(), 0).sum(axis=1)  # [segments, 3]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes = line_chart(figure, {}, x="segment", y="share of slots", limits=(0, 1))
@@ -132,8 +132,8 @@ def draw_types(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
 
 
 def draw_writer(figure: Any, found: SlotMap, segment: int, row: int, words: Sequence[str], classes: int) -> Any:
-    """Slots by the sources of their write."""
-    order, most = _order(found), min(len(words), MOST_WORDS)
+    """Draws the attention of the writer of each slot on the slot itself, the words and classification tokens."""
+    order, most = _choose_slots(found), min(len(words), MOST_WORDS)
     weights = found.writer[segment, row].mean(axis=0)[order]  # [slots, sources]
     text = weights.shape[1] - classes
     columns = [*range(1 + most), *range(text, weights.shape[1])]
@@ -144,18 +144,18 @@ def draw_writer(figure: Any, found: SlotMap, segment: int, row: int, words: Sequ
 
 
 def draw_reader(figure: Any, found: SlotMap, segment: int, row: int, words: Sequence[str]) -> Any:
-    """Slots by the words that read them."""
-    order, most = _order(found), min(len(words), MOST_WORDS)
+    """Draws the attention of the words on each slot."""
+    order, most = _choose_slots(found), min(len(words), MOST_WORDS)
     weights = found.reader[segment, :, row].mean(axis=(0, 1))[:most, order].T  # [slots, words]
     return label_words(heatmap(figure, weights, rows=[str(slot) for slot in order], y="slot"), words[:most])
 
 
 def draw_forgetting(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
-    """Lengths of the biases, longest first, and how much of slots is left."""
+    """Draws the norms of the biases, largest first, and a histogram of the shares of slots that are left."""
     norms = np.sort(found.bias_norms)[::-1]
     ranks = np.arange(1, len(norms) + 1)
-    named = {"x": "slot, by rank", "y": "length of bias", "marks": len(norms) < 40}
-    left = line_chart(figure, {"": (ranks, norms)}, limits=(0, None), place=(1, 2, 1), **named)
+    options = {"x": "slot, by rank", "y": "norm of bias", "marks": len(norms) < 40}
+    left = line_chart(figure, {"": (ranks, norms)}, limits=(0, None), place=(1, 2, 1), **options)
     edges = np.linspace(0, 1, 11)
     shares = found.shares[wrote]
     counts = np.histogram(shares, edges)[0] / shares.size
