@@ -47,7 +47,7 @@ SPARE = 8
 GROUP = 32
 """Number of entries in a group. Where few neighbours are wanted, only the best of a group is compared first."""
 NORMS_AT_ONCE = 8192
-"""Number of entries whose norms are computed at once, and of those that a centre is the mean of."""
+"""Number of entries whose norms are computed at once, and largest size of the sample whose mean is the centre."""
 LARGEST_ID = np.iinfo(np.int32).max
 
 

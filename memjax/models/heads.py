@@ -102,7 +102,8 @@ class SmoothedScores(VocabularyScores):
     """Scores by a vocabulary whose training loss smooths the targets.
 
     Attributes:
-      label_smoothing: Share of the target distribution that is uniform. See `token_cross_entropy`.
+      label_smoothing: Share of the target distribution that is spread evenly over the vocabulary. See
+        `token_cross_entropy`.
     """
 
     label_smoothing: float = 0.0
@@ -182,7 +183,8 @@ class MaskedTokenHead(TaskHead):
 
     Attributes:
       dim: Width of the encoder.
-      weighted_norms: Whether the norm has a weight. See `make_norm`.
+      weighted_norms: Whether the means in the norm weigh the entries (`WeightedNorm`), for a model that has grown in
+        width.
       dtype: Dtype of the computation.
       norm_epsilon: Number added to the variance in the norm. None = the default of `make_norm`.
       activation: Activation function, one of `ACTIVATIONS`.

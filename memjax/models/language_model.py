@@ -59,7 +59,8 @@ class LanguageModel(Model):
       mixtures: Memories at the output site that propose tokens (`NextTokenCandidates`). Their distributions are mixed
         in one after the other.
       final_norm: Norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
-      weighted_norms: Whether norms have a weight. See `make_norm`.
+      weighted_norms: Whether the means in the norms weigh the entries (`WeightedNorm`), for a model that grows in
+        width.
       norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
       num_positions: Number of learned positions of the tokens in their segment, added to the embeddings. 0 = none.
       positions: Positions in the document that are added to the embeddings: 'sinusoids' or 'none'.

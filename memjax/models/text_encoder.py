@@ -63,7 +63,8 @@ class TextEncoder(Model):
       pooler: Whether a dense layer and tanh are applied to the first token.
       pooling: Input of a head of classes: 'first' token, after the pooler if there is one, or 'mean' over all tokens.
       gate: Gate on the input of the head. None = no gate.
-      weighted_norms: Whether norms have a weight. See `make_norm`.
+      weighted_norms: Whether the means in the norms weigh the entries (`WeightedNorm`), for a model that grows in
+        width.
       norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
       dropout: Dropout rate on embeddings.
       memory_tokens: Number of learned memory tokens before every text, which all layers read and write, as in a

@@ -168,7 +168,7 @@ class Layer(Memory):
           start_of_document: Rows that start a document.
           mask: Real tokens. None = all.
           deterministic: Whether to run without dropout and sampling.
-          shared: Value that the layers of the stack share, such as positional parameters. None = nothing.
+          shared: Parameters that all layers of the stack share, such as the biases of Transformer-XL. None = nothing.
           taps: Names of inner tensors to return in `Aux.arrays`, from `TAPS`.
         """
         options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
@@ -450,5 +450,5 @@ def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
 
 
 def _shared_argument(shared: Any) -> dict[str, Any]:
-    """Returns the keyword argument for the value that layers share, if there is one."""
+    """Returns the keyword argument with the parameters that layers share, if there are any."""
     return {} if shared is None else {"shared": shared}
