@@ -92,7 +92,7 @@ def test_configs_lists_every_config_with_a_line(capsys):
     assert facts["own_text"]["variants"]["tiny"].startswith("less than 50 kB")
     assert all(config["about"].endswith(".") and config["variants"] for config in facts.values())
     assert main(["configs", "own_text"]) == 0
-    assert "    no_memory  the default, each segment alone" in capsys.readouterr().out
+    assert "    no_memory  `default` without memory: each segment alone" in capsys.readouterr().out
     assert main(["configs", "own_txt"]) == 2
     assert "did you mean own_text?" in capsys.readouterr().err
 

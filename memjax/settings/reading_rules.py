@@ -15,7 +15,7 @@ class ReadingRules:
 
     Attributes:
       encoding: Encoding of files that are not UTF-8, by a name of Python's codecs. Files that are UTF-8 stay so.
-      skip: Which unreadable files and records may be left out. 'few' for at most 5 % of the bytes, 'all' for any
+      skip: Unreadable files and records that may be left out. 'few' for at most 5 % of the bytes, 'all' for any
         number, 'none' for an error at the first one.
       text_column: Column or key of labelled files that holds the text. '' to find it by its place or its usual names.
       label_column: Column or key of labelled files that holds the class. '' to find it by its place or its usual names.
