@@ -97,7 +97,8 @@ class Memory(nn.Module):
         """Returns how far the learned gate is open at every position, 0 to 1, for a memory with a gate (`gated`).
 
         Args:
-          hidden: `[batch, length, dim]`, input of the memory's first matrix: `normed(x)` in a layer, `x` at the output.
+          hidden: `[batch, length, dim]`, input of the memory's first matrix: `apply_norm(x)` in a
+            layer, `x` at the output.
         """
         raise NotImplementedError(f"gates: given {type(self).__name__}, allowed: a memory whose `gated` names one")
 
@@ -105,7 +106,7 @@ class Memory(nn.Module):
 class LayerMemory(Memory):
     """A memory in the attention part of a layer, which owns its norm and its residual connection.
 
-    `normed(x)` is the input of its first matrix, made from the residual stream `x`. Where `shared_module` gives a
+    `apply_norm(x)` is the input of its first matrix, made from the residual stream `x`. Where `shared_module` gives a
     module, `__call__` and `decode` take it as `shared`.
     """
 

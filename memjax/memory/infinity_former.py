@@ -522,8 +522,8 @@ class AttentionWithLongTermMemory(Host):
         long_term, weights = self.long_term, self.long_term.weights()
 
         def enter(further: LongTermSegment) -> LongTermSegment:
-            updated = jax.lax.stop_gradient(long_term.updated(weights, memory.long, None))
-            pooled, values = long_term.projected(weights, updated.coefficients)
+            updated = jax.lax.stop_gradient(long_term.update_signal(weights, memory.long, None))
+            pooled, values = long_term.project_signal(weights, updated.coefficients)
             histogram = jax.tree.map(jnp.zeros_like, updated.histogram)
             return where_rows(entering, LongTermSegment(updated, pooled, values, histogram), further)
 
@@ -536,7 +536,7 @@ class AttentionWithLongTermMemory(Host):
         further: LongTermSegment = segment.further
         valid = further.updated.valid
         y, query_densities = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
-        masses = self.long_term.masses(query_densities, (active & valid)[:, None])
+        masses = self.long_term.attention_histogram(query_densities, (active & valid)[:, None])
         histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), further.histogram, masses)
         further = dataclasses.replace(further, histogram=histogram)
         return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, further=further)

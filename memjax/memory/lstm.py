@@ -110,7 +110,7 @@ class LSTMLayer(LayerMemory):
         y, new = self._read(x, decode_state.memory, active[:, None])
         return y, DecodeState(new, EmptyState(), decode_state.position + active.astype(jnp.int32))
 
-    def normed(self, x: Activations) -> Activations:
+    def apply_norm(self, x: Activations) -> Activations:
         """Returns the input `x` of the gates unchanged, because an LSTM has no norm."""
         return x
 

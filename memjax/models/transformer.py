@@ -113,7 +113,7 @@ class NoFeedForward(StatelessMemory):
         """Returns the input unchanged."""
         return x, Aux()
 
-    def normed(self, x: Activations) -> Activations:
+    def apply_norm(self, x: Activations) -> Activations:
         """Returns the input unchanged."""
         return x
 
@@ -213,7 +213,7 @@ class Layer(Memory):
 def _tap(name: str, part: Any, x: Array, taps: tuple[str, ...]) -> dict[str, Array]:
     """Returns the input of a part by its name, and also its normed input if a tap asks for it."""
     normed = f"{name}_normed"
-    return {name: x, **({normed: part.normed(x)} if normed in taps else {})}
+    return {name: x, **({normed: part.apply_norm(x)} if normed in taps else {})}
 
 
 class Stack(Memory):
