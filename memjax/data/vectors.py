@@ -71,7 +71,7 @@ class LabelledVectors(Examples):
 
     Example:
       >>> pixels, labels = np.array([[0, 255], [51, 0]], np.uint8), np.array([3, 1])
-      >>> vectors = Vectors(pixels, labels, np.arange(2), classes=(1, 3), divisor=255)
+      >>> vectors = VectorArrays(pixels, labels, np.arange(2), classes=(1, 3), divisor=255)
       >>> example = LabelledVectors(vectors, length=2, num_classes=4, masked=True).example(1)
       >>> example.inputs.tolist(), example.targets.tolist(), example.context["classes"].tolist()
       ([0.20000000298023224, 0.0], [1], [False, True, False, True])

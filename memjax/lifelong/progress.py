@@ -103,8 +103,8 @@ def observe_loss(progress: TaskProgress, task: Any, nll: WeightedSum, rows: int)
       rows: Number of rows that were replayed.
 
     Example:
-      >>> first = observe_loss(init_progress(2), 1, Sum(jnp.array(6.0), jnp.array(2.0)), rows=4)
-      >>> later = observe_loss(first, 1, Sum(jnp.array(1.0), jnp.array(1.0)), rows=4)
+      >>> first = observe_loss(init_progress(2), 1, WeightedSum(jnp.array(6.0), jnp.array(2.0)), rows=4)
+      >>> later = observe_loss(first, 1, WeightedSum(jnp.array(1.0), jnp.array(1.0)), rows=4)
       >>> print(first.nats, first.fallen, later.nats > 2.7, later.fallen > 0.04)
       [0. 3.] [0. 0.] [False  True] [False  True]
     """

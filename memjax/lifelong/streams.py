@@ -57,8 +57,8 @@ class ExampleSubset(Examples):
     """A subset of a data set, in a given order, possibly with repetitions.
 
     Example:
-      >>> from memjax.data.vectors import LabelledVectors, Vectors
-      >>> values = Vectors(np.zeros((4, 2)), np.arange(4, dtype=np.int32), np.arange(4), classes=(0, 1, 2, 3))
+      >>> from memjax.data.vectors import LabelledVectors, VectorArrays
+      >>> values = VectorArrays(np.zeros((4, 2)), np.arange(4, dtype=np.int32), np.arange(4), classes=(0, 1, 2, 3))
       >>> chosen = ExampleSubset(LabelledVectors(values, length=2, num_classes=4), np.array([3, 1, 3]))
       >>> len(chosen), [int(chosen.example(i).targets[0]) for i in range(3)]
       (3, [3, 1, 3])
@@ -91,8 +91,8 @@ class JoinedExamples(Examples):
     Every example gets its number in the run, which is unique, as the extra "example".
 
     Example:
-      >>> from memjax.data.vectors import LabelledVectors, Vectors
-      >>> values = lambda size: Vectors(np.zeros((size, 2)), np.zeros(size, np.int32), np.arange(size), classes=(0,))
+      >>> from memjax.data.vectors import LabelledVectors, VectorArrays
+      >>> values = lambda n: VectorArrays(np.zeros((n, 2)), np.zeros(n, np.int32), np.arange(n), classes=(0,))
       >>> vectors = lambda size: LabelledVectors(values(size), length=2, num_classes=2)
       >>> tasks = JoinedExamples([TaskSlice(vectors(3), 0, 0), TaskSlice(vectors(2), 1, 3)], tells_task=True)
       >>> [int(tasks.example(i).context[name]) for i in (0, 4) for name in ("example", "task")]

@@ -28,7 +28,7 @@ def mean_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
     """Combines the losses of several layers into their mean over all positions of all layers.
 
     Example:
-      >>> float(mean_over_layers([Sum(4.0, 2.0), Sum(2.0, 2.0)]).mean())
+      >>> float(mean_over_layers([WeightedSum(4.0, 2.0), WeightedSum(2.0, 2.0)]).mean())
       1.5
     """
     first, *rest = losses
@@ -41,7 +41,7 @@ def sum_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
     """Combines the losses of several layers into the sum of their means over positions.
 
     Example:
-      >>> float(sum_over_layers([Sum(4.0, 2.0), Sum(2.0, 2.0)]).mean())
+      >>> float(sum_over_layers([WeightedSum(4.0, 2.0), WeightedSum(2.0, 2.0)]).mean())
       3.0
     """
     mean = mean_over_layers(losses)
@@ -155,7 +155,7 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
       penalty: Function `penalty(params, method) -> scalar`, where `method` is `TrainState.method`.
 
     Example:
-      >>> plain = lambda variables, memory, segment, key: (memory, {}, Sum(0.0, 1.0), Aux())
+      >>> plain = lambda variables, memory, segment, key: (memory, {}, WeightedSum(0.0, 1.0), Aux())
       >>> decayed = with_penalty(plain, "size", lambda params, method: jnp.sum((params - method) ** 2))
       >>> variables = {"params": jnp.array([1.0, 2.0]), "method": jnp.array([1.0, 0.0])}
       >>> segment = Batch(*[jnp.zeros((2, 4))] * 4, jnp.zeros(2))

@@ -52,7 +52,7 @@ def loss_over_segments(
       leading axis of segments.
 
     Example:
-      >>> step = lambda w, memory, x: (memory + x, Sum(w * memory * x, jnp.ones(())))
+      >>> step = lambda w, memory, x: (memory + x, WeightedSum(w * memory * x, jnp.ones(())))
       >>> memory, total = loss_over_segments(step, 2.0, jnp.zeros(()), jnp.arange(3.0))
       >>> float(memory), float(total.total), float(total.weight)
       (3.0, 4.0, 3.0)
