@@ -1,4 +1,4 @@
-"""Finished runs side by side, and what may be said of runs that differ in more than their seed."""
+"""Compares finished runs: their differing settings and scores, and tested differences between groups of seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 DRAWN = ("training.seed", "data.seed", "lifelong.order")
-"""fields in which runs of one contender may differ: the seeds, and the order of the tasks"""
+"""Fields in which runs of one contender may differ: the seeds, and the order of the tasks."""
 NOT_FINISHED = "not finished, allowed: a run with finished.json; train it to its end"
 AVERAGE = "average"
 LESS_IS_BETTER = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
@@ -144,12 +144,14 @@ def split_finished(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str,
 
 
 def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
-    """Run -> its values: fields of the configuration in which the runs differ, then steps, sizes and scores.
-
-    A run that has diverged has `diverged`, 'yes'; others have no such value.
+    """Collects the values of finished runs that a comparison shows.
 
     Args:
       records: Finished runs, as `split_finished` returns them.
+
+    Returns:
+      Run -> its values: the fields of the configuration in which the runs differ, then steps, sizes and scores. A run
+      that has diverged has the value `diverged`, 'yes'. Others have no such value.
 
     Raises:
       ValueError: A run is not finished.
@@ -226,7 +228,7 @@ def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The fields of a configuration that say what is computed."""
+    """Returns the fields of a configuration that affect what is computed."""
     from memjax.training.runs import IGNORED, config_to_dict, flat_settings
 
     fields = flat_settings(config_to_dict(config))
@@ -252,7 +254,7 @@ def _check_finished(file: Path, config: Config, finished: Mapping[str, Any]) -> 
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
-    """Steps, sizes and scores of a finished run."""
+    """Collects the steps, sizes and scores of a finished run."""
     results, stream = record.results, record.stream
     scores = {"evaluation": results["evaluation"], **results.get("evaluations", {})}
     facts: dict[str, Any] = {"steps": (record.finished or {})["step"]}

@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 WHOLE = "whole"
-"""the evaluation of a stream that is of the data of all tasks; beside it stands the mean over those learned so far"""
+"""Name of the evaluation on the data of all tasks together."""
 
 NATS = "nats_per_token"
-"""the measure of a matrix of which lower is better"""
+"""Name of the only score of a matrix of which less is better."""
 
 SPIKE = 0.5
-"""nats a token by which the loss of a line is above that of the line before, for it to count as a spike"""
+"""Increase of the loss from one line of the log to the next, in nats a token, that counts as a spike."""
 
 
 LOG = "the log of a run as memjax writes it"
@@ -101,19 +101,24 @@ def describe_divergence(results: Mapping[str, Any]) -> str:
 
 
 def stream_facts(run: str, config: Config) -> dict[str, Any]:
-    """The matrix of a run over tasks, and its summary; {} for other runs, and where no task is through.
+    """Computes the scores of every task after every task, their summary and the costs of a run over tasks.
+
+    Args:
+      run: Run directory.
+      config: Configuration of the run.
 
     Raises:
       ValueError: A line of `metrics.jsonl` is damaged.
 
     Returns:
-      `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
-      `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
-      the task measures, `whole` and `after_each` where the data of all tasks is scored after every task (that score,
-      and the mean over the tasks learned so far), of nats `after_each` of AP and AP+, `kept_bytes`, what the method
-      keeps beside the model, by kind, and `cost`, times (`stream_cost`, `phase_costs`) and `parameters`, as many as the
-      model has come to;
-      numbers that are not there are None.
+      {} for runs without tasks, and before the first task is finished. Otherwise a dict with these entries, in which
+      unknown numbers are None:
+      `measure`: name of the score. `tasks`: names of the tasks. `scores`: a row for each finished task, a column for
+      each task. The summary scores of `memjax.lifelong.metrics.summary`, or of `perplexity_summary` for nats, and the
+      means at the end of the task's other scores. `whole` and `after_each`, if the data of all tasks together is scored
+      after every task: its last score, and after every task its score and the mean over the tasks learned so far. For
+      nats without that evaluation `after_each` holds AP and AP+. `kept_bytes`: bytes that the method stores beside the
+      model, by kind. `cost`: times (`stream_cost`, `phase_costs`) and `parameters`, the final size of the model.
     """
     from memjax.lifelong.metrics import (
         kept_bytes,
@@ -146,34 +151,37 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     scores = matrix.scores[:through]
     at_once = through == 1 < len(names)
     summed = summary(matrix.scores, matrix.before) if measure != NATS else perplexity_summary(matrix.scores)
-    said = {"average": float(scores[-1].mean())} if at_once else summed
+    summary_scores = {"average": float(scores[-1].mean())} if at_once else summed
     end = 0 if at_once else -1
-    said |= {name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.beside}
+    summary_scores |= {name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.beside}
     number = lambda value: None if math.isnan(value) else value
     rows = [[number(float(value)) for value in row] for row in scores]
-    said = {name: number(value) for name, value in said.items()}
-    said = {name: value for name, value in said.items() if value is not None}
+    summary_scores = {name: number(value) for name, value in summary_scores.items()}
+    summary_scores = {name: value for name, value in summary_scores.items() if value is not None}
     training = [line for line in logged if line["kind"] == "train"]
     ends = sorted({line["step"] for line in lines})
     cost = stream_cost(config, training, [newest[name] for name in names]) | phase_costs(logged, ends)
     shapes = saved_shapes(run)
     cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
-    kept = {"kept_bytes": kept_bytes(shapes), "cost": cost}
+    further_facts = {"kept_bytes": kept_bytes(shapes), "cost": cost}
     wholes = {line.get("stage", 0): line[measure] for line in lines if line.get("name") == WHOLE and measure in line}
     if wholes:
         learned = [float(row[: number + 1].mean()) for number, row in enumerate(scores)]
         each = {"of all": [wholes[stage] for stage in sorted(wholes)], "of those learned": learned}
-        said, kept = {**said, WHOLE: each["of all"][-1]}, {**kept, "after_each": each}
+        summary_scores, further_facts = (
+            {**summary_scores, WHOLE: each["of all"][-1]},
+            {**further_facts, "after_each": each},
+        )
     elif measure == NATS and not at_once:
         each = perplexities_after_each(scores)
-        kept["after_each"] = {name: [number(value) for value in values] for name, values in each.items()}
-    return {"measure": measure, "tasks": names, "scores": rows, **said, **kept}
+        further_facts["after_each"] = {name: [number(value) for value in values] for name, values in each.items()}
+    return {"measure": measure, "tasks": names, "scores": rows, **summary_scores, **further_facts}
 
 
 def stream_cost(
     config: Config, training: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The times of a run over examples, as its lines say them; what they do not say is left out.
+    """Computes the speed of training and evaluation of a run over tasks from its log. Unknown values are left out.
 
     Args:
       config: Configuration of the run.
@@ -181,10 +189,10 @@ def stream_cost(
       evaluations: The newest line of each task.
 
     Returns:
-      `examples_per_second`: of the stream, in training. The time of updates on replayed rows counts, that of
-      evaluations, checkpoints and what happens between tasks does not; the median of the lines, so that what compiles
-      in one of them is left out. `seconds_per_test_example`: the mean over the tasks, without the first batch of each,
-      which compiles. `adapts`: whether it contains an adaptation, with the search for the rows adapted to.
+      `examples_per_second`: examples of the stream in training per second, the median over the lines, so that lines
+      with compilation do not count. It includes updates on replayed rows, but no evaluations, checkpoints or work
+      between tasks. `seconds_per_test_example`: mean over the tasks, without the first batch of each, which compiles.
+      `adapts`: whether that time contains an adaptation, with the search for the rows that are adapted to.
     """
     from memjax.tasks import make_task
 
@@ -205,18 +213,18 @@ def stream_cost(
 
 
 def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> dict[str, Any]:
-    """Where the seconds of a run went, as its lines say it, and what growth did to what the model computes.
+    """Sums the seconds of a run by activity, and collects the losses before and after each growth of the model.
 
     Args:
-      logged: all lines of its metrics.
-      ends: the updates after which a task was through.
+      logged: All lines of the run's `metrics.jsonl`.
+      ends: Number of updates at the end of each task.
 
     Returns:
-      `update_seconds`: of all updates, at the pace of those that were timed; `seconds_after_each`: likewise, until each
-      of the `ends`; both only where some were timed. `compilation_seconds`: of the first update of each stage,
-      compilation included, which those leave out. `skipped`: updates that were. `spikes`: of `count_spikes`.
-      `growth_seconds`, and `growths`: nats of rows of the memory before and after each. `generation_seconds` and
-      `samples`: of texts that were written.
+      `update_seconds`: seconds of all updates at the speed of the timed ones. `seconds_after_each`: the same until each
+      of `ends`. Both are missing if no update was timed. `compilation_seconds`: seconds of the first update of each
+      stage with its compilation, which `update_seconds` leaves out. `skipped`: number of skipped updates. `spikes`:
+      result of `count_spikes`. `growth_seconds`: seconds of growth. `growths`: nats on rows of the memory before and
+      after each growth. `generation_seconds` and `samples`: seconds and number of generated pseudo-samples.
 
     Example:
       >>> line = {"kind": "train", "step": 5, "tokens": 20.0, "tokens_per_second": 10.0, "first_step_seconds": 3.0}
@@ -247,7 +255,13 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
 
 
 def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> int:
-    """Lines whose loss is `SPIKE` above the line before, where no task and no recovery of a growth lies between.
+    """Counts the lines of a log whose loss is `SPIKE` above the line before.
+
+    Rises across the end of a task do not count: the next task, or the growth of the model before it, explains them.
+
+    Args:
+      updates: Lines of updates, in order.
+      ends: Number of updates at the end of each task.
 
     Example:
       >>> lines = [{"step": step, "nats_per_token": nats} for step, nats in ((1, 5.0), (2, 5.6), (3, 5.0), (4, 7.0))]
@@ -256,5 +270,9 @@ def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ())
     """
     nats = [(line["step"], line.get(NATS)) for line in updates]
     border = lambda step, later: any(step <= end < later for end in ends)
-    pairs = [(one, other) for one, other in itertools.pairwise(nats) if not border(one[0], other[0])]
+    pairs = [
+        (earlier, later_line)
+        for earlier, later_line in itertools.pairwise(nats)
+        if not border(earlier[0], later_line[0])
+    ]
     return sum(after - before > SPIKE for (_, before), (_, after) in pairs if before is not None and after is not None)
