@@ -112,7 +112,7 @@ def _with_unique_names(
                 continue
             parts.append(item)
         unique_panels.append(
-            dataclasses.replace(panel, name=_unique_name(prefix, panel.name, taken), parts=tuple(parts))
+            dataclasses.replace(panel, name=_unique_name(prefix, panel.name, taken), items=tuple(parts))
         )
     return tuple(unique_panels), tuple(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
 

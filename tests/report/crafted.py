@@ -31,7 +31,7 @@ def smoke(name, folder):
 
 def parts_of(panels):
     """Name -> part, of all panels; their figures can be drawn."""
-    found = {part.name: part for panel in panels for part in panel.parts}
+    found = {part.name: part for panel in panels for part in panel.items}
     for part in found.values():
         if isinstance(part, Figure):
             with charts.new_figure(part.height) as figure:

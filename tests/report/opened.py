@@ -29,7 +29,7 @@ def opened(config, model, variables, *, documents=None, **fields):
         documents = ArrayDocuments([tokenizer.encode(TEXT), tokenizer.encode(TEXT[40:])])
     experiment = Experiment(config, model, lambda split: documents, 1, tokenizer)
     run = OpenedRun("no/such/run", **fields)
-    run.__dict__["loaded"] = SimpleNamespace(experiment=experiment, variables=variables)
+    run.__dict__["loaded_run"] = SimpleNamespace(experiment=experiment, variables=variables)
     return run
 
 

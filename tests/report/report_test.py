@@ -45,17 +45,17 @@ def report(opened):
 
 
 def parts_of(report):
-    return {part.name: part for section in report.sections for panel in section.panels for part in panel.parts}
+    return {part.name: part for section in report.sections for panel in section.panels for part in panel.items}
 
 
 def test_what_a_memory_is_worth(report, opened):
     parts = parts_of(report)
     states = {row[0]: row[1] for row in parts["memory_states"].rows}
-    assert states["kept"] == pytest.approx(opened.kept.result.nats_per_token)
-    assert states["cleared"] == pytest.approx(opened.cleared.result.nats_per_token) != states["kept"]
+    assert states["kept"] == pytest.approx(opened.nats_with_memory.result.nats_per_token)
+    assert states["cleared"] == pytest.approx(opened.nats_without_memory.result.nats_per_token) != states["kept"]
     assert [row[0] for row in parts["memory_size_scores"].rows] == ["off", "2", "8 (trained)", "32"]
     mentions = parts["mention_scores"].rows
-    assert sum(row[1] for row in mentions) == opened.kept.result.targets
+    assert sum(row[1] for row in mentions) == opened.nats_with_memory.result.targets
     assert sum(row[-1] for row in mentions) == pytest.approx(states["cleared"] - states["kept"])
 
 
@@ -64,7 +64,7 @@ def test_a_text_is_whole_and_its_gains_add_up(report, opened):
     assert isinstance(words, Paragraph) and " lives in " in "".join(words.words)
     assert len(words.words) == len(words.values) == len(words.notes) and all(words.notes)
     largest = parts_of(report)["gains_largest"].rows
-    gains = (opened.cleared.nats - opened.kept.nats).round(3)
+    gains = (opened.nats_without_memory.nats - opened.nats_with_memory.nats).round(3)
     assert largest[0][4] == pytest.approx(gains.max(), abs=2e-3)
     assert largest[-1][4] == pytest.approx(gains.min(), abs=2e-3)
 
