@@ -96,8 +96,8 @@ def _run(arguments: list[str], *, is_process: bool) -> int:
             print(f"memjax {verb}: {line}", file=sys.stderr)
         _flush_output()  # one line is said, whatever becomes of what was printed before
         processes: Any = sys.modules.get("memjax.training.processes")
-        if code == 1 and processes is not None and processes.count() > 1:
-            processes.abandon(code)  # the others of the run wait for this one, it does not wait for them
+        if code == 1 and processes is not None and processes.num_processes() > 1:
+            processes.exit_immediately(code)  # the others of the run wait for this one, it does not wait for them
         return code
 
 
