@@ -71,7 +71,7 @@ def keep_freed_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list
       The names of the parameters that were set, and `huge_pages` if the kernel was asked for huge pages.
 
     Example:
-      >>> keep_memory({"MEMJAX_MALLOC": "0"}, only_cpu=True)
+      >>> keep_freed_memory({"MEMJAX_MALLOC": "0"}, only_cpu=True)
       []
     """
     if why_not_applicable(environment, only_cpu=only_cpu):
@@ -124,7 +124,7 @@ def why_not_applicable(environment: Mapping[str, str], *, only_cpu: bool) -> str
     """Returns the reason why `keep_freed_memory` sets nothing. '' where it sets parameters.
 
     Example:
-      >>> reason_against({"MEMJAX_MALLOC": "0"}, only_cpu=True)
+      >>> why_not_applicable({"MEMJAX_MALLOC": "0"}, only_cpu=True)
       'MEMJAX_MALLOC=0'
     """
     if environment.get(SWITCH, "1").lower() in ("0", "false", "off", "no"):

@@ -107,9 +107,9 @@ class DialogueDocuments(Documents):
 
     Example:
       >>> from memjax.data.tokenizers import ByteTokenizer
-      >>> tokenizer = MarkingTokenizer(ByteTokenizer())
+      >>> tokenizer = TokenizerWithDialogueMarks(ByteTokenizer())
       >>> dialogue = Dialogue("A film.", (Utterance(0, "Hi"), Utterance(1, "Hello")))
-      >>> documents = Dialogues([dialogue], tokenizer, layout="memory", segment_length=8)
+      >>> documents = DialogueDocuments([dialogue], tokenizer, layout="memory", segment_length=8)
       >>> (documents[0][7:] == tokenizer.separator_id).sum(), [(t.start, t.stop) for t in documents.turns(0)]
       (np.int64(1), [(9, 12), (13, 19)])
     """

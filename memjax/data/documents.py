@@ -204,7 +204,7 @@ def split_at_half(documents: Documents, half: str) -> DocumentRange:
       ValueError: There is only one document.
 
     Example:
-      >>> [len(half_of(ArrayDocuments([[1, 2], [3], [4, 5, 6]]), half)) for half in ("first", "second")]
+      >>> [len(split_at_half(ArrayDocuments([[1, 2], [3], [4, 5, 6]]), half)) for half in ("first", "second")]
       [2, 1]
     """
     count = len(documents)

@@ -33,7 +33,7 @@ class MarkedEventDocuments(FixedLengthDocuments):
     Ids: 0 pad, 1 begin, 2 unused, then fillers, times and events.
 
     Example:
-      >>> documents = MarkedEvents(10, num_events=2, span=4, duration=1, filler_length=3)
+      >>> documents = MarkedEventDocuments(10, num_events=2, span=4, duration=1, filler_length=3)
       >>> tokens, notes = documents[0], documents.annotate(0)
       >>> len(tokens), int(notes["is_answer"].sum()), documents.chance
       (15, 2, 0.125)

@@ -28,7 +28,7 @@ class FactTableDocuments(FixedLengthDocuments):
     Ids: 0 pad, 1 begin, 2 unused, then values, subjects and relations.
 
     Example:
-      >>> documents = FactTable(10, num_subjects=4, num_relations=4, num_values=8, num_facts=5)
+      >>> documents = FactTableDocuments(10, num_subjects=4, num_relations=4, num_values=8, num_facts=5)
       >>> tokens, notes = documents[0], documents.annotate(0)
       >>> len(tokens), int(notes["is_answer"].sum()), documents.vocab_size
       (15, 5, 19)

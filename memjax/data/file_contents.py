@@ -282,9 +282,9 @@ def guess_encoding(content: bytes) -> str:
     `charset_normalizer` is used if it is installed.
 
     Example:
-      >>> propose_encoding("café".encode("latin-1")), propose_encoding("“café”".encode("cp1252"))
+      >>> guess_encoding("café".encode("latin-1")), guess_encoding("“café”".encode("cp1252"))
       ('latin-1', 'cp1252')
-      >>> propose_encoding("café".encode("utf-16")), propose_encoding("café".encode("utf-16-be"))
+      >>> guess_encoding("café".encode("utf-16")), guess_encoding("café".encode("utf-16-be"))
       ('utf-16', 'utf-16-be')
     """
     if wide := _wide_encoding(content):

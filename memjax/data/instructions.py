@@ -311,7 +311,7 @@ def write_state(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> 
       requests: Slots whose values the user requests.
 
     Example:
-      >>> state_text([("food", "thai"), ("area", "west")], ["phone"]), state_text([], [])
+      >>> write_state([("food", "thai"), ("area", "west")], ["phone"]), write_state([], [])
       ('food: thai, area: west; phone', 'none')
     """
     texts = ", ".join(f"{slot}: {value}" for slot, value in informs), ", ".join(requests)

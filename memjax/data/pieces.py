@@ -22,8 +22,8 @@ def insert_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.nd
       where: Place of the prompt: 'after_first' for after the first token, otherwise before all tokens.
 
     Example:
-      >>> with_prompt(np.array([5, 6]), 9, "before").tolist(), with_prompt(np.array([5, 6]), 9, "after_first").tolist()
-      ([9, 5, 6], [5, 9, 6])
+      >>> [insert_prompt(np.array([5, 6]), 9, place).tolist() for place in ("before", "after_first")]
+      [[9, 5, 6], [5, 9, 6]]
     """
     return tokens if prompt is None else np.insert(tokens, int(where == "after_first"), prompt).astype(np.int32)
 

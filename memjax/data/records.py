@@ -304,7 +304,7 @@ def get_field(value: Any, field: str) -> Any:
       KeyError: The record has no such field.
 
     Example:
-      >>> field_of({"a": {"b": [1, "two"]}}, "a.b.1"), field_of({"a.b": 3}, "a.b")
+      >>> get_field({"a": {"b": [1, "two"]}}, "a.b.1"), get_field({"a.b": 3}, "a.b")
       ('two', 3)
     """
     if isinstance(value, Mapping) and field in value:

@@ -52,8 +52,9 @@ def make_relation_pairs(
       candidates: Largest number of candidates of a sentence, selected by a hash of the sentence. 0 for all.
 
     Example:
-      >>> from memjax.data.relation_sentences import made_relations
-      >>> pairs = relation_pairs(made_relations(num_relations=4, num_candidates=3), "train", known=(1, 2))
+      >>> from memjax.data.relation_sentences import make_synthetic_relations
+      >>> relations = make_synthetic_relations(num_relations=4, num_candidates=3)
+      >>> pairs = make_relation_pairs(relations, "train", known=(1, 2))
       >>> [(pair.texts[1], pair.label, pair.group) for pair in pairs[:2]], len({pair.group for pair in pairs})
       ([('made cue0', 1, 0), ('made cue1', 0, 0)], 64)
     """

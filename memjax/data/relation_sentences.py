@@ -358,7 +358,7 @@ def make_synthetic_relations(
       seed: Seed of all random choices.
 
     Example:
-      >>> splits = made_relations(num_relations=3, num_train=2)
+      >>> splits = make_synthetic_relations(num_relations=3, num_train=2)
       >>> [len(splits.sentences[name]) for name in SPLITS], splits.names[2], "cue2" in splits.sentences["test"][2].text
       ([6, 3, 3], '/made/cue2', True)
     """

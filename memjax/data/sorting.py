@@ -29,7 +29,7 @@ class SortingDocuments(FixedLengthDocuments):
     Ids: 0 pad, 1 begin, 2 separator, then the symbols.
 
     Example:
-      >>> documents = Sorting(10, length=30, num_symbols=4)
+      >>> documents = SortingDocuments(10, length=30, num_symbols=4)
       >>> tokens, notes = documents[0], documents.annotate(0)
       >>> len(tokens), int(notes["is_answer"].sum()), documents.vocab_size
       (35, 4, 7)

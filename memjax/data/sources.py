@@ -146,7 +146,7 @@ def assign_split(name: str, *, validation: float, test: float) -> str:
       'train', 'validation' or 'test'.
 
     Example:
-      >>> [split_of(name, validation=0.08, test=0.08) for name in ("asyncio", "datetime", "logging")]
+      >>> [assign_split(name, validation=0.08, test=0.08) for name in ("asyncio", "datetime", "logging")]
       ['train', 'validation', 'test']
     """
     place = int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "big") / 2**64

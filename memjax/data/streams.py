@@ -42,7 +42,7 @@ class DocumentBatches(BatchIterator):
 
     Example:
       >>> from memjax.data.documents import ArrayDocuments
-      >>> stream = Streams(ArrayDocuments([[5, 6, 7]]), rows=1, segment_length=2, begin_token=1, epochs=1)
+      >>> stream = DocumentBatches(ArrayDocuments([[5, 6, 7]]), rows=1, segment_length=2, begin_token=1, epochs=1)
       >>> first, second = stream
       >>> first.inputs.tolist(), first.targets.tolist(), first.start_of_document.tolist()
       ([[[1, 5]]], [[[5, 6]]], [[True]])

@@ -65,7 +65,7 @@ class KeyValueRecallDocuments(FixedLengthDocuments):
     Ids: 0 pad, 1 begin, 2 unused, then fillers, values, keys and (layout `joint`) pairs.
 
     Example:
-      >>> documents = KeyValueRecall(10, num_pairs=2, filler_length=3)
+      >>> documents = KeyValueRecallDocuments(10, num_pairs=2, filler_length=3)
       >>> tokens, notes = documents[0], documents.annotate(0)
       >>> len(tokens), int(notes["is_answer"].sum()), documents.chance
       (13, 2, 0.0625)
@@ -148,7 +148,7 @@ class KeyValueRecallDocuments(FixedLengthDocuments):
         """Returns a label for an id: `key3` for a key, `7` for a value, `key3=7` for a pair, `.` for filler.
 
         Example:
-          >>> [KeyValueRecall(1).word(token) for token in (1, 3, 11, 28, 59)]
+          >>> [KeyValueRecallDocuments(1).word(token) for token in (1, 3, 11, 28, 59)]
           ['begin', '.', '0', 'key1', 'key1=0']
         """
         if token >= self._first_pair:

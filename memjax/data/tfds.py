@@ -328,9 +328,9 @@ def map_splits(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
       available: Names of the builder's splits.
 
     Example:
-      >>> split_map(["train", "test"])
+      >>> map_splits(["train", "test"])
       {'train': 'train', 'validation': 'test[:50%]', 'test': 'test[50%:]'}
-      >>> split_map(["train"])
+      >>> map_splits(["train"])
       {'train': 'train[:98%]', 'validation': 'train[98%:99%]', 'test': 'train[99%:]'}
     """
     if "train" not in available:

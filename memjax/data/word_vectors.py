@@ -53,7 +53,7 @@ def embedding_table(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndar
     """Builds an embedding table for a list of words. Words without a vector get the mean of all vectors.
 
     Example:
-      >>> table_of(WordVectors(("a", "b"), np.array([[1.0], [3.0]], np.float32)), ["b", "?"]).tolist()
+      >>> embedding_table(WordVectors(("a", "b"), np.array([[1.0], [3.0]], np.float32)), ["b", "?"]).tolist()
       [[3.0], [2.0]]
     """
     rows = {word: row for row, word in enumerate(vectors.words)}

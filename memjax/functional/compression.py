@@ -149,7 +149,7 @@ def keep_most_used(
     Example:
       >>> import jax.numpy as jnp
       >>> x, usage = jnp.array([[[1.0], [2.0], [3.0], [4.0]]]), jnp.array([[0.9, 0.1, 0.2, 0.8]])
-      >>> kept, valid = most_used(x, usage, jnp.ones((1, 4), bool), 2)
+      >>> kept, valid = keep_most_used(x, usage, jnp.ones((1, 4), bool), 2)
       >>> print(kept[0, :, 0], valid[0])
       [1. 4.] [ True  True]
     """
@@ -281,7 +281,7 @@ def auto_encoding(
       >>> import jax.numpy as jnp
       >>> old, mask = jnp.ones((1, 2, 4)), jnp.array([[True, False]])
       >>> print(auto_encoding(3 * old, old, mask))
-      Sum(total=Array(4., dtype=float32), weight=Array(1., dtype=float32))
+      WeightedSum(total=Array(4., dtype=float32), weight=Array(1., dtype=float32))
     """
     dtype = _wide(old)
     squares = jnp.square(decoded.astype(dtype) - lax.stop_gradient(old).astype(dtype))

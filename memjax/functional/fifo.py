@@ -271,7 +271,7 @@ def advance_cursor(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> print(advance(jnp.array([2, 2]), jnp.array([2, 0]), 3))
+      >>> print(advance_cursor(jnp.array([2, 2]), jnp.array([2, 0]), 3))
       [1 2]
     """
     return ((cursor + amount) % capacity).astype(cursor.dtype)

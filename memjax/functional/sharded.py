@@ -48,7 +48,7 @@ class PartialSoftmax(NamedTuple):
       maximum: `[batch, length, heads]`, largest score, without gradient. The lowest finite number where no key is seen.
 
     Example:
-      >>> part = Partial(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
+      >>> part = PartialSoftmax(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
       >>> print(merge_partials(part, part).ravel())
       [3.]
     """
@@ -224,7 +224,7 @@ def merge_partials(*partials: PartialSoftmax) -> Float[Array, "batch length head
       `[batch, length, heads, value_dim]`, at least float32. 0 for a query that sees no key in any part.
 
     Example:
-      >>> two = Partial(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
+      >>> two = PartialSoftmax(jnp.full((1, 1, 1, 1), 6.0), jnp.full((1, 1, 1), 2.0), jnp.zeros((1, 1, 1)))
       >>> print(merge_partials(two).ravel(), merge_partials(two, two).ravel())
       [3.] [3.]
     """

@@ -215,7 +215,7 @@ class ContinuousCacheMemory(OutputMemory):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> memory, x = ContinuousCache(dim=8, memory_length=4), jnp.ones((1, 4, 8))
+      >>> memory, x = ContinuousCacheMemory(dim=8, memory_length=4), jnp.ones((1, 4, 8))
       >>> arguments = {"start_of_document": jnp.ones(1, bool), "tokens": jnp.array([[5, 6, 7, 5]])}
       >>> init = jax.jit(memory.init_with_output)
       >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)

@@ -131,7 +131,7 @@ def initial_densities(num_heads: int, stddev: float) -> DensityInit:
     """Computes score offsets for densities of deviation `stddev`, with head h at `(h - 1/2) / num_heads` of the signal.
 
     Example:
-      >>> offsets = beginning(2, 0.05)
+      >>> offsets = initial_densities(2, 0.05)
       >>> print(np.asarray(jax.nn.sigmoid(offsets.mean)).round(3), round(float(jax.nn.softplus(offsets.variance)), 6))
       [0.25 0.75] 0.0025
     """

@@ -54,7 +54,7 @@ class LSTMLayer(LayerMemory):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> memory, x = LSTM(dim=8), jnp.ones((1, 4, 8))
+      >>> memory, x = LSTMLayer(dim=8), jnp.ones((1, 4, 8))
       >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
       >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)

@@ -85,10 +85,10 @@ class MemoryTokenEncoder(StackMemory):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from memjax.memory.cross_attention import CrossAttention
-      >>> from memjax.models.transformer import FeedForward
+      >>> from memjax.models.transformer import FeedForwardLayer
       >>> attention = CrossAttention(dim=8, num_heads=2, head_dim=4, norm="post")
-      >>> layer = EncoderLayer(attention, FeedForward(8, 16, norm="post"))
-      >>> memory, x = MemoryTokens((layer,), dim=8, num_tokens=2), jnp.ones((1, 4, 8))
+      >>> layer = EncoderLayer(attention, FeedForwardLayer(8, 16, norm="post"))
+      >>> memory, x = MemoryTokenEncoder((layer,), dim=8, num_tokens=2), jnp.ones((1, 4, 8))
       >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
       >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)

@@ -160,7 +160,7 @@ class TrackedKeys(NamedTuple):
           length: Number of tokens of the segment.
 
         Example:
-          >>> print(Keys.of_slots(jnp.array([[2, 1]]), jnp.ones(2, int), jnp.full(2, SHORT), 2).ages[0, 0])
+          >>> print(TrackedKeys.of_slots(jnp.array([[2, 1]]), jnp.ones(2, int), jnp.full(2, SHORT), 2).ages[0, 0])
           [[ 2  1  0 -1]
            [ 3  2  1  0]]
         """

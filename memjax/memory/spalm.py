@@ -114,7 +114,7 @@ class SpalmMemory(OutputMemory):
     Example:
       >>> import functools, jax, jax.numpy as jnp
       >>> embed = lambda tokens: jax.nn.one_hot(tokens, 8)
-      >>> memory, x = Spalm(dim=8, num_neighbors=2), jnp.ones((1, 4, 8))
+      >>> memory, x = SpalmMemory(dim=8, num_neighbors=2), jnp.ones((1, 4, 8))
       >>> arguments = {"start_of_document": jnp.ones(1, bool), "neighbor_values": jnp.ones((1, 4, 2), int)}
       >>> init = jax.jit(functools.partial(memory.init_with_output, embed_output=embed))
       >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)

@@ -332,8 +332,8 @@ def mark_seen_classes(constants: Mapping[str, Any], place: Sequence[str], classe
       classes: int, any shape, numbers of classes. Numbers outside the range are ignored.
 
     Example:
-      >>> noted = note_classes({"head": {"seen": jnp.zeros(3, bool)}}, ("head",), jnp.array([2, 3]))
-      >>> noted["head"]["seen"].tolist(), note_classes({}, ("head",), jnp.array([2]))
+      >>> noted = mark_seen_classes({"head": {"seen": jnp.zeros(3, bool)}}, ("head",), jnp.array([2, 3]))
+      >>> noted["head"]["seen"].tolist(), mark_seen_classes({}, ("head",), jnp.array([2]))
       ([False, False, True], {})
     """
     name = place[0] if place else SEEN

@@ -338,9 +338,9 @@ def last_markers(
     """Returns 1 + the number of the last marker up to each token, or `before` where there is none yet.
 
     Example:
-      >>> last_marks(jnp.array([[7, 3, 8, 3]]), jnp.array([2]), markers=(7, 8)).tolist()
+      >>> last_markers(jnp.array([[7, 3, 8, 3]]), jnp.array([2]), markers=(7, 8)).tolist()
       [[1, 1, 2, 2]]
-      >>> last_marks(jnp.array([[3, 3, 8, 3]]), jnp.array([0]), markers=(7, 8)).tolist()
+      >>> last_markers(jnp.array([[3, 3, 8, 3]]), jnp.array([0]), markers=(7, 8)).tolist()
       [[0, 0, 2, 2]]
     """
     equal = tokens[..., None] == jnp.array(markers, tokens.dtype)[None, None]

@@ -123,7 +123,7 @@ def new_figure(height: float = 3.0) -> Iterator[Any]:
 
     Example:
       >>> with new_figure(2.0) as figure:
-      ...     lines(figure, {"loss": ([1, 2, 3], [3.0, 2.0, 1.5])}, x="steps").get_xlabel()
+      ...     line_chart(figure, {"loss": ([1, 2, 3], [3.0, 2.0, 1.5])}, x="steps").get_xlabel()
       'steps'
     """
     import matplotlib

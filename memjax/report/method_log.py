@@ -59,7 +59,7 @@ def task_borders(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> li
 
     Example:
       >>> line = {"kind": "evaluation", "phase": "after", "name": "a"}
-      >>> borders_of([{**line, "step": 4}, {**line, "step": 9, "stage": 2}], ["a"])
+      >>> task_borders([{**line, "step": 4}, {**line, "step": 9, "stage": 2}], ["a"])
       [4, 9]
     """
     after = (line for line in lines if line["kind"] == "evaluation" and line.get("phase") == "after")
@@ -77,7 +77,7 @@ def method_metrics(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[i
 
     Example:
       >>> line = {"kind": "train", "step": 1, "nats_per_token": 2.0, "replayed/nll": None, "losses/ewc": 0.0}
-      >>> logged([line, {**line, "step": 2, "replayed/nll": 3.0}, {**line, "step": 3, "replayed/nll": 1.0}])
+      >>> method_metrics([line, {**line, "step": 2, "replayed/nll": 3.0}, {**line, "step": 3, "replayed/nll": 1.0}])
       {'replayed/nll': ([2, 3], [3.0, 1.0])}
     """
     curves: dict[str, tuple[list[int], list[float]]] = {}
@@ -164,7 +164,7 @@ def split_at_tasks(
       The steps and values with one further point for each border.
 
     Example:
-      >>> [side.tolist() for side in broken([1, 2, 3], [0.5, 0.25, 0.75], [2])]
+      >>> [side.tolist() for side in split_at_tasks([1, 2, 3], [0.5, 0.25, 0.75], [2])]
       [[1.0, 2.0, 3.0, 3.0], [0.5, 0.25, nan, 0.75]]
     """
     all_steps = np.asarray(steps, np.float64)

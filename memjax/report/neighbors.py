@@ -117,7 +117,7 @@ def sum_weights_per_neighbor(numbers: np.ndarray, weights: np.ndarray) -> list[t
       Example numbers with their weights, the largest weight first. Of equal weights the nearest comes first.
 
     Example:
-      >>> heaviest(np.array([7, 3, 7, -1]), np.array([0.25, 0.25, 0.25, 0.0]))
+      >>> sum_weights_per_neighbor(np.array([7, 3, 7, -1]), np.array([0.25, 0.25, 0.25, 0.0]))
       [(7, 0.5), (3, 0.25)]
     """
     totals: dict[int, float] = {}

@@ -191,7 +191,7 @@ def format_cell(value: Any) -> str:
     """Formats a cell: integers with separators, other numbers with six significant digits, or four below 1.
 
     Example:
-      >>> [show_cell(value) for value in (1234567, 0.123456, 5.1234567, 123456.7, 1e-7, -0.0, None, True)]
+      >>> [format_cell(value) for value in (1234567, 0.123456, 5.1234567, 123456.7, 1e-7, -0.0, None, True)]
       ['1,234,567', '0.1235', '5.12346', '123,457', '1e-07', '0', '', 'yes']
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -226,7 +226,7 @@ def word_shades(words: Paragraph) -> list[tuple[str, str, int, str]]:
     """Lists each word with its direction ('up', 'down' or ''), the percentage of its colour, and its note.
 
     Example:
-      >>> shades_of(Words("w", "", "", ("so ", "it ", "is"), (0.0, 1.0, -0.5)))
+      >>> word_shades(Paragraph("w", "", "", ("so ", "it ", "is"), (0.0, 1.0, -0.5)))
       [('so ', '', 0, ''), ('it ', 'up', 65, ''), ('is', 'down', 32, '')]
     """
     notes = words.notes or ("",) * len(words.words)

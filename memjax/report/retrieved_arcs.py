@@ -74,7 +74,7 @@ def space_out(places: Sequence[float], gap: float) -> list[float]:
     """Moves ascending positions until neighbours are `gap` apart. The last one stays, the others move little.
 
     Example:
-      >>> apart([0.0, 0.9, 0.95, 1.0], 0.2)
+      >>> space_out([0.0, 0.9, 0.95, 1.0], 0.2)
       [0.0, 0.6, 0.8, 1.0]
     """
     moved = list(places)

@@ -67,7 +67,7 @@ def list_pseudo_samples(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]
     Example:
       >>> line = {"kind": "generated", "step": 4, "samples": 8, "kept_0": 0.75, "texts_0": ["a ANS b"]}
       >>> end = {"kind": "evaluation", "phase": "after", "name": "x", "step": 4}
-      >>> written_rows([end, line], ["x", "y"])
+      >>> list_pseudo_samples([end, line], ["x", "y"])
       [('y', 'x', 8, 0.75, ('a ANS b',))]
     """
     borders, rows = task_borders(lines, tasks), []
@@ -127,7 +127,7 @@ def shorten(text: str, most: int = LETTERS) -> str:
     """Shortens a text to one line of at most `most` letters, and replaces unprintable letters by `\\ufffd`.
 
     Example:
-      >>> shortened("one  two\\nthree", 9), shortened("\\x08a")
+      >>> shorten("one  two\\nthree", 9), shorten("\\x08a")
       ('one two …', '\ufffda')
     """
     text = "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))

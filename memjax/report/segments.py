@@ -64,7 +64,7 @@ def segments_since_start(segments: Sequence[Batch], row: int) -> list[int]:
 
     Example:
       >>> batch = lambda start: Batch(np.zeros((1, 2)), None, np.ones((1, 2), bool), None, np.array([start]))
-      >>> from_starts([batch(True), batch(False), batch(True), batch(False)], 0)
+      >>> segments_since_start([batch(True), batch(False), batch(True), batch(False)], 0)
       [2, 3]
     """
     real = [index for index, batch in enumerate(segments) if np.asarray(batch.mask)[row].any()]
@@ -94,7 +94,7 @@ def printable_words(words: Sequence[str]) -> list[str]:
     """Replaces line breaks and tabs in words by visible signs, for a picture.
 
     Example:
-      >>> shown([" a", "\\n", "\\t"])
+      >>> printable_words([" a", "\\n", "\\t"])
       [' a', '⏎', '→']
     """
     return [word.replace("\n", "⏎").replace("\t", "→") for word in words]
@@ -111,7 +111,7 @@ def evenly_spaced(count: int, most: int) -> list[int]:
     """Chooses at most `most` of the indices below `count`, evenly spaced, with the first and the last among them.
 
     Example:
-      >>> spread(3, 6), spread(12, 4)
+      >>> evenly_spaced(3, 6), evenly_spaced(12, 4)
       ([0, 1, 2], [0, 4, 7, 11])
     """
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))}) if count else []

@@ -47,7 +47,7 @@ def exclude_nearby(distance: int) -> Exclude:
     """Makes an `Exclude` function for tokens that stand up to `distance` before or after the query's own token.
 
     Example:
-      >>> near(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
+      >>> exclude_nearby(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
       array([[False,  True,  True,  True, False]])
     """
     return lambda own, ids: np.abs(ids - own) <= distance
@@ -60,7 +60,7 @@ def exclude_same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
       offsets: First token of each document, and the number of all tokens (`AnnotatedDocuments.offsets`).
 
     Example:
-      >>> same_document(np.array([0, 3, 5]))(np.array([[1]]), np.array([[0, 2, 3]]))
+      >>> exclude_same_document(np.array([0, 3, 5]))(np.array([[1]]), np.array([[0, 2, 3]]))
       array([[ True,  True, False]])
     """
     document = lambda ids: np.searchsorted(offsets, ids, side="right")

@@ -104,7 +104,7 @@ def describe_invalid(value: Any, hint: Any) -> str:
     """Describes the values that a type allows where `value` is none of them. '' where it is one.
 
     Example:
-      >>> refusal(3, Count), refusal(0, Count)
+      >>> describe_invalid(3, Count), describe_invalid(0, Count)
       ('', 'an integer of at least 1')
     """
     origin, arguments = get_origin(hint), get_args(hint)

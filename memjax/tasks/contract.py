@@ -303,7 +303,7 @@ def rank_choices(log_probs: np.ndarray, names: Callable[[int], str], count: int)
     """Returns the `count` most probable choices with their probabilities, best first.
 
     Example:
-      >>> candidates(np.log([0.25, 0.75]), str, 1)
+      >>> rank_choices(np.log([0.25, 0.75]), str, 1)
       [{'answer': '1', 'probability': 0.75}]
     """
     best = np.argsort(-log_probs, kind="stable")[:count]

@@ -244,9 +244,9 @@ def score_written_answers(
 
     Example:
       >>> asked = [Instruction("", "", ("The cat",)), Instruction("", "", ("a dog", "dog"))]
-      >>> score_written(asked, ["cat", "a dog"], "words")["score"]
+      >>> score_written_answers(asked, ["cat", "a dog"], "words")["score"]
       100.0
-      >>> score_written(asked, ["cat", "dog"], "class")
+      >>> score_written_answers(asked, ["cat", "dog"], "class")
       {'score': 50.0, 'exact_match': 100.0, 'f1': 100.0, 'no_class': 50.0}
     """
     pairs = list(zip(instructions, given, strict=True))

@@ -292,7 +292,7 @@ def cut_windows(size: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Cuts `size` tokens into windows of `room` tokens, `stride` apart. The last window ends with the text.
 
     Example:
-      >>> windows_of(10, room=6, stride=3)
+      >>> cut_windows(10, room=6, stride=3)
       [(0, 6), (3, 9), (6, 10)]
     """
     windows = [(0, min(room, size))]
