@@ -77,7 +77,7 @@ def test_not_with_an_accelerator_nor_with_another_library(monkeypatch):
 
 def test_the_command_sets_it_and_a_call_of_main_does_not(monkeypatch):
     calls = []
-    monkeypatch.setattr(dispatch, "keep_memory", lambda environment, only_cpu: calls.append(only_cpu))
+    monkeypatch.setattr(dispatch, "keep_freed_memory", lambda environment, only_cpu: calls.append(only_cpu))
     monkeypatch.setattr(sys, "argv", ["memjax", "doctor", "--help"])
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert dispatch.main(["doctor", "--help"]) == 0 and calls == []

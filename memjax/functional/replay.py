@@ -133,12 +133,12 @@ def mrbp_value_and_grad(
       segments: Tree whose leaves have the segments at axis 0. If `encode` or `head` draw random numbers it has a key
         for each segment, so that the second run draws equal numbers.
       memories: Memories before the first segments, `[known, ...]` with `known` from 1 to the number of segments, if an
-        earlier rollout computed them (`Replay.known`). They are not computed again, though the parameters may have
-        changed since. The first one is the memory before the first segment.
+        earlier rollout computed them (`RolloutResult.known`). They are not computed again, though the parameters may
+        have changed since. The first one is the memory before the first segment.
       horizon: Number of segments after which the gradient through the memory is cut. None for no cut.
 
     Returns:
-      A `Replay`.
+      A `RolloutResult`.
 
     Raises:
       ValueError: Leaves with different numbers of segments, too many memories, or a horizon below 1.

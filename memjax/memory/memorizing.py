@@ -141,7 +141,7 @@ class MemorizingState:
     """State of the attention of one layer of a Memorizing Transformer.
 
     Attributes:
-      cache: `Tokens` of the last `cache_length` positions. `EmptyState` for none.
+      cache: `TokenProjections` of the last `cache_length` positions. `EmptyState` for none.
       memory: `KeyValueMemory`. `EmptyState` for none.
       document_position: int32 `[batch]`, number of tokens of the document read so far. `EmptyState` if not tracked.
     """

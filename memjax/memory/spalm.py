@@ -97,7 +97,7 @@ class SpalmMemory(OutputMemory):
     divided by that of the hidden state. `spalm/target_among` is the share of positions whose next token is among the
     neighbours' tokens, of those whose next token is in the same segment. It should be the same in training and in
     evaluation. Neighbours of training tokens are better than those of other tokens if the key model has learned these
-    very tokens (`memjax.retrieval.neighbors_by_halves`), or if the article itself is in the store.
+    very tokens (`memjax.retrieval.cross_fitted_neighbors`), or if the article itself is in the store.
 
     Attributes:
       dim: Width of the hidden states.

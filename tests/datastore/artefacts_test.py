@@ -60,7 +60,14 @@ def test_what_was_saved_comes_back_and_is_replaced(store):
 
 @pytest.mark.parametrize(
     "moment, calls",
-    [("write", 0), ("sync", 0), ("file_checksum", 0), ("sync", 2), ("write_json", 0), ("remove_leftovers", 1)],
+    [
+        ("write", 0),
+        ("sync_to_disk", 0),
+        ("file_checksum", 0),
+        ("sync_to_disk", 2),
+        ("write_json", 0),
+        ("remove_leftovers", 1),
+    ],
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_a_kill_at_any_moment_leaves_the_old_index_or_the_new_one(store, monkeypatch, moment, calls, before):

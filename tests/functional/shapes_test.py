@@ -67,7 +67,7 @@ PLAIN = {
     ),
     *("init_linear_state", "mrbp_value_and_grad", "num_shards", "operation", "relative_buckets", "relative_distances"),
     *("scan_with_replay", "slot_types", "table_shards", "token_positions", "update_matrices"),
-    *("GaussianBasis", "LinearState", "Partial", "Replay", "UpdateMatrices"),
+    *("GaussianBasis", "LinearState", "PartialSoftmax", "RolloutResult", "UpdateMatrices"),
 }
 """no arrays, one array of any shape, or any tree of arrays"""
 RINGS = {
