@@ -134,7 +134,7 @@ def test_neighbors_do_not_depend_on_rows_and_batches_of_queries():
     found.append(find_neighbors(*arguments, feature=KEY, queries_at_once=3)[2])
     for other in found[1:]:
         np.testing.assert_array_equal(other.ids, found[0].ids)
-        np.testing.assert_allclose(other.distances, found[0].distances, rtol=1e-4)
+        np.testing.assert_allclose(other.distances, found[0].distances, rtol=1e-4, atol=1e-10)
     few = find(num_neighbors=2)[2]
     np.testing.assert_array_equal(found[0].first(2).ids, few.ids)
     with pytest.raises(ValueError, match="num_neighbors: given 5, allowed: 1 to 4"):
