@@ -244,9 +244,9 @@ class MemformerEncoder(StackMemory):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from memjax.models.transformer import FeedForward
+      >>> from memjax.models.transformer import FeedForwardLayer
       >>> heads = [HeadAttention(dim=8, num_heads=2, head_dim=4) for _ in range(2)]
-      >>> layer = MemformerLayer(heads[0], FeedForward(8, 16), heads[1])
+      >>> layer = MemformerLayer(heads[0], FeedForwardLayer(8, 16), heads[1])
       >>> memory, x = MemformerEncoder((layer,), dim=8, num_slots=3, num_heads=2), jnp.ones((1, 4, 8))
       >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
