@@ -123,10 +123,10 @@ def command(line):
 
 def data(tokenizer):
     source = config.TextFiles(path=str(text), validation_percent=10, test_percent=15)
-    return config.Data(source=source, tokenizer=tokenizer, rows=8, segment_length=SEGMENT)
+    return config.Data(source=source, tokenizer=tokenizer, batch_size=8, segment_length=SEGMENT)
 
 
-scored = config.Evaluation(rows=4, split="test")
+scored = config.Evaluation(batch_size=4, split="test")
 
 # %%
 made_here = not FOLDER
@@ -229,7 +229,9 @@ import dataclasses
 imported = dataclasses.replace(run.experiment.config, data=data(config.BytePairs(path=FOLDER)), evaluation=scored)
 cached = dataclasses.replace(
     scored,
-    cache=config.ContinuousCache(memory_length=1000, similarity="cosine", scale=20.0, interpolation_weight=0.1),
+    cache=config.ContinuousCache(
+        memory_length=1000, similarity="cosine", similarity_scale=20.0, interpolation_weight=0.1
+    ),
 )
 run = load_run("runs/gpt2", imported)
 bits = {"GPT-2": run.experiment.evaluate(run.variables).bits_per_byte}
@@ -356,7 +358,7 @@ def masked(name, tokenizer, model, **training):
         model=model,
         data=dataclasses.replace(data(tokenizer), rows=16, segment_length=SEGMENT),
         training=config.Training(log_every=150, **training),
-        evaluation=dataclasses.replace(scored, accuracy=True),
+        evaluation=dataclasses.replace(scored, compute_accuracy=True),
     )
 
 

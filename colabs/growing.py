@@ -142,14 +142,14 @@ settings = config.Config(
     name="small",
     model=small,
     task=config.LanguageModeling(pieces=True),
-    data=config.Data(source=tasks["english"], tokenizer=config.Bytes(), rows=16, segment_length=64),
+    data=config.Data(source=tasks["english"], tokenizer=config.Bytes(), batch_size=16, segment_length=64),
     training=config.Training(
         steps=300,
         schedule=config.Schedule(learning_rate=3e-3, warmup_steps=20, decay="constant"),
         log_every=50,
         checkpoint_every=0,
     ),
-    evaluation=config.Evaluation(rows=32),
+    evaluation=config.Evaluation(batch_size=32),
 )
 run = load_run(train(settings).path)
 

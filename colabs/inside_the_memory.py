@@ -132,7 +132,7 @@ for name, model in models.items():
         data=config.Data(
             source=config.TextFiles(path=str(text), validation_percent=10),
             tokenizer=config.SentencePiece(vocab_size=512),
-            rows=8,
+            batch_size=8,
             segment_length=32,
         ),
         training=config.Training(
@@ -143,7 +143,7 @@ for name, model in models.items():
             checkpoint_every=100,
             keep_checkpoints=9,
         ),
-        evaluation=config.Evaluation(rows=4, max_segments=40),
+        evaluation=config.Evaluation(batch_size=4, max_segments=40),
     )
     result = train(settings, on_event=lambda event: None)
     print(f"{name:16} {result.results['evaluation']['bits_per_byte']:.2f} bits per byte of held-out text")

@@ -130,13 +130,13 @@ settings = config.Config(
     data=config.Data(
         source=config.TextFiles(path="articles", **held_out),
         tokenizer=config.SentencePiece(vocab_size=1024),
-        rows=8,
+        batch_size=8,
         segment_length=64,
     ),
     training=config.Training(
         steps=500, schedule=config.Schedule(learning_rate=3e-3, warmup_steps=50), log_every=250, checkpoint_every=500
     ),
-    evaluation=config.Evaluation(rows=4),
+    evaluation=config.Evaluation(batch_size=4),
 )
 result = train(settings)
 

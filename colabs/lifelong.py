@@ -152,13 +152,13 @@ def settings(name, method):
         name=name,
         model=config.Perceptron(widths=(128,)),
         task=config.Classification(num_classes=10),
-        data=config.Data(source=tasks[0].source, rows=16, segment_length=64),
+        data=config.Data(source=tasks[0].source, batch_size=16, segment_length=64),
         training=config.Training(
             schedule=config.Schedule(learning_rate=3e-3, warmup_steps=0, decay="constant"),
             log_every=1000,
             checkpoint_every=0,
         ),
-        evaluation=config.Evaluation(rows=64, split="test", accuracy=True),
+        evaluation=config.Evaluation(batch_size=64, split="test", compute_accuracy=True),
         lifelong=config.Lifelong(method=method, tasks=tasks, folder=str(Path("digits").resolve()), epochs=6),
     )
 

@@ -124,7 +124,7 @@ settings = config.Config(
         source=config.KeyValueRecall(
             num_pairs=4, num_keys=8, num_values=8, filler_length=20, group=0, num_documents=16_384
         ),
-        rows=ROWS,
+        batch_size=ROWS,
         segment_length=LENGTH,
     ),
     training=config.Training(segments_per_update=SEGMENTS),

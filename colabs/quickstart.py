@@ -126,7 +126,7 @@ settings = config.Config(
     data=config.Data(
         source=config.TextFiles(path=str(text), validation_percent=10),
         tokenizer=config.SentencePiece(vocab_size=1024),
-        rows=8,
+        batch_size=8,
         segment_length=64,
     ),
     training=config.Training(
@@ -135,7 +135,7 @@ settings = config.Config(
         log_every=100,
         checkpoint_every=200,
     ),
-    evaluation=config.Evaluation(rows=4),
+    evaluation=config.Evaluation(batch_size=4),
 )
 result = train(settings)
 print(f"held-out text: {result.results['evaluation']['bits_per_byte']:.3f} bits per byte")
@@ -165,7 +165,7 @@ command("eval --run runs/quickstart --memory off,32,128,256")
 # them. It knows no parameters; it makes what has just been said more likely.
 
 # %%
-command("eval --run runs/quickstart --evaluation.cache.memory-length 1000 --evaluation.cache.scale 0.3")
+command("eval --run runs/quickstart --evaluation.cache.memory-length 1000 --evaluation.cache.similarity-scale 0.3")
 
 # %% [markdown]
 # ## Text from the model

@@ -73,7 +73,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"associative_recall_{variant}",
         model=Model(dim=64, num_layers=2, num_heads=2, attention=attention),
-        data=Data(source=source, rows=80 // horizon, segment_length=24),
+        data=Data(source=source, batch_size=80 // horizon, segment_length=24),
         training=Training(
             steps=2000,
             segments_per_update=horizon,
@@ -81,11 +81,11 @@ def get_config(variant: str = "default") -> Config:
             log_every=100,
             checkpoint_every=500,
         ),
-        evaluation=Evaluation(rows=32, accuracy=True),
+        evaluation=Evaluation(batch_size=32, compute_accuracy=True),
     )
     if variant == "smoke":
         config.model.dim = 16
         config.data.source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=4, filler_length=0, num_documents=32)
-        config.data.rows = config.evaluation.rows = 2
+        config.data.batch_size = config.evaluation.batch_size = 2
         config.training = Training(steps=4, segments_per_update=2, schedule=Schedule(warmup_steps=2), log_every=1)
     return config

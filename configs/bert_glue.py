@@ -64,9 +64,9 @@ def get_config(variant: str = "default") -> Config:
         name=f"bert_glue_{variant}",
         task=Classification(),
         model=encoder(768, 12, 12),
-        data=Data(source=Glue(name="sst2"), tokenizer=WordPiece(), rows=32, segment_length=128),
+        data=Data(source=Glue(name="sst2"), tokenizer=WordPiece(), batch_size=32, segment_length=128),
         training=fine_tuning("sst2", learning_rate=2e-5),
-        evaluation=Evaluation(rows=32),
+        evaluation=Evaluation(batch_size=32),
     )
     match variant:
         case "default":
@@ -82,9 +82,9 @@ def get_config(variant: str = "default") -> Config:
             config.model.feed_forward = memory
         case "smoke":
             config.model = encoder(32, 2, 2)
-            config.data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=128), rows=8, segment_length=32)
+            config.data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=128), batch_size=8, segment_length=32)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=8)
+            config.evaluation = Evaluation(batch_size=8)
     return config
 
 

@@ -72,7 +72,7 @@ def get_config(variant: str = "default") -> Config:
         name=f"bert_mlm_wikitext_{variant}",
         task=MaskedLanguageModeling(),
         model=encoder(768, 12, 12),
-        data=Data(source=WikiText(), tokenizer=WordPiece(), rows=256, segment_length=128, protocol="contiguous"),
+        data=Data(source=WikiText(), tokenizer=WordPiece(), batch_size=256, segment_length=128, protocol="contiguous"),
         training=Training(
             steps=20_000,
             optimizer=Adam(weight_decay=0.01),
@@ -81,7 +81,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=1000,
             evaluate_every=1000,
         ),
-        evaluation=Evaluation(rows=32, accuracy=True),
+        evaluation=Evaluation(batch_size=32, compute_accuracy=True),
     )
     size, _, memory = variant.rpartition("_") if variant.endswith(("pkm", "resm")) else (variant, "", "")
     match size:
@@ -94,19 +94,19 @@ def get_config(variant: str = "default") -> Config:
                 config.model.feed_forward = memories(memory, (7, 15), num_keys=512)
         case "minilm":
             config.model = encoder(384, 6, 12)
-            config.data.rows, config.training.steps = 32, 2000
+            config.data.batch_size, config.training.steps = 32, 2000
             config.training.schedule.warmup_steps = 120
             if memory:
                 config.model.feed_forward = memories(memory, (1, 3), num_keys=128)
         case "small":
             config.model = encoder(256, 4, 4)
-            config.data.rows = 32
+            config.data.batch_size = 32
             config.training.schedule = Schedule(learning_rate=5e-4, warmup_steps=500, decay="linear")
             if memory:
                 config.model.feed_forward = memories(memory, (1, 2), num_keys=128)
         case "wikitext2":
             config.model = encoder(128, 4, 4)
-            config.data.tokenizer, config.data.rows = WordPiece(vocab_size=4096), 8
+            config.data.tokenizer, config.data.batch_size = WordPiece(vocab_size=4096), 8
             config.training.steps = 2000
             config.training.schedule = Schedule(learning_rate=1e-3, warmup_steps=100, decay="linear")
             config.training.evaluate_every = config.training.checkpoint_every = 250
@@ -114,9 +114,11 @@ def get_config(variant: str = "default") -> Config:
                 config.model.feed_forward = memories(memory, (1, 2), num_keys=128, num_neighbors=16)
         case "smoke":
             config.model = encoder(32, 2, 2)
-            config.data = Data(source=PythonLibrary(), tokenizer=WordPiece(vocab_size=512), rows=2, segment_length=32)
+            config.data = Data(
+                source=PythonLibrary(), tokenizer=WordPiece(vocab_size=512), batch_size=2, segment_length=32
+            )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config
 
 

@@ -53,7 +53,7 @@ def get_config(variant: str = "default") -> Config:
         name=f"bert_squad_{variant}",
         task=QuestionAnswering(),
         model=encoder(768, 12, 12),
-        data=Data(source=Squad(), tokenizer=WordPiece(), rows=32, segment_length=384),
+        data=Data(source=Squad(), tokenizer=WordPiece(), batch_size=32, segment_length=384),
         training=Training(
             steps=steps,
             optimizer=Adam(weight_decay=0.01),
@@ -62,7 +62,7 @@ def get_config(variant: str = "default") -> Config:
             evaluate_every=steps // 3,
             checkpoint_every=500,
         ),
-        evaluation=Evaluation(rows=32),
+        evaluation=Evaluation(batch_size=32),
     )
     match variant:
         case "default":
@@ -75,9 +75,9 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             config.task = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4)
             config.model = encoder(32, 2, 2)
-            config.data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=128), rows=8, segment_length=24)
+            config.data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=128), batch_size=8, segment_length=24)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=8)
+            config.evaluation = Evaluation(batch_size=8)
     return config
 
 

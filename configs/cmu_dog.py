@@ -84,7 +84,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=CmuDog(document="context", document_length=512),
             tokenizer=BytePairs(vocab_size=8192),
-            rows=8,
+            batch_size=8,
             segment_length=1024,
         ),
         training=Training(
@@ -94,7 +94,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=500,
             evaluate_every=500,
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     signal = InfinityFormer(host="gpt2", num_basis=512, widths=(0.005, 0.01), sticky="none", kl_weight=1e-6)
     published = variant.startswith("gpt2")
@@ -135,7 +135,9 @@ def get_config(variant: str = "default") -> Config:
                     num_bins=8,
                 ),
             )
-            config.data = Data(source=TemplateDialogues(num_dialogues=16), tokenizer=Bytes(), rows=2, segment_length=32)
+            config.data = Data(
+                source=TemplateDialogues(num_dialogues=16), tokenizer=Bytes(), batch_size=2, segment_length=32
+            )
             config.training = Training(steps=8, schedule=Schedule(warmup_steps=0), log_every=1)
-            config.evaluation = Evaluation(rows=2)
+            config.evaluation = Evaluation(batch_size=2)
     return config

@@ -60,7 +60,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=TfdsBuilder(name="pg19", field="book_text"),
             tokenizer=SentencePiece(vocab_size=32_000),
-            rows=512,
+            batch_size=512,
             segment_length=512,
         ),
         training=Training(
@@ -72,7 +72,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=5000,
             evaluate_every=10_000,
         ),
-        evaluation=Evaluation(rows=50),
+        evaluation=Evaluation(batch_size=50),
     )
     match variant:
         case "default":
@@ -82,7 +82,7 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             attention = Compressive(memory_length=16, compressed_memory_length=16, compression_rate=2)
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention, compute_dtype="bfloat16")
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), clip_norm=0.1, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -44,13 +44,13 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"compressive_python_{variant}",
         model=Model(dim=192, num_layers=4, num_heads=4, attention=attention),
-        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=128),
+        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), batch_size=8, segment_length=128),
         training=Training(
             steps=800,
             schedule=Schedule(learning_rate=1e-3, warmup_steps=100, decay="cosine", final_fraction=0.05),
             clip_norm=0.1,
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     match variant:
         case "default":
@@ -59,11 +59,11 @@ def get_config(variant: str = "default") -> Config:
             attention.memory_length, attention.compressed_memory_length = 256, 0
         case "bptt":
             attention.loss = "none"
-            config.data.rows, config.training.segments_per_update = 4, 2
+            config.data.batch_size, config.training.segments_per_update = 4, 2
         case "smoke":
             attention = Compressive(memory_length=16, compressed_memory_length=8, compression_rate=4)
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention)
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), clip_norm=0.1, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -62,7 +62,7 @@ def get_config(variant: str = "default") -> Config:
                 cutoffs=(20_000, 40_000, 200_000), div_val=4, tie_projections=(False, True, True, True)
             ),
         ),
-        data=Data(source=WikiText(), tokenizer=Words(), rows=128, segment_length=512, protocol="contiguous"),
+        data=Data(source=WikiText(), tokenizer=Words(), batch_size=128, segment_length=512, protocol="contiguous"),
         training=Training(
             steps=500_000,
             schedule=Schedule(learning_rate=3e-4, warmup_steps=16_000, decay="cosine", final_fraction=1 / 300),
@@ -71,7 +71,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=4000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=10),
+        evaluation=Evaluation(batch_size=10),
     )
     match variant:
         case "default":
@@ -85,7 +85,7 @@ def get_config(variant: str = "default") -> Config:
                 attention=Compressive(memory_length=64, compressed_memory_length=64, compression_rate=4),
                 output=AdaptiveSoftmax(cutoffs=(4_000, 12_000)),
             )
-            config.data.rows, config.data.segment_length = 32, 64
+            config.data.batch_size, config.data.segment_length = 32, 64
             config.training = Training(
                 steps=20_000, schedule=Schedule(learning_rate=5e-4, warmup_steps=500), clip_norm=0.1
             )
@@ -100,10 +100,10 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(
                 source=PythonLibrary(),
                 tokenizer=SentencePiece(vocab_size=512),
-                rows=2,
+                batch_size=2,
                 segment_length=16,
                 protocol="contiguous",
             )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=0), clip_norm=0.1, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

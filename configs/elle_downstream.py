@@ -63,7 +63,9 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(dim=512, activation="gelu"),
         ),
         task=Classification(num_classes=42, prompt="after_first", domain=1),
-        data=Data(source=SOURCES.get(variant, SOURCES["news"]), tokenizer=BytePairs(), rows=32, segment_length=128),
+        data=Data(
+            source=SOURCES.get(variant, SOURCES["news"]), tokenizer=BytePairs(), batch_size=32, segment_length=128
+        ),
         training=Training(
             steps=320,
             optimizer=Adam(b2=0.98, eps=1e-6, weight_decay=0.01),
@@ -72,12 +74,12 @@ def get_config(variant: str = "default") -> Config:
             evaluate_every=0,
             checkpoint_every=0,
         ),
-        evaluation=Evaluation(rows=64, split="test"),
+        evaluation=Evaluation(batch_size=64, split="test"),
     )
     if variant == "smoke":
         config.model.dim, config.model.num_layers, config.model.num_heads, config.model.head_dim = 16, 1, 2, 8
         config.model.feed_forward.dim = 16
-        config.data = Data(source=Templates(), tokenizer=BytePairs(vocab_size=280), rows=4, segment_length=64)
+        config.data = Data(source=Templates(), tokenizer=BytePairs(vocab_size=280), batch_size=4, segment_length=64)
         config.training = Training(steps=2, schedule=Schedule(warmup_steps=1), log_every=1)
-        config.evaluation = Evaluation(rows=4)
+        config.evaluation = Evaluation(batch_size=4)
     return config

@@ -37,7 +37,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"fact_table_{variant}",
         model=Model(dim=64, num_layers=1, num_heads=2, feed_forward=memory),
-        data=Data(source=FactTable(num_subjects=96, num_relations=96), rows=32, segment_length=96),
+        data=Data(source=FactTable(num_subjects=96, num_relations=96), batch_size=32, segment_length=96),
         training=Training(
             steps=900,
             schedule=Schedule(learning_rate=1e-2, warmup_steps=50, decay="cosine"),
@@ -45,7 +45,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=100,
             checkpoint_every=500,
         ),
-        evaluation=Evaluation(rows=32, accuracy=True),
+        evaluation=Evaluation(batch_size=32, compute_accuracy=True),
     )
     match variant:
         case "default":
@@ -59,7 +59,7 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             memory.num_keys, memory.key_dim, config.model.dim = 4, 8, 16
             config.data.source = FactTable(num_subjects=4, num_relations=4, num_facts=4, num_documents=32)
-            config.data.rows = config.evaluation.rows = 2
+            config.data.batch_size = config.evaluation.batch_size = 2
             config.data.segment_length = 12
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
     return config

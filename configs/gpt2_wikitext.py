@@ -62,7 +62,11 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(activation="gelu"),
         ),
         data=Data(
-            source=WikiText(), tokenizer=BytePairs(vocab_size=16_384), rows=8, segment_length=512, protocol="contiguous"
+            source=WikiText(),
+            tokenizer=BytePairs(vocab_size=16_384),
+            batch_size=8,
+            segment_length=512,
+            protocol="contiguous",
         ),
         training=Training(
             steps=100_000,
@@ -71,7 +75,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=4000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     if variant in ("infinity_former", "sticky", "compressive"):
         config.training.steps, config.training.schedule = 25_000, Schedule(learning_rate=5e-5, warmup_steps=0)
@@ -102,9 +106,11 @@ def get_config(variant: str = "default") -> Config:
                 ),
                 feed_forward=Dense(activation="gelu"),
             )
-            config.data = Data(source=PythonLibrary(), tokenizer=BytePairs(vocab_size=512), rows=2, segment_length=16)
+            config.data = Data(
+                source=PythonLibrary(), tokenizer=BytePairs(vocab_size=512), batch_size=2, segment_length=16
+            )
             config.training = Training(
                 steps=4, memory_learning_rate=2e-3, schedule=Schedule(warmup_steps=0), log_every=1
             )
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

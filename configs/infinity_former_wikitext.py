@@ -61,7 +61,7 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(dim=2100),
             output=AdaptiveSoftmax(cutoffs=(20_000, 40_000, 200_000)),
         ),
-        data=Data(source=WikiText(), tokenizer=Words(), rows=40, segment_length=150, protocol="contiguous"),
+        data=Data(source=WikiText(), tokenizer=Words(), batch_size=40, segment_length=150, protocol="contiguous"),
         training=Training(
             steps=250_000,
             schedule=Schedule(learning_rate=2.5e-4, warmup_steps=0, decay="cosine"),
@@ -70,7 +70,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=4000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=10),
+        evaluation=Evaluation(batch_size=10),
     )
     match variant:
         case "default":
@@ -89,10 +89,10 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(
                 source=PythonLibrary(),
                 tokenizer=SentencePiece(vocab_size=512),
-                rows=2,
+                batch_size=2,
                 segment_length=16,
                 protocol="contiguous",
             )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=0), clip_norm=0.25, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

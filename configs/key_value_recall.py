@@ -37,11 +37,11 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"key_value_recall_{variant}",
         model=Model(dim=64, num_layers=2, num_heads=2, attention=attention),
-        data=Data(source=KeyValueRecall(), rows=32, segment_length=8),
+        data=Data(source=KeyValueRecall(), batch_size=32, segment_length=8),
         training=Training(
             steps=2500, schedule=Schedule(learning_rate=3e-3, warmup_steps=50), log_every=250, checkpoint_every=500
         ),
-        evaluation=Evaluation(rows=32, accuracy=True),
+        evaluation=Evaluation(batch_size=32, compute_accuracy=True),
     )
     match variant:
         case "default":
@@ -53,6 +53,6 @@ def get_config(variant: str = "default") -> Config:
             config.data.source = KeyValueRecall(
                 num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=32
             )
-            config.data.rows = config.evaluation.rows = 2
+            config.data.batch_size = config.evaluation.batch_size = 2
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
     return config

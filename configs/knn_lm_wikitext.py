@@ -52,7 +52,7 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(dim=512),
             output=AdaptiveSoftmax(cutoffs=(2_000, 10_000), div_val=2),
         ),
-        data=Data(source=WikiText(), tokenizer=Words(), rows=16, segment_length=64, protocol="contiguous"),
+        data=Data(source=WikiText(), tokenizer=Words(), batch_size=16, segment_length=64, protocol="contiguous"),
         training=Training(
             steps=8_000,
             schedule=Schedule(learning_rate=2e-3, warmup_steps=300, decay="cosine", final_fraction=0.02),
@@ -60,7 +60,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=1000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=16, protocol="contiguous"),
+        evaluation=Evaluation(batch_size=16, protocol="contiguous"),
     )
     match variant:
         case "default":
@@ -71,7 +71,7 @@ def get_config(variant: str = "default") -> Config:
             config.model.feed_forward.dim = 64
             config.model.output = AdaptiveSoftmax(cutoffs=(100, 300), div_val=2)
             config.data.source, config.data.tokenizer = PythonLibrary(), SentencePiece(vocab_size=512)
-            config.data.rows, config.data.segment_length = 2, 16
+            config.data.batch_size, config.data.segment_length = 2, 16
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, protocol="contiguous", max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, protocol="contiguous", max_segments=4)
     return config

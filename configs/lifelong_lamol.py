@@ -157,7 +157,7 @@ def get_config(variant: str = "default") -> Config:
             source=SOURCES[stream[0]],
             # With the marks of eight tasks 4,096 rows of the table, as those of the pretrained model.
             tokenizer=BytePairs(vocab_size=4086),
-            rows=8,
+            batch_size=8,
             segment_length=96,
         ),
         training=Training(
@@ -166,7 +166,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=50,
             checkpoint_every=0,
         ),
-        evaluation=Evaluation(split="test", rows=50, answers=200),
+        evaluation=Evaluation(split="test", batch_size=50, max_answers=200),
         lifelong=Lifelong(
             method=copy.deepcopy(METHODS.get(method_name, METHODS["lamol"])),
             tasks=tuple(TaskData(name=name, source=SOURCES[name]) for name in stream),
@@ -177,7 +177,7 @@ def get_config(variant: str = "default") -> Config:
     if variant == "pretrained":
         # One stage with all domains: plain language modelling of their pieces.
         config.task, config.data.protocol = LanguageModeling(pieces=True), "contiguous"
-        config.data.rows, config.evaluation = 32, Evaluation(rows=64, max_segments=20)
+        config.data.batch_size, config.evaluation = 32, Evaluation(batch_size=64, max_segments=20)
         config.data.source = JsonLines(path=f"{DOMAINS[0]}.jsonl")
         config.training.schedule = Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine")
         config.lifelong.tasks = tuple(TaskData(name=name, source=JsonLines(path=f"{name}.jsonl")) for name in DOMAINS)
@@ -191,7 +191,11 @@ def get_config(variant: str = "default") -> Config:
             attention=GPT2(num_positions=1024),
             feed_forward=Dense(dim=3072, activation="gelu"),
         )
-        config.data.tokenizer, config.data.rows, config.data.segment_length = BytePairs(vocab_size=50_257), 32, 1024
+        config.data.tokenizer, config.data.batch_size, config.data.segment_length = (
+            BytePairs(vocab_size=50_257),
+            32,
+            1024,
+        )
         config.task = Instructions(max_tasks=8, max_answer_length=128)
         config.training.optimizer = Adam(weight_decay=0.01, eps=1e-4)
         config.training.schedule = Schedule(learning_rate=6.25e-5, warmup_steps=100, decay="linear")
@@ -206,8 +210,8 @@ def get_config(variant: str = "default") -> Config:
         config.model.dim, config.model.num_layers, config.model.num_heads = 16, 1, 2
         config.model.feed_forward.dim, config.model.attention = 32, GPT2(num_positions=24)
         config.task = Instructions(max_tasks=2, max_answer_length=6)
-        config.data = Data(source=toys[0], tokenizer=Bytes(), rows=8, segment_length=24)
-        config.evaluation, config.training.log_every = Evaluation(split="test", rows=4, answers=4), 1
+        config.data = Data(source=toys[0], tokenizer=Bytes(), batch_size=8, segment_length=24)
+        config.evaluation, config.training.log_every = Evaluation(split="test", batch_size=4, max_answers=4), 1
         config.lifelong.tasks = tuple(TaskData(name=toy.change, source=toy) for toy in toys)
         config.lifelong.method, config.lifelong.epochs = LAMOL(capacity=16, rows=2, written_at_once=8), 1
     return config

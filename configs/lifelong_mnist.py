@@ -95,7 +95,7 @@ def get_config(variant: str = "default") -> Config:
         name=f"lifelong_mnist_{variant}",
         model=Perceptron(initializer="uniform"),
         task=Classification(num_classes=10),
-        data=Data(source=sources[0], rows=32, segment_length=784),
+        data=Data(source=sources[0], batch_size=32, segment_length=784),
         training=Training(
             optimizer=SGD(),
             clip_norm=0.0,
@@ -104,7 +104,7 @@ def get_config(variant: str = "default") -> Config:
             evaluate_every=0,
             checkpoint_every=0,
         ),
-        evaluation=Evaluation(rows=256, split="test", accuracy=True),
+        evaluation=Evaluation(batch_size=256, split="test", compute_accuracy=True),
         lifelong=Lifelong(
             method=copy.deepcopy(METHODS.get(method_name, Sequential())),
             tasks=tuple(TaskData(name=f"task_{i}", source=source) for i, source in enumerate(sources)),
@@ -118,7 +118,7 @@ def get_config(variant: str = "default") -> Config:
     if variant == "smoke":
         blobs = [Blobs(classes=pair, dim=8, num_train=32, num_test=16) for pair in pairs[:2]]
         config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8
-        config.data.rows, config.evaluation.rows, config.training.log_every = 8, 8, 1
+        config.data.batch_size, config.evaluation.batch_size, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
         config.lifelong.method = Replay(memory=EpisodicMemory(capacity=16), rows=4)
     return config

@@ -185,7 +185,7 @@ def get_config(variant: str = "default") -> Config:
             source=sources[DOMAINS[0]],
             tokenizer=BytePairs(vocab_size=4096),
             protocol="contiguous",
-            rows=28,
+            batch_size=28,
             segment_length=128,
         ),
         training=Training(
@@ -194,7 +194,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=50,
             checkpoint_every=0,
         ),
-        evaluation=Evaluation(rows=64),
+        evaluation=Evaluation(batch_size=64),
         lifelong=Lifelong(
             method=copy.deepcopy(METHODS.get(variant, METHODS["elle"])),
             tasks=tuple(TaskData(name=name, source=source) for name, source in sources.items()),
@@ -215,7 +215,11 @@ def get_config(variant: str = "default") -> Config:
         config.model.feed_forward.dim = 4 * config.model.dim
         encodes = variant.startswith("bert")
         config.model.attention = Bidirectional(positions=512) if encodes else GPT2(num_positions=512)
-        config.data.tokenizer, config.data.rows, config.data.segment_length = BytePairs(vocab_size=50_257), 1840, 512
+        config.data.tokenizer, config.data.batch_size, config.data.segment_length = (
+            BytePairs(vocab_size=50_257),
+            1840,
+            512,
+        )
         config.training.schedule = Schedule(**how)
         config.lifelong.tasks = tuple(
             TaskData(name=f"domain_{number}", source=JsonLines(path=f"domain_{number}.jsonl")) for number in range(5)
@@ -231,8 +235,8 @@ def get_config(variant: str = "default") -> Config:
         ]
         config.model.dim, config.model.num_layers, config.model.num_heads = 8, 1, 2
         config.model.feed_forward.dim, config.data.source, config.data.segment_length = 16, tables[0], 8
-        config.data.protocol, config.data.rows = "separate", 4
-        config.evaluation.rows, config.training.log_every = 4, 1
+        config.data.protocol, config.data.batch_size = "separate", 4
+        config.evaluation.batch_size, config.training.log_every = 4, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=table) for i, table in enumerate(tables))
         config.lifelong.method = ELLE(
             dims=(12,), layers=(2,), memory=EpisodicMemory(capacity=16), rows=2, warm_up=2, warm_up_rows=4

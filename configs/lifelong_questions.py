@@ -8,7 +8,8 @@ The stages are two groups of articles of SQuAD 1.1, and the two sets of the gold
 (`memjax.config.QaSrl`). The papers have other stages, QuAC, TriviaQA (web and Wikipedia) and SQuAD, as only the variant
 `paper` does, so that no other result compares with published ones. The stages are in the published orders, with the
 first group in place of QuAC and QA-SRL in place of TriviaQA. Only the last layer of MiniLM and the head are trained.
-The hidden states of the other layers are computed once, and stored in the folder `--data.states`. RUN is the run that
+The hidden states of the other layers are computed once, and stored in the folder `--data.encoder-states-dir`. RUN is
+the run that
 `memjax import` makes from the weights of MiniLM. Answers must begin and end in the text. A memory stores windows of
 texts, and K is a number of windows.
 
@@ -116,14 +117,14 @@ def get_config(variant: str = "default") -> Config:
         name=f"lifelong_questions_{variant}",
         model=like.model,
         task=QuestionAnswering(stride=64, max_question_length=32, context_only=True),
-        data=Data(source=sources[order[0]], tokenizer=WordPiece(), rows=8, segment_length=128),
+        data=Data(source=sources[order[0]], tokenizer=WordPiece(), batch_size=8, segment_length=128),
         training=Training(
             schedule=Schedule(learning_rate=3e-4, warmup_steps=0, decay="constant"),
             log_every=50,
             evaluate_every=0,
             checkpoint_every=0,
         ),
-        evaluation=Evaluation(rows=16, split="test"),
+        evaluation=Evaluation(batch_size=16, split="test"),
         lifelong=Lifelong(
             method=copy.deepcopy(METHODS.get(variant, METHODS["mbpa_pp"])),
             tasks=tuple(TaskData(name=name, source=sources[name]) for name in order),
@@ -133,7 +134,7 @@ def get_config(variant: str = "default") -> Config:
     assert config.lifelong is not None
     if variant == "paper":
         config.task = QuestionAnswering(stride=128, context_only=True)
-        config.data.rows, config.data.segment_length, config.evaluation.rows = 32, 384, 32
+        config.data.batch_size, config.data.segment_length, config.evaluation.batch_size = 32, 384, 32
         config.training.schedule.learning_rate = 3e-5
         memory = EpisodicMemory(policy="all", capacity=400_000, place="host")
         config.lifelong.method = MbPA(memory=memory, key="question", penalty=1e-4, queries=1)
@@ -141,14 +142,14 @@ def get_config(variant: str = "default") -> Config:
         small = load_config("bert_squad", "smoke")
         config.model, config.data = small.model, small.data
         config.task = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4, context_only=True)
-        config.data.source, config.evaluation.rows, config.training.log_every = Templates(num_examples=16), 8, 1
+        config.data.source, config.evaluation.batch_size, config.training.log_every = Templates(num_examples=16), 8, 1
         config.lifelong.tasks = tuple(
             TaskData(name=f"stage_{number}", source=Templates(num_examples=16 * number)) for number in (1, 2)
         )
         memory = EpisodicMemory(policy="all", capacity=128)
         config.lifelong.method = MbPA(memory=memory, every=16, rows=4, key="question", num_neighbors=4, steps=2)
     else:
-        config.model.first_layer, config.data.states = 5, "states"
+        config.model.first_layer, config.data.encoder_states_dir = 5, "states"
     return config
 
 

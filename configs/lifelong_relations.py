@@ -180,7 +180,7 @@ def get_config(variant: str = "default") -> Config:
         Lifelong(method=method, epochs=epochs),
         model=model,
         task=task,
-        data=Data(source=source, tokenizer=tokenizer, rows=rows, segment_length=length),
+        data=Data(source=source, tokenizer=tokenizer, batch_size=rows, segment_length=length),
     )
     config.training.log_every = 1 if variant == "smoke" else 50
     if variant.startswith("encoder"):
@@ -193,7 +193,7 @@ def _pairs(variant: str) -> Config:
     method = copy.deepcopy(PAIRS[variant.removeprefix("paper_").removeprefix("pairs_")])
     parts: dict[str, Any] = {"model": Perceptron(), "task": Classification()}
     source: Any = CachedPairs()
-    parts["data"] = Data(source=source, rows=16, segment_length=384)
+    parts["data"] = Data(source=source, batch_size=16, segment_length=384)
     if isinstance(method, ANML):
         parts["model"].gate = 256
     rate = 4e-3
@@ -203,7 +203,7 @@ def _pairs(variant: str) -> Config:
         method, rate = OML(memory=every, every=17_600, rate=0.01, reduction="sum"), 3e-5
         source = RelationFiles(train=("training_data.txt",), test=("val_data.txt",))
         parts["model"] = like.model
-        parts["data"] = Data(source=source, tokenizer=like.data.tokenizer, rows=44, segment_length=64)
+        parts["data"] = Data(source=source, tokenizer=like.data.tokenizer, batch_size=44, segment_length=64)
     tasks = [dataclasses.replace(source, relations=relations) for relations in FEWREL_TASKS]
     config = _config(variant, tasks, Lifelong(method=method, epochs=1), **parts)
     config.training.schedule.learning_rate = rate
@@ -213,7 +213,7 @@ def _pairs(variant: str) -> Config:
 def _config(variant: str, sources: list[Any], lifelong: Lifelong, *, data: Data, **parts: Any) -> Config:
     """Returns a config in which all tasks and the whole data are scored after every task."""
     tasks = tuple(TaskData(name=f"task_{number}", source=source) for number, source in enumerate(sources))
-    scored = Evaluation(rows=data.rows, split="test", accuracy=True)
+    scored = Evaluation(batch_size=data.batch_size, split="test", compute_accuracy=True)
     return Config(
         name=f"lifelong_relations_{variant}",
         data=data,

@@ -10,7 +10,8 @@ Variants without a prefix train a perceptron on sentence vectors: each folder of
 and so on (`memjax.config.CachedFeatures`), which `memjax.lifelong.features` makes from texts with a frozen encoder.
 `encoder*` train MiniLM itself on the CSV files of Zhang et al.; RUN is the run that `memjax import` makes from its
 weights. `small*` train an encoder of 2 layers from scratch, for your own texts. `last_two*` train the last two layers
-of MiniLM; the hidden states of the other layers are computed once, and stored in the folder `--data.states`.
+of MiniLM; the hidden states of the other layers are computed once, and stored in the folder
+`--data.encoder-states-dir`.
 `fourteen*` learn the longer order of Progressive Prompts and O-LoRA on sentence vectors, without Yahoo, whose files are
 not available to us: 42 classes.
 
@@ -181,14 +182,14 @@ def get_config(variant: str = "default") -> Config:
         name=f"lifelong_text_{variant}",
         model=Perceptron(),
         task=Classification(num_classes=classes),
-        data=Data(source=sources[0], rows=32, segment_length=384),
+        data=Data(source=sources[0], batch_size=32, segment_length=384),
         training=Training(
             schedule=Schedule(learning_rate=RATES.get(method_name, 4e-3), warmup_steps=0, decay="constant"),
             log_every=50,
             evaluate_every=0,
             checkpoint_every=0,
         ),
-        evaluation=Evaluation(rows=64, split="test", accuracy=True),
+        evaluation=Evaluation(batch_size=64, split="test", compute_accuracy=True),
         lifelong=Lifelong(
             method=method,
             tasks=tuple(TaskData(name=name, source=source) for name, source in zip(names, sources, strict=True)),
@@ -205,7 +206,7 @@ def get_config(variant: str = "default") -> Config:
         if isinstance(method, MetaMbPA):
             method.key, method.inner_learning_rate, method.learning_rate = "first", 1e-5, 1e-5
     if isinstance(method, OML | ANML | MAML):
-        config.data.rows = 4
+        config.data.batch_size = 4
     if isinstance(method, ANML):
         carrier = config.model.carrier
         carrier.gate = config.model.dim if encoder else 256
@@ -214,10 +215,10 @@ def get_config(variant: str = "default") -> Config:
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
         config.lifelong.least_updates = 192
     if bag:
-        # Gradient descent at the rate of `data.rows` sums the counts of each class.
+        # Gradient descent at the rate of `data.batch_size` sums the counts of each class.
         config.model, config.data.tokenizer = TokenBag(), WordPiece(vocab_size=8192)
         config.training.optimizer, config.training.clip_norm = SGD(), 0.0
-        config.training.schedule.learning_rate = float(config.data.rows)
+        config.training.schedule.learning_rate = float(config.data.batch_size)
         if method_name in ("mixed", "tenth"):
             # Replayed rows are as many as new ones: the mean over both times this rate is a sum again.
             config.model, config.training.schedule.learning_rate = TokenBag(weighs_errors=True), 64.0
@@ -228,7 +229,7 @@ def get_config(variant: str = "default") -> Config:
             config.training.schedule.learning_rate, config.lifelong.epochs = 0.03, 6
             config.lifelong.method = Replay(memory=ALL, rows=128)
     if last:
-        config.model.first_layer, config.data.states, config.data.segment_length = 4, "states", 64
+        config.model.first_layer, config.data.encoder_states_dir, config.data.segment_length = 4, "states", 64
         if isinstance(method, Replay | MbPA):
             method.memory = EpisodicMemory(capacity=2000, place="host")
     if paper:
@@ -242,11 +243,11 @@ def get_config(variant: str = "default") -> Config:
             "meta_mbpa": MetaMbPA(memory=replace(HUNDREDTH, capacity=5750, temperature=10.0, unit="one"), key="first"),
         }[method_name]
         if method_name in ("oml", "anml", "maml"):
-            config.data.rows, config.data.segment_length = 16, 300 if method_name == "anml" else 448
+            config.data.batch_size, config.data.segment_length = 16, 300 if method_name == "anml" else 448
     if variant == "smoke":
         blobs = [Blobs(classes=(2 * i, 2 * i + 1), dim=8, num_train=32, num_test=16) for i in range(2)]
         config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8
-        config.data.rows, config.evaluation.rows, config.training.log_every = 8, 8, 1
+        config.data.batch_size, config.evaluation.batch_size, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
         config.lifelong.method = MbPA(
             memory=EpisodicMemory(policy="all", capacity=64), every=16, rows=4, num_neighbors=4, steps=2

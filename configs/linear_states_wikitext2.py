@@ -66,14 +66,14 @@ def get_config(variant: str = "default") -> Config:
             positions="sinusoids",
             output=AdaptiveSoftmax(cutoffs=(2_000, 10_000), div_val=2, tie_projections=(False, True, True)),
         ),
-        data=Data(source=WikiText(), tokenizer=Words(), rows=16, segment_length=128),
+        data=Data(source=WikiText(), tokenizer=Words(), batch_size=16, segment_length=128),
         training=Training(
             steps=8000,
             schedule=Schedule(learning_rate=2e-3, warmup_steps=200),
             log_every=200,
             checkpoint_every=2000,
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     model = config.model
     match variant:
@@ -95,8 +95,8 @@ def get_config(variant: str = "default") -> Config:
             model.dim, model.num_layers, model.num_heads, model.output = 32, 2, 2, Softmax()
             model.attention = RFA(num_directions=8, gate=True)
             config.data = Data(
-                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16
+                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
             )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

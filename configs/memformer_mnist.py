@@ -74,7 +74,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"memformer_mnist_{variant}",
         model=model,
-        data=Data(source=Mnist(), rows=64, segment_length=56),
+        data=Data(source=Mnist(), batch_size=64, segment_length=56),
         training=Training(
             steps=20_000,
             segments_per_update=8,
@@ -83,7 +83,7 @@ def get_config(variant: str = "default") -> Config:
             schedule=Schedule(learning_rate=3e-4, warmup_steps=2_000, decay="cosine"),
             evaluate_every=2_000,
         ),
-        evaluation=Evaluation(rows=64),
+        evaluation=Evaluation(batch_size=64),
     )
     match variant:
         case "default":
@@ -110,17 +110,17 @@ def get_config(variant: str = "default") -> Config:
             config.training.schedule.warmup_steps = 16_000
         case "transformer":
             config.model = _decoder(FullAttention(query_key_norm=False, num_buckets=0), positions="sinusoids")
-            config.data.segment_length, config.data.rows, config.training.segments_per_update = 784, 36, 1
+            config.data.segment_length, config.data.batch_size, config.training.segments_per_update = 784, 36, 1
         case "lstm":
             config.model = Model(dim=512, num_layers=4, dropout=0.1, attention=LSTM())
         case "smoke":
             config.model = Memformer(dim=16, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4)
             source = KeyValueRecall(num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=32)
-            config.data = Data(source=source, rows=2, segment_length=8)
+            config.data = Data(source=source, batch_size=2, segment_length=8)
             config.training = Training(
                 steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
             )
-            config.evaluation = Evaluation(rows=2)
+            config.evaluation = Evaluation(batch_size=2)
     return config
 
 

@@ -33,7 +33,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"memformer_recall_{variant}",
         model=model,
-        data=Data(source=source, rows=32, segment_length=8),
+        data=Data(source=source, batch_size=32, segment_length=8),
         training=Training(
             steps=1200,
             segments_per_update=6,
@@ -41,7 +41,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=100,
             checkpoint_every=600,
         ),
-        evaluation=Evaluation(rows=32, accuracy=True),
+        evaluation=Evaluation(batch_size=32, compute_accuracy=True),
     )
     match variant:
         case "default":
@@ -51,6 +51,6 @@ def get_config(variant: str = "default") -> Config:
             model.writes_begin, model.segment_positions = True, "none"
         case "smoke":
             model.dim, model.num_slots, source.num_documents, source.filler_length = 16, 4, 16, 20
-            config.data.rows = config.evaluation.rows = 2
+            config.data.batch_size = config.evaluation.batch_size = 2
             config.training = Training(steps=4, segments_per_update=4, schedule=Schedule(warmup_steps=0), log_every=1)
     return config

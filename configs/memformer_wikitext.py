@@ -56,7 +56,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"memformer_wikitext_{variant}",
         model=model,
-        data=Data(source=WikiText(), tokenizer=SentencePiece(vocab_size=32_000), rows=32, segment_length=128),
+        data=Data(source=WikiText(), tokenizer=SentencePiece(vocab_size=32_000), batch_size=32, segment_length=128),
         training=Training(
             steps=20_000,
             segments_per_update=16,
@@ -66,7 +66,7 @@ def get_config(variant: str = "default") -> Config:
             clip_norm=1.0,
             evaluate_every=2_000,
         ),
-        evaluation=Evaluation(rows=16),
+        evaluation=Evaluation(batch_size=16),
     )
     match variant:
         case "default":
@@ -89,10 +89,10 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=8)
             config.data = Data(
-                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16
+                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
             )
             config.training = Training(
                 steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
             )
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

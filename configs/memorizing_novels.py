@@ -45,13 +45,13 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"memorizing_novels_{variant}",
         model=Model(dim=192, num_layers=4, num_heads=4, attention=attention),
-        data=Data(source=Novels(), tokenizer=SentencePiece(vocab_size=4096), rows=16, segment_length=64),
+        data=Data(source=Novels(), tokenizer=SentencePiece(vocab_size=4096), batch_size=16, segment_length=64),
         training=Training(
             steps=4000,
             optimizer=Adam(b2=0.98),
             schedule=Schedule(learning_rate=2e-3, warmup_steps=200, decay="cosine", final_fraction=0.05),
         ),
-        evaluation=Evaluation(rows=4),
+        evaluation=Evaluation(batch_size=4),
     )
     match variant:
         case "default":
@@ -59,9 +59,9 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             attention = Memorizing(layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16, window=16)
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention)
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
         case "cache_only":
             attention.memory_length = 0
         case "no_memory":

@@ -61,7 +61,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=TfdsBuilder(name="pg19", field="book_text"),
             tokenizer=SentencePiece(vocab_size=32000),
-            rows=256,
+            batch_size=256,
             segment_length=512,
         ),
         training=Training(
@@ -73,7 +73,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=5000,
             evaluate_every=10_000,
         ),
-        evaluation=Evaluation(rows=50),
+        evaluation=Evaluation(batch_size=50),
     )
     match variant:
         case "default":
@@ -86,8 +86,8 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             attention = Memorizing(layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16)
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention, compute_dtype="bfloat16")
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             rsqrt = Schedule(learning_rate=0.01, warmup_steps=2, decay="rsqrt")
             config.training = Training(steps=4, optimizer=Adafactor(momentum=0.9), schedule=rsqrt, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -50,7 +50,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"memorizing_python_{variant}",
         model=Model(dim=128, num_layers=3, num_heads=4, attention=attention, feed_forward=Dense(activation="gelu")),
-        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=32),
+        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), batch_size=8, segment_length=32),
         training=Training(
             steps=6000,
             optimizer=Adam(b2=0.99),
@@ -58,7 +58,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=200,
             checkpoint_every=1000,
         ),
-        evaluation=Evaluation(rows=4),
+        evaluation=Evaluation(batch_size=4),
     )
     match variant:
         case "default":
@@ -66,9 +66,9 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             attention = Memorizing(layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16, window=16)
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention)
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
         case "cache_only":
             attention.memory_length = 0
         case "no_memory":

@@ -66,7 +66,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=TfdsBuilder(name="pg19", field="book_text"),
             tokenizer=SentencePiece(vocab_size=32000),
-            rows=64,
+            batch_size=64,
             segment_length=512,
         ),
         training=Training(
@@ -77,7 +77,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=5000,
             evaluate_every=10_000,
         ),
-        evaluation=Evaluation(rows=64),
+        evaluation=Evaluation(batch_size=64),
     )
     match variant:
         case "default" | "200m":
@@ -96,10 +96,10 @@ def get_config(variant: str = "default") -> Config:
                 layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16, retrieval="approximate"
             )
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention, compute_dtype="bfloat16")
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             rsqrt = Schedule(learning_rate=0.01, warmup_steps=2, decay="rsqrt")
             config.training = Training(steps=4, schedule=rsqrt, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config
 
 
@@ -109,4 +109,4 @@ def _enlarge(config: Config, *, layers: int, heads: int, hidden: int) -> None:
     model.num_layers, model.num_heads, model.dim = layers, heads, 128 * heads
     model.feed_forward.dim = hidden
     config.training.rematerialize = "per_layer"
-    config.data.rows = config.evaluation.rows = 256
+    config.data.batch_size = config.evaluation.batch_size = 256

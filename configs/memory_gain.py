@@ -63,7 +63,7 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(activation="gelu"),
             scan_layers=False,
         ),
-        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=32),
+        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), batch_size=8, segment_length=32),
         training=Training(
             steps=30000,
             optimizer=Adam(b2=0.99),
@@ -71,7 +71,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=500,
             checkpoint_every=5000,
         ),
-        evaluation=Evaluation(rows=16),
+        evaluation=Evaluation(batch_size=16),
     )
     if variant.startswith("novels"):
         config.data.source = Novels()
@@ -82,7 +82,7 @@ def get_config(variant: str = "default") -> Config:
     if variant == "smoke":
         attention.memory_length, attention.num_neighbors, attention.cache_length = 64, 4, 16
         config.model.dim = 32
-        config.data.tokenizer, config.data.rows, config.data.segment_length = SentencePiece(vocab_size=512), 2, 16
+        config.data.tokenizer, config.data.batch_size, config.data.segment_length = SentencePiece(vocab_size=512), 2, 16
         config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-        config.evaluation = Evaluation(rows=2, max_segments=4)
+        config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

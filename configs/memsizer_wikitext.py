@@ -63,7 +63,7 @@ def get_config(variant: str = "default") -> Config:
             positions="sinusoids",
             output=AdaptiveSoftmax(cutoffs=(20_000, 60_000), div_val=4, tie_projections=(True, True, True), bias=False),
         ),
-        data=Data(source=WikiText(), tokenizer=Words(), rows=18, segment_length=512),
+        data=Data(source=WikiText(), tokenizer=Words(), batch_size=18, segment_length=512),
         training=Training(
             steps=286_000,
             schedule=Schedule(learning_rate=5e-4, warmup_steps=16_000),
@@ -72,7 +72,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=4000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     match variant:
         case "default":
@@ -99,8 +99,8 @@ def get_config(variant: str = "default") -> Config:
                 output=Softmax(),
             )
             config.data = Data(
-                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16
+                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
             )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -3,7 +3,7 @@
     memjax train --config memsizer_wmt
     memjax train --config memsizer_wmt --variant softmax
     memjax train --config memsizer_wmt --variant t2r --training.init-from runs/memsizer_wmt_softmax
-    memjax eval --run RUN --evaluation.split test --evaluation.answers 3003        # with BLEU, beam 5, length penalty 1
+    memjax eval --run RUN --evaluation.split test --evaluation.max-answers 3003  # with BLEU, beam 5, length penalty 1
 
 Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 2022, https://arxiv.org/abs/2203.12644.
 Paper's number: about 17 % fewer parameters than the Transformer (210M); its BLEU is not at hand.
@@ -64,7 +64,9 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"memsizer_wmt_{variant}",
         model=model,
-        data=Data(source=TfdsTranslation(), tokenizer=SentencePiece(vocab_size=32_768), rows=512, segment_length=128),
+        data=Data(
+            source=TfdsTranslation(), tokenizer=SentencePiece(vocab_size=32_768), batch_size=512, segment_length=128
+        ),
         training=Training(
             steps=90_000,
             optimizer=Adam(b1=0.9, b2=0.98),
@@ -73,7 +75,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=2000,
             evaluate_every=2000,
         ),
-        evaluation=Evaluation(rows=64),
+        evaluation=Evaluation(batch_size=64),
     )
     match variant:
         case "default":
@@ -89,7 +91,7 @@ def get_config(variant: str = "default") -> Config:
             model.attention, model.cross_attention = T2R(num_features=4), T2R(num_features=32)
         case "smoke":
             model.dim, model.num_layers, model.num_heads, model.feed_forward.dim = 16, 1, 2, 32
-            config.data = Data(source=NumberWords(num_documents=32), tokenizer=Bytes(), rows=2, segment_length=96)
+            config.data = Data(source=NumberWords(num_documents=32), tokenizer=Bytes(), batch_size=2, segment_length=96)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -3,7 +3,7 @@
     memjax train --config multi30k --data.source.path DIR
     memjax train --config multi30k --variant memsizer --data.source.path DIR
     memjax train --config multi30k --variant memory_tokens --model.num-layers 6 --model.memory-tokens.num-tokens 20 ...
-    memjax eval --run RUN --evaluation.split test --evaluation.answers 1000        # with BLEU, beam 5, length penalty 1
+    memjax eval --run RUN --evaluation.split test --evaluation.max-answers 1000  # with BLEU, beam 5, length penalty 1
     python -m tools.results run multi30k_translation        # small models of all kinds; MEMJAX_MULTI30K=DIR
 
 Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 2022, https://arxiv.org/abs/2203.12644;
@@ -65,7 +65,10 @@ def get_config(variant: str = "default") -> Config:
         name=f"multi30k_{variant}",
         model=model,
         data=Data(
-            source=ParallelText(max_length=48), tokenizer=SentencePiece(vocab_size=6000), rows=64, segment_length=48
+            source=ParallelText(max_length=48),
+            tokenizer=SentencePiece(vocab_size=6000),
+            batch_size=64,
+            segment_length=48,
         ),
         training=Training(
             steps=6000,
@@ -75,7 +78,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=1000,
             evaluate_every=1000,
         ),
-        evaluation=Evaluation(rows=64),
+        evaluation=Evaluation(batch_size=64),
     )
     match variant:
         case "default":
@@ -105,7 +108,7 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             model.dim, model.num_layers, model.num_heads, model.feed_forward.dim = 16, 1, 2, 32
             model.attention, model.memory_tokens = MemSizer(num_slots=4), MemoryTokens(num_tokens=2)
-            config.data = Data(source=NumberWords(num_documents=32), tokenizer=Bytes(), rows=2, segment_length=96)
+            config.data = Data(source=NumberWords(num_documents=32), tokenizer=Bytes(), batch_size=2, segment_length=96)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -64,7 +64,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=PythonLibrary() if variant == "smoke" else TextFiles(),
             tokenizer=SentencePiece(vocab_size=pieces) if pieces else Bytes(),
-            rows=rows,
+            batch_size=rows,
             segment_length=length,
             protocol="contiguous",
         ),
@@ -79,5 +79,5 @@ def get_config(variant: str = "default") -> Config:
             evaluate_every=max(steps // 4, 1),
             checkpoint_every=max(steps // 4, 1),
         ),
-        evaluation=Evaluation(rows=min(rows, 8), protocol="contiguous"),
+        evaluation=Evaluation(batch_size=min(rows, 8), protocol="contiguous"),
     )

@@ -53,7 +53,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=JsonLines(path="news.jsonl"),
             tokenizer=SentencePiece(vocab_size=60_000),
-            rows=64,
+            batch_size=64,
             segment_length=512,
         ),
         training=Training(
@@ -62,7 +62,7 @@ def get_config(variant: str = "default") -> Config:
             rematerialize="per_layer",
             checkpoint_every=5_000,
         ),
-        evaluation=Evaluation(rows=32),
+        evaluation=Evaluation(batch_size=32),
     )
     match variant:
         case "default":
@@ -79,7 +79,7 @@ def get_config(variant: str = "default") -> Config:
                 layers=(0, 1), num_keys=16, memory_heads=2, num_neighbors=4, key_dim=16, dense_scale=1.0
             )
             config.model = Model(dim=32, num_layers=2, num_heads=2, feed_forward=memory)
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

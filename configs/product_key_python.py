@@ -53,12 +53,12 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"product_key_python_{variant}",
         model=Model(dim=192, num_layers=4, num_heads=4, feed_forward=memory),
-        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=128),
+        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), batch_size=8, segment_length=128),
         training=Training(
             steps=2000,
             schedule=Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine", final_fraction=0.05),
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     match variant:
         case "default":
@@ -82,7 +82,7 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             memory = ProductKey(layers=(-1,), num_keys=16, memory_heads=2, num_neighbors=4, key_dim=16)
             config.model = Model(dim=32, num_layers=2, num_heads=2, feed_forward=memory)
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

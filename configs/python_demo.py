@@ -36,21 +36,21 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"python_demo_{variant}",
         model=Model(dim=128, num_layers=3, num_heads=4, attention=FullAttention()),
-        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=2048), rows=16, segment_length=128),
+        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=2048), batch_size=16, segment_length=128),
         training=Training(
             steps=1200,
             schedule=Schedule(learning_rate=3e-3, warmup_steps=100, decay="cosine", final_fraction=0.05),
             log_every=200,
             checkpoint_every=400,
         ),
-        evaluation=Evaluation(rows=16),
+        evaluation=Evaluation(batch_size=16),
     )
     match variant:
         case "default":
             pass
         case "smoke":
             config.model = Model(dim=16, num_layers=2, num_heads=2, attention=FullAttention())
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

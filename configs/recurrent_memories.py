@@ -85,7 +85,7 @@ def get_config(variant: str = "default") -> Config:
         data=Data(
             source=WikiText(),
             tokenizer=SentencePiece(vocab_size=1000),
-            rows=TOKENS // length // horizon,
+            batch_size=TOKENS // length // horizon,
             segment_length=length,
         ),
         training=Training(
@@ -96,15 +96,17 @@ def get_config(variant: str = "default") -> Config:
             log_every=100,
             checkpoint_every=500,
         ),
-        evaluation=Evaluation(rows=16),
+        evaluation=Evaluation(batch_size=16),
     )
     if variant == "smoke":
         config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4)
-        config.data = Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16)
+        config.data = Data(
+            source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
+        )
         config.training = Training(
             steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
         )
-        config.evaluation = Evaluation(rows=2, max_segments=4)
+        config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config
 
 

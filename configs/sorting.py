@@ -4,7 +4,8 @@
     memjax train --config sorting --variant transformer_xl --data.source.length 8000 \
         --training.segments-per-update 8 --training.segments-without-gradient 7
 
-Only the answers are scored; `evaluation.accuracy` reports the share of right answers. An update reads a whole document
+Only the answers are scored; `evaluation.compute_accuracy` reports the share of right answers. An update reads a whole
+document
 in every row, and only its last segment has a gradient: `training.segments_per_update` is the length of a document in
 segments, rounded up.
 
@@ -75,7 +76,7 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(dim=300),
             output=Softmax(tied=False),
         ),
-        data=Data(source=Sorting(), rows=8, segment_length=1024),
+        data=Data(source=Sorting(), batch_size=8, segment_length=1024),
         training=Training(
             steps=20_000,
             segments_per_update=4,
@@ -85,7 +86,7 @@ def get_config(variant: str = "default") -> Config:
             log_every=100,
             checkpoint_every=2000,
         ),
-        evaluation=Evaluation(rows=8, accuracy=True),
+        evaluation=Evaluation(batch_size=8, compute_accuracy=True),
     )
     match variant:
         case "default":
@@ -115,14 +116,14 @@ def get_config(variant: str = "default") -> Config:
                 attention=InfinityFormer(num_basis=64, num_samples=64, num_bins=64, contraction=0.75, norm="pre"),
                 feed_forward=Dense(dim=128),
             )
-            config.data = Data(source=MarkedEvents(), rows=32, segment_length=16)
+            config.data = Data(source=MarkedEvents(), batch_size=32, segment_length=16)
             config.training = Training(
                 steps=400,
                 segments_per_update=6,
                 segments_without_gradient=5,
                 schedule=Schedule(learning_rate=3e-3, warmup_steps=20),
             )
-            config.evaluation = Evaluation(rows=32, accuracy=True)
+            config.evaluation = Evaluation(batch_size=32, compute_accuracy=True)
         case "smoke":
             config.model = Model(
                 dim=16,
@@ -130,7 +131,9 @@ def get_config(variant: str = "default") -> Config:
                 num_heads=2,
                 attention=InfinityFormer(num_basis=8, num_samples=8, memory_length=8, sticky="sample", num_bins=8),
             )
-            config.data = Data(source=Sorting(length=30, num_symbols=4, num_documents=20), rows=2, segment_length=8)
+            config.data = Data(
+                source=Sorting(length=30, num_symbols=4, num_documents=20), batch_size=2, segment_length=8
+            )
             config.training = Training(
                 steps=4,
                 segments_per_update=5,
@@ -138,5 +141,5 @@ def get_config(variant: str = "default") -> Config:
                 schedule=Schedule(warmup_steps=0),
                 log_every=1,
             )
-            config.evaluation = Evaluation(rows=2, accuracy=True)
+            config.evaluation = Evaluation(batch_size=2, compute_accuracy=True)
     return config

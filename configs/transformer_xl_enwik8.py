@@ -54,7 +54,7 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(dim=2048),
             output=Softmax(tied=True, bias=True),
         ),
-        data=Data(source=Enwik8(), tokenizer=Bytes(), rows=22, segment_length=512, protocol="contiguous"),
+        data=Data(source=Enwik8(), tokenizer=Bytes(), batch_size=22, segment_length=512, protocol="contiguous"),
         training=Training(
             steps=400_000,
             schedule=Schedule(learning_rate=2.5e-4, warmup_steps=0, decay="cosine"),
@@ -63,7 +63,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=4000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=10),
+        evaluation=Evaluation(batch_size=10),
     )
     match variant:
         case "default":
@@ -73,7 +73,7 @@ def get_config(variant: str = "default") -> Config:
             config.model.dropout = config.model.attention_dropout = 0.15
             config.model.attention = TransformerXL(memory_length=768)
             config.model.feed_forward.dim = 3072
-            config.data.rows, config.data.segment_length = 64, 768
+            config.data.batch_size, config.data.segment_length = 64, 768
             config.training.schedule.warmup_steps = 4000
         case "smoke":
             config.model = Model(
@@ -84,8 +84,8 @@ def get_config(variant: str = "default") -> Config:
                 output=Softmax(tied=True, bias=True),
             )
             config.data = Data(
-                source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16, protocol="contiguous"
+                source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16, protocol="contiguous"
             )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=0), clip_norm=0.25, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

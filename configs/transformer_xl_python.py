@@ -39,22 +39,22 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"transformer_xl_python_{variant}",
         model=Model(dim=192, num_layers=4, num_heads=4, attention=attention),
-        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=128),
+        data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), batch_size=8, segment_length=128),
         training=Training(
             steps=800,
             schedule=Schedule(learning_rate=1e-3, warmup_steps=100, decay="cosine", final_fraction=0.05),
             clip_norm=0.25,
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(batch_size=8),
     )
     match variant:
         case "default":
             pass
         case "smoke":
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=TransformerXL(memory_length=16))
-            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
+            config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
         case "no_memory":
             attention.memory_length = 0
     return config

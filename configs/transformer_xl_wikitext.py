@@ -58,7 +58,7 @@ def get_config(variant: str = "default") -> Config:
             feed_forward=Dense(dim=2100),
             output=AdaptiveSoftmax(cutoffs=(20_000, 40_000, 200_000)),
         ),
-        data=Data(source=WikiText(), tokenizer=Words(), rows=60, segment_length=150, protocol="contiguous"),
+        data=Data(source=WikiText(), tokenizer=Words(), batch_size=60, segment_length=150, protocol="contiguous"),
         training=Training(
             steps=200_000,
             schedule=Schedule(learning_rate=2.5e-4, warmup_steps=0, decay="cosine"),
@@ -67,7 +67,7 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=4000,
             evaluate_every=4000,
         ),
-        evaluation=Evaluation(rows=10),
+        evaluation=Evaluation(batch_size=10),
     )
     match variant:
         case "default":
@@ -81,7 +81,7 @@ def get_config(variant: str = "default") -> Config:
             config.model.output = AdaptiveSoftmax(
                 cutoffs=(20_000, 40_000, 200_000), div_val=4, tie_projections=(False, True, True, True)
             )
-            config.data.rows, config.data.segment_length = 128, 384
+            config.data.batch_size, config.data.segment_length = 128, 384
             config.training.steps, config.training.schedule.warmup_steps = 4_000_000, 16_000
         case "wikitext2":
             config.model = Model(
@@ -92,7 +92,7 @@ def get_config(variant: str = "default") -> Config:
                 attention=TransformerXL(memory_length=128),
                 output=AdaptiveSoftmax(cutoffs=(4_000, 12_000)),
             )
-            config.data.rows, config.data.segment_length = 16, 128
+            config.data.batch_size, config.data.segment_length = 16, 128
             config.training = Training(
                 steps=20_000, schedule=Schedule(learning_rate=5e-4, warmup_steps=500), clip_norm=0.25
             )
@@ -107,10 +107,10 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(
                 source=PythonLibrary(),
                 tokenizer=SentencePiece(vocab_size=512),
-                rows=2,
+                batch_size=2,
                 segment_length=16,
                 protocol="contiguous",
             )
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=0), clip_norm=0.25, log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
+            config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

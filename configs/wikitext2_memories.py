@@ -3,7 +3,8 @@
     memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
     python -m tools.results run wikitext2_memories        # all variants; MEMJAX_WIKITEXT2=DIR
 
-`spalm` needs `--data.neighbors FOLDER`, which `memjax datastore neighbors --run RUN --path STORE --to FOLDER` makes for
+`spalm` needs `--data.neighbors-dir FOLDER`, which `memjax datastore neighbors --run RUN --path STORE --to FOLDER`
+makes for
 each split, with a trained `knn_lm_wikitext` and a store of its final hidden states (`--key output_normed`). It is
 better to make them by halves, see the README. Training continues from `one_softmax`: `--training.init-from RUN`.
 
@@ -68,5 +69,5 @@ def get_config(variant: str = "default") -> Config:
         case "smoke":
             config.model.attention = Compressive(memory_length=16, compressed_memory_length=8, norm="pre")
     if variant in ("compressive", "short", "long"):
-        config.data.rows, config.data.segment_length = 32, 32
+        config.data.batch_size, config.data.segment_length = 32, 32
     return config

@@ -72,7 +72,12 @@ class Config(Settings):
             require(evaluation.task in ("", *tasks), "evaluation.task", evaluation.task, f"'' or one of {tasks}")
             others = ("none", *tasks) if evaluation.task and self.task.prompt != "none" else ()
             allowed = f"'' or one of {[*others]}" if others else "'' without task.prompt, and without evaluation.task"
-            require(evaluation.prompt in ("", *others), "evaluation.prompt", evaluation.prompt, allowed)
+            require(
+                evaluation.prompt_of_task in ("", *others),
+                "evaluation.prompt_of_task",
+                evaluation.prompt_of_task,
+                allowed,
+            )
         for evaluation in self.evaluations:
             validate(replace(self, evaluation=replace(evaluation, name=""), evaluations=()))
 

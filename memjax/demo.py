@@ -150,7 +150,7 @@ class _Demo:
         if variant != "default":
             config = config.with_memory(0)
         config.name, config.workdir = "recall_" + ("memory" if variant == "default" else variant), plan.workdir
-        config.training.steps, config.evaluation.accuracy = plan.key_value_steps, True
+        config.training.steps, config.evaluation.compute_accuracy = plan.key_value_steps, True
         evaluation = train(config).results["evaluation"]
         return {
             "accuracy": evaluation["accuracy"],
@@ -163,7 +163,7 @@ class _Demo:
         plan = self.plan
         config = dataclasses.replace(load_config("python_demo", plan.variant), name="model", workdir=plan.workdir)
         config.training.steps = plan.steps or config.training.steps
-        config.evaluation = Evaluation(rows=config.evaluation.rows, max_segments=plan.max_segments)
+        config.evaluation = Evaluation(batch_size=config.evaluation.batch_size, max_segments=plan.max_segments)
         return config
 
     def describe_corpus(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class _Demo:
         rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second")]
         return {
             "parameters": result.results["parameters"],
-            "tokens": config.training.steps * config.data.rows * config.data.segment_length,
+            "tokens": config.training.steps * config.data.batch_size * config.data.segment_length,
             "tokens_per_second": float(np.median(rates)) if rates else None,
             "segment_length": config.data.segment_length,
         }
@@ -238,7 +238,8 @@ class _Demo:
             "interpolation_weight": weight,
         }
         evaluations = [
-            dataclasses.replace(config.evaluation, cache=ContinuousCache(scale=scale, **settings)) for scale in SCALES
+            dataclasses.replace(config.evaluation, cache=ContinuousCache(similarity_scale=scale, **settings))
+            for scale in SCALES
         ]
         return [make_mixtures(evaluation, config.model)[0] for evaluation in evaluations]
 

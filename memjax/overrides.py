@@ -258,7 +258,7 @@ def find_field(config: Any, name: str, prefer: str = "") -> str:
 
     Example:
       >>> find_field(Config(), "segment-length"), find_field(Config(), "rows", prefer="evaluation.")
-      ('data.segment_length', 'evaluation.rows')
+      ('data.segment_length', 'evaluation.batch_size')
     """
     fields = [field for _, (field, _) in _options(config)]
     wanted = name.strip().removeprefix("--").replace("-", "_")

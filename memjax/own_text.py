@@ -90,8 +90,8 @@ def check_size(config: Config, option: str = "--text") -> None:
     if size >= SMALL or data.protocol != "contiguous":
         return
     validation = max(source.validation_percent, 1)
-    needed = max(data.rows, config.evaluation.rows * 100 // validation) + 1
-    for split, rows in {"train": data.rows, "validation": config.evaluation.rows}.items():
+    needed = max(data.batch_size, config.evaluation.batch_size * 100 // validation) + 1
+    for split, rows in {"train": data.batch_size, "validation": config.evaluation.batch_size}.items():
         num_bytes = sum(len(utf8_bytes(text)) for text in open_source(data, split))
         if num_bytes < rows:
             allowed = f"{rows:,} or more, one for every row: a text of about {needed:,} bytes"
@@ -114,7 +114,7 @@ def _why(config: Config, path: object, count: int, size: int, name: str, variant
     pieces = getattr(data.tokenizer, "vocab_size", None)
     tokenizer = f"{type(data.tokenizer).__name__} of {pieces:,}" if pieces else type(data.tokenizer).__name__
     reason = "chosen by that size" if by_size else "as asked"
-    sizes = f"{model.num_layers} layers of {model.dim}, {config.training.steps:,} steps of {data.rows} x "
+    sizes = f"{model.num_layers} layers of {model.dim}, {config.training.steps:,} steps of {data.batch_size} x "
     return (
         f"{path}: {amount} in {count:,} {'file' if count == 1 else 'files'}; config {name}"
         f"{f', variant {variant}' if variant else ''} ({reason}): {model.attention_kind} with {slots}, "

@@ -74,8 +74,10 @@ OPTIONS = {
 """verbs, options, fields, names of configs and variants"""
 
 VALUES = {
-    "--evaluation.memory-part slots": "evaluation.memory_part: given 'slots', allowed: '' with memory_state 'kept'",
-    "--evaluation.memory-state lost": "evaluation.memory_state: given 'lost', allowed",
+    "--evaluation.intervention-path slots": (
+        "evaluation.intervention_path: given 'slots', allowed: '' with memory_intervention 'kept'"
+    ),
+    "--evaluation.memory-intervention lost": "evaluation.memory_intervention: given 'lost', allowed",
     "--model.dim 0": "model.dim: given 0, allowed",
     "--model.dim -8": "model.dim: given -8, allowed",
     "--model.dim 1e3": "model.dim: given '1e3', allowed",
@@ -96,7 +98,7 @@ VALUES = {
     "--model.feed-forward.activation step": "model.feed_forward.activation: given 'step', allowed",
     "--model.scan-layers maybe": "model.scan_layers: given 'maybe', allowed",
     "--model.markers -1": "model.markers: given -1, allowed",
-    "--data.rows 0": "data.rows: given 0, allowed",
+    "--data.batch-size 0": "data.batch_size: given 0, allowed",
     "--data.segment-length 0": "data.segment_length: given 0, allowed",
     "--data.protocol random": "data.protocol: given 'random', allowed",
     "--data.min-document-length 0": "data.min_document_length: given 0, allowed",
@@ -104,8 +106,8 @@ VALUES = {
     "--data.seed 99999999999999999999": "data.seed: given 99999999999999999999, allowed",
     "--data.source.validation-percent 101": "data.source.validation_percent: given 101, allowed",
     "--data.source.validation-percent -1": "data.source.validation_percent: given -1, allowed",
-    "--data.half third": "data.half: given 'third', allowed",
-    "--data.neighbors nowhere": "neighbors: nowhere has none for the split train, allowed",
+    "--data.train-half third": "data.train_half: given 'third', allowed",
+    "--data.neighbors-dir nowhere": "neighbors: nowhere has none for the split train, allowed",
     "--training.steps 0": "training.steps: given 0, allowed",
     "--training.steps many": "training.steps: given 'many', allowed",
     "--training.schedule.learning-rate 0": "training.schedule.learning_rate: given 0.0, allowed",
@@ -136,11 +138,11 @@ VALUES = {
     "--evaluation.stride -1": "evaluation.stride: given -1, allowed",
     "--evaluation.name x": "evaluation.name: given 'x', allowed",
     "--evaluation.cache.memory-length -1": "evaluation.cache.memory_length: given -1, allowed",
-    "--evaluation.cache.mixing none": "evaluation.cache.mixing: given 'none', allowed",
+    "--evaluation.cache.interpolation none": "evaluation.cache.interpolation: given 'none', allowed",
     "--evaluation.cache.interpolation-weight -0.1": "evaluation.cache.interpolation_weight: given -0.1",
-    "--evaluation.cache.scale nan": "evaluation.cache.scale: given nan, allowed",
+    "--evaluation.cache.similarity-scale nan": "evaluation.cache.similarity_scale: given nan, allowed",
     "--evaluation.memory-length x": "evaluation.memory_length: given 'x', allowed",
-    "--evaluation.answers -1": "evaluation.answers: given -1, allowed",
+    "--evaluation.max-answers -1": "evaluation.max_answers: given -1, allowed",
     "--sharding.data 7": "sharding: given data x fsdp x model = 7 x 1 x 1, allowed",
     "--sharding.fsdp 2": "sharding: given data x fsdp x model = 0 x 2 x 1, allowed",
     "--sharding.fsdp -1": "sharding: given data x fsdp x model = 0 x -1 x 1",
@@ -153,14 +155,14 @@ VALUES = {
     "--name ''": "runs: not empty",
     "--name .": "runs: not empty",
     "--model.dim 1000000": "model.dim: given 1000000, needs 37,252.9 GiB for",
-    "--data.rows 1000000000": "data.rows: given 1000000000, needs 119.2 GiB for one",
+    "--data.batch-size 1000000000": "data.batch_size: given 1000000000, needs 119.2 GiB for one",
     "--model.attention.memory-length 2000000000": "model.attention.memory_length: given 2000000000, needs",
-    "--evaluation.rows 1000000000": "evaluation.rows: given 1000000000, needs 1,072.9 GiB",
+    "--evaluation.batch-size 1000000000": "evaluation.batch_size: given 1000000000, needs 1,072.9 GiB",
     "--evaluation.segment-length 1000000000": "evaluation.segment_length: given 1000000000, needs 29.8",
     "--sharding.vocab-multiple 2000000000": "sharding.vocab_multiple: given 2000000000, needs 119.2",
     "--training.steps 1e30": "training.steps: given '1e30', allowed",
-    "--evaluation.rows 1000000000000": "evaluation.rows: given 1000000000000, allowed",
-    "--data.rows 100000000000": "data.rows: given 100000000000, allowed",
+    "--evaluation.batch-size 1000000000000": "evaluation.batch_size: given 1000000000000, allowed",
+    "--data.batch-size 100000000000": "data.batch_size: given 100000000000, allowed",
     "--training.segments-per-update 1000000000": "training.segments_per_update: given 1000000000, needs",
     "--model.dim 2000000000": "model.dim: given 2000000000, needs 149,011,611,938.5",
     "--model.dim 100000000000": "model.dim: given 100000000000, allowed",
@@ -193,7 +195,7 @@ RUNS = {
     "eval --run runs/tiny_default --evaluation.memory-length 1": "model.attention.num_neighbors: given 2, allowed",
     "eval --run runs/tiny_default --evaluation.task x": "evaluation.task: given 'x', allowed",
     "eval --run runs/tiny_default --evaluation.split dev": "evaluation.split: given 'dev', allowed",
-    "eval --run runs/tiny_default --evaluation.rows 0": "evaluation.rows: given 0, allowed",
+    "eval --run runs/tiny_default --evaluation.batch-size 0": "evaluation.batch_size: given 0, allowed",
     "eval --run runs/tiny_default --task.x 3": "--task.x: no such field here; see --help",
     "compare nowhere": "nowhere: no run directory (it has no config.json)",
     "compare tiny.py": "tiny.py: no run directory (it has no config.json)",
@@ -228,7 +230,7 @@ OTHERS = {
     "datastore stats --path texts": "path: texts is not a datastore; build one there, or",
     "datastore verify --path nowhere": "path: nowhere is not a datastore; build one there, or",
     "datastore index --path nowhere": "path: nowhere is not a datastore; build one there, or",
-    "datastore build --path st --shards 3 --run runs/tiny_default": "evaluation.rows: given 2, allowed",
+    "datastore build --path st --shards 3 --run runs/tiny_default": "evaluation.batch_size: given 2, allowed",
     "datastore build --path st --shards -1 --run runs/tiny_default": "--shards: given -1, allowed",
     "datastore plan --path st --key nothing --run runs/tiny_default": "features: given 'nothing', allowed",
     "datastore plan --path st --key-dtype int3 --run runs/tiny_default": "key_dtype: given 'int3', allowed",
@@ -243,7 +245,7 @@ OTHERS = {
     "train --config tiny.py --name new --profile 0:1": "profile: given 0:1, allowed",
     "train --config tiny.py --name new --num-processes 2": "processes: given coordinator '', num_processes 2",
     "train --config tiny.py --training.steps 1": "training.steps: given 1, allowed: 2 or more",
-    "train --config tiny.py --data.rows 4": "runs/tiny_default: holds a run of another config",
+    "train --config tiny.py --data.batch-size 4": "runs/tiny_default: holds a run of another config",
     "train --config tiny.py --training.seed 3": "runs/tiny_default: holds a run of another config",
     "train --config tiny.py --data.source.path other": "runs/tiny_default: holds a run of another config",
     "train --tasks nowhere.csv": "--tasks: given 'nowhere.csv', which does not exist, allowed: a file or a folder",
@@ -450,14 +452,14 @@ SOURCE = """
 from memjax.config import *
 def get_config():
     model = Model(dim=8, num_layers=1, num_heads=2)
-    data = Data(source={}, tokenizer={}, cache_dir="cache", rows=2, segment_length=8)
+    data = Data(source={}, tokenizer={}, cache_dir="cache", batch_size=2, segment_length=8)
     return Config(name="new", model=model, data=data, training=Training(steps=2, log_every=1))
 """
 PAIRS = """
 from memjax.config import *
 def get_config():
     model = EncoderDecoder(dim=8, num_layers=1, num_heads=2)
-    data = Data(source=NumberWords(num_documents=16), tokenizer=Bytes(), cache_dir="cache", rows=2, segment_length=8)
+    data = Data(source=NumberWords(num_documents=16), tokenizer=Bytes(), cache_dir="c", batch_size=2, segment_length=8)
     return Config(name="pairs", model=model, data=data, training=Training(steps=2, log_every=1))
 """
 

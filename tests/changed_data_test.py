@@ -28,9 +28,9 @@ def get_config(variant="texts"):
         tokenizer = WordPiece(vocab_size=90)
     return Config(
         name=variant, model=model, task=task,
-        data=Data(source=source, tokenizer=tokenizer, cache_dir="cache", rows=2, segment_length=16),
+        data=Data(source=source, tokenizer=tokenizer, cache_dir="cache", batch_size=2, segment_length=16),
         training=Training(steps=2, schedule=Schedule(warmup_steps=1), log_every=0, evaluate_every=0),
-        evaluation=Evaluation(rows=2, max_segments=2),
+        evaluation=Evaluation(batch_size=2, max_segments=2),
     )
 """
 FILES = {

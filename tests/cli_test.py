@@ -32,9 +32,9 @@ def get_config(variant="default"):
     return Config(
         name=f"tiny_{variant}",
         model=Model(dim=8, num_layers=1, num_heads=2, attention=attention),
-        data=Data(source=TextFiles(path="texts"), tokenizer=Bytes(), cache_dir="cache", rows=2, segment_length=8),
+        data=Data(source=TextFiles(path="texts"), tokenizer=Bytes(), cache_dir="cache", batch_size=2, segment_length=8),
         training=Training(steps=2, schedule=Schedule(warmup_steps=1), log_every=1, checkpoint_every=1),
-        evaluation=Evaluation(rows=2, max_segments=2),
+        evaluation=Evaluation(batch_size=2, max_segments=2),
     )
 """
 
@@ -96,7 +96,7 @@ TRAIN = ["train", "--config", "tiny.py"]
         ([*TRAIN, "--confg", "3"], ["--confg", "did you mean --config?"]),
         ([*TRAIN, "--model.dim", "x"], ["model.dim: given 'x', allowed: an integer"]),
         ([*TRAIN, "--model.dim", "9"], ["model.num_heads: given 2", "model.dim = 9"]),
-        ([*TRAIN, "--training.accumulate", "3"], ["training.accumulate: given 3", "data.rows = 2"]),
+        ([*TRAIN, "--training.accumulate", "3"], ["training.accumulate: given 3", "data.batch_size = 2"]),
         ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num_neighbors: given 17", "16"]),
         ([*TRAIN, "--profile", "10"], ["profile: given '10'", "FIRST:LAST"]),
         ([*TRAIN, "--name", "new", "--profile", "2:3"], ["profile: given 2:3", "training.steps = 2"]),
@@ -237,7 +237,7 @@ def test_no_memory_is_one_line(here, capsys, monkeypatch, error):
     monkeypatch.setattr("memjax.lifelong.train", exhausted)
     assert main(TRAIN) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("memjax train: memory: not enough (") and "allowed: smaller data.rows" in line
+    assert line.startswith("memjax train: memory: not enough (") and "allowed: smaller data.batch_size" in line
 
 
 def test_a_checkpoint_of_another_architecture_is_refused_with_the_difference(here, capsys):
@@ -312,7 +312,7 @@ def test_eval_with_other_memories(here, capsys):
     assert [values["memory_length"] for values in found] == [16, 0, 64]
     assert len({values["memory_bytes"] for values in found}) == 3
     assert len({values["targets"] for values in found}) == 1
-    split = ["--evaluation.split", "test", "--evaluation.memory-state", "cleared"]
+    split = ["--evaluation.split", "test", "--evaluation.memory-intervention", "cleared"]
     assert main(["eval", "--run", "runs/tiny_default", *split]) == 0
     text = capsys.readouterr().out
     assert "bits per byte" in text and "of the test split, memory 16 cleared)" in text

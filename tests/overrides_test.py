@@ -34,7 +34,7 @@ def test_values_replace_defaults_and_leave_the_given_config_alone():
         (["--qqqq", "3"], "--qqqq: no such field here; see --help"),
         (["--model.dim", "x"], "model.dim: given 'x', allowed: an integer"),
         (["--model.dim"], "model.dim: given no value, allowed: an integer"),
-        (["--data.rows", "3", "--model.dim", "3", "4"], "model.dim: given '3 4', allowed: an integer"),
+        (["--data.batch-size", "3", "--model.dim", "3", "4"], "model.dim: given '3 4', allowed: an integer"),
         (["--model.dropout", "0,1"], "model.dropout: given '0,1', allowed: a number"),
         (
             ["--model.attention.layers", "a"],

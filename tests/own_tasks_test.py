@@ -26,12 +26,12 @@ from memjax.config import *
 VARIANTS = ("default", "mbpa")
 def get_config(variant="default"):
     model = Model(dim=8, num_layers=1, num_heads=2, attention=Bidirectional(positions=12), feed_forward=Dense(dim=16))
-    data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=64), cache_dir="cache", rows=4, segment_length=12)
+    data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=64), cache_dir="c", batch_size=4, segment_length=12)
     memory = EpisodicMemory(policy="all", capacity=200)
     method = MbPA(memory=memory, every=16, rows=4, num_neighbors=3, steps=2, learning_rate=0.1, key="first")
     return Config(
         name="tiny", model=model, data=data, task=Classification(num_classes=8),
-        evaluation=Evaluation(rows=4, split="test"),
+        evaluation=Evaluation(batch_size=4, split="test"),
         training=Training(schedule=Schedule(warmup_steps=0, decay="constant"), log_every=0),
         lifelong=Lifelong(method=method if variant == "mbpa" else Sequential(), epochs=1),
     )

@@ -95,14 +95,14 @@ from memjax.config import *
 
 def get_config():
     model = Model(dim=8, num_layers=1, num_heads=2, attention={attention})
-    data = Data(source=TextFiles(path="texts"), tokenizer=Bytes(), rows=2, segment_length=8)
+    data = Data(source=TextFiles(path="texts"), tokenizer=Bytes(), batch_size=2, segment_length=8)
     return Config(name="new", model=model, data=data, training=Training(steps=20))
 """
 
 
 def config_of(attention):
     model = Model(dim=8, num_layers=1, num_heads=2, attention=attention)
-    data = Data(source=TextFiles(path="texts"), tokenizer=Bytes(), cache_dir="", rows=2, segment_length=8)
+    data = Data(source=TextFiles(path="texts"), tokenizer=Bytes(), cache_dir="", batch_size=2, segment_length=8)
     return Config(name="run", model=model, data=data, training=Training(steps=20))
 
 

@@ -206,15 +206,15 @@ def make_config(kind: str) -> Config:
             data.source = Templates(num_examples=32)
     else:
         model, data.source = DECODERS[kind], SOURCES.get(kind, data.source)
-    data.rows, data.cache_dir = 2, "data/cache"
-    data.neighbors = "data/neighbors" if kind == "SPALM" else ""
+    data.batch_size, data.cache_dir = 2, "data/cache"
+    data.neighbors_dir = "data/neighbors" if kind == "SPALM" else ""
     return Config(
         name=kind,
         task=task,
         model=model,
         data=data,
         training=Training(steps=2, schedule=Schedule(warmup_steps=1), log_every=1),
-        evaluation=Evaluation(rows=2, max_segments=16 if kind == "dialogues" else 4),  # documents are not scored
+        evaluation=Evaluation(batch_size=2, max_segments=16 if kind == "dialogues" else 4),  # documents are not scored
     )
 
 

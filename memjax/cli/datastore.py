@@ -58,7 +58,9 @@ def run(arguments: list[str]) -> int:
     if options.runner and options.coordinator:
         raise UsageError("--runner: given with --coordinator, allowed: one of the two")
     if options.runner and action == "build" and not options.shards:
-        raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
+        raise UsageError(
+            "--shards: needed with --runner, a divisor of evaluation.batch_size: each is made by one worker"
+        )
     if options.run is None:
         options, config = parser.read(arguments), None
     else:
@@ -130,14 +132,15 @@ def _datastore_parser(action: str) -> Parser:
         sample = "number of queries: stored keys, or with --run keys of tokens of the split (default: 1000)"
         add("--sample", type=make_reader(Count), default=1000, metavar="N", help=sample)
     if action == "neighbors":
-        add("--to", required=True, metavar="DIR", help="folder to write, which data.neighbors will name")
+        add("--to", required=True, metavar="DIR", help="folder to write, which data.neighbors_dir will name")
         far = (
             "number of tokens before and after a token from which it gets no neighbours, where the store has the same "
             "split (default: those of its article)"
         )
         add("--apart", type=make_reader(Number), metavar="N", help=far)
         other = (
-            "run and store of the second half of the training split (data.half), beside --run and --path of the first "
+            "run and store of the second half of the training split (data.train_half), beside --run and --path of "
+            "the first "
             "half: each half gets its neighbours from the model that was not trained on it"
         )
         add("--other", nargs=2, metavar=("RUN", "STORE"), help=other)
@@ -231,7 +234,7 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
 
 
 def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
-    """Writes the neighbours of every token of a split into a folder for `data.neighbors`."""
+    """Writes the neighbours of every token of a split into a folder for `data.neighbors_dir`."""
     from memjax.data.annotations import compare_target_shares, target_shares, write_neighbors
     from memjax.retrieval.keys import SPALM_TAP
     from memjax.retrieval.precomputation import (
@@ -271,7 +274,7 @@ def _other_half(options: Any, source: Any) -> Any:
 
     run, path = options.other
     store, theirs, ours = Store(Path(path).expanduser()), load_config(run), source.run.experiment.config
-    data = dataclasses.replace(ours.data, half=theirs.data.half)
+    data = dataclasses.replace(ours.data, train_half=theirs.data.train_half)
     config = dataclasses.replace(theirs, data=data, evaluation=ours.evaluation)
     index = _open_index(store, options, exact_scores=options.backend != "exact")
     loaded = open_run(run, config, is_data_named=options.is_data_named)

@@ -38,7 +38,10 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, OSError) and error.errno in FULL:  # of a file that is open already
         return f"standard output or a file: {error.strerror}, allowed: a place with room", 1
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in line:
-        smaller = "smaller data.rows, data.segment_length, evaluation.rows or model; `memjax plan` tells what is needed"
+        smaller = (
+            "smaller data.batch_size, data.segment_length, evaluation.batch_size or model; `memjax plan` tells "
+            "what is needed"
+        )
         return f"memory: not enough ({line or 'of the machine'}), allowed: {smaller}", 1
     if isinstance(error, FloatingPointError):
         return line, 1

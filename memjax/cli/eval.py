@@ -163,9 +163,9 @@ def evaluation_to_json(config: Config, result: Any) -> dict[str, Any]:
     evaluation = config.evaluation
     memory_length = config.with_memory(evaluation.memory_length).model.carrier.memory_length or 0
     values = {"split": evaluation.split, "memory_length": memory_length, **result.as_dict()}
-    if evaluation.memory_state != "kept":
-        part = f" of {evaluation.memory_part!r}" if evaluation.memory_part else ""
-        values["memory_state"] = f"{evaluation.memory_state}{part}"
+    if evaluation.memory_intervention != "kept":
+        part = f" of {evaluation.intervention_path!r}" if evaluation.intervention_path else ""
+        values["memory_state"] = f"{evaluation.memory_intervention}{part}"
     if evaluation.cache.memory_length:
         values["cache"] = dataclasses.asdict(evaluation.cache)
     return values

@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
     """Shows how a config file or script must change because settings have been renamed, or changes it (`--write`)."""
     parser = Parser("migrate", run.__doc__, json=": the file, its changed lines, and whether they were written")
     parser.add_argument(
-        "file", metavar="FILE", help="a Python file; in other texts, paths such as data.rows are renamed"
+        "file", metavar="FILE", help="a Python file; in other texts, paths such as data.batch_size are renamed"
     )
     parser.add_argument("--write", action="store_true", help="change the file; without it, the changes are only shown")
     options = parser.read(arguments)

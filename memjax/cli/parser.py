@@ -21,7 +21,7 @@ DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.folder")
 """Fields that every command on a run may change: paths of its data"""
 
 
-DATA_OPTIONS = ("--data.source", "--data.neighbors", "--data.states", "--lifelong.folder")
+DATA_OPTIONS = ("--data.source", "--data.neighbors-dir", "--data.encoder-states-dir", "--lifelong.folder")
 """Prefixes of the overrides that name the data to read, which may then be other data than that of training"""
 
 

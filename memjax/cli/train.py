@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--add-task", metavar="FILE", help=another)
     steps = "trace the steps from FIRST (at least 2) to LAST with jax.profiler, into the folder `profile` of the run"
     parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
-    memories = "continue with empty memories, which also allows another data.rows; rows begin their next epoch"
+    memories = "continue with empty memories, which also allows another data.batch_size; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     add_processes(parser)
     options, config = parse_with_config(parser, arguments, check=_check)

@@ -240,7 +240,7 @@ def compare_target_shares(folder: Path | str, num_neighbors: int) -> str:
     if abs(train - validation) <= MOST_APART:
         return ""
     message = (
-        f"data.neighbors: the target is among the neighbours of {train:.1%} of the training tokens and of "
+        f"data.neighbors_dir: the target is among the neighbours of {train:.1%} of the training tokens and of "
         f"{validation:.1%} of those of validation: a model learns to trust them"
     )
     if train < validation:

@@ -209,7 +209,7 @@ def split_at_half(documents: Documents, half: str) -> DocumentRange:
     """
     count = len(documents)
     if count < 2:
-        raise ValueError(f"data.half: given {half!r}, allowed: '' for a training split of {count} document")
+        raise ValueError(f"data.train_half: given {half!r}, allowed: '' for a training split of {count} document")
     ends = np.cumsum([documents.num_tokens(index) for index in range(count)])
     middle = min(max(int(np.searchsorted(ends, ends[-1] / 2, side="right")), 1), count - 1)
     return DocumentRange(documents, *((0, middle) if half == "first" else (middle, count)))

@@ -118,10 +118,10 @@ def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progre
         raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source of documents")
     read = functools.cache(functools.partial(open_source, data))
     datasets = makers[wanted](data, read, functools.partial(_choose_tokenizer, data, tokenizer, progress), progress)
-    if not data.half:
+    if not data.train_half:
         return datasets
     half = lambda split: (
-        split_at_half(datasets.documents(split), data.half) if split == "train" else datasets.documents(split)
+        split_at_half(datasets.documents(split), data.train_half) if split == "train" else datasets.documents(split)
     )
     return dataclasses.replace(datasets, documents=half, num_words=None)  # words are counted in whole splits
 
@@ -148,8 +148,10 @@ def make_examples(
       progress: Function that is called with the kind of work, the amount that is done, and the total. None for none.
       vocabulary: Settings of the data whose texts a new tokenizer is trained on. Empty for `data` alone.
     """
-    if data.half:
-        raise ValueError(f"data.half: given {data.half!r}, allowed: '' for {wanted} examples (documents have halves)")
+    if data.train_half:
+        raise ValueError(
+            f"data.train_half: given {data.train_half!r}, allowed: '' for {wanted} examples (documents have halves)"
+        )
     read = functools.cache(functools.partial(open_source, data, wanted=wanted))
 
     def texts() -> sources.Texts:

@@ -106,7 +106,7 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.Enwik8():
             return sources.enwik8(source.path, split=split)
         case configs.WikiText():
-            halved = bool(data.half) and split == "train"
+            halved = bool(data.train_half) and split == "train"
             return sources.wikitext(source.path, split=split, articles=data.protocol == "separate" or halved)
         case configs.Novels():
             return sources.novels(source.path, split=split)

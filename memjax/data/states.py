@@ -73,10 +73,12 @@ def attach_encoder_states(examples: Examples, folder: str | Path, first: int) ->
     file = _file(examples, folder, first)
     if not has_states(examples, folder, first):
         allowed = "a folder that training has filled, with the encoder of training.init_from"
-        raise ValueError(f"data.states: given {str(folder)!r} without {file.name}, allowed: {allowed}")
+        raise ValueError(f"data.encoder_states_dir: given {str(folder)!r} without {file.name}, allowed: {allowed}")
     description = json.loads(file.with_suffix(".json").read_text("utf-8"))
     if description.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
-        raise ValueError(f"data.states: {file} has changed since it was written; remove it, so that it is made again")
+        raise ValueError(
+            f"data.encoder_states_dir: {file} has changed since it was written; remove it, so that it is made again"
+        )
     return ExamplesWithEncoderStates(examples, np.load(file, mmap_mode="r"), description["encoder"])
 
 
@@ -98,7 +100,8 @@ def has_states(examples: Examples, folder: str | Path, first: int, encoder: str 
     stored_encoder = json.loads(description_file.read_text("utf-8"))["encoder"]
     if encoder not in ("", stored_encoder):
         raise ValueError(
-            f"data.states: given {str(folder)!r} with states of {stored_encoder}, allowed: those of {encoder}"
+            f"data.encoder_states_dir: given {str(folder)!r} with states of {stored_encoder}, allowed: those of "
+            f"{encoder}"
         )
     return True
 

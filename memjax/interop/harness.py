@@ -59,14 +59,14 @@ class RunScorer:
         self._evaluation = dataclasses.replace(
             experiment.config.evaluation,
             task="",
-            rows=rows,
+            batch_size=rows,
             protocol="separate",
             stride=0,
-            score_first=True,
+            score_first_token=True,
             memory_length=None if memory else 0,
-            memory_state="kept",
+            memory_intervention="kept",
             max_segments=0,
-            accuracy=True,
+            compute_accuracy=True,
         )
         self._evaluator: Evaluator | None = None
 
@@ -101,13 +101,13 @@ class RunScorer:
         variables, texts = evaluator.fit(self._run.variables), [""] * len(requests)
         for setting in dict.fromkeys(settings):
             chosen = [number for number, other in enumerate(settings) if other == setting]
-            for numbers in _batched(chosen, self._evaluation.rows):
+            for numbers in _batched(chosen, self._evaluation.batch_size):
                 prompts = [requests[number][0] for number in numbers]
                 pieces = continue_texts(
                     evaluator.model,
                     variables,
                     self.tokenizer,
-                    [*prompts, *[""] * (self._evaluation.rows - len(prompts))],  # one program for all
+                    [*prompts, *[""] * (self._evaluation.batch_size - len(prompts))],  # one program for all
                     segment_length=evaluator.reading.segment_length,
                     max_tokens=setting.max_tokens,
                     sampling=setting.sampling,

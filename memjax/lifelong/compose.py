@@ -312,7 +312,7 @@ class _ComposedLearner:
                 stored[UPDATES] = jnp.zeros((), jnp.int32)
             if self.replay is not None and self.replay.by_progress:
                 stored[PROGRESS] = init_progress(len(self.settings.tasks))
-            rows, key = self.config.data.rows, jax.random.key(self.config.training.seed)
+            rows, key = self.config.data.batch_size, jax.random.key(self.config.training.seed)
 
             method = {**stored, **episodes}
             # The names of the sums are found by tracing the losses, which read the support of their rows.
@@ -492,7 +492,7 @@ class _ComposedLearner:
         gradients = self._compute_gradients(self.replayed, state, rows, memory=memory)
         is_sum = self.episode is not None and self.episode.reduction == "sum"
         assert self.replay is not None
-        return _scale_gradients(gradients, self.replay.rows / self.config.data.rows) if is_sum else gradients
+        return _scale_gradients(gradients, self.replay.rows / self.config.data.batch_size) if is_sum else gradients
 
     def _apply_gradients(
         self, state: TrainState, update_gradients: Gradients, reference: ReferenceGradients | None = None

@@ -155,8 +155,8 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         seen: int,
         **fields: Any,
     ) -> Stage:
-        host_rows = layout.host_rows(config.data.rows) if layout else None
-        passes = settings.passes(len(split), config.data.rows)
+        host_rows = layout.host_rows(config.data.batch_size) if layout else None
+        passes = settings.passes(len(split), config.data.batch_size)
 
         def open_stream(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
             reading = {"epochs": passes, "shuffle": settings.borders == "known"}
@@ -213,7 +213,7 @@ def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> l
     assert config.lifelong is not None
     plans: list[Any] = []
     for index, split in enumerate(splits):
-        sizes = (len(split), config.data.rows, config.lifelong.passes(len(split), config.data.rows))
+        sizes = (len(split), config.data.batch_size, config.lifelong.passes(len(split), config.data.batch_size))
         plan: Any = method.schedule.plan(*sizes, plans[-1] if plans else None)
         if not plan.updates:
             what = f"lifelong.tasks.{index}: given {plan.total} examples to train on in {plan.batches} batches"

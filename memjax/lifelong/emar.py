@@ -143,7 +143,7 @@ class _TaskStages:
 
     def all(self, task_stage: Stage) -> list[Stage]:
         """Returns the stage of the task, then rounds of activation and reconsolidation."""
-        how, rows = self.how, self.config.data.rows
+        how, rows = self.how, self.config.data.batch_size
         if how.first == "both" and self.index and how.size:
             # As many passes as over the task alone, so that no task gets fewer updates than `least_updates`.
             epochs = settings_of(self.experiment).passes(len(self.chosen.of_task(self.index)), rows)
@@ -162,7 +162,7 @@ class _TaskStages:
     def _pass(self, kind: str, epochs: int, number: int, own: Stage) -> Stage:
         """Makes the stage of a pass of one kind of update in round `number`."""
         if kind == ACTIVATE:
-            fields = self._fields_of_reading(kind, self._task_and_stored, epochs, self.config.data.rows, number)
+            fields = self._fields_of_reading(kind, self._task_and_stored, epochs, self.config.data.batch_size, number)
         else:
             sets = lambda state: self._instances(state, "instances", number)
             fields = self._fields_of_reading(kind, sets, epochs, self.how.rows, number)

@@ -169,8 +169,8 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
 
     Without `config.evaluations`, each task gets an evaluation with the settings `config.evaluation` and its own name. A
     run that has learned the first tasks, finished or not, continues with further tasks (`Config.with_task`) and ends
-    like a run that knew all tasks from the beginning. Encoder states that are missing in `data.states` are computed
-    first.
+    like a run that knew all tasks from the beginning. Encoder states that are missing in `data.encoder_states_dir` are
+    computed first.
 
     Args:
       config: Configuration to train.
@@ -180,7 +180,7 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
       ValueError: the tasks of the run are not the first tasks of the configuration, its method cannot take further
         tasks, or `memjax.training.loop.train` raises it.
     """
-    if config.data.states:
+    if config.data.encoder_states_dir:
         cache_states(config)
     if config.lifelong is None:
         return loop.train(config, **arguments)

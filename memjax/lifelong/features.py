@@ -179,18 +179,20 @@ def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows
 
 
 def cache_states(config: Config) -> None:
-    """Computes the encoder states that the folder `data.states` lacks, for all splits that a run reads.
+    """Computes the encoder states that the folder `data.encoder_states_dir` lacks, for all splits that a run reads.
 
     The encoder is that of the run `training.init_from`.
 
     Raises:
       ValueError: there is no such run, it has another model or tokenizer, or the folder has states of another encoder.
     """
-    first, folder = config.model.first_layer, config.data.states
+    first, folder = config.model.first_layer, config.data.encoder_states_dir
     whole = dataclasses.replace(config.model, first_layer=0)
-    plain = dataclasses.replace(config, model=whole, data=dataclasses.replace(config.data, states=""))
+    plain = dataclasses.replace(config, model=whole, data=dataclasses.replace(config.data, encoder_states_dir=""))
     if not config.training.init_from:
-        raise ValueError("training.init_from: given '', allowed: a run of the encoder that gives data.states")
+        raise ValueError(
+            "training.init_from: given '', allowed: a run of the encoder that gives data.encoder_states_dir"
+        )
     encoder, experiment = open_encoder(config.training.init_from), make_experiment(plain)
     check_start(config.training, experiment.tokenizer)
     if len(encoder.model.stack.layers) <= first:

@@ -27,7 +27,7 @@ mean key. A neighbourhood for each row can be chosen, and takes a copy of the ad
 row is not among its own neighbours, from which it would learn to look up its label. The sign in the write policy is
 that of the paper's text, not of its formula (`memjax.lifelong.policies.diversity_policy`). The paper does not say which
 rows the one adaptation at the end uses. Here they are random, or neighbours of the mean key of a batch
-(`evaluation.rows`).
+(`evaluation.batch_size`).
 """
 
 from __future__ import annotations

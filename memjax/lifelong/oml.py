@@ -143,7 +143,7 @@ def meta_learning_method(
 
     def variables(experiment: Experiment, store: Store) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
         """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
-        model, batch = experiment.model, experiment.config.data.rows
+        model, batch = experiment.model, experiment.config.data.batch_size
         loss = model_loss(model, deterministic=True)
 
         def draw(episodes: Any, key: Any) -> Batch:

@@ -171,7 +171,7 @@ class KeptExamples(NamedTuple):
           order: Seed of the order of the examples.
         """
         config = self.experiment.config
-        config_of_stream = dataclasses.replace(config, data=dataclasses.replace(config.data, rows=rows))
+        config_of_stream = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=rows))
         examples = self.joined(numbers, 1 + order)
         return dataclasses.replace(self.experiment, config=config_of_stream).stream(
             position, split=examples, epochs=epochs

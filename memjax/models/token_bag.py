@@ -75,7 +75,8 @@ class SummedScores(ChoiceScores):
 class BayesHead(ClassHead):
     """A head for multinomial naive Bayes over non-negative features. Gradient descent adds up its class counts.
 
-    Gradient descent with a learning rate of `data.rows` adds the features of each example to the counts of its class:
+    Gradient descent with a learning rate of `data.batch_size` adds the features of each example to the counts of its
+    class:
     classes do not change each other, whatever their order. All classes are equally probable before a text is read.
     With `weighs_errors`, an example counts by the probability that the head gives to other classes than its own
     (discriminative frequency estimate). Replayed texts that the head already knows then add nothing. The order of texts

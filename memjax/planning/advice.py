@@ -60,7 +60,7 @@ class _StepSizes:
 
     @property
     def rows_field(self) -> str:
-        return "data.rows" if self.training else "evaluation.rows"
+        return "data.batch_size" if self.training else "evaluation.batch_size"
 
     def divisor(self, part: int, number: int, most: int = 8) -> int:
         """Finds a power of two that divides `number`: the smallest that shrinks `part` enough, or else the largest.
@@ -98,7 +98,7 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Suggestion]:
     now = _StepSizes(
         config=config,
         training=training,
-        rows=config.data.rows if training else config.evaluation.rows,
+        rows=config.data.batch_size if training else config.evaluation.batch_size,
         mesh=facts["mesh"],
         weights=parameters + parts.get("optimizer", 0) + parts.get("tables", 0) + gradients,
         memory=parts.get("memory", 0),

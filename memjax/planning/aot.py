@@ -173,7 +173,8 @@ def _add_copies(
     """Adds facts about the copies of parameters for rows that are scored at once, and on request how many fit."""
     layout = _layout(config, topology)
     at_once = min(
-        functools.reduce(getattr, copies.field.split("."), config), config.evaluation.rows // row_shards(layout.mesh)
+        functools.reduce(getattr, copies.field.split("."), config),
+        config.evaluation.batch_size // row_shards(layout.mesh),
     )
     known = {"field": copies.field, "bytes": copies.bytes, "at_once": at_once}
     if not widest:
@@ -182,7 +183,7 @@ def _add_copies(
     def total(width: int) -> int | None:
         """Returns the bytes that a device needs for `width` rows at once, or None if it has fewer."""
         rows = width * row_shards(layout.mesh)
-        changed = apply_overrides(config, [f"--{copies.field}", str(width), "--evaluation.rows", str(rows)])
+        changed = apply_overrides(config, [f"--{copies.field}", str(width), "--evaluation.batch-size", str(rows)])
         program = make_programs(changed, what, vocab_size, layout)["adapt"]
         with layout.active():
             outcome = _compile(_trace(program, f"plan_adapt_{width}", layout).lower())

@@ -51,7 +51,7 @@ class Case:
       config: Configuration of the step.
       topology: TPU slice.
       what: Kind of step: 'train', 'eval' or 'decode'.
-      value: Swept field and its value, such as 'data.rows = 8'. '' without a sweep.
+      value: Swept field and its value, such as 'data.batch_size = 8'. '' without a sweep.
       generation: Task for which the model has been grown. '' for a model that does not grow.
     """
 
@@ -116,7 +116,7 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
         "topology": case.topology.name,
         "chips": case.topology.num_chips,
         "devices": case.topology.num_devices,
-        "rows": (case.config.data if case.what == "train" else case.config.evaluation).rows,
+        "rows": (case.config.data if case.what == "train" else case.config.evaluation).batch_size,
         "rematerialize": case.config.training.rematerialize,
     }
     request = {"config": config_to_dict(case.config), "vocab_size": vocab_size, "widest": widest}

@@ -93,9 +93,9 @@ class Planned(Experiment):
     def example(self, split: Any = None) -> Batch:
         """Returns the shapes of a batch, with the extras that the examples of `split` add to the model's inputs."""
         config = self.config
-        batch = self.model.example(config.data.rows, config.data.segment_length)
+        batch = self.model.example(config.data.batch_size, config.data.segment_length)
         extras = {} if split is None else split.example(0).context
-        shapes = {name: jax.ShapeDtypeStruct((config.data.rows, *a.shape), a.dtype) for name, a in extras.items()}
+        shapes = {name: jax.ShapeDtypeStruct((config.data.batch_size, *a.shape), a.dtype) for name, a in extras.items()}
         batch = dataclasses.replace(batch, extras={**batch.extras, **shapes})
         segments = config.training.segments_per_update
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((segments, *leaf.shape), leaf.dtype), batch)
@@ -146,8 +146,8 @@ def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -
     Args:
       config: Configuration of the steps.
       what: 'train' for every kind of update of the learner, parts of updates that run by themselves, and the scoring of
-        rows that are adapted one by one. 'eval' for one segment of `evaluation.rows` rows. 'decode' for one token of
-        `evaluation.rows` rows.
+        rows that are adapted one by one. 'eval' for one segment of `evaluation.batch_size` rows. 'decode' for one
+        token of `evaluation.batch_size` rows.
       vocab_size: Size of the vocabulary.
       layout: Shardings of all arrays over the mesh.
 
@@ -155,9 +155,9 @@ def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -
       ValueError: The rows do not divide over the mesh.
     """
     if what == "train":
-        check_rows(config.data.rows, layout.mesh)
+        check_rows(config.data.batch_size, layout.mesh)
         return _train_programs(config, vocab_size, layout)
-    check_rows(config.evaluation.rows, layout.mesh, what="evaluation.rows")
+    check_rows(config.evaluation.batch_size, layout.mesh, what="evaluation.batch_size")
     if what == "eval" and config.lifelong is not None:
         programs = _train_programs(config, vocab_size, layout)
         if "adapt" in programs:
@@ -230,14 +230,14 @@ def _adapt_program(
 ) -> Program:
     """Makes the step that scores one batch with parameters adapted to each row, beside the whole training state."""
     evaluation, model = config.evaluation, learner.model
-    check_rows(evaluation.rows, layout.mesh, what="evaluation.rows")
-    batch = model.example(evaluation.rows, evaluation.segment_length or config.data.segment_length)
-    score = make_score(model, accuracy=evaluation.accuracy, adapt_rows=learner.adapt_rows)
+    check_rows(evaluation.batch_size, layout.mesh, what="evaluation.batch_size")
+    batch = model.example(evaluation.batch_size, evaluation.segment_length or config.data.segment_length)
+    score = make_score(model, accuracy=evaluation.compute_accuracy, adapt_rows=learner.adapt_rows)
 
     def adapt(state: Any, batch: Any) -> Any:
         read = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, batch.extras)
         return score(
-            learner.evaluation_variables(state, config.training.seed), model.init_state(evaluation.rows), *read
+            learner.evaluation_variables(state, config.training.seed), model.init_state(evaluation.batch_size), *read
         )[1:]
 
     return Program(
@@ -257,7 +257,7 @@ def _adapt_program(
 def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     evaluation = config.evaluation
     model: Any = evaluation_model(config, vocab_size)
-    rows, length = evaluation.rows, evaluation.segment_length or config.data.segment_length
+    rows, length = evaluation.batch_size, evaluation.segment_length or config.data.segment_length
     variables, names, shardings = _variables(model, config, layout)
     memory = jax.eval_shape(lambda: model.init_state(rows))
     held, row = layout.memory(memory), layout.rows()
@@ -265,7 +265,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     arguments = {"inputs": batch.inputs, "targets": batch.targets, "mask": batch.mask}
     arguments |= {"start_of_document": batch.start_of_document, "extras": batch.extras}
     return Program(
-        make_score(model, accuracy=evaluation.accuracy),
+        make_score(model, accuracy=evaluation.compute_accuracy),
         {"variables": variables, "memory": memory, **arguments},
         (shardings, held, row, row, row, row, row),
         (held, layout.replicated, layout.replicated),
@@ -279,7 +279,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     """Makes the step that reads one token of every row and returns the most probable next token."""
     model: Any = evaluation_model(config, vocab_size)
-    rows = config.evaluation.rows
+    rows = config.evaluation.batch_size
     variables, names, shardings = _variables(model, config, layout)
     state = model.example_decode_state(variables, rows, config.data.segment_length)
 

@@ -109,7 +109,7 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
         loaded = load_run(run, step=look.step)
         if rows is None:
             experiment, tokenizer = loaded.experiment.of_task(domain), loaded.experiment.tokenizer
-            reading = experiment.reading(dataclasses.replace(experiment.config.evaluation, rows=pieces))
+            reading = experiment.reading(dataclasses.replace(experiment.config.evaluation, batch_size=pieces))
             rows = next(iter(reading.batches(experiment.documents("validation"))))
         maps[look] = attention_maps(loaded.experiment.model, loaded.variables, rows)
     return Lineage(tuple(looks), tuple(growths), maps, rows, domain, tokenizer)

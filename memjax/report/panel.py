@@ -155,7 +155,7 @@ class OpenedRun:
         evaluation = experiment.config.evaluation
         reading = experiment.reading(evaluation)
         segments = -(-self.tokens // (reading.rows * (reading.stride or reading.segment_length)))
-        return dataclasses.replace(evaluation, split=self.split, answers=0, max_segments=segments)
+        return dataclasses.replace(evaluation, split=self.split, max_answers=0, max_segments=segments)
 
     @functools.cached_property
     def has_memory(self) -> bool:
@@ -177,7 +177,7 @@ class OpenedRun:
         """Loss of every scored token if the memory is reset to its initial state before every segment."""
         from memjax.inspection.token_nats import token_nats
 
-        evaluation = dataclasses.replace(self.evaluation, memory_state="cleared", memory_part="")
+        evaluation = dataclasses.replace(self.evaluation, memory_intervention="cleared", intervention_path="")
         return token_nats(self.loaded_run.experiment, self.loaded_run.variables, evaluation)
 
 

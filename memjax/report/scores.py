@@ -61,8 +61,8 @@ def _memory_panel(run: OpenedRun) -> Panel:
     task = run.loaded_run.experiment.task
     measure = next((name for name in task.headline if getattr(run.nats_with_memory.result, name, None) is not None), "")
     states = {"kept": run.nats_with_memory.result, "cleared": run.nats_without_memory.result}
-    if run.evaluation.rows > 1:
-        states["shuffled"] = _evaluate(run, memory_state="shuffled", memory_part="")
+    if run.evaluation.batch_size > 1:
+        states["shuffled"] = _evaluate(run, memory_intervention="shuffled", intervention_path="")
     parts: list[Figure | Table] = []
     rows = tuple((name, *_result_cells(result, measure)) for name, result in states.items())
     scored = f"{run.nats_with_memory.result.targets:,} {task.scored} of the {run.split} split"

@@ -47,7 +47,7 @@ def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], 
         "" if experiment.config.evaluation.protocol == "sliding_window" else experiment.config.evaluation.protocol
     )
     evaluation = dataclasses.replace(
-        experiment.config.evaluation, split=run.split, rows=run.rows, protocol=protocol, stride=0
+        experiment.config.evaluation, split=run.split, batch_size=run.rows, protocol=protocol, stride=0
     )
     batches = experiment.reading(evaluation).batches(experiment.documents(run.split))
     wanted = run.segments * (1 + WARM) if warm else run.segments

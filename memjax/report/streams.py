@@ -278,7 +278,7 @@ def _describe_evaluation(run: OpenedRun, tasks: Sequence[str]) -> str:
     size = f"{min(sizes):,}" if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,}"
     task, where = make_task(run.config), f"of the {' and '.join(splits)} split of each task"
     if task.writes_answers:
-        return f"Answers to at most {run.config.evaluation.answers:,} questions {where}"
+        return f"Answers to at most {run.config.evaluation.max_answers:,} questions {where}"
     return f"{size} {task.scored} {where}"
 
 

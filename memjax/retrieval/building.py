@@ -47,9 +47,9 @@ def make_header(source: KeyExtractor, split: str, *, key_dtype: str = "float16",
       ValueError: The number of shards does not divide the rows.
     """
     experiment, documents = source.run.experiment, source.run.experiment.documents(split)
-    rows, shards = experiment.config.evaluation.rows, num_shards or processes.num_processes()
+    rows, shards = experiment.config.evaluation.batch_size, num_shards or processes.num_processes()
     if shards < 1 or rows % shards:
-        raise ValueError(f"evaluation.rows: given {rows}, allowed: a multiple of the {shards} shards")
+        raise ValueError(f"evaluation.batch_size: given {rows}, allowed: a multiple of the {shards} shards")
     return Header(
         **_key_provenance(source),
         dim=source.dim,

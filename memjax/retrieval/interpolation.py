@@ -318,7 +318,7 @@ def _describe_text_read(source: KeyExtractor, split: str) -> dict[str, Any]:
     """Returns which part of a split an evaluation reads, as JSON."""
     evaluation = source.run.experiment.config.evaluation
     text = str(source.run.experiment.documents(split).fingerprint)
-    return {"split": split, "text": text, "rows": evaluation.rows, "max_segments": evaluation.max_segments}
+    return {"split": split, "text": text, "rows": evaluation.batch_size, "max_segments": evaluation.max_segments}
 
 
 def _load_tunings(store: Store) -> list[Mapping[str, Any]]:

@@ -126,7 +126,7 @@ class CrossFittingHalf(NamedTuple):
     """A model trained on one half of the training split, with a store of that half.
 
     Attributes:
-      source: Run that was trained with `data.half`.
+      source: Run that was trained with `data.train_half`.
       store: Store of the run's training split, with keys of its model.
       index: Index of the store.
     """
@@ -146,8 +146,8 @@ def cross_fitted_neighbors(
     from text that the model has learned, and no article is among its own neighbours.
 
     Args:
-      first: Model and store with `data.half` 'first'.
-      second: Model and store with `data.half` 'second'.
+      first: Model and store with `data.train_half` 'first'.
+      second: Model and store with `data.train_half` 'second'.
       num_neighbors: Number of neighbours of each token.
       progress: Function called with 'neighbours', the number of entries searched so far, and the number of all.
 
@@ -159,14 +159,14 @@ def cross_fitted_neighbors(
         together are not the training split.
     """
     for half, name in ((first, "first"), (second, "second")):
-        half_setting = half.source.run.experiment.config.data.half
-        require(half_setting == name, "data.half", half_setting, f"{name!r} in the run of the {name} half")
+        half_setting = half.source.run.experiment.config.data.train_half
+        require(half_setting == name, "data.train_half", half_setting, f"{name!r} in the run of the {name} half")
         if half.store.header.data != make_header(half.source, "train", num_shards=1).data:
             raise ValueError(f"datastore: {half.store.path} is not of what its run was trained on, allowed: its half")
     texts = [half.source.run.experiment.documents("train") for half in (first, second)]
-    whole = first.source.run.experiment.reopened("train", half="")
+    whole = first.source.run.experiment.reopened("train", train_half="")
     if not same_tokens(texts, whole):
-        raise ValueError("data.half: the two halves are not the training split, allowed: runs of the same data")
+        raise ValueError("data.train_half: the two halves are not the training split, allowed: runs of the same data")
     parts = []
     for text, reader in zip(texts, (second, first), strict=True):
         source = reader.source.with_documents({"train": text})

@@ -22,7 +22,30 @@ from typing import Any, get_args
 
 CLASSES: dict[str, str] = {}
 """class of settings in an earlier version -> its name today"""
-FIELDS: dict[str, dict[str, str]] = {}
+FIELDS: dict[str, dict[str, str]] = {
+    "ContinuousCache": {
+        "scale": "similarity_scale",
+        "offset": "score_offset",
+        "mixing": "interpolation",
+        "across_documents": "keep_across_documents",
+    },
+    "Data": {
+        "rows": "batch_size",
+        "half": "train_half",
+        "neighbors": "neighbors_dir",
+        "states": "encoder_states_dir",
+    },
+    "Evaluation": {
+        "rows": "batch_size",
+        "score_first": "score_first_token",
+        "memory_state": "memory_intervention",
+        "memory_part": "intervention_path",
+        "accuracy": "compute_accuracy",
+        "answers": "max_answers",
+        "distance": "identifier_distance",
+        "prompt": "prompt_of_task",
+    },
+}
 """class -> field in an earlier version -> its name today; a class has the entries of its bases too"""
 VALUES: dict[str, dict[str, dict[Any, Any]]] = {}
 """class -> field by its name today -> value in an earlier version -> value today"""

@@ -26,7 +26,7 @@ class Data(Settings):
       places: Prefixes of the fields with paths of data, which may differ each time that a run is read.
     """
 
-    places = ("source.", "cache_dir", "neighbors", "states", "tokenizer.vocab", "tokenizer.path")
+    places = ("source.", "cache_dir", "neighbors_dir", "encoder_states_dir", "tokenizer.vocab", "tokenizer.path")
 
     source: SourceKind = field(default_factory=PythonLibrary)
     """data set, files or generator that documents or examples are read from"""
@@ -35,7 +35,7 @@ class Data(Settings):
     cache_dir: str = "default"
     """folder of prepared token files and trained tokenizers; 'default' = the user's cache folder; '' = nothing is
     cached"""
-    rows: Count = 8
+    batch_size: Count = 8
     """number of rows of a batch over all hosts; every row reads its own stream of documents"""
     segment_length: Count = 128
     """tokens of a row that the model reads at once; for vectors their number of entries"""
@@ -44,14 +44,14 @@ class Data(Settings):
     streams as there are rows, and never resets"""
     min_document_length: Count = 1
     """minimum number of tokens of a document; shorter documents are left out"""
-    half: Literal["", "first", "second"] = ""
+    train_half: Literal["", "first", "second"] = ""
     """half of the training documents to read, for keys of a model that has not been trained on their text (`memjax
     datastore neighbors`); 'first' = documents (of WikiText articles) before the middle; 'second' = those after it; '' =
     all"""
-    neighbors: str = ""
+    neighbors_dir: str = ""
     """folder with the neighbours of every token of each split, which the output Spalm needs (made by `memjax datastore
     neighbors`); '' = none"""
-    states: str = ""
+    encoder_states_dir: str = ""
     """folder with hidden states of a frozen encoder for each text, read in place of the layers below
     `model.first_layer`; missing ones are computed once with the encoder of `training.init_from`; '' = none"""
     seed: Seed = 0

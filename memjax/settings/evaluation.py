@@ -22,24 +22,29 @@ class ContinuousCache(Settings):
 
     memory_length: Annotated[int, zero_or_more("no cache", "tokens")] = 0
     """number of recent tokens that the cache holds; 0 = no cache"""
-    mixing: Literal["linear", "global"] = "linear"
+    interpolation: Literal["linear", "global"] = "linear"
     """combination of model and cache: 'linear' interpolates their two distributions; 'global' takes one softmax over
     the scores of both"""
     similarity: Literal["dot", "cosine", "negative_squared_l2"] = "dot"
     """similarity of hidden states, from which the scores of the cache are computed"""
     interpolation_weight: Share = 0.1
-    """weight of the cache's distribution where `mixing` is 'linear', from 0 to 1 (lambda in the paper)"""
-    scale: Annotated[float, zero_or_more()] = 0.1
+    """weight of the cache's distribution where `interpolation` is 'linear', from 0 to 1 (lambda in the paper)"""
+    similarity_scale: Annotated[float, zero_or_more()] = 0.1
     """factor on the similarities (theta in the paper); a good value depends on the size of the hidden states, so tune
     it"""
-    offset: float = 0.0
-    """number added to the scores of the cache where `mixing` is 'global' (alpha in the paper)"""
-    across_documents: bool = False
+    score_offset: float = 0.0
+    """number added to the scores of the cache where `interpolation` is 'global' (alpha in the paper)"""
+    keep_across_documents: bool = False
     """keep the entries of earlier documents in the cache instead of emptying it at every document start"""
 
     def check(self, field: str, config: Config) -> None:
-        fits = self.mixing == "linear" or config.model.output.softmax.is_one_softmax
-        require(fits, f"{field}mixing", self.mixing, "'linear' with AdaptiveSoftmax (it has no single softmax)")
+        fits = self.interpolation == "linear" or config.model.output.softmax.is_one_softmax
+        require(
+            fits,
+            f"{field}interpolation",
+            self.interpolation,
+            "'linear' with AdaptiveSoftmax (it has no single softmax)",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,12 +55,12 @@ class Evaluation(Settings):
     """name of the evaluation in metrics.jsonl; needed where there are several; '' only in `evaluation`"""
     task: str = ""
     """name of the task of a stream whose documents or examples are scored; '' = the data of `data.source`"""
-    prompt: str = ""
+    prompt_of_task: str = ""
     """name of the task whose learned prompt is put into the texts, or 'none' for no prompt (where `task.prompt` is not
     'none'); '' = the prompt of the task that is evaluated"""
     split: Literal["train", "validation", "test"] = "validation"
     """split of the data that is scored"""
-    rows: Count = 8
+    batch_size: Count = 8
     """number of rows that are scored side by side"""
     segment_length: Number = 0
     """tokens that the model reads at once; 0 = `data.segment_length`"""
@@ -65,32 +70,32 @@ class Evaluation(Settings):
     `data.protocol`"""
     stride: Number = 0
     """number of tokens scored in each segment where `protocol` is 'sliding_window'; 0 = half a segment"""
-    score_first: bool = True
+    score_first_token: bool = True
     """also score the first token of each document, predicted from a begin token"""
     memory_length: int | None = None
     """number of slots of the memory at evaluation; 0 = no memory; None = as trained"""
-    memory_state: Literal["kept", "cleared", "shuffled"] = "kept"
+    memory_intervention: Literal["kept", "cleared", "shuffled"] = "kept"
     """memory that each segment starts with, to measure how much the model uses its memory: 'kept' = as earlier segments
     left it; 'cleared' = as at the start of a document; 'shuffled' = the memory of another row"""
-    memory_part: str = ""
-    """part of the path of those memory arrays that `memory_state` changes, such as 'compressed'; '' = all of the
+    intervention_path: str = ""
+    """part of the path of those memory arrays that `memory_intervention` changes, such as 'compressed'; '' = all of the
     memory"""
     max_segments: Number = 0
     """maximum number of segments scored in each row; 0 = the whole split"""
-    accuracy: bool = False
+    compute_accuracy: bool = False
     """also count the targets that the model gives the highest probability"""
-    answers: Number = 200
+    max_answers: Number = 200
     """number of examples, the first of the split, for which the model generates text after scoring: translations,
     dialogue answers or answers to instructions; slow; 0 = none"""
-    distance: Number = 0
+    identifier_distance: Number = 0
     """number of tokens since its last occurrence beyond which an identifier of source code is also scored separately;
     0 = the number of tokens that a layer sees without its long memory"""
     cache: ContinuousCache = field(default_factory=ContinuousCache)
     """continuous cache that is added to the model"""
 
     def check(self, field: str, config: Config) -> None:
-        fits = not self.memory_part or self.memory_state != "kept"
-        require(fits, f"{field}memory_part", self.memory_part, "'' with memory_state 'kept'")
+        fits = not self.intervention_path or self.memory_intervention != "kept"
+        require(fits, f"{field}intervention_path", self.intervention_path, "'' with memory_intervention 'kept'")
         positions = config.model.carrier.learned_positions
         fits = not positions or self.segment_length <= positions
         require(fits, f"{field}segment_length", self.segment_length, f"at most the {positions} positions of the model")

@@ -62,6 +62,6 @@ class LAMOL(Method):
     def check(self, field: str, config: Config) -> None:
         task = type(config.task).__name__
         require(config.task.writes, "task", task, "Instructions with LAMOL")
-        least = config.data.rows * self.share
-        allowed = f"at least {least:g}, share = {self.share:g} of the {config.data.rows} rows of a batch"
-        require(not self.share or self.interval >= config.data.rows, f"{field}rows", self.rows, allowed)
+        least = config.data.batch_size * self.share
+        allowed = f"at least {least:g}, share = {self.share:g} of the {config.data.batch_size} rows of a batch"
+        require(not self.share or self.interval >= config.data.batch_size, f"{field}rows", self.rows, allowed)

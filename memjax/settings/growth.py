@@ -75,7 +75,7 @@ class ELLE(Method):
         their values.
 
         Args:
-          batch: Number of rows of the stream in an update (`data.rows`), from which `rows` (one for nine) and
+          batch: Number of rows of the stream in an update (`data.batch_size`), from which `rows` (one for nine) and
             `warm_up_rows` (both together) follow. 0 for their ordinary values.
           **fields: Other fields, which take precedence over those of the paper.
 

@@ -136,5 +136,5 @@ class Lifelong(Settings):
         require(len(self.limits) in (0, number if self.epochs else 0), f"{field}limits", self.limits, limits)
         blurred = self.borders == "blurred"
         require(blurred == (self.border_width > 0), f"{field}border_width", self.border_width, "0 unless blurred")
-        every, rows = self.method.every, config.data.rows
+        every, rows = self.method.every, config.data.batch_size
         require(not every or every >= rows, f"{field}method.every", every, f"0, or the {rows} rows of a batch and more")

@@ -118,8 +118,8 @@ class MetaMbPA(Neighborly):
     """exclude a stored row from its own neighbours"""
     inference: Literal["random", "together", "each"] = "random"
     """parameters that answer: 'random' = adapted once, to random stored rows; 'together' = adapted for every batch of
-    `evaluation.rows` rows, to the neighbours of their mean key; 'each' = adapted for every row, to its own neighbours
-    (MbPA++)"""
+    `evaluation.batch_size` rows, to the neighbours of their mean key; 'each' = adapted for every row, to its own
+    neighbours (MbPA++)"""
     learning_rate: Annotated[float, zero_or_more()] = 1e-5
     """learning rate of the adaptation before answering"""
 

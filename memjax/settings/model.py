@@ -145,7 +145,7 @@ class ModelSettings(LayeredModel):
     1e-5 in layer norms, 1e-12 in text encoders, 1e-6 in norms without mean"""
     first_layer: Number = 0
     """number of lowest layers that a text encoder leaves out, with its embeddings: their output for each text is no
-    longer trained, but read from `data.states`; 0 = the whole encoder"""
+    longer trained, but read from `data.encoder_states_dir`; 0 = the whole encoder"""
     memory_tokens: MemoryTokens | None = None
     """memory tokens of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
@@ -166,7 +166,12 @@ class ModelSettings(LayeredModel):
         first, task = self.first_layer, config.task
         require(first < self.num_layers, "model.first_layer", first, f"up to {self.num_layers - 1}, the last layer")
         allowed = "a folder, where model.first_layer is above 0, and nowhere else"
-        require(bool(first) == bool(config.data.states), "data.states", config.data.states, allowed)
+        require(
+            bool(first) == bool(config.data.encoder_states_dir),
+            "data.encoder_states_dir",
+            config.data.encoder_states_dir,
+            allowed,
+        )
         allowed = "0 but for Classification and QuestionAnswering"
         require(not first or task.takes_states, "model.first_layer", first, allowed)
         require(not first or not self.memory_tokens, "model.first_layer", first, "0 with model.memory_tokens")

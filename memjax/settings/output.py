@@ -20,7 +20,7 @@ class Output(Settings):
 
     Attributes:
       is_one_softmax: Whether one softmax normalises the scores of all vocabulary entries.
-      needs_neighbors: Whether the output reads the neighbours in `data.neighbors`, which another model has found.
+      needs_neighbors: Whether the output reads the neighbours in `data.neighbors_dir`, which another model has found.
       num_neighbors: Number of neighbours that are read for each position.
       tied: Whether the output weights are the input embeddings.
       div_val: Factor by which the embedding of each further cluster is narrower. 1 where there are no clusters.
@@ -82,7 +82,7 @@ class Spalm(Output):
     softmax: Softmax | AdaptiveSoftmax = field(default_factory=Softmax)
     """embeddings and softmax"""
     num_neighbors: Annotated[int, Range(words="1 or more", least=1)] = 4
-    """number of similar contexts for each position, which are read from `data.neighbors`"""
+    """number of similar contexts for each position, which are read from `data.neighbors_dir`"""
     gate: Literal["scalar", "vector"] = "scalar"
     """'scalar' = one gate for each position, as published; 'vector' = one for each dimension"""
     gate_bias: float | None = None

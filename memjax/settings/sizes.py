@@ -39,7 +39,7 @@ def needs_of_words(config: Config) -> Iterator[MinimumSize]:
     width = {"model.hidden": (model.hidden, 1024), "model.dim": (model.dim, 1024)}
     matrices = 64 * model.hidden * (model.hidden + model.dim)
     yield MinimumSize("parameters and their gradients", matrices, width)
-    for name, rows in (("data.rows", data.rows), ("evaluation.rows", scored.rows)):
+    for name, rows in (("data.batch_size", data.batch_size), ("evaluation.batch_size", scored.batch_size)):
         states = 8 * rows * data.segment_length * model.hidden
         of_rows = {name: (rows, 256), "data.segment_length": (data.segment_length, 256)}
         yield MinimumSize("one state a word", states, {**of_rows, **width})
@@ -51,7 +51,7 @@ def needs_of_bags(config: Config) -> Iterator[MinimumSize]:
     width = {"model.buckets": (model.buckets, 1 << 16)}
     sizes = (model.buckets, *model.widths, config.task.num_classes)
     yield MinimumSize("parameters and their gradients", sum(8 * a * b for a, b in itertools.pairwise(sizes)), width)
-    for name, rows in (("data.rows", config.data.rows), ("evaluation.rows", scored.rows)):
+    for name, rows in (("data.batch_size", config.data.batch_size), ("evaluation.batch_size", scored.batch_size)):
         yield MinimumSize("the counts of each row", 4 * rows * model.buckets, {name: (rows, 256), **width})
 
 
@@ -63,8 +63,8 @@ def needs_of_vectors(config: Config) -> Iterator[MinimumSize]:
     width = {"model.widths": (widest, 1024), **read}
     matrices = sum(8 * rows * columns for rows, columns in itertools.pairwise(sizes))
     yield MinimumSize("parameters and their gradients", matrices, width)
-    for name, rows in (("data.rows", data.rows), ("evaluation.rows", scored.rows)):
-        vectors = 4 * rows * max(sizes) // (config.training.accumulate if name == "data.rows" else 1)
+    for name, rows in (("data.batch_size", data.batch_size), ("evaluation.batch_size", scored.batch_size)):
+        vectors = 4 * rows * max(sizes) // (config.training.accumulate if name == "data.batch_size" else 1)
         yield MinimumSize("one vector a row", vectors, {name: (rows, 256), **width})
 
 
@@ -80,23 +80,27 @@ def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
     yield MinimumSize(
         "the vocabulary's table", 8 * multiple * model.dim, {"sharding.vocab_multiple": (multiple, 128), **width}
     )
-    of_rows = {"data.rows": (data.rows, 64), "data.segment_length": (data.segment_length, 1024)}
-    tokens = data.rows * data.segment_length
+    of_rows = {"data.batch_size": (data.batch_size, 64), "data.segment_length": (data.segment_length, 1024)}
+    tokens = data.batch_size * data.segment_length
     yield MinimumSize(
         "one activation a token", 2 * tokens * model.dim // config.training.accumulate, {**of_rows, **width}
     )
     segments = config.training.segments_per_update
-    read = 8 * tokens * segments + 1024 * data.rows
+    read = 8 * tokens * segments + 1024 * data.batch_size
     yield MinimumSize("the tokens of an update", read, {**of_rows, "training.segments_per_update": (segments, 8)})
     length = scored.segment_length or data.segment_length
-    of_rows = {"evaluation.rows": (scored.rows, 64), "evaluation.segment_length": (length, 1024)}
-    yield MinimumSize("one activation a token", scored.rows * (2 * length * model.dim + 1024), {**of_rows, **width})
+    of_rows = {"evaluation.batch_size": (scored.batch_size, 64), "evaluation.segment_length": (length, 1024)}
+    yield MinimumSize(
+        "one activation a token", scored.batch_size * (2 * length * model.dim + 1024), {**of_rows, **width}
+    )
     slots, name = scored.memory_length or 0, "evaluation.memory_length"
-    yield MinimumSize("a memory", 2 * scored.rows * slots * model.dim, {name: (slots, 8192), **width})
+    yield MinimumSize("a memory", 2 * scored.batch_size * slots * model.dim, {name: (slots, 8192), **width})
     slots = model.carrier.memory_length or 0
     name = "model.attention.memory_length"
     yield MinimumSize(
-        "a memory", 2 * data.rows * slots * model.dim, {name: (slots, 8192), "data.rows": (data.rows, 64), **width}
+        "a memory",
+        2 * data.batch_size * slots * model.dim,
+        {name: (slots, 8192), "data.batch_size": (data.batch_size, 64), **width},
     )
 
 

@@ -81,8 +81,8 @@ class Task(Settings):
     def check_evaluation(self, config: Config) -> None:
         """Raises `ValueError` where an evaluation sets segments or memories, which examples do not have."""
         kind, evaluation = type(self).__name__, config.evaluation
-        unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
-        unset |= {"memory_state": "kept"}
+        unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first_token": True, "memory_length": None}
+        unset |= {"memory_intervention": "kept"}
         for name, default in unset.items():
             value = getattr(evaluation, name)
             require(value == default, f"evaluation.{name}", value, f"{default!r} ({kind})")
@@ -230,7 +230,7 @@ class Classification(TextEncoderTask, Prompted):
         require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
         require(not self.margin or self.similarity != "", f"{field}margin", self.margin, "0 without similarity")
         self.check_prompts(field, config)
-        reads, states = config.model.reads, config.data.states
+        reads, states = config.model.reads, config.data.encoder_states_dir
         allowed = "'none' or 'after_first', behind the token that the class is read from, of texts that are read whole"
         fits = self.prompt == "none" or self.prompt == "after_first" and reads == "tokens" and not states
         require(fits, f"{field}prompt", self.prompt, allowed)
@@ -239,7 +239,7 @@ class Classification(TextEncoderTask, Prompted):
             return
         data = config.data
         require(data.protocol == "separate", "data.protocol", data.protocol, "'separate' (Classification)")
-        require(not data.half, "data.half", data.half, "'' (Classification)")
+        require(not data.train_half, "data.train_half", data.train_half, "'' (Classification)")
         self.check_evaluation(config)
 
 
@@ -288,7 +288,12 @@ class RelationExtraction(Classification):
         if reads == "tokens":
             TextEncoderTask.check(self, field, config)
             require(self.vectors == "learned", f"{field}vectors", self.vectors, "'learned' but with a BiLSTM")
-            require(not config.data.states, "data.states", config.data.states, "'' with RelationExtraction")
+            require(
+                not config.data.encoder_states_dir,
+                "data.encoder_states_dir",
+                config.data.encoder_states_dir,
+                "'' with RelationExtraction",
+            )
         else:
             Task.check(self, field, config)
             words, tokenizer = isinstance(config.data.tokenizer, Words | VectorWords), type(config.data.tokenizer)

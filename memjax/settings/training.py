@@ -124,7 +124,7 @@ class Training(Settings):
     """number of segments between two saved memories, for steps of very many segments; those in between are computed
     once more in the backward pass. A divisor of the number of segments, best about its square root; 0 = off"""
     accumulate: Count = 1
-    """number of groups of rows that a step computes one after the other, to save memory; a divisor of `data.rows`"""
+    """number of groups of rows that a step computes in turn, to save memory; a divisor of `data.batch_size`"""
     apply_every: Count = 1
     """number of steps whose gradients are averaged for one optimiser update; the memory advances in every step"""
     optimizer: Adam | Adafactor | SGD = field(default_factory=Adam)
@@ -167,11 +167,11 @@ class Training(Settings):
     """Weights & Biases project to which metrics are also sent (needs the extra `wandb`); '' = none"""
 
     def check(self, field: str, config: Config) -> None:
-        segments, skipped, rows = self.segments_per_update, self.segments_without_gradient, config.data.rows
+        segments, skipped, rows = self.segments_per_update, self.segments_without_gradient, config.data.batch_size
         allowed = f"from 0 to {field}segments_per_update - 1 = {segments - 1}"
         require(0 <= skipped < segments, f"{field}segments_without_gradient", skipped, allowed)
         fits = rows % self.accumulate == 0
-        require(fits, f"{field}accumulate", self.accumulate, f"a divisor of data.rows = {rows}")
+        require(fits, f"{field}accumulate", self.accumulate, f"a divisor of data.batch_size = {rows}")
         fits = bool(self.init_from) or not self.reinitialized
         require(fits, f"{field}reinitialized", self.reinitialized, f"() without {field}init_from")
         if self.train_layers is not None:

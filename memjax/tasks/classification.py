@@ -59,7 +59,7 @@ class ClassificationTask(Task):
 
         def make_texts(datasets: Sequence[LabelledText], tokenizer: Any) -> Examples:
             texts = self.labelled(datasets, tokenizer.for_encoder())
-            return attach_encoder_states(texts, data.states, first) if data.states else texts
+            return attach_encoder_states(texts, data.encoder_states_dir, first) if data.encoder_states_dir else texts
 
         datasets = make_examples(
             data,

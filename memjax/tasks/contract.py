@@ -175,7 +175,7 @@ class Task:
         evaluation: configs.Evaluation,
         **how: Any,
     ) -> GeneratedAnswers:
-        """Lets a model generate answers to the first `evaluation.answers` examples of a split, and measures them.
+        """Lets a model generate answers to the first `evaluation.max_answers` examples of a split, and measures them.
 
         Args:
           model: Model with the settings that `evaluation` asks for, such as its memory length.

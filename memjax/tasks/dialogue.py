@@ -39,7 +39,9 @@ class DialogueModeling(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
-        """Generates an answer in place of every utterance of the first `evaluation.answers` dialogues of a split."""
+        """Generates an answer in place of every utterance of the first `evaluation.max_answers` dialogues of a
+        split.
+        """
         measures, notes = {}, ()
         for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):
             answers = list(
@@ -49,8 +51,8 @@ class DialogueModeling(LanguageModeling):
                     split,
                     segment_length=self.config.data.segment_length,
                     sampling=sampling,
-                    rows=evaluation.rows,
-                    max_dialogues=evaluation.answers,
+                    rows=evaluation.batch_size,
+                    max_dialogues=evaluation.max_answers,
                     max_tokens=self.max_tokens,
                 )
             )

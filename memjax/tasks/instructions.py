@@ -87,10 +87,10 @@ class Instructions(Task):
         *,
         adapt_rows: Any = None,
     ) -> GeneratedAnswers:
-        """Writes the answers to the first `evaluation.answers` questions of a split, and scores them."""
-        count, room = min(evaluation.answers, len(split)), self._length - self._longest
+        """Writes the answers to the first `evaluation.max_answers` questions of a split, and scores them."""
+        count, room = min(evaluation.max_answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]
-        answers = self.write(model, variables, prompts, data, rows=evaluation.rows, adapt_rows=adapt_rows)
+        answers = self.write(model, variables, prompts, data, rows=evaluation.batch_size, adapt_rows=adapt_rows)
         return GeneratedAnswers(
             score_written_answers(split.instructions[:count], answers, self.config.data.source.answered_by)
         )

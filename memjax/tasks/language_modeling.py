@@ -52,7 +52,7 @@ class LanguageModeling(Task):
 
         There is one for each boolean annotation, and one for distant identifiers of code.
 
-        A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
+        A distant identifier was last seen in the document more than `evaluation.identifier_distance` tokens before.
         """
         if self.settings.pieces:
             return {}
@@ -60,7 +60,9 @@ class LanguageModeling(Task):
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, TargetSelector] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:
-            distance = evaluation.distance or self.config.model.carrier.local_window(self.config.data.segment_length)
+            distance = evaluation.identifier_distance or self.config.model.carrier.local_window(
+                self.config.data.segment_length
+            )
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
         return subsets
 

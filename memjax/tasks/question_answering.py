@@ -61,7 +61,9 @@ class QuestionAnswering(Task):
         def documents(split: str) -> Examples:
             windows = datasets.documents(split)
             windows = windows.answered() if self.settings.context_only and split == "train" else windows
-            return attach_encoder_states(windows, data.states, first) if data.states else windows
+            return (
+                attach_encoder_states(windows, data.encoder_states_dir, first) if data.encoder_states_dir else windows
+            )
 
         return dataclasses.replace(datasets, documents=documents)
 

@@ -50,12 +50,14 @@ class RelationExtraction(ClassificationTask):
 
         Raises:
           ValueError: The word vectors have another width than `model.dim`, the number of relation names differs from
-            `task.num_classes`, or `data.half` is set.
+            `task.num_classes`, or `data.train_half` is set.
         """
         data, task = self.config.data, self.settings
         source: Any = data.source
-        if data.half:
-            raise ValueError(f"data.half: given {data.half!r}, allowed: '' for sentences (documents have halves)")
+        if data.train_half:
+            raise ValueError(
+                f"data.train_half: given {data.train_half!r}, allowed: '' for sentences (documents have halves)"
+            )
 
         def texts() -> Texts:
             splits = read_relation_splits(source)

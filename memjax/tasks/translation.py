@@ -76,15 +76,15 @@ class Translation(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
-        """Translates the first `evaluation.answers` pairs of a split, leaving out pairs that are too long."""
+        """Translates the first `evaluation.max_answers` pairs of a split, leaving out pairs that are too long."""
         if importlib.util.find_spec("sacrebleu") is None:
             return GeneratedAnswers(
                 {}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",)
             )
         references = list(texts_without_names(open_source(self.config.data, evaluation.split)[1]))
-        count = min(evaluation.answers, len(split))
+        count = min(evaluation.max_answers, len(split))
         sources = [split.source(index).tolist() for index in range(count)]
-        translations = self.translate(model, variables, sources, data, rows=evaluation.rows)
+        translations = self.translate(model, variables, sources, data, rows=evaluation.batch_size)
         texts = [data.tokenizer.decode(ids) for ids in translations]
         wanted = [references[int(number)] for number in split.kept[:count]]
         plain, words = detokenized_bleu(texts, wanted), tokenized_bleu(texts, wanted)

@@ -351,7 +351,7 @@ class Evaluator:
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
-        check_rows(reading.rows, layout.mesh, what="evaluation.rows")
+        check_rows(reading.rows, layout.mesh, what="evaluation.batch_size")
         memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(reading.rows))), layout.rows()
         self._memory_sharding = memory
         support = (None,) if adapt_rows and adapt_rows.runs_outside_jit else ()

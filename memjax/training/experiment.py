@@ -103,17 +103,19 @@ class Experiment:
     def reading(self, evaluation: configs.Evaluation | None = None) -> ReadingPlan:
         """Makes the reading plan of an evaluation. None takes `config.evaluation`."""
         settings = evaluation or self.config.evaluation
-        return self._reading(settings, settings.protocol, stride=settings.stride, score_first=settings.score_first)
+        return self._reading(
+            settings, settings.protocol, stride=settings.stride, score_first=settings.score_first_token
+        )
 
     def _reading(self, part: configs.Data | configs.Evaluation, protocol: str = "", **fields: Any) -> ReadingPlan:
         """Makes the reading plan of the data or of an evaluation. Its defaults are the settings of training."""
         length, protocol = part.segment_length or self.config.data.segment_length, protocol or self.task.protocol
         options = {"segment_length": length, "protocol": protocol, "begin_token": self.begin_token}
-        return ReadingPlan(rows=part.rows, **options, **fields)
+        return ReadingPlan(rows=part.batch_size, **options, **fields)
 
     def notes(self) -> list[str]:
         """Returns lines about the data of the run that point out something allowed but unusual."""
-        folder, output = self.config.data.neighbors, self.config.model.output
+        folder, output = self.config.data.neighbors_dir, self.config.model.output
         line = compare_target_shares(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
         stream = self.config.lifelong
         tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
@@ -165,7 +167,7 @@ class Experiment:
         config = with_task_source(self.config, settings.source_of(name))
         places |= {"none": -1}
         if prompt and prompt not in places:
-            raise ValueError(f"evaluation.prompt: given {prompt!r}, allowed: '' or one of {[*places]}")
+            raise ValueError(f"evaluation.prompt_of_task: given {prompt!r}, allowed: '' or one of {[*places]}")
         config = dataclasses.replace(config, task=config.task.of_task(places[prompt or name]))
         datasets, vocab_size = make_task(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if datasets.vocab_size != vocab_size:
@@ -224,8 +226,8 @@ class Experiment:
         """
         evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
-            other = self.of_task(evaluation.task, evaluation.prompt)
-            without_task = dataclasses.replace(evaluation, task="", prompt="")
+            other = self.of_task(evaluation.task, evaluation.prompt_of_task)
+            without_task = dataclasses.replace(evaluation, task="", prompt_of_task="")
             return other.evaluator(without_task, model=model, documents=documents, **shown)
         fit = lambda variables: variables
         if model is None:
@@ -235,11 +237,11 @@ class Experiment:
                 length = self.config.data.segment_length
                 fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
         change = make_memory_intervention(
-            evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows
+            evaluation.memory_intervention, model, part=evaluation.intervention_path, rows=evaluation.batch_size
         )
         split, num_words = documents or self.documents(evaluation.split), self.num_words
         answer = None
-        if self.task.writes_answers and evaluation.answers:
+        if self.task.writes_answers and evaluation.max_answers:
             options = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
             answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation, **options)
         return Evaluator(
@@ -250,7 +252,7 @@ class Experiment:
             make_measure=self.task.make_measure(split),
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
-            accuracy=evaluation.accuracy,
+            accuracy=evaluation.compute_accuracy,
             fit=fit,
             num_words=functools.partial(num_words, evaluation.split) if num_words and documents is None else None,
             # A task whose answers are written adapts the model for the answers only, and not for the nats.
@@ -296,11 +298,11 @@ class Experiment:
         """
         evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
-            of_one_task = dataclasses.replace(evaluation, task="", prompt="")
-            return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, of_one_task, **asked)
+            of_one_task = dataclasses.replace(evaluation, task="", prompt_of_task="")
+            return self.of_task(evaluation.task, evaluation.prompt_of_task).evaluate(variables, of_one_task, **asked)
         evaluator = self.evaluator(evaluation)
         result = evaluator(variables, **asked)
-        if not evaluation.answers or evaluation.memory_state != "kept" or self.task.writes_answers:
+        if not evaluation.max_answers or evaluation.memory_intervention != "kept" or self.task.writes_answers:
             return result
         split = self.documents(evaluation.split)
         answers = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)
@@ -329,8 +331,8 @@ def make_experiment(
     """
     validate(config)
     check_sizes(config, available_bytes())
-    if config.model.output.needs_neighbors and not config.data.neighbors:
-        raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
+    if config.model.output.needs_neighbors and not config.data.neighbors_dir:
+        raise ValueError("data.neighbors_dir: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     run_data = run_data or RunData()
     config = run_data.with_existing_paths(config)
     located = with_task_source(config, config.data.source)
@@ -341,7 +343,7 @@ def make_experiment(
 
     def documents(split: str) -> Split:
         plain = data.documents(split)
-        return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
+        return open_neighbors(config.data.neighbors_dir, split, plain) if config.data.neighbors_dir else plain
 
     open_split = functools.cache(lambda split: run_data.open(located, "", split, documents))
     words = data.num_words

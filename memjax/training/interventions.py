@@ -49,11 +49,13 @@ def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: i
     if kind == "kept":
         return None
     names = memory_leaves(model, rows)
-    require(bool(names), "evaluation.memory_state", kind, "'kept' with a model whose state is empty")
+    require(bool(names), "evaluation.memory_intervention", kind, "'kept' with a model whose state is empty")
     changed = {name for name in names if part in name}
     leaves = sorted({name.rpartition(".")[2] for name in names})
-    require(bool(changed), "evaluation.memory_part", part, f"a part of the path of a leaf: {', '.join(leaves)}")
-    require(kind != "shuffled" or rows > 1, "evaluation.rows", rows, "2 or more with memory_state 'shuffled'")
+    require(bool(changed), "evaluation.intervention_path", part, f"a part of the path of a leaf: {', '.join(leaves)}")
+    require(
+        kind != "shuffled" or rows > 1, "evaluation.batch_size", rows, "2 or more with memory_intervention 'shuffled'"
+    )
 
     def change(state: Any) -> Any:
         count = num_rows(state)

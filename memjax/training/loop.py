@@ -170,7 +170,7 @@ def make_plain_learner(
       **arguments: `links` and `after_update` of `make_update_functions`.
     """
     config, model = experiment.config, experiment.model
-    functions, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.rows
+    functions, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.batch_size
     example = experiment.example()
     key = jax.random.key(config.training.seed)
 
@@ -188,7 +188,7 @@ def make_plain_learner(
 
 def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
     """Makes a stage that reads the training batches of an experiment. `fields` are further fields of `Stage`."""
-    rows = layout.host_rows(experiment.config.data.rows) if layout else None
+    rows = layout.host_rows(experiment.config.data.batch_size) if layout else None
     return Stage(name, lambda state, position: SingleKindStream(experiment.stream(position, rows)), steps, **fields)
 
 
@@ -263,7 +263,7 @@ def train(
         )
     layout = make_layout(config.sharding)
     if layout is not None:
-        check_rows(config.data.rows, layout.mesh)
+        check_rows(config.data.batch_size, layout.mesh)
     with processes.run_together("the data", timeout):
         if experiment is None:
             tokenizer = open_tokenizer(path) if path.exists() else None
@@ -408,7 +408,7 @@ class _RunLoop:
 
         The state comes from the newest checkpoint, otherwise from `training.init_from`, otherwise it is new.
         """
-        record, training, rows = self.record, self.config.training, self.config.data.rows
+        record, training, rows = self.record, self.config.training, self.config.data.batch_size
         check_frozen(training.frozen, self.compiled.shapes)
         without = ("memory/", "restart") if record.reset_memory else ()
         # Earlier versions had other metrics in the totals.
@@ -456,7 +456,7 @@ class _RunLoop:
         """Returns the number of parameters and the bytes of memory per row of the current model, by name."""
         return {
             "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
-            "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
+            "memory_bytes": count_bytes(state.memory) // self.config.data.batch_size,
         }
 
     def _catch_up_evaluation(self, info: StepInfo) -> None:

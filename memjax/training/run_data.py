@@ -28,7 +28,7 @@ __all__ = ["RunData"]
 
 FILE = "data.json"
 MAX_HASHED_BYTES = 4 << 30  # A source with more bytes is not hashed, except for texts, which are hashed anyway.
-NOT_OF_DOCUMENTS = ("rows", "seed", "cache_dir")  # Fields of `data` under which the documents stay the same.
+NOT_OF_DOCUMENTS = ("batch_size", "seed", "cache_dir")  # Fields of `data` under which the documents stay the same.
 
 Read = Callable[[str], Any]
 Recorded = Mapping[str, Any]
@@ -112,7 +112,7 @@ class RunData:
         stream, data = config.lifelong, config.data
         place = stream.located if stream else lambda source: source
         changes: dict[str, Any] = {}
-        for name in ("neighbors", "states"):
+        for name in ("neighbors_dir", "encoder_states_dir"):
             if (path := self._find(getattr(data, name))) != getattr(data, name):
                 changes[name] = path
         if (source := self._find_source(place(data.source))) != place(data.source):
@@ -422,4 +422,9 @@ def _settings(config: Config) -> tuple[Any, Any]:
 def _places(config: Config) -> Any:
     """Returns the settings with the location of the data of a run."""
     data, stream = config.data, config.lifelong
-    return config_to_dict(data.source), data.neighbors, data.states, stream and (stream.folder, len(stream.tasks))
+    return (
+        config_to_dict(data.source),
+        data.neighbors_dir,
+        data.encoder_states_dir,
+        stream and (stream.folder, len(stream.tasks)),
+    )

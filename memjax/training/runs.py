@@ -46,14 +46,14 @@ from memjax.training.stages import GROWTH
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
 
 IGNORED = (
-    *("name", "workdir", "data.cache_dir", "data.neighbors", "lifelong.folder"),
+    *("name", "workdir", "data.cache_dir", "data.neighbors_dir", "lifelong.folder"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
     *("training.tensorboard", "training.wandb"),
 )
 """Fields that may change when a run continues: locations of data and runs, sharding, and views of metrics."""
 STEPS = "training.steps"
 """Field that may grow when a run continues."""
-MEMORY_FIELDS = ("data.rows",)
+MEMORY_FIELDS = ("data.batch_size",)
 """Further fields that may change when a run continues with empty memories."""
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer in a run directory."""

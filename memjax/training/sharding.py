@@ -89,7 +89,7 @@ def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Lay
     return Layout(make_mesh(shape, devices), SLOT_SHARDED if sharding.memory == "slots" else RULES)
 
 
-def check_rows(rows: int, mesh: Any, *, what: str = "data.rows") -> None:
+def check_rows(rows: int, mesh: Any, *, what: str = "data.batch_size") -> None:
     """Checks that the mesh divides the number of batch rows.
 
     Args:

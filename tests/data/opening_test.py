@@ -109,10 +109,10 @@ def test_halves_of_the_training_split_are_cut_at_documents(data, tmp_path):
         (tmp_path / "wikitext" / f"{split}.txt").write_text("".join(texts))
     tokens = lambda documents: np.concatenate([documents[index] for index in range(len(documents))])
     for protocol in ("separate", "contiguous"):
-        data.protocol, data.half = protocol, ""
+        data.protocol, data.train_half = protocol, ""
         whole = make_datasets(data)
         sizes, halves = [], []
-        for data.half in ("first", "second"):
+        for data.train_half in ("first", "second"):
             half = make_datasets(data)
             assert half.documents("validation").fingerprint == whole.documents("validation").fingerprint
             halves.append(half.documents("train"))
@@ -120,8 +120,10 @@ def test_halves_of_the_training_split_are_cut_at_documents(data, tmp_path):
         assert sizes == [3, 2] and halves[1].name(0) == "train/00003 train 3"
         np.testing.assert_array_equal(np.concatenate([*map(tokens, halves)]), tokens(whole.documents("train")))
         assert len({whole.documents("train").fingerprint, *(half.fingerprint for half in halves)}) == 3
-    data.source, data.half = make_source(configs.WikiText, tmp_path / "one"), "second"
-    with pytest.raises(ValueError, match="data.half: given 'second', allowed: '' for a training split of 1 document"):
+    data.source, data.train_half = make_source(configs.WikiText, tmp_path / "one"), "second"
+    with pytest.raises(
+        ValueError, match="data.train_half: given 'second', allowed: '' for a training split of 1 document"
+    ):
         make_datasets(data).documents("train")
 
 

@@ -191,7 +191,7 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
         data=configs.Data(
             source=sources["yelp"],
             tokenizer=configs.WordPiece(vocab_size=60),
-            rows=10,
+            batch_size=10,
             segment_length=16,
             cache_dir=str(tmp_path / "cache"),
         ),

@@ -179,11 +179,13 @@ def run(tmp_path_factory):
         name="usage",
         workdir=str(tmp_path_factory.mktemp("usage")),
         model=Model(dim=8, num_layers=3, num_heads=2, feed_forward=part),
-        data=Data(source=KeyValueRecall(num_documents=16, num_pairs=2, filler_length=4), rows=2, segment_length=8),
+        data=Data(
+            source=KeyValueRecall(num_documents=16, num_pairs=2, filler_length=4), batch_size=2, segment_length=8
+        ),
         training=Training(
             steps=4, log_every=2, checkpoint_every=2, keep_checkpoints=3, schedule=Schedule(warmup_steps=1)
         ),
-        evaluation=Evaluation(rows=2, max_segments=3),
+        evaluation=Evaluation(batch_size=2, max_segments=3),
     )
     return train(config, on_event=lambda event: None).path
 

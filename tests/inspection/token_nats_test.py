@@ -25,7 +25,7 @@ def scored(tmp_path_factory):
     assert isinstance(config.model.attention, TransformerXL)
     experiment = make_experiment(config)
     variables = init_variables(experiment.model, jax.random.key(0), config.data.segment_length)
-    cleared = dataclasses.replace(config.evaluation, memory_state="cleared")
+    cleared = dataclasses.replace(config.evaluation, memory_intervention="cleared")
     return experiment, token_nats(experiment, variables), token_nats(experiment, variables, cleared)
 
 

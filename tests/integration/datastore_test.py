@@ -30,7 +30,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), "contiguous")
-    config.evaluation.rows = 4
+    config.evaluation.batch_size = 4
     run = train(config, on_event=lambda event: None).path
     return make_key_source(load_run(run)), run
 
@@ -86,7 +86,7 @@ def test_two_processes_build_and_go_on(source, tmp_path, monkeypatch):
 
 def test_processes_that_do_not_share_the_rows(source, tmp_path):
     source, run = source
-    with pytest.raises(ValueError, match="evaluation.rows: given 4, allowed: a multiple of the 3 shards"):
+    with pytest.raises(ValueError, match="evaluation.batch_size: given 4, allowed: a multiple of the 3 shards"):
         build_datastore(source, tmp_path / "three", num_shards=3)
 
 

@@ -20,9 +20,9 @@ def get_config(variant: str = "replay") -> configs.Config:
         name="run",
         model=configs.Perceptron(widths=(16,)),
         task=configs.Classification(num_classes=4),
-        data=configs.Data(source=blobs[0], rows=8, segment_length=8),
+        data=configs.Data(source=blobs[0], batch_size=8, segment_length=8),
         training=configs.Training(log_every=1, checkpoint_every=2, evaluate_every=0),
-        evaluation=configs.Evaluation(rows=8, split="test", accuracy=True),
+        evaluation=configs.Evaluation(batch_size=8, split="test", compute_accuracy=True),
         lifelong=configs.Lifelong(
             method=VARIANTS[variant],
             tasks=tuple(configs.TaskData(name=f"task_{i}", source=source) for i, source in enumerate(blobs)),

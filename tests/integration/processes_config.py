@@ -10,8 +10,8 @@ def get_config(variant: str = "") -> configs.Config:
     return configs.Config(
         name="run",
         model=configs.Model(dim=16, num_layers=2, num_heads=8, head_dim=8, attention=attention),
-        data=configs.Data(source=source, rows=8, segment_length=8),
+        data=configs.Data(source=source, batch_size=8, segment_length=8),
         training=configs.Training(steps=8, log_every=1, checkpoint_every=3, evaluate_every=4),
-        evaluation=configs.Evaluation(rows=8),
+        evaluation=configs.Evaluation(batch_size=8),
         sharding=configs.Sharding(fsdp=2, timeout=15),
     )

@@ -158,10 +158,10 @@ def test_one_process_goes_on_where_two_were(reference, stopped, tmp_path):
 
 def test_two_processes_go_on_with_other_rows_and_empty_memories(stopped, tmp_path):
     workdir = copy_of(stopped, tmp_path / "runs")
-    rows = ("--data.rows", 4)
+    rows = ("--data.batch-size", 4)
     (first, told), (second, refused) = end(start_both(workdir, (rows, rows)))
     assert (first, second) == (2, 2)
-    assert "data.rows = 8 there and 4 here" in told and "--reset-memory" in told and "--reset-memory" in refused
+    assert "data.batch_size = 8 there and 4 here" in told and "--reset-memory" in told and "--reset-memory" in refused
     reset = (*rows, "--reset-memory")
     (first, told), (second, silence) = end(start_both(workdir, (reset, reset)))
     assert (first, second) == (0, 0), told + silence

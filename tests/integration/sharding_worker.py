@@ -167,9 +167,9 @@ def trained(workdir: Path) -> dict:
             name=name,
             workdir=str(workdir),
             model=model,
-            data=configs.Data(source=source, rows=8, segment_length=8),
+            data=configs.Data(source=source, batch_size=8, segment_length=8),
             training=training,
-            evaluation=configs.Evaluation(rows=8),
+            evaluation=configs.Evaluation(batch_size=8),
             sharding=configs.Sharding(**sharding),
         )
         return train(config, hooks=hooks, on_event=lambda event: None).results

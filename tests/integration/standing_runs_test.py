@@ -41,8 +41,8 @@ CACHE = ("--evaluation.cache.memory-length", "8", "--evaluation.cache.interpolat
 CACHED = ("eval", *CACHE)
 TEST = ("eval", "--evaluation.split", "test")
 STORE = ("datastore", "build", "--path", "store", "--split", "test", "--shards", "1")
-TEXT = (("eval", "--evaluation.accuracy"), TEST, CACHED, GENERATE, ("generate", *PROMPTS, *CACHE))
-PIXELS = (("eval", "--evaluation.accuracy"), TEST, CACHED)
+TEXT = (("eval", "--evaluation.compute-accuracy"), TEST, CACHED, GENERATE, ("generate", *PROMPTS, *CACHE))
+PIXELS = (("eval", "--evaluation.compute-accuracy"), TEST, CACHED)
 COMMANDS = {
     "full_attention": (*TEXT, ("eval", "--evaluation.protocol", "sliding_window")),
     "transformer_xl": (*TEXT, WITHOUT_MEMORY, ("eval", "--evaluation.memory-length", "24"), STORE),

@@ -31,7 +31,7 @@ def make_config(workdir):
         name="run",
         workdir=str(workdir),
         model=model,
-        data=Data(source=KeyValueRecall(num_documents=16), rows=2, segment_length=8),
+        data=Data(source=KeyValueRecall(num_documents=16), batch_size=2, segment_length=8),
         training=Training(
             steps=6,
             accumulate=2,
@@ -42,7 +42,7 @@ def make_config(workdir):
             checkpoint_every=3,
             log_every=2,
         ),
-        evaluation=Evaluation(rows=2, memory_length=48, accuracy=True),
+        evaluation=Evaluation(batch_size=2, memory_length=48, compute_accuracy=True),
     )
 
 

@@ -34,8 +34,8 @@ def run():
     config = Config(
         name="harness",
         model=Model(dim=16, num_layers=2, num_heads=2, attention=attention),
-        data=Data(tokenizer=Bytes(), rows=2, segment_length=LENGTH),
-        evaluation=Evaluation(rows=2),
+        data=Data(tokenizer=Bytes(), batch_size=2, segment_length=LENGTH),
+        evaluation=Evaluation(batch_size=2),
     )
     experiment = make_experiment(config, tokenizer=ByteTokenizer())
     variables = init_variables(experiment.model, jax.random.key(0), LENGTH)

@@ -10,11 +10,13 @@ def recall(compressed_memory_length: int) -> Config:
     """Values are asked for 24 tokens after the last practice, where the only layer sees 16 that are not compressed."""
     sizes = {"memory_length": 8, "compressed_memory_length": compressed_memory_length, "compression_rate": 2}
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=24)
-    evaluation = Evaluation(rows=32)
-    without = Evaluation(name="not_compressed", rows=32, memory_state="cleared", memory_part="compressed")
+    evaluation = Evaluation(batch_size=32)
+    without = Evaluation(
+        name="not_compressed", batch_size=32, memory_intervention="cleared", intervention_path="compressed"
+    )
     return Config(
         model=Model(dim=64, num_layers=1, num_heads=2, attention=Compressive(**sizes, norm="pre")),
-        data=Data(source=source, rows=32, segment_length=8),
+        data=Data(source=source, batch_size=32, segment_length=8),
         training=Training(steps=1300, schedule=Schedule(learning_rate=4e-3, warmup_steps=50)),
         evaluation=evaluation,
         evaluations=(without,) if compressed_memory_length else (),

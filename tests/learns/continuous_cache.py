@@ -22,7 +22,7 @@ def measure(seed: int, workdir: Path) -> dict[str, float]:
         return float(found.nats_per_token)
 
     alone = nats()
-    return {state: alone - nats(cache=CACHE, memory_state=state) for state in STATES} | {"alone": alone}
+    return {state: alone - nats(cache=CACHE, memory_intervention=state) for state in STATES} | {"alone": alone}
 
 
 # Nothing is learned with it: the model alone is the parent.

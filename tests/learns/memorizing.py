@@ -12,9 +12,9 @@ def recall(memory_length: int) -> Config:
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=24)
     return Config(
         model=Model(dim=64, num_layers=1, num_heads=2, attention=attention),
-        data=Data(source=source, rows=32, segment_length=8),
+        data=Data(source=source, batch_size=32, segment_length=8),
         training=Training(steps=250, schedule=Schedule(learning_rate=4e-3, warmup_steps=50)),
-        evaluation=Evaluation(rows=32),
+        evaluation=Evaluation(batch_size=32),
     )
 
 

@@ -34,9 +34,9 @@ def copying(init_stddev: float | None = None) -> configs.Config:
     sizes = {"dim": 64, "num_layers": 1, "num_heads": 4, "feed_forward": configs.Dense(dim=128)}
     return configs.Config(
         model=configs.EncoderDecoder(**sizes, memory_tokens=tokens, label_smoothing=0.0),
-        data=configs.Data(source=configs.CopiedLetters(), tokenizer=configs.Bytes(), rows=32, segment_length=9),
+        data=configs.Data(source=configs.CopiedLetters(), tokenizer=configs.Bytes(), batch_size=32, segment_length=9),
         training=configs.Training(steps=400, schedule=configs.Schedule(learning_rate=3e-3, warmup_steps=50)),
-        evaluation=configs.Evaluation(rows=32, accuracy=True),
+        evaluation=configs.Evaluation(batch_size=32, compute_accuracy=True),
     )
 
 

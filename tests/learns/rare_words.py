@@ -28,9 +28,9 @@ def rare_words(folder: Path, seed: int, name: str) -> Config:
         name=f"{name}_{seed}",
         workdir=str(folder.parent),
         model=Model(dim=64, num_layers=1, num_heads=2, attention=TransformerXL(memory_length=0, norm="pre")),
-        data=Data(source=source, tokenizer=Words(), rows=16, segment_length=8, seed=seed, **places),
+        data=Data(source=source, tokenizer=Words(), batch_size=16, segment_length=8, seed=seed, **places),
         training=Training(steps=60, schedule=Schedule(learning_rate=4e-3, warmup_steps=20), seed=seed),
-        evaluation=Evaluation(rows=8, split="test"),
+        evaluation=Evaluation(batch_size=8, split="test"),
     )
     config.training.evaluate_every, config.training.log_every = 0, config.training.steps
     return config

@@ -32,9 +32,9 @@ def answers(output: Softmax | Spalm) -> Config:
     attention = TransformerXL(memory_length=0, norm="pre")
     return Config(
         model=Model(dim=64, num_layers=1, num_heads=2, attention=attention, output=output),
-        data=Data(source=source, rows=32, segment_length=12),
+        data=Data(source=source, batch_size=32, segment_length=12),
         training=Training(steps=200, schedule=Schedule(learning_rate=4e-3, warmup_steps=20)),
-        evaluation=Evaluation(rows=32, accuracy=True),
+        evaluation=Evaluation(batch_size=32, compute_accuracy=True),
     )
 
 
@@ -50,9 +50,9 @@ def measure(seed: int, workdir: Path) -> dict[str, float]:
         splits = {split: plain.documents(split) for split in ("train", "validation")}
         values = {split: oracle_neighbors(part, NUM_NEIGHBORS) for split, part in splits.items()}
         if name == "memory":
-            config.data.neighbors = str(workdir / "neighbors")
+            config.data.neighbors_dir = str(workdir / "neighbors")
             for split, part in splits.items():
-                write_neighbors(config.data.neighbors, split, values[split], part)
+                write_neighbors(config.data.neighbors_dir, split, values[split], part)
         loaded = load_run(train(config, on_event=lambda event: None).path)
         near = values["validation"]
         given = {

@@ -78,10 +78,12 @@ def accuracies(
         asked = {"parent": loaded.experiment.config.evaluation}
         if name == "memory":
             own = loaded.experiment.config
-            asked = {state: dataclasses.replace(own.evaluation, memory_state=state) for state in STATES}
+            asked = {state: dataclasses.replace(own.evaluation, memory_intervention=state) for state in STATES}
             asked |= {evaluation.name: evaluation for evaluation in own.evaluations}
         for what, evaluation in asked.items():
-            result = loaded.experiment.evaluate(loaded.variables, dataclasses.replace(evaluation, accuracy=True))
+            result = loaded.experiment.evaluate(
+                loaded.variables, dataclasses.replace(evaluation, compute_accuracy=True)
+            )
             found[what] = (result.subsets[subset] if subset else result).accuracy
     return found
 

@@ -59,7 +59,7 @@ MESHES = {"replay": [(8, 1, 1), (2, 4, 1)], "mbpa_pp": [(8, 1, 1), (2, 4, 1)]}
 def outcome(method, shape):
     """What a stream has left on a mesh, or on one device: its state, its sums, its score, bytes of the memory."""
     config = config_of(method)
-    config.data.rows = config.evaluation.rows = ROWS
+    config.data.batch_size = config.evaluation.batch_size = ROWS
     config.evaluations = tuple(
         dataclasses.replace(config.evaluation, name=task.name, task=task.name) for task in config.lifelong.tasks
     )

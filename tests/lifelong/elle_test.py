@@ -77,11 +77,11 @@ def config_of(workdir, method, *, tasks=3, **model):
         workdir=str(workdir),
         model=Model(**{**sizes, "attention": GPT2(num_positions=6), "scale_embeddings": False, **model}),
         task=LanguageModeling(pieces=True),
-        data=Data(source=source(2), rows=4, segment_length=6),
+        data=Data(source=source(2), batch_size=4, segment_length=6),
         training=Training(
             log_every=1, checkpoint_every=3, schedule=Schedule(learning_rate=1e-2, warmup_steps=0, decay="constant")
         ),
-        evaluation=Evaluation(rows=4),
+        evaluation=Evaluation(batch_size=4),
         lifelong=Lifelong(
             method=method, tasks=tuple(TaskData(name=f"task {i}", source=source(2 + i)) for i in range(tasks)), epochs=1
         ),
@@ -130,7 +130,7 @@ def test_a_prompt_for_each_domain_is_learned_and_can_be_another(tmp_path, where)
     assert size == make_experiment(config_of(tmp_path, Sequential(), tasks=2)).model.vocabulary.vocab_size + 3
     read = [{*np.unique(experiment.of_task(f"task {i}").example().inputs).tolist()} for i in range(2)]
     assert [size - 3 + i in ids for i, ids in enumerate(read)] == [True, True] and size - 2 not in read[0]
-    evaluation = lambda prompt: dataclasses.replace(config.evaluation, task="task 0", prompt=prompt)
+    evaluation = lambda prompt: dataclasses.replace(config.evaluation, task="task 0", prompt_of_task=prompt)
     nats = [experiment.evaluate(variables, evaluation(prompt)) for prompt in ("", "task 0", "task 1", "none")]
     assert nats[0].nats == nats[1].nats and len({one.nats for one in nats}) == 3
     assert len({one.targets for one in nats}) == 1
@@ -497,7 +497,7 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
     loaded = load_run(result.path)
     experiment = loaded.experiment
     assert experiment.config.model.dim == 12 and experiment.model.vocabulary.vocab_size == 280 + 3 + 2
-    evaluation = lambda prompt: dataclasses.replace(config.evaluation, task="one", prompt=prompt)
+    evaluation = lambda prompt: dataclasses.replace(config.evaluation, task="one", prompt_of_task=prompt)
     said = [experiment.evaluate(loaded.variables, evaluation(prompt)) for prompt in ("", "one", "two", "none")]
     assert said[0].nats == said[1].nats and len({one.nats for one in said}) == 3
     assert len({one.targets for one in said}) == 1
@@ -546,11 +546,15 @@ PROMPTS = {
         "max_prompts: given 2, allowed: at least 3",
     ),
     "domain": ({"pieces": True, "domain": 0}, "", "task.domain: given 0, allowed: -1, or below 0"),
-    "none there": ({"pieces": True}, "task 1", "evaluation.prompt: given 'task 1', allowed: '' without task.prompt"),
+    "none there": (
+        {"pieces": True},
+        "task 1",
+        "evaluation.prompt_of_task: given 'task 1', allowed: '' without task.prompt",
+    ),
     "unknown": (
         {"pieces": True, "prompt": "before"},
         "other",
-        "evaluation.prompt: given 'other', allowed: '' or one of",
+        "evaluation.prompt_of_task: given 'other', allowed: '' or one of",
     ),
 }
 
@@ -561,7 +565,7 @@ def test_prompts_that_do_not_fit_are_refused_in_one_line(tmp_path, name):
     config = config_of(tmp_path, Sequential())
     task = {"pieces": False, **fields}
     config = dataclasses.replace(config, task=LanguageModeling(**task))
-    config.evaluation = dataclasses.replace(config.evaluation, task="task 0", prompt=prompt)
+    config.evaluation = dataclasses.replace(config.evaluation, task="task 0", prompt_of_task=prompt)
     with pytest.raises(ValueError, match=line):
         validate(config)
 

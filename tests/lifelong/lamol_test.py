@@ -74,7 +74,7 @@ def config_of(workdir, method, *, changes=("copy", "reverse"), dim=16, epochs=1,
             feed_forward=Dense(dim=4 * dim, activation="gelu"),
         ),
         task=Instructions(max_tasks=len(changes), max_answer_length=6),
-        data=Data(source=toys[0], tokenizer=Bytes(), rows=8, segment_length=LENGTH),
+        data=Data(source=toys[0], tokenizer=Bytes(), batch_size=8, segment_length=LENGTH),
         training=Training(
             log_every=2,
             **{
@@ -83,7 +83,7 @@ def config_of(workdir, method, *, changes=("copy", "reverse"), dim=16, epochs=1,
                 **training,
             },
         ),
-        evaluation=Evaluation(rows=8, answers=8, split="test"),
+        evaluation=Evaluation(batch_size=8, max_answers=8, split="test"),
         lifelong=Lifelong(
             method=method, tasks=tuple(TaskData(name=toy.change, source=toy) for toy in toys), epochs=epochs
         ),
@@ -530,7 +530,7 @@ def test_a_model_learns_to_write_what_it_was_taught_and_does_not_forget_it(tmp_p
     scores = {}
     for name, method in {"lamol": LAMOL(rows=8), "fine-tuning": Sequential()}.items():
         config = config_of(tmp_path / name, method, dim=64, epochs=14, examples=256, checkpoint_every=0)
-        config.data.rows, config.training.log_every, config.evaluation.answers = 32, 0, 32
+        config.data.batch_size, config.training.log_every, config.evaluation.max_answers = 32, 0, 32
         lines = read_metrics(train(config).path / "metrics.jsonl")
         scores[name] = [line["score"] for line in lines if line.get("name") == "copy"]
         written = [line for line in lines if line["kind"] == "generated"]

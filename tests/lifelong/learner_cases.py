@@ -161,9 +161,9 @@ def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any
         name="run",
         model=Perceptron(widths=(5,), dropout=0.1, gate=4 if isinstance(method, ANML) else 0),
         task=Classification(num_classes=2 * TASKS, **HEADS.get(type(method), {})),
-        data=Data(source=source(0), rows=ROWS, segment_length=DIM),
+        data=Data(source=source(0), batch_size=ROWS, segment_length=DIM),
         training=Training(**{**training, **fields.pop("training", {})}),
-        evaluation=Evaluation(rows=4, split="test", accuracy=True),
+        evaluation=Evaluation(batch_size=4, split="test", compute_accuracy=True),
         lifelong=Lifelong(
             method=method,
             tasks=tuple(TaskData(name=f"task {i}", source=source(i)) for i in range(tasks)),
@@ -188,9 +188,9 @@ def texts_of(method: Any, *, tasks: int, epochs: int, **fields: Any) -> Config:
             feed_forward=Dense(dim=16, activation="gelu"),
         ),
         task=Instructions(max_tasks=TASKS, max_answer_length=4),
-        data=Data(source=toys[0], tokenizer=Bytes(), rows=ROWS, segment_length=16),
+        data=Data(source=toys[0], tokenizer=Bytes(), batch_size=ROWS, segment_length=16),
         training=Training(**{"schedule": schedule, "log_every": 0, **fields.pop("training", {})}),
-        evaluation=Evaluation(rows=1, split="test", answers=1),
+        evaluation=Evaluation(batch_size=1, split="test", max_answers=1),
         lifelong=Lifelong(
             method=method,
             tasks=tuple(TaskData(name=f"task {i}", source=toy) for i, toy in enumerate(toys)),

@@ -117,7 +117,7 @@ def replaying(experiment, layout, objective, *, traced=None, kill=()):
 
     def open_stream(state, position):
         at = position or {"stream": None, "done": 0}
-        held = layout.host_rows(experiment.config.data.rows) if layout else None
+        held = layout.host_rows(experiment.config.data.batch_size) if layout else None
         return Mixed(experiment.stream(at["stream"], held), ring, at["done"])
 
     kinds = {"stream": plain.batch_shapes["stream"], "replay": ring.batch(), "pull": None}
@@ -234,7 +234,7 @@ def test_an_update_that_writes_and_replays_copies_no_memory():
 @pytest.mark.laws
 def test_all_rows_of_a_batch_adapt_in_one_call():
     config = config_of(MbPA(memory=ALL, num_neighbors=4, steps=2, queries=16), tasks=1)
-    config.evaluation.rows = config.data.source.num_test = 64
+    config.evaluation.batch_size = config.data.source.num_test = 64
     played = play(config)
     evaluator, calls = played.learner.evaluators[""], []
     score = evaluator._score

@@ -85,7 +85,7 @@ def test_answers_from_kept_states_are_those_from_tokens(tmp_path):
     given = dataclasses.replace(plain.training, init_from=str(encoder.path), train_layers=1)
     tokens = train(dataclasses.replace(plain, name="tokens", training=given), on_event=lambda event: None)
     model = dataclasses.replace(plain.model, first_layer=1)
-    data = dataclasses.replace(plain.data, states=str(tmp_path / "states"))
+    data = dataclasses.replace(plain.data, encoder_states_dir=str(tmp_path / "states"))
     own = dataclasses.replace(plain.training, init_from=str(encoder.path))
     kept = train(
         dataclasses.replace(plain, name="kept", model=model, data=data, training=own), on_event=lambda event: None

@@ -28,13 +28,14 @@ def accuracies(method, *, mask_classes=False):
         config,
         model=Perceptron(widths=(32,)),
         task=dataclasses.replace(config.task, num_classes=2 * TASKS),
-        data=dataclasses.replace(config.data, source=sources[0], rows=10, segment_length=16),
+        data=dataclasses.replace(config.data, source=sources[0], batch_size=10, segment_length=16),
         training=dataclasses.replace(
             config.training, schedule=dataclasses.replace(config.training.schedule, learning_rate=0.1)
         ),
-        evaluation=dataclasses.replace(config.evaluation, rows=50),
+        evaluation=dataclasses.replace(config.evaluation, batch_size=50),
         evaluations=tuple(
-            dataclasses.replace(config.evaluation, rows=50, name=task.name, task=task.name) for task in lifelong.tasks
+            dataclasses.replace(config.evaluation, batch_size=50, name=task.name, task=task.name)
+            for task in lifelong.tasks
         ),
         lifelong=lifelong,
     )

@@ -44,7 +44,7 @@ def config_of(workdir, method=None, **training):
         model=Model(
             dim=8, num_layers=1, num_heads=2, feed_forward=Dense(dim=8), attention=TransformerXL(memory_length=4)
         ),
-        data=Data(source=SHORT, rows=2, segment_length=4),
+        data=Data(source=SHORT, batch_size=2, segment_length=4),
         training=Training(
             **{
                 "steps": 2 * STEPS,
@@ -54,7 +54,7 @@ def config_of(workdir, method=None, **training):
                 **training,
             }
         ),
-        evaluation=Evaluation(rows=2),
+        evaluation=Evaluation(batch_size=2),
         lifelong=Lifelong(method=method, tasks=tasks) if method else None,
     )
 

@@ -18,7 +18,7 @@ def config_of(folder, name, *, first=0, init_from="", **training):
     config = load_config("bert_glue", "smoke")
     model = dataclasses.replace(config.model, first_layer=first, scan_layers=False, dropout=0.0, attention_dropout=0.0)
     data = dataclasses.replace(
-        config.data, states=str(folder / "states") if first else "", cache_dir=str(folder / "cache")
+        config.data, encoder_states_dir=str(folder / "states") if first else "", cache_dir=str(folder / "cache")
     )
     schedule = Schedule(learning_rate=0.5, warmup_steps=0, decay="constant")
     named = {"steps": 4, "optimizer": SGD(), "schedule": schedule, "init_from": init_from, "log_every": 0, **training}
@@ -76,8 +76,8 @@ def test_layers_of_a_scan_are_not_trained_apart(tmp_path):
     with pytest.raises(ValueError, match=r"training.train_layers: given 1, allowed: .* layers of a scan are one array"):
         validate(config)
     config = config_of(tmp_path, "run", first=1)
-    config.data.states = ""
+    config.data.encoder_states_dir = ""
     with pytest.raises(
-        ValueError, match="data.states: given '', allowed: a folder, where model.first_layer is above 0"
+        ValueError, match="data.encoder_states_dir: given '', allowed: a folder, where model.first_layer is above 0"
     ):
         validate(config)

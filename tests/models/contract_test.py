@@ -45,8 +45,8 @@ def make(kind):
 
 
 def config_of(kind):
-    data = Data(source=KeyValueRecall(num_documents=4), rows=2, segment_length=LENGTH)
-    return Config(name="run", model=MODELS[kind], data=data, training=Training(), evaluation=Evaluation(rows=2))
+    data = Data(source=KeyValueRecall(num_documents=4), batch_size=2, segment_length=LENGTH)
+    return Config(name="run", model=MODELS[kind], data=data, training=Training(), evaluation=Evaluation(batch_size=2))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -113,7 +113,7 @@ def test_a_model_refuses_what_it_cannot_serve_in_one_line(kind, capability, line
 
 @pytest.mark.parametrize("kind", ["Memformer", "translation"])
 def test_a_cache_over_a_model_that_takes_none_is_refused(kind):
-    evaluation = Evaluation(rows=2)
+    evaluation = Evaluation(batch_size=2)
     evaluation.cache.memory_length = 8
     config = config_of(kind)
     config.evaluation = evaluation

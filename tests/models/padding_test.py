@@ -187,7 +187,7 @@ def test_runs_are_padded_and_models_of_ones_own_are_not():
     source = config.KeyValueRecall(num_documents=8)
     attention = config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=4)
     model = config.Model(dim=DIM, num_layers=1, num_heads=2, attention=attention)
-    described = config.Config(model=model, data=config.Data(source=source, rows=2, segment_length=8))
+    described = config.Config(model=model, data=config.Data(source=source, batch_size=2, segment_length=8))
     experiment = make_experiment(described)
     vocab_size = experiment.model.vocabulary.vocab_size
     assert experiment.model.vocabulary.multiple == 128 and vocab_size % 128

@@ -25,7 +25,7 @@ DIM, NUM_CLASSES, ROWS = 5, 4, 3
 
 
 def config_of(**fields) -> Config:
-    data = Data(source=Blobs(num_classes=NUM_CLASSES, dim=DIM), rows=2, segment_length=DIM)
+    data = Data(source=Blobs(num_classes=NUM_CLASSES, dim=DIM), batch_size=2, segment_length=DIM)
     task = Classification(num_classes=NUM_CLASSES)
     return Config(**{"model": configs.Perceptron(widths=(8,)), "task": task, "data": data, **fields})
 
@@ -205,7 +205,7 @@ def test_it_can_be_planned(what):
             "data.source: given 'Templates', allowed: Digits, Blobs, PermutedBags, CachedFeatures or",
         ),
         ({"data": Data(source=Blobs(), protocol="contiguous")}, "data.protocol: given 'contiguous', allowed: 'separa"),
-        ({"data": Data(source=Blobs(), half="first")}, "data.half: given 'first', allowed: '' "),
+        ({"data": Data(source=Blobs(), train_half="first")}, "data.train_half: given 'first', allowed: '' "),
         (
             {"data": Data(source=Blobs(classes=(1, 10)))},
             r"data.source.classes: given \(1, 10\), allowed: below data.so",
@@ -225,8 +225,8 @@ def test_it_can_be_planned(what):
         ),
         ({"evaluation": Evaluation(memory_length=4)}, "evaluation.memory_length: given 4, allowed: None "),
         (
-            {"evaluation": Evaluation(memory_state="cleared")},
-            "evaluation.memory_state: given 'cleared', allowed: 'kept",
+            {"evaluation": Evaluation(memory_intervention="cleared")},
+            "evaluation.memory_intervention: given 'cleared', allowed: 'kept",
         ),
         (
             {"evaluation": Evaluation(cache=configs.ContinuousCache(memory_length=2))},

@@ -40,8 +40,8 @@ def tiny(**attention) -> Config:
     return Config(
         name="tiny",
         model=Model(dim=16, num_layers=2, num_heads=2, scan_layers=True, attention=Memorizing(**fields | attention)),
-        data=Data(tokenizer=Bytes(), rows=4, segment_length=8),
-        evaluation=Evaluation(rows=4),
+        data=Data(tokenizer=Bytes(), batch_size=4, segment_length=8),
+        evaluation=Evaluation(batch_size=4),
     )
 
 
@@ -94,8 +94,8 @@ def test_work_is_that_of_the_model(compiled):
 @needs_libtpu
 def test_rows_that_do_not_divide_are_a_mistake():
     config = tiny()
-    config.data.rows = 6
-    with pytest.raises(ValueError, match="^data.rows: given 6, allowed: a multiple of 4"):
+    config.data.batch_size = 6
+    with pytest.raises(ValueError, match="^data.batch_size: given 6, allowed: a multiple of 4"):
         plan(Case(config, parse_topology("v5e:2x2")))
 
 
@@ -112,7 +112,7 @@ def test_other_steps_compile(what):
 @pytest.mark.laws
 def test_operations_are_those_of_a_count_by_hand():
     config = load_config("memorizing_scale")
-    config.data.rows, config.model.attention.memory_length = 4, 8192
+    config.data.batch_size, config.model.attention.memory_length = 4, 8192
     program = make_programs(config, "train", 32_000, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))["stream"]
     flops = jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
     dim, layers, tokens = 1024, 12, 4 * 512
@@ -201,28 +201,28 @@ def saved(tips) -> dict[str, float]:
 
 def test_advice_says_what_each_change_saves():
     config = tiny()
-    config.data.rows, config.model.num_layers, config.model.compute_dtype = 32, 12, "bfloat16"
+    config.data.batch_size, config.model.num_layers, config.model.compute_dtype = 32, 12, "bfloat16"
     tips = advise(config, facts_of())
     # 20 GiB: 3 of weights, 1 of gradients, 4 of memory, 12 of activations; 4 too much.
     found = saved(tips)
     assert found["--training.rematerialize"] == pytest.approx(12 * 11 / 12, rel=0.01)
     assert found["--training.accumulate"] == pytest.approx(6)
-    assert found["--data.rows"] == pytest.approx(8)
+    assert found["--data.batch-size"] == pytest.approx(8)
     assert found["--sharding.fsdp"] == pytest.approx(4 * 3 / 4)
     assert found["--model.memory-dtype"] == pytest.approx(2)
     assert [tip.saves for tip in tips] == sorted((tip.saves for tip in tips), reverse=True)
     assert {tip.change for tip in tips if tip.enough} == {
         "--training.rematerialize per_layer",
         "--training.accumulate 2",
-        "--data.rows 16",
+        "--data.batch-size 16",
     }
 
 
 def test_advice_goes_as_far_as_it_must():
     config = tiny()
-    config.data.rows = 32
+    config.data.batch_size = 32
     tips = advise(config, facts_of(required=20 * GIB, limit=9 * GIB))  # 11 too much, of 16
-    assert "--data.rows 8" in [tip.change for tip in tips]
+    assert "--data.batch-size 8" in [tip.change for tip in tips]
 
 
 def test_a_memory_of_the_evaluation_has_advice_of_its_own():
@@ -234,7 +234,7 @@ def test_a_memory_of_the_evaluation_has_advice_of_its_own():
 
 def test_exact_search_and_long_horizons_have_advice():
     config = tiny(retrieval="exact", memory_length=2**16)
-    config.data.rows = 32
+    config.data.batch_size = 32
     config.training = Training(segments_per_update=8, rematerialize="segment")
     changes = [tip.change for tip in advise(config, facts_of())]
     assert "--model.attention.retrieval approximate" in changes
@@ -244,12 +244,12 @@ def test_exact_search_and_long_horizons_have_advice():
 
 def test_a_row_alone_on_its_device_can_be_split():
     config = tiny()
-    config.data.rows = 4
+    config.data.batch_size = 4
     changes = [tip.change for tip in advise(config, facts_of())]
-    assert "--sharding.model 2 --sharding.data 2 --data.rows 2" in changes
+    assert "--sharding.model 2 --sharding.data 2 --data.batch-size 2" in changes
     config.model.num_heads = 1
     changes = [tip.change for tip in advise(config, facts_of())]
-    assert "--sharding.model 2 --sharding.data 2 --sharding.memory slots --data.rows 2" in changes
+    assert "--sharding.model 2 --sharding.data 2 --sharding.memory slots --data.batch-size 2" in changes
 
 
 def test_the_message_about_too_little_memory():

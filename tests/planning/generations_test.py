@@ -32,14 +32,14 @@ def test_every_generation_is_a_case(variant):
     assert [(model.dim, model.num_layers) for model in models] == PAPER[variant]
     assert all(64 * model.num_heads == model.dim and model.feed_forward.dim == 4 * model.dim for model in models)
     swept = make_cases(config, ["v5e-8"], sweep="rows=1840,920")
-    assert len(swept) == 10 and swept[5].value == "data.rows = 920" and swept[9].config.model.dim == models[4].dim
+    assert len(swept) == 10 and swept[5].value == "data.batch_size = 920" and swept[9].config.model.dim == models[4].dim
 
 
 @pytest.mark.parametrize("variant", [pytest.param(one, marks=[pytest.mark.laws] * (one != "paper")) for one in PAPER])
 def test_every_generation_grows_into_the_next(variant):
     """Shapes alone: every array of a model becomes one of the next, as a run looks before it begins."""
     config = load_config("lifelong_pretraining", variant)
-    config.data.rows, config.lifelong.method.memory.capacity = 8, 8  # no parameter depends on them
+    config.data.batch_size, config.lifelong.method.memory.capacity = 8, 8  # no parameter depends on them
     unread = Planned(config, make_task(config).model(50_304), lambda split: PlaceholderExamples(), begin_token=0)
     check_growth(unread, make_method(config.lifelong.method), growth_histories(config))
 

@@ -171,7 +171,7 @@ def get_config(variant="default"):
     method = MbPA(memory=EpisodicMemory(policy="all", capacity=4096), every=8, rows=4, key="first", num_neighbors=4,
                   steps=3, queries=2)
     config = config_of(method)
-    config.data.rows = config.evaluation.rows = 8
+    config.data.batch_size = config.evaluation.batch_size = 8
     return config
 """
 

@@ -23,8 +23,8 @@ def get_config(variant="default"):
     return Config(
         name="tiny",
         model=Model(dim=8, num_layers=1, num_heads=2, attention=attention),
-        data=Data(tokenizer=Bytes(), rows=4, segment_length=8),
-        evaluation=Evaluation(rows=4),
+        data=Data(tokenizer=Bytes(), batch_size=4, segment_length=8),
+        evaluation=Evaluation(batch_size=4),
     )
 """
 
@@ -41,7 +41,7 @@ def facts(value: str = "", *, fits: bool = True) -> dict:
     guess = {"compute": 0.002, "hbm": 0.001, "ici": 0.0, "step": 0.002, "bound": "compute"}
     guess |= {"utilization": 0.75, "intensity": 60.0, "balance": 240.5, "tokens_per_second": 1e6}
     memory = {"arguments": 2 * GIB, "outputs": GIB, "aliased": GIB, "temporaries": 3 * GIB, "total": 5 * GIB}
-    tip = {"change": "--data.rows 2", "why": "fewer rows", "saves": 2 * GIB, "enough": True}
+    tip = {"change": "--data.batch-size 2", "why": "fewer rows", "saves": 2 * GIB, "enough": True}
     return {
         "name": "tiny",
         "what": "train",
@@ -128,10 +128,10 @@ def test_several_cases_are_a_row_each():
 
 
 def test_what_does_not_fit_comes_with_advice():
-    text, fits = printed(facts("data.rows = 4"), facts("data.rows = 8", fits=False))
+    text, fits = printed(facts("data.batch_size = 4"), facts("data.batch_size = 8", fits=False))
     assert not fits
-    lines = [line for line in text.splitlines() if "does not fit:" in line or "--data.rows 2" in line]
-    assert lines[0].startswith("v5e:2x2 data.rows = 8: does not fit: 17.00 GiB of 16.00 GiB, 1.00 GiB too much")
+    lines = [line for line in text.splitlines() if "does not fit:" in line or "--data.batch-size 2" in line]
+    assert lines[0].startswith("v5e:2x2 data.batch_size = 8: does not fit: 17.00 GiB of 16.00 GiB, 1.00 GiB too much")
     assert "The largest: state/memory/keys bfloat16[4,8] 1.00 GiB, layers_0/attention f32[8] 0.50 GiB." in lines[0]
     assert "2.00 GiB less, enough: fewer rows" in lines[1]
 
@@ -153,8 +153,8 @@ def test_cases_are_all_slices_with_all_values():
         ("v5p:2x2x1", 16),
     ]
     assert cases[0].value == "model.attention.memory_length = 8"
-    assert make_cases(tiny(), ["v5e:2x2"], "eval", "rows=4,8")[1].config.evaluation.rows == 8
-    assert make_cases(tiny(), ["v5e:2x2"], "train", "data.rows=4,8")[1].config.data.rows == 8
+    assert make_cases(tiny(), ["v5e:2x2"], "eval", "rows=4,8")[1].config.evaluation.batch_size == 8
+    assert make_cases(tiny(), ["v5e:2x2"], "train", "data.batch_size=4,8")[1].config.data.batch_size == 8
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_sweep_that_cannot_be(sweep, part):
         (["--topology", "v9:2x2"], "topology: given 'v9:2x2'"),
         ([], "--topology"),
         (["--topology", "v5e:2x2", "--what", "fly"], "fly"),
-        (["--topology", "v5e:2x2", "--data.rowz", "3"], "did you mean --data.rows?"),
+        (["--topology", "v5e:2x2", "--data.rowz", "3"], "did you mean --data.batch-size?"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(here, capsys, arguments, part):

@@ -119,9 +119,9 @@ def test_a_translation_shows_the_memory_tokens_of_its_source(recall):
     settings = config.Config(
         model=described,
         data=config.Data(
-            source=config.NumberWords(num_documents=8), tokenizer=config.Bytes(), rows=2, segment_length=96
+            source=config.NumberWords(num_documents=8), tokenizer=config.Bytes(), batch_size=2, segment_length=96
         ),
-        evaluation=config.Evaluation(rows=2),
+        evaluation=config.Evaluation(batch_size=2),
     )
     from memjax.training.experiment import make_experiment
 

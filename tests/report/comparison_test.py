@@ -24,7 +24,7 @@ from memjax.training.runs import config_to_dict, describe_generator, generator_o
 CONFIG = Config(
     name="run",
     model=Model(dim=8, num_layers=1, num_heads=2),
-    data=Data(source=TextFiles(path="texts"), tokenizer=Bytes(), rows=2, segment_length=8),
+    data=Data(source=TextFiles(path="texts"), tokenizer=Bytes(), batch_size=2, segment_length=8),
     training=Training(steps=2),
 )
 

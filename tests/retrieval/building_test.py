@@ -162,14 +162,14 @@ def test_shards_hold_the_rows_of_the_split(source, tmp_path):
         place = np.arange(first, first + len(targets))
         assert np.array_equal(three.values(place), targets)
         assert np.array_equal(three.keys(place), keys.astype(np.float16))
-    with pytest.raises(ValueError, match="evaluation.rows: given 3, allowed: a multiple of the 2 shards"):
+    with pytest.raises(ValueError, match="evaluation.batch_size: given 3, allowed: a multiple of the 2 shards"):
         build_datastore(source, tmp_path / "two", num_shards=2)
 
 
 def test_other_rows_are_refused(source, run, tmp_path):
     """They would put other entries into the shards that are still to be made."""
     config = make_config(run.parent, run.name)
-    config.evaluation.rows = 6
+    config.evaluation.batch_size = 6
     other = make_key_source(load_run(run, config))
     create_store(tmp_path / "store", make_header(source, "train", num_shards=3))
     build_shard(source, tmp_path / "store", 0, split="train")
@@ -383,7 +383,7 @@ def test_the_command_line(run, tmp_path, capsys):
         assert 0 < facts[f"target among, {split}"] < 1
     assert "target among, train" in facts
     config = load_config(run)
-    config.data.neighbors = str(tmp_path / "near")
+    config.data.neighbors_dir = str(tmp_path / "near")
     config.model.output = Spalm(num_neighbors=3)
     batch = next(make_experiment(config).stream())
     assert batch.extras["neighbor_values"].shape == (1, 2, 8, 3) and (batch.extras["neighbor_values"] >= 0).any()
@@ -430,7 +430,7 @@ def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_p
     """A run that is opened with other rows, or shards, numbers the entries as the store has them."""
     store = build_datastore(source, tmp_path / "store")
     config = load_config(run)
-    config.evaluation.rows = 1
+    config.evaluation.batch_size = 1
     other = make_key_source(load_run(run, config))
     layout = {"rows": store.header.rows, "num_shards": store.header.num_shards}
     assert not np.array_equal(other.numbers("train"), other.numbers("train", **layout))
@@ -447,7 +447,7 @@ def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
     halves = []
     for name in ("first", "second"):
         config = load_config(run)
-        config.data.half = name
+        config.data.train_half = name
         source = make_key_source(load_run(run, config), SPALM_TAP)
         store = build_datastore(source, tmp_path / name)
         halves.append(CrossFittingHalf(source, store, open_index(store, "exact")))
@@ -464,7 +464,7 @@ def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
         parts.append(found)
     np.testing.assert_array_equal(values, np.concatenate(parts))
     for given, line in [
-        (halves[::-1], "data.half: given 'second', allowed: 'first' in the run of the first half"),
+        (halves[::-1], "data.train_half: given 'second', allowed: 'first' in the run of the first half"),
         ([halves[0]._replace(store=halves[1].store), halves[1]], "is not of what its run was trained on"),
     ]:
         with pytest.raises(ValueError, match=line):

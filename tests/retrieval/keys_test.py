@@ -26,9 +26,9 @@ def make_config(workdir, protocol):
         model=configs.Model(
             dim=16, num_layers=2, num_heads=2, attention=configs.TransformerXL(memory_length=8, norm="pre")
         ),
-        data=configs.Data(source=source, rows=2, segment_length=8, protocol=protocol),
+        data=configs.Data(source=source, batch_size=2, segment_length=8, protocol=protocol),
         training=configs.Training(steps=2, log_every=0),
-        evaluation=configs.Evaluation(rows=3),
+        evaluation=configs.Evaluation(batch_size=3),
     )
 
 
@@ -136,7 +136,7 @@ def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
         documents = make_experiment(config).documents(split)
         tokens = np.concatenate([documents[i] for i in range(len(documents))])
         write_neighbors(tmp_path / "neighbors", split, np.stack([tokens, tokens[::-1]], axis=1), documents)
-    config.model.output, config.data.neighbors = configs.Spalm(num_neighbors=2), str(tmp_path / "neighbors")
+    config.model.output, config.data.neighbors_dir = configs.Spalm(num_neighbors=2), str(tmp_path / "neighbors")
     result = train(config, on_event=lambda event: None)
     _, _, nats = joined(make_key_source(load_run(result.path)).reader("validation"))
     found = result.results["evaluation"]
@@ -157,7 +157,7 @@ def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
     if result.path.name == "contiguous":
         pytest.skip("windows are the same, however the run was trained")
     config = make_config(result.path.parent, result.path.name)
-    config.evaluation = configs.Evaluation(rows=2, protocol="sliding_window", stride=3)
+    config.evaluation = configs.Evaluation(batch_size=2, protocol="sliding_window", stride=3)
     made = make_key_source(load_run(result.path, config))
     whole = list(made.reader("train"))
     keys, targets, nats = joined(whole)
@@ -174,7 +174,7 @@ def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
     begun = list(itertools.islice(first, 2))
     rest = list(made.reader("train", progress=first.progress, state=first.state()))
     np.testing.assert_array_equal(joined([*begun, *rest])[0], keys)
-    other = configs.Evaluation(rows=2, protocol="sliding_window", stride=2)
+    other = configs.Evaluation(batch_size=2, protocol="sliding_window", stride=2)
     again = make_key_source(load_run(result.path, dataclasses.replace(config, evaluation=other)))
     with pytest.raises(ValueError, match="position: given one in .*'stride': 3"):
         again.reader("train", progress=first.progress, state=first.state())

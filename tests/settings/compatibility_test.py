@@ -67,7 +67,13 @@ def test_the_model_of_a_store_has_the_digest_that_earlier_versions_wrote(model, 
     [
         (ContinuousCache(memory_length=64), "dbcd0b3e322e2ca6"),
         (
-            ContinuousCache(memory_length=64, mixing="global", scale=0.5, offset=2.0, across_documents=True),
+            ContinuousCache(
+                memory_length=64,
+                interpolation="global",
+                similarity_scale=0.5,
+                score_offset=2.0,
+                keep_across_documents=True,
+            ),
             "8f7bf8ed82d411ff",
         ),
     ],

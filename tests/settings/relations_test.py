@@ -385,14 +385,14 @@ def test_a_wrong_model_gets_one_line(model, line):
 @pytest.mark.parametrize(
     "part, fields, line",
     [
-        ("data", {"rows": 0}, "data.rows: given 0, allowed: an integer of at least 1"),
+        ("data", {"batch_size": 0}, "data.batch_size: given 0, allowed: an integer of at least 1"),
         ("data", {"protocol": "mixed"}, "data.protocol: given 'mixed', allowed: one of 'separate', 'contiguous'"),
         (
             "training",
             {"segments_per_update": 4, "segments_without_gradient": 4},
             "training.segments_without_gradient: given 4, allowed: from 0 to training.segments_per_update - 1 = 3",
         ),
-        ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.rows = 8"),
+        ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.batch_size = 8"),
         (
             "training",
             {"tables": TableAdam(learning_rate=0.0)},
@@ -495,8 +495,8 @@ def test_gradients_of_recurrent_states_cross_segments(attention):
         ),
         (
             Spalm(softmax=AdaptiveSoftmax()),
-            {"mixing": "global"},
-            "evaluation.cache.mixing: given 'global', "
+            {"interpolation": "global"},
+            "evaluation.cache.interpolation: given 'global', "
             "allowed: 'linear' with AdaptiveSoftmax (it has no single softmax)",
         ),
     ],

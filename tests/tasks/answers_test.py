@@ -14,9 +14,9 @@ from memjax.training.step import init_variables
 
 def experiment_of(tmp_path, **parts):
     sizes = {"dim": 8, "num_heads": 2, "num_layers": 1, "feed_forward": configs.Dense(dim=8)}
-    data = configs.Data(rows=2, cache_dir=str(tmp_path), **parts.pop("data"))
+    data = configs.Data(batch_size=2, cache_dir=str(tmp_path), **parts.pop("data"))
     model = parts["model"](**sizes, attention=configs.FullAttention())
-    evaluation = configs.Evaluation(rows=2, answers=2)
+    evaluation = configs.Evaluation(batch_size=2, max_answers=2)
     return make_experiment(configs.Config(model=model, data=data, evaluation=evaluation))
 
 
@@ -43,7 +43,7 @@ def test_translations_are_measured_by_bleu_where_it_is_installed(tmp_path, monke
     hide(monkeypatch, "sacrebleu")
     result = experiment.evaluate(variables).as_dict()
     assert "bleu" not in result and "pip install 'memjax[eval]'" in result["notes"][0]
-    none = dataclasses.replace(experiment.config.evaluation, answers=0)
+    none = dataclasses.replace(experiment.config.evaluation, max_answers=0)
     assert "notes" not in experiment.evaluate(variables, none).as_dict()
 
 

@@ -79,7 +79,7 @@ def test_an_unknown_measure_is_refused():
 
 def config_of(**fields):
     toy = fields.pop("source", ToyInstructions(num_examples=8))
-    data = {"source": toy, "tokenizer": Bytes(), "rows": 4, "segment_length": 24, **fields.pop("data", {})}
+    data = {"source": toy, "tokenizer": Bytes(), "batch_size": 4, "segment_length": 24, **fields.pop("data", {})}
     method, tasks = fields.pop("method", Sequential()), fields.pop("tasks", 2)
     return Config(
         name="run",

@@ -26,7 +26,7 @@ def ask(tmp_path, monkeypatch):
 
     def make(kind, **fields):
         config = make_config(kind)
-        for name, value in {"max_segments": 0, "answers": 0, **fields}.items():
+        for name, value in {"max_segments": 0, "max_answers": 0, **fields}.items():
             setattr(config.evaluation, name, value)
         experiment = make_experiment(config)
         model = experiment.model
@@ -96,7 +96,7 @@ def test_spans_are_those_of_the_evaluation(ask):
 
 @pytest.mark.slow
 def test_translations_are_those_of_the_evaluation(ask):
-    experiment, variables, predict = ask("EncoderDecoder", answers=2)
+    experiment, variables, predict = ask("EncoderDecoder", max_answers=2)
     split, task = experiment.documents("validation"), experiment.task
     english, _ = open_source(experiment.config.data, "validation")
     texts = [english[int(number)] for number in split.kept[:2]]

@@ -54,9 +54,9 @@ def config_of(method, **fields):
     )
     config.task, config.lifelong = Classification(), Lifelong(tasks=tasks, method=method, epochs=1)
     config.data = dataclasses.replace(
-        config.data, source=made, tokenizer=WordPiece(vocab_size=120), rows=4, segment_length=16
+        config.data, source=made, tokenizer=WordPiece(vocab_size=120), batch_size=4, segment_length=16
     )
-    scored = dataclasses.replace(config.evaluation, rows=8, split="test", accuracy=True)
+    scored = dataclasses.replace(config.evaluation, batch_size=8, split="test", compute_accuracy=True)
     config.evaluation, config.evaluations = scored, (dataclasses.replace(scored, name="whole"),)
     config.training = dataclasses.replace(config.training, evaluate_every=0, checkpoint_every=0)
     return dataclasses.replace(config, **fields)

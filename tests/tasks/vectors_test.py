@@ -33,14 +33,14 @@ def config_of(workdir, *, masked=False, tasks=1) -> Config:
         workdir=str(workdir),
         task=Classification(num_classes=6),
         model=Perceptron(widths=(16,)),
-        data=Data(source=sources[0] if tasks > 1 else Blobs(**sizes), rows=16, segment_length=8),
+        data=Data(source=sources[0] if tasks > 1 else Blobs(**sizes), batch_size=16, segment_length=8),
         training=Training(
             steps=STEPS * tasks,
             log_every=STEPS,
             checkpoint_every=5,
             schedule=Schedule(learning_rate=0.05, warmup_steps=1, decay="constant"),
         ),
-        evaluation=Evaluation(rows=15),
+        evaluation=Evaluation(batch_size=15),
         lifelong=Lifelong(tasks=named) if tasks > 1 else None,
     )
 

@@ -139,9 +139,9 @@ def test_six_positions_are_read_at_once_each_as_a_reader_of_its_own_gives_it(tmp
         name="tiny",
         workdir=str(tmp_path),
         model=configs.Model(dim=16, num_layers=2, num_heads=2, attention=attention),
-        data=configs.Data(source=source, rows=2, segment_length=8, protocol="contiguous"),
+        data=configs.Data(source=source, batch_size=2, segment_length=8, protocol="contiguous"),
         training=configs.Training(steps=1, log_every=0),
-        evaluation=configs.Evaluation(rows=2),
+        evaluation=configs.Evaluation(batch_size=2),
     )
     run = load_run(train(config, on_event=lambda event: None).path)
     targets, keys = key_positions.read(run, run.experiment.documents("train"), 0)

@@ -44,7 +44,7 @@ def make_config(tmp_path, attention=None, name="run", **model):
         name=name,
         workdir=str(tmp_path),
         model=Model(attention=attention or FullAttention(), **model),
-        data=Data(source=source, rows=2, segment_length=8),
+        data=Data(source=source, batch_size=2, segment_length=8),
     )
 
 
@@ -173,15 +173,15 @@ def test_neighbors_come_with_the_documents(tmp_path):
         documents = plain.documents(split)
         total = sum(documents.num_tokens(i) for i in range(len(documents)))
         write_neighbors(tmp_path / "neighbors", split, np.arange(3 * total).reshape(total, 3) % 7, documents)
-    with pytest.raises(ValueError, match="data.neighbors: given '', allowed: a folder"):
+    with pytest.raises(ValueError, match="data.neighbors_dir: given '', allowed: a folder"):
         make_experiment(config)
-    config.data.neighbors = str(tmp_path / "neighbors")
+    config.data.neighbors_dir = str(tmp_path / "neighbors")
     assert config_from_dict(config_to_dict(config)) == config
     experiment = make_experiment(config)
     batch = next(experiment.stream())
     assert batch.extras["neighbor_values"].shape == (1, 2, 8, 3)
     assert set(experiment.model.choose_extras(batch.extras)) == {"neighbor_values"}
-    result = experiment.evaluator(Evaluation(max_segments=1, rows=2))(random_variables(experiment.model))
+    result = experiment.evaluator(Evaluation(max_segments=1, batch_size=2))(random_variables(experiment.model))
     assert 0 < result.metrics["output_memory/gate"] < 1
     with pytest.raises(ValueError, match="neighbors: .* has none for the split test"):
         experiment.documents("test")
@@ -190,7 +190,7 @@ def test_neighbors_come_with_the_documents(tmp_path):
     tokens = np.concatenate([documents[i] for i in range(len(documents))])
     write_neighbors(tmp_path / "neighbors", "train", np.stack([tokens, tokens * 0], axis=1), documents)
     (line,) = experiment.notes()
-    assert line.startswith("data.neighbors: the target is among the neighbours of 100.0% of the training tokens")
+    assert line.startswith("data.neighbors_dir: the target is among the neighbours of 100.0% of the training tokens")
 
 
 @pytest.mark.laws
@@ -268,5 +268,5 @@ def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
     assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}
     annotated = ArrayDocuments([np.arange(3)], annotations=[{"identifier_distance": np.zeros(3, np.int32)}])
     code = dataclasses.replace(experiment, documents=lambda split: annotated)
-    chosen = code.subsets(Evaluation(distance=5))["distant_identifier"]
+    chosen = code.subsets(Evaluation(identifier_distance=5))["distant_identifier"]
     np.testing.assert_array_equal(chosen({"identifier_distance": np.array([0, 5, 6])}), [False, False, True])

@@ -64,10 +64,10 @@ def test_only_the_part_that_is_named_changes():
 
 def test_what_cannot_be_changed_is_refused():
     stateless = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2, attention=config.FullAttention()), 5)
-    with pytest.raises(ValueError, match=r"evaluation.memory_state: given 'cleared', allowed: 'kept' with"):
+    with pytest.raises(ValueError, match=r"evaluation.memory_intervention: given 'cleared', allowed: 'kept' with"):
         make_memory_intervention("cleared", stateless)
     model = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2, attention=COMPRESSIVE), 5)
-    with pytest.raises(ValueError, match=r"evaluation.memory_part: given 'slot', allowed: .*compressed.*hidden"):
+    with pytest.raises(ValueError, match=r"evaluation.intervention_path: given 'slot', allowed: .*compressed.*hidden"):
         make_memory_intervention("cleared", model, part="slot")
-    with pytest.raises(ValueError, match=r"evaluation.rows: given 1, allowed: 2 or more"):
+    with pytest.raises(ValueError, match=r"evaluation.batch_size: given 1, allowed: 2 or more"):
         make_memory_intervention("shuffled", ToyModel(), rows=1)

@@ -36,9 +36,9 @@ def make_experiment(workdir, name="run", *, model=None, documents=None, **traini
     config = Config(
         name=name,
         workdir=str(workdir),
-        data=Data(rows=ROWS, segment_length=LENGTH),
+        data=Data(batch_size=ROWS, segment_length=LENGTH),
         training=Training(**training),
-        evaluation=Evaluation(rows=3),
+        evaluation=Evaluation(batch_size=3),
     )
     documents = toy_documents() if documents is None else documents
     return Experiment(config, model or ToyModel(dropout=0.1), lambda split: documents, begin_token=0)
@@ -258,7 +258,7 @@ def test_a_run_goes_on_with_empty_memories_and_other_rows(tmp_path):
     experiment, seen = make_experiment(tmp_path), []
     with pytest.raises(Crash):
         run(experiment, hooks=[crash_at(6)])
-    fewer = dataclasses.replace(experiment.config, data=Data(rows=2, segment_length=LENGTH))
+    fewer = dataclasses.replace(experiment.config, data=Data(batch_size=2, segment_length=LENGTH))
     hook = lambda info: seen.append(np.asarray(info.state.memory["valid"]).sum(1))
     result, events = run(dataclasses.replace(experiment, config=fewer), reset_memory=True, hooks=[hook])
     texts = [event.text for event in events]

@@ -30,10 +30,12 @@ def toy_config(workdir, **training):
             dim=8, num_layers=1, num_heads=2, head_dim=4, attention=configs.TransformerXL(memory_length=8)
         ),
         data=configs.Data(
-            source=configs.KeyValueRecall(num_documents=16, filler_length=4, num_pairs=2), rows=2, segment_length=8
+            source=configs.KeyValueRecall(num_documents=16, filler_length=4, num_pairs=2),
+            batch_size=2,
+            segment_length=8,
         ),
         training=configs.Training(steps=4, log_every=1, checkpoint_every=2, evaluate_every=2, **training),
-        evaluation=configs.Evaluation(rows=2),
+        evaluation=configs.Evaluation(batch_size=2),
     )
 
 

@@ -125,7 +125,9 @@ def make_config(folder, kind):
     elif kind in ("vectors", "digits"):
         task, model = configs.Classification(num_classes=2), configs.Perceptron(widths=(4,))
     tokenizer = configs.WordPiece(vocab_size=90) if task else configs.Bytes()
-    data = configs.Data(source=source, tokenizer=tokenizer, cache_dir=str(folder / "cache"), rows=2, segment_length=64)
+    data = configs.Data(
+        source=source, tokenizer=tokenizer, cache_dir=str(folder / "cache"), batch_size=2, segment_length=64
+    )
     data.segment_length = 4 if kind in ("vectors", "digits") else 64
     fields = {"task": task} if task else {}
     return configs.Config(name="run", workdir=str(folder / "runs"), model=model, data=data, **fields)
@@ -349,7 +351,7 @@ def test_neighbours_of_another_store_are_refused(tmp_path):
             write_neighbors(folder, split, np.full((total, 2), value), documents, store=store)
 
     write("one", 5)
-    config.data.neighbors = str(folder)
+    config.data.neighbors_dir = str(folder)
     path = train(config, "train", "validation")
     assert reopen(path).documents("train").fingerprint
     shutil.rmtree(folder)

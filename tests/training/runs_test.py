@@ -111,8 +111,8 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
 def test_other_rows_are_refused_unless_memories_are_reset(tmp_path):
     config = make_config(tmp_path)
     RunDirectory(config).close()
-    more = dataclasses.replace(config, data=dataclasses.replace(config.data, rows=16))
-    with pytest.raises(ValueError, match="data.rows = 8 there and 16 here; .*--reset-memory"):
+    more = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=16))
+    with pytest.raises(ValueError, match="data.batch_size = 8 there and 16 here; .*--reset-memory"):
         RunDirectory(more)
     longer = dataclasses.replace(more, training=Training(steps=2000))
     with pytest.raises(ValueError, match="give another name"):  # not only the rows differ

@@ -56,10 +56,14 @@ def make_config(tmp_path, task, name="run", **model):
         task=task,
         model=Model(dim=8, num_heads=2, num_layers=2, attention=attention, feed_forward=Dense(dim=8), **model),
         data=Data(
-            source=source, tokenizer=WordPiece(vocab_size=90), cache_dir=str(tmp_path / "c"), rows=4, segment_length=24
+            source=source,
+            tokenizer=WordPiece(vocab_size=90),
+            cache_dir=str(tmp_path / "c"),
+            batch_size=4,
+            segment_length=24,
         ),
         training=Training(steps=3, schedule=Schedule(warmup_steps=0), log_every=1),
-        evaluation=Evaluation(rows=4),
+        evaluation=Evaluation(batch_size=4),
     )
 
 
@@ -146,7 +150,7 @@ def test_masks_of_an_evaluation_are_fixed_and_scores_do_not_depend_on_rows(tmp_p
     seeded = dataclasses.replace(config, data=dataclasses.replace(config.data, seed=5))
     results = [
         experiment.evaluator()(variables),
-        make_experiment(seeded).evaluator(Evaluation(rows=3, accuracy=True))(variables),
+        make_experiment(seeded).evaluator(Evaluation(batch_size=3, compute_accuracy=True))(variables),
     ]
     assert results[0].targets == results[1].targets > 20
     assert results[0].nats == pytest.approx(results[1].nats, rel=1e-5)
@@ -264,8 +268,8 @@ def test_a_small_encoder_learns_what_it_is_shown(task, tmp_path):
     config = make_config(tmp_path, task)
     config.model.dim, config.model.feed_forward = 32, Dense(dim=64, activation="gelu_exact")
     config.data.source = Templates(num_examples=16)
-    config.data.rows = 16
+    config.data.batch_size = 16
     config.training = Training(steps=200, schedule=Schedule(learning_rate=3e-3, warmup_steps=20), log_every=50)
-    config.evaluation = Evaluation(split="train", rows=16)
+    config.evaluation = Evaluation(split="train", batch_size=16)
     scores = train(config, on_event=lambda event: None).results["evaluation"]
     assert scores["accuracy"] > 0.9 if isinstance(task, Classification) else scores["exact_match"] > 90

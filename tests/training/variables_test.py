@@ -17,7 +17,7 @@ from memjax.training.step import init_variables
 def make_run(tmp_path, layers=(-2,), memory_length=8, **model):
     attention = Memorizing(layers=layers, memory_length=memory_length, num_neighbors=2, cache_length=4)
     described = Model(attention=attention, dim=8, num_heads=2, num_layers=6, **model)
-    data = Data(source=KeyValueRecall(num_documents=4), rows=2, segment_length=8)
+    data = Data(source=KeyValueRecall(num_documents=4), batch_size=2, segment_length=8)
     experiment = make_experiment(Config(name="run", workdir=str(tmp_path), model=described, data=data))
     generator = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: init_variables(experiment.model, jax.random.key(0), 8))
@@ -29,7 +29,7 @@ def make_run(tmp_path, layers=(-2,), memory_length=8, **model):
 def test_an_evaluation_without_memory_joins_the_layers_of_a_scanned_model_anew(tmp_path):
     experiment, variables = make_run(tmp_path)
     assert experiment.model.groups() == ((0, 4), (4, 0), (5, 0))
-    evaluation = Evaluation(memory_length=0, rows=2)
+    evaluation = Evaluation(memory_length=0, batch_size=2)
     model = make_evaluation_model(experiment, evaluation)
     assert model.groups() == ((0, 6),)
     without = experiment.evaluator(evaluation)(jax.tree.map(jax.numpy.asarray, variables))
@@ -55,7 +55,9 @@ def test_a_run_of_a_scanned_model_is_evaluated_without_its_memory(tmp_path, caps
     """In the loop, between two steps and at the end, and from its directory: the same numbers."""
     experiment, _ = make_run(tmp_path)
     training = Training(steps=2, evaluate_every=1, log_every=1)
-    config = dataclasses.replace(experiment.config, training=training, evaluation=Evaluation(memory_length=0, rows=2))
+    config = dataclasses.replace(
+        experiment.config, training=training, evaluation=Evaluation(memory_length=0, batch_size=2)
+    )
     result = train(config, on_event=lambda event: None)
     score = result.results["evaluation"]
     assert score["targets"] > 0 and score["memory_bytes"] < result.results["memory_bytes"]

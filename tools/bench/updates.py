@@ -36,7 +36,7 @@ def config_of(kind: str, settings: dict[str, Any]) -> Config:
     if kind == "anml":
         config.model.attention.gate = config.model.dim
     lifelong = dataclasses.replace(config.lifelong, method=Sequential() if kind == "plain" else method)
-    data = dataclasses.replace(config.data, rows=settings["rows"], segment_length=settings["length"])
+    data = dataclasses.replace(config.data, batch_size=settings["rows"], segment_length=settings["length"])
     return dataclasses.replace(config, data=data, lifelong=lifelong)
 
 

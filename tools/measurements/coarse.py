@@ -51,7 +51,13 @@ def config_of(config: Config, form: str) -> Config:
     assert config.lifelong is not None
     task = config.lifelong.in_order[-1].name
     changed = answering(config, "each", steps=0) if form == "none" else answering(config, form)
-    named: dict[str, Any] = {"task": task, "rows": TEXTS, "split": "test", "accuracy": True, "max_segments": 1}
+    named: dict[str, Any] = {
+        "task": task,
+        "batch_size": TEXTS,
+        "split": "test",
+        "compute_accuracy": True,
+        "max_segments": 1,
+    }
     evaluation = dataclasses.replace(config.evaluation, **named)
     return dataclasses.replace(changed, evaluation=evaluation, evaluations=())
 

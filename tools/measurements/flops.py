@@ -33,7 +33,7 @@ def measure(run: Run, directory: Path) -> float:
       ValueError: the state has another size than the run's.
     """
     config = load_config(directory)
-    rows, length = config.data.rows, config.data.segment_length  # what all rows share is shared by as many
+    rows, length = config.data.batch_size, config.data.segment_length  # what all rows share is shared by as many
     loss, shapes = program(config.model, vocab_size_from_settings(config.data), rows, length)
     state, known = count_bytes(shapes[1]) // rows, tables.numbers(run, RECIPES.get(run.recipe))["memory bytes per row"]
     if state != known:

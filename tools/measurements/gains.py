@@ -176,7 +176,8 @@ def main() -> None:
     first = f", the first {evaluation.max_segments} segments of every row" if evaluation.max_segments else ""
     about = (
         f"The run (`memory_gain`, {config.training.steps:,} steps, a memory of {lengths[-1]:,}) is evaluated with "
-        f"shorter memories too: {evaluation.split} split{first}, separate documents, {evaluation.rows} rows, segments "
+        f"shorter memories too: {evaluation.split} split{first}, separate documents, {evaluation.batch_size} rows, "
+        f"segments "
         f"of {config.data.segment_length}, {facts['groups']['all']['targets']:,} targets."
     )
     facts |= {"training_steps": config.training.steps, "versions": versions()}

@@ -83,7 +83,7 @@ def described(changes: dict[str, Any], sizes: dict[str, int]) -> Config:
     kind = changes.get("kind", settings.Model)
     if kind is settings.Memformer:
         fields.pop("attention")
-    evaluation = Evaluation(rows=ROWS)
+    evaluation = Evaluation(batch_size=ROWS)
     evaluation.cache.memory_length = changes.get("cache", 0)
     return Config(model=kind(**fields), data=Data(segment_length=sizes["length"]), evaluation=evaluation)
 

@@ -5,8 +5,8 @@
 
 Neighbours of training tokens can be better than those of others for two reasons: the own article is in the store, and
 the model that makes the keys has learned these very tokens. The first is taken away by leaving the article out, the
-second by keys of a model that has not read the text (`NEAR/by_halves`, what `data.neighbors` takes), each with stores
-of equal size. kNN-LM is laid over the model of all articles with the same store.
+second by keys of a model that has not read the text (`NEAR/by_halves`, what `data.neighbors_dir` takes), each with
+stores of equal size. kNN-LM is laid over the model of all articles with the same store.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("whole", help="run directory of the model of all articles")
-    parser.add_argument("first", help="of that of their first half (data.half)")
+    parser.add_argument("first", help="of that of their first half (data.train_half)")
     parser.add_argument("second", help="of that of their second half")
     parser.add_argument("--to", required=True, type=Path, help="folder of stores and neighbours")
     options, changes = parser.parse_known_args()

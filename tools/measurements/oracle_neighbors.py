@@ -1,7 +1,7 @@
 """Neighbours among which every token is: what SPALM can gain at most, were its search perfect.
 
     python -m tools.measurements.oracle_neighbors ORACLE --data.source.path DIR
-    memjax train --config wikitext2_memories --variant spalm --data.neighbors ORACLE --data.source.path DIR
+    memjax train --config wikitext2_memories --variant spalm --data.neighbors-dir ORACLE --data.source.path DIR
 
 The token stands at a random place among random tokens of the split, so that only the context tells which one it is.
 """
@@ -36,7 +36,7 @@ def oracle_neighbors(documents: Documents, num_neighbors: int, seed: int = 0) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("to", help="folder that data.neighbors will name")
+    parser.add_argument("to", help="folder that data.neighbors_dir will name")
     parser.add_argument("--num-neighbors", type=int, default=4, help="of each token")
     options, rest = parser.parse_known_args()
     config = apply_overrides(load_config("wikitext2_memories", "one_softmax"), rest, prog="oracle_neighbors")

@@ -58,7 +58,7 @@ def stages(config: Config) -> list[tuple[int, int, int]]:
 def limits(variant: str, domains: str, work: list[int]) -> list[int]:
     """Examples of each domain that a variant may read."""
     config = of(variant, domains)
-    rows, epochs = config.data.rows, settings(config).epochs
+    rows, epochs = config.data.batch_size, settings(config).epochs
     found = []
     for (each, others, size), total in zip(stages(config), work, strict=True):
         found.append(min(size, rows * int((total - others) / each / epochs)))
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="*", default=[])
     given = parser.parse_args()
     plain = of(given.plain, given.domains)
-    rows, epochs = plain.data.rows, settings(plain).epochs
+    rows, epochs = plain.data.batch_size, settings(plain).epochs
     work = [each * epochs * -(-size // rows) for each, _, size in stages(plain)]
     print("work of a stage, in 10^12:", [round(one / 1e12, 3) for one in work])
     for variant in given.variants:

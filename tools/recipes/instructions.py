@@ -16,7 +16,7 @@ _OTHERS = {
     "online EWC": "ewc_online",
     "MAS": "mas",
     "GEM": "gem",
-    "MbPA++": "mbpa_pp --evaluation.answers 50",
+    "MbPA++": "mbpa_pp --evaluation.max-answers 50",
     "replay": "replay",
     "single task": "single_task",
     "multi-task": "multi_task",
@@ -25,7 +25,7 @@ _TEXTS = {
     "single task": "texts_single_task",
     "fine-tuning": "texts_default",
     "replay": "texts_replay",
-    "MbPA++": "texts_mbpa_pp --lifelong.method.memory.probability 0.2 --evaluation.answers 50",
+    "MbPA++": "texts_mbpa_pp --lifelong.method.memory.probability 0.2 --evaluation.max-answers 50",
     "LAMOL": "texts",
     "multi-task": "texts_multi_task",
 }

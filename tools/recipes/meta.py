@@ -4,7 +4,7 @@ from tools.recipes.recipe import Recipe
 from tools.recipes.streams import ADAPTED, ORDERS, RATE, RATES, VALIDATED, trials, weights
 
 INNER = "--lifelong.method.inner-learning-rate"
-BATCH, PAGE = "--data.rows 4", "lifelong_meta"
+BATCH, PAGE = "--data.batch-size 4", "lifelong_meta"
 _METHODS = {
     "single task": "single_task",
     "SEQ": "default",

@@ -41,7 +41,8 @@ RECIPES = {
         orders=_ORDERS,
         seeds=(0, 1, 2),
         arguments=(
-            "--lifelong.folder $MEMJAX_QUESTIONS --training.init-from $MEMJAX_MINILM --data.states $MEMJAX_STATES "
+            "--lifelong.folder $MEMJAX_QUESTIONS --training.init-from $MEMJAX_MINILM --data.encoder-states-dir "
+            "$MEMJAX_STATES "
             "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json"
         ),
         controls={

@@ -221,8 +221,9 @@ RECIPES = {
         orders=dict(list(ORDERS.items())[:2]),
         seeds=(0, 1, 2),
         arguments=(
-            "--lifelong.folder $MEMJAX_TEXTS_500 --training.init-from $MEMJAX_MINILM --data.states $MEMJAX_STATES "
-            "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json --data.rows 8 "
+            "--lifelong.folder $MEMJAX_TEXTS_500 --training.init-from $MEMJAX_MINILM --data.encoder-states-dir "
+            "$MEMJAX_STATES "
+            "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json --data.batch-size 8 "
             "--data.segment-length 48 --training.schedule.learning-rate 3e-4"
         ),
         controls={"mixed 1:1": ("SEQ",), "replay": ("SEQ",), "MbPA++": ("SEQ", "replay"), "multi-task": ("MbPA++",)},

@@ -196,7 +196,7 @@ RECIPES = {
         seeds=(0, 1, 2),
         evaluations={"test": "--evaluation.split test"},
         own_evaluations={
-            row: {"test, state cleared": "--evaluation.split test --evaluation.memory-state cleared"}
+            row: {"test, state cleared": "--evaluation.split test --evaluation.memory-intervention cleared"}
             for row in ("Linear Transformer (ELU)", "RFA", "T2R, from scratch", "MemSizer, 32 slots")
         },
         measures=("accuracy",),
@@ -245,7 +245,7 @@ RECIPES = {
         variants={
             "Transformer-XL, 224": f"transformer_xl {_SMALL_DIGITS} --model.num-layers 3",
             "Transformer, whole image": (
-                f"transformer {_SMALL_DIGITS} --model.num-layers 3 --training.segments-per-update 1 --data.rows 8"
+                f"transformer {_SMALL_DIGITS} --model.num-layers 3 --training.segments-per-update 1 --data.batch-size 8"
             ),
             "LSTM": "lstm --model.dim 64 --model.dropout 0.0",
             "Transformer-XL, 224, learning rate 0.006": (
@@ -269,7 +269,7 @@ RECIPES = {
         steps=300,
         learning_rates=(2e-3,),
         arguments=(
-            "--training.segments-per-update 7 --data.rows 16 --training.schedule.warmup-steps 30 "
+            "--training.segments-per-update 7 --data.batch-size 16 --training.schedule.warmup-steps 30 "
             "--training.evaluate-every 0 --evaluation.max-segments 7"
         ),
         data_path="MEMJAX_MNIST",

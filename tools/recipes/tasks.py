@@ -6,7 +6,7 @@ from tools.recipes.recipe import BOTH_SPLITS, SIGNAL_BEFORE, TOKENS_BEFORE, Reci
 def _sizes(rows: int, length: int, steps: int) -> str:
     """Of a fine-tuning: scored at its end, kept now and then, so that an interrupted run goes on."""
     return (
-        f"--data.rows {rows} --data.segment-length {length} --training.steps {steps} "
+        f"--data.batch-size {rows} --data.segment-length {length} --training.steps {steps} "
         f"--training.schedule.warmup-steps {steps // 10} --training.checkpoint-every {max(steps // 4, 1)}"
     )
 
@@ -14,15 +14,15 @@ def _sizes(rows: int, length: int, steps: int) -> str:
 def _answered(count: int) -> dict[str, str]:
     """Both splits, and what a model answers to the first of the test split."""
     answers = {"validation": 0, "test": count}
-    return {split: f"{given} --evaluation.answers {answers[split]}" for split, given in BOTH_SPLITS.items()}
+    return {split: f"{given} --evaluation.max-answers {answers[split]}" for split, given in BOTH_SPLITS.items()}
 
 
 _SMALL_TRANSLATION = (
     "--model.num-layers 2 --model.dim 128 --model.feed-forward.dim 256 --model.dropout 0.1 "
-    "--data.tokenizer.vocab-size 3000 --data.rows 32 --data.source.max-length 32 --data.segment-length 32 "
+    "--data.tokenizer.vocab-size 3000 --data.batch-size 32 --data.source.max-length 32 --data.segment-length 32 "
     "--training.schedule.warmup-steps 100"
 )
-_SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
+_SMALL_DIALOGUE = "--data.segment-length 126 --data.batch-size 16"
 _MINILM = "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json"
 _FROM_MINILM = f"{_MINILM} --training.init-from $MEMJAX_MINILM"
 _GLUE = {
@@ -59,8 +59,10 @@ RECIPES = {
         ),
         config="cmu_dog",
         variants={
-            "no document": "no_document --data.segment-length 512 --data.rows 2",
-            "document in context": "default --data.segment-length 512 --data.rows 3 --data.source.document-length 256",
+            "no document": "no_document --data.segment-length 512 --data.batch-size 2",
+            "document in context": (
+                "default --data.segment-length 512 --data.batch-size 3 --data.source.document-length 256"
+            ),
             "Compressive": f"compressive {_SMALL_DIALOGUE} --model.attention.compressed-memory-length 256",
             "infinity-former": f"infinity_former {_SMALL_DIALOGUE} {signal(256, 256)} {SIGNAL_BEFORE}",
             "infinity-former, sticky": f"sticky {_SMALL_DIALOGUE} {signal(256, 256)} {SIGNAL_BEFORE}",
@@ -170,7 +172,7 @@ RECIPES = {
         variants={"MLM": f"minilm {_FROM_MINILM}", "MLM with ResM": f"minilm_resm {_FROM_MINILM}"},
         steps=300,
         arguments=(
-            "--training.schedule.warmup-steps 30 --data.rows 8 --training.log-every 10 "
+            "--training.schedule.warmup-steps 30 --data.batch-size 8 --training.log-every 10 "
             "--training.evaluate-every 0 --training.checkpoint-every 75 --training.keep-checkpoints 1"
         ),
         data_path="MEMJAX_WIKITEXT2",

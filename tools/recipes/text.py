@@ -2,12 +2,12 @@
 
 from tools.recipes.recipe import BOTH_SPLITS, HIGHER_RATE, SIGNAL_BEFORE, TOKENS_BEFORE, Recipe, signal
 
-_CLEARED = " --evaluation.memory-state cleared --evaluation.memory-part {}"
-_NEIGHBORS = "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
+_CLEARED = " --evaluation.memory-intervention cleared --evaluation.intervention-path {}"
+_NEIGHBORS = "--data.neighbors-dir $MEMJAX_WIKITEXT2_NEIGHBORS"
 _RECURRENT = {
     "no memory": "no_memory",
     "Transformer-XL": "transformer_xl",
-    "Compressive": "compressive --data.segment-length 64 --data.rows 32",
+    "Compressive": "compressive --data.segment-length 64 --data.batch-size 32",
     "infinity-former": f"infinity_former {SIGNAL_BEFORE}",
     "infinity-former, sticky": f"sticky {SIGNAL_BEFORE}",
 }
@@ -118,7 +118,7 @@ RECIPES = {
         variants={
             "no memory": "no_memory",
             "Transformer-XL": "default",
-            "Compressive": "compressive --data.segment-length 64 --data.rows 16",
+            "Compressive": "compressive --data.segment-length 64 --data.batch-size 16",
             "SPALM": f"spalm_adaptive {_NEIGHBORS}",
         },
         steps=8000,
@@ -143,7 +143,7 @@ RECIPES = {
         steps=300,
         learning_rates=(1.2e-2,),
         seeds=(0, 1, 2),
-        arguments="--data.segment-length 32 --data.rows 64 --evaluation.max-segments 64",
+        arguments="--data.segment-length 32 --data.batch-size 64 --evaluation.max-segments 64",
         data_path="MEMJAX_WIKITEXT2",
         evaluations={"test": f"{BOTH_SPLITS['test']} --evaluation.max-segments 0"},
         own_evaluations={
@@ -189,8 +189,8 @@ RECIPES = {
         config="wikitext2_memories",
         variants={
             "Transformer-XL": "one_softmax",
-            "first half of the articles": "one_softmax --training.steps 400 --data.half first",
-            "second half of the articles": "one_softmax --training.steps 400 --data.half second",
+            "first half of the articles": "one_softmax --training.steps 400 --data.train-half first",
+            "second half of the articles": "one_softmax --training.steps 400 --data.train-half second",
         },
         steps=1200,
         learning_rates=(2e-3,),
@@ -212,9 +212,9 @@ RECIPES = {
         config="wikitext2_memories",
         variants={
             "goes on without": f"one_softmax {_SPALM_GOES_ON}",
-            "SPALM, oracle": f"spalm --data.neighbors $MEMJAX_WIKITEXT2_ORACLE {_SPALM_GOES_ON}",
+            "SPALM, oracle": f"spalm --data.neighbors-dir $MEMJAX_WIKITEXT2_ORACLE {_SPALM_GOES_ON}",
             "SPALM, by halves": (
-                f"spalm --model.output.num-neighbors 4 --data.neighbors $MEMJAX_WIKITEXT2_HALVES {_SPALM_GOES_ON}"
+                f"spalm --model.output.num-neighbors 4 --data.neighbors-dir $MEMJAX_WIKITEXT2_HALVES {_SPALM_GOES_ON}"
             ),
         },
         steps=120,
@@ -261,12 +261,12 @@ RECIPES = {
             **{f"{row}, learning rate 0.002": variant for row, variant in _RECURRENT.items()},
             "decoder of Memformer alone": (
                 f"no_slots {HIGHER_RATE} --model.encoder-layers 0 --model.num-layers 4 "
-                "--training.segments-per-update 1 --data.rows 32"
+                "--training.segments-per-update 1 --data.batch-size 32"
             ),
             "Memformer, learning rate 0.002": "default",
             "Memformer": f"default {HIGHER_RATE}",
-            "Memformer, horizon 1": f"default {HIGHER_RATE} --training.segments-per-update 1 --data.rows 32",
-            "Memformer, horizon 16": f"default {HIGHER_RATE} --training.segments-per-update 16 --data.rows 2",
+            "Memformer, horizon 1": f"default {HIGHER_RATE} --training.segments-per-update 1 --data.batch-size 32",
+            "Memformer, horizon 16": f"default {HIGHER_RATE} --training.segments-per-update 16 --data.batch-size 2",
             "Memformer, 1 slot": f"slots_1 {HIGHER_RATE}",
             "Memformer, no slots": f"no_slots {HIGHER_RATE}",
             "Memformer, no forgetting": f"no_forgetting {HIGHER_RATE}",
@@ -290,11 +290,11 @@ RECIPES = {
         ),
         config="recurrent_memories",
         variants={
-            "no slots": "no_slots --training.segments-per-update 4 --data.rows 8",
+            "no slots": "no_slots --training.segments-per-update 4 --data.batch-size 8",
             "16 slots": "default --model.num-slots 16",
             "64 slots": "default",
             "Transformer-XL, 16 tokens": (
-                "transformer_xl --model.attention.memory-length 16 --training.segments-per-update 4 --data.rows 8"
+                "transformer_xl --model.attention.memory-length 16 --training.segments-per-update 4 --data.batch-size 8"
             ),
         },
         steps=600,
@@ -390,7 +390,7 @@ RECIPES = {
         steps=800,
         learning_rates=(2e-3,),
         arguments=(
-            "--data.tokenizer.vocab-size 4096 --data.rows 16 --data.segment-length 64 --evaluation.rows 16 "
+            "--data.tokenizer.vocab-size 4096 --data.batch-size 16 --data.segment-length 64 --evaluation.batch-size 16 "
             "--model.dim 128 --model.num-layers 4 --model.num-heads 4 --model.scan-layers True --model.dropout 0.0 "
             "--model.attention-dropout 0.0 --model.attention.num-positions 64 --training.schedule.warmup-steps 40 "
             "--training.log-every 50 --training.evaluate-every 0 --training.checkpoint-every 200 "

@@ -30,7 +30,7 @@ from memjax.retrieval.tuning import (
 from tools.measurements.knn_lm import experiment
 from tools.results.tables import perplexity
 
-CACHE = ContinuousCache(memory_length=2000, similarity="cosine", scale=20.0)
+CACHE = ContinuousCache(memory_length=2000, similarity="cosine", similarity_scale=20.0)
 """as the measurement `continuous_cache` found it best on validation"""
 
 
@@ -101,9 +101,11 @@ def main() -> None:
         "both",
         facts,
         f"Continuous cache and kNN-LM together: {Path(options.run).name}",
-        f"Cache of the last {CACHE.memory_length:,} tokens of each row, {CACHE.similarity}, scale {CACHE.scale:g}, "
+        f"Cache of the last {CACHE.memory_length:,} tokens of each row, {CACHE.similarity}, scale "
+        f"{CACHE.similarity_scale:g}, "
         f"never cleared; {experiment.NEIGHBORS} neighbours from the store of the training split, {facts['entries']:,} "
-        f"entries, ScaNN with exact re-scoring. Protocol: {protocol['documents']}, {config.evaluation.rows} rows, "
+        f"entries, ScaNN with exact re-scoring. Protocol: {protocol['documents']}, {config.evaluation.batch_size} "
+        f"rows, "
         f"segments of {protocol['segment_length']}; {targets['validation']:,} validation and {targets['test']:,} test "
         "tokens. The model and the cache are interpolated, then the neighbours with both; all weights and the "
         "temperature tuned on validation (steps of 0.05, powers of 2), test read off once. One evaluation of the test "

@@ -59,7 +59,7 @@ def measure(source: KeyExtractor, novels: str, workdir: Path) -> dict[str, Any]:
             for split in experiment.SPLITS
         },
         "protocol": source.protocol(),
-        "rows_of_text": source.run.experiment.config.evaluation.rows,
+        "rows_of_text": source.run.experiment.config.evaluation.batch_size,
         "max_segments": source.run.experiment.config.evaluation.max_segments,
     }
     rows = []

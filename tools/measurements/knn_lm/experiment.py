@@ -190,7 +190,7 @@ def protocol_text(facts: Mapping[str, Any], config: Any) -> str:
     part = f", the first {first} segments of each" if first else ""
     return (
         f"weight and temperature tuned on validation, test read off once. Protocol: {protocol['documents']}, "
-        f"{config.evaluation.rows} rows{part}, segments of {protocol['segment_length']}; perplexity per token of "
+        f"{config.evaluation.batch_size} rows{part}, segments of {protocol['segment_length']}; perplexity per token of "
         f"{targets['validation']:,} validation and {targets['test']:,} test tokens."
     )
 

@@ -6,7 +6,7 @@
     python -m tools.measurements.knn_lm RUN --data.source.path DIR                # its store and index
     memjax datastore neighbors --run RUN --path RUN/datastore/store --split SPLIT --num-neighbors 16 --to NEAR \\
         --key layer_-1/feed_forward_input_normed --data.source.path DIR      # for train, validation and test
-    memjax train --config wikitext2_memories --variant spalm --data.neighbors NEAR --data.source.path DIR
+    memjax train --config wikitext2_memories --variant spalm --data.neighbors-dir NEAR --data.source.path DIR
     python -m tools.measurements.knn_lm.spalm RUN --no-memory RUN --compressive RUN --spalm RUN --data.source.path DIR
 
 kNN-LM is laid over the others with the same neighbours, those of RUN's hidden states. How many
@@ -84,12 +84,12 @@ def measure(runs: dict[str, LoadedRun], found: dict[str, StoreNeighbors]) -> dic
         data, training = run.experiment.config.data, run.experiment.config.training
         rows[name] = experiment.base(scored) | {
             "parameters": count_parameters(run.variables["params"]) - run.experiment.model.padding(),
-            "training_tokens": training.steps * data.rows * data.segment_length,
+            "training_tokens": training.steps * data.batch_size * data.segment_length,
         }
         if name != "no_memory":
             rows[f"{name}_knn_lm"] = rows[name] | experiment.tuned(*scored.values())
     spalm = runs["spalm"].experiment
-    count, shares = spalm.config.model.output.num_neighbors, target_shares(spalm.config.data.neighbors)
+    count, shares = spalm.config.model.output.num_neighbors, target_shares(spalm.config.data.neighbors_dir)
     return {
         "rows": rows,
         "targets": {split: len(one.targets) for split, one in found.items()},
@@ -131,7 +131,8 @@ def main() -> None:
         facts,
         f"Systems beside SPALM: {name}",
         f"Perplexity per token of {targets['validation']:,} validation and {targets['test']:,} test tokens. Protocol: "
-        f"{protocol['documents']}, {config.evaluation.rows} rows, segments of {protocol['segment_length']}. Trained on "
+        f"{protocol['documents']}, {config.evaluation.batch_size} rows, segments of {protocol['segment_length']}. "
+        f"Trained on "
         f"{' or '.join(f'{tokens:,}' for tokens in sorted(trained))} tokens each. Store of the training split, "
         f"{facts['entries']:,} entries, key `{protocol['key']}` of the Transformer-XL of the table (the paper's key "
         f"model is a separate Transformer). SPALM reads {facts['spalm_neighbors']} neighbours of each token; the token "
