@@ -191,7 +191,7 @@ def log_probs(model, variables):
 def bigger(dim=32, num_layers=2, how="random", norms="weighted", **noise_and_depth):
     """The small model made bigger: its answers, and who is a copy of whom."""
     entry, growth = make_growth(small, dim, num_layers, how=how, norms=norms)
-    model = run.experiment.grown([entry]).model
+    model = run.experiment.with_growth([entry]).model
     variables = expand(run.variables, run.experiment.model, model, growth, make=make, **noise_and_depth)
     return log_probs(model, variables), growth
 

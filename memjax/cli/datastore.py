@@ -223,7 +223,7 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
         source = _key_source(options, config, store)
         check_store(source, store)
         sample = sample_queries(source, options.split, options.sample)
-    problems = [*store.problems(preparation()), *find_artefact_problems(store)]
+    problems = [*store.find_problems(preparation()), *find_artefact_problems(store)]
     facts: dict[str, Any] = {"entries": store.entries, "problems": problems}
     if not problems:
         value = measure_recall(_open_index(store, options), store, sample, options.num_neighbors)

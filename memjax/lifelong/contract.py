@@ -143,7 +143,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     if not settings.epochs:
         steps = config.training.steps // len(names)
         return [
-            make_stage(task, layout, name, steps, task=name, evaluate=scored, **before(index), **phases(index))
+            make_stage(task, layout, name, steps, task=name, evaluate_after=scored, **before(index), **phases(index))
             for index, (task, name) in enumerate(zip(tasks, names, strict=True))
         ]
 

@@ -127,7 +127,7 @@ def growing(experiment, layout, objective, *, kill=(), calls=None):
     calls = [] if calls is None else calls
 
     def make_learner(lineage):
-        return make_plain_learner(experiment.grown(lineage), layout, objective)
+        return make_plain_learner(experiment.with_growth(lineage), layout, objective)
 
     def double(state, context):
         calls.append(context.key)
