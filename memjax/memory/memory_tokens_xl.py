@@ -42,7 +42,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
       >>> import jax, jax.numpy as jnp
       >>> memory = MemoryTokenXLAttention(dim=8, num_heads=2, head_dim=4, memory_length=4, num_tokens=2)
       >>> x = jnp.ones((1, 4, 8))
-      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
       >>> init = jax.jit(memory.init_with_output)
       >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
       >>> y.shape, state.hidden.shape  # the first two rows of x are memory rows
