@@ -24,7 +24,7 @@ RING, ENTRIES, CURSOR = jnp.zeros((2, 3, 7)), jnp.zeros((2, 3, 5)), jnp.zeros(2,
 PARTIAL = functional.PartialSoftmax(jnp.zeros((2, 12, 3, 42)), jnp.zeros((2, 12, 3)), jnp.zeros((2, 12, 3)))
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "advance": {"amount": 1, "capacity": 9},
+    "advance_cursor": {"amount": 1, "capacity": 9},
     "bidirectional_bias": {"length": 5, "max_distance": 8},
     "bin_masses": {"num_bins": 4},
     "bucket_bias": {"distances": np.zeros((5, 5), np.int32), "max_distance": 8},
@@ -36,7 +36,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "kl_to_prior": {"stddev": 1.0},
     "max_pool": {"rate": 4},
     "mean_pool": {"rate": 4},
-    "most_used": {"rate": 4},
+    "keep_most_used": {"rate": 4},
     "window_validity": {"rate": 4},
     "quantile_positions": {"num_samples": 4},
     "sample_positions": {"num_samples": 4, "key": jax.random.key(0)},
@@ -58,6 +58,7 @@ EXACT = {"dilated_convolutions": {"layers": 3}, "strided_convolution": {"rate": 
 PLAIN = {
     *(
         "at_least_float32",
+        "renamed_names",
         "candidate_pairs",
         "check_shapes",
         "draw_directions",
