@@ -15,7 +15,7 @@ OWN = [parameter.variable for parameter in allocation.PARAMETERS.values()]
 CHILD = """
 import json, os
 from memjax import allocation
-done = allocation.keep_memory(os.environ, only_cpu=True)
+done = allocation.keep_freed_memory(os.environ, only_cpu=True)
 print(json.dumps([done, allocation.diagnose(os.environ, only_cpu=True)]))
 """
 
@@ -58,7 +58,7 @@ def test_what_the_environment_sets_stays():
 def test_the_heap_consists_of_huge_pages():
     code = (
         "import ctypes\nfrom memjax import allocation\n"
-        "assert allocation.keep_memory({}, only_cpu=True)[-1] == 'huge_pages'\n"
+        "assert allocation.keep_freed_memory({}, only_cpu=True)[-1] == 'huge_pages'\n"
         "library = ctypes.CDLL(None)\nlibrary.malloc.restype = ctypes.c_void_p\n"
         "ctypes.memset(library.malloc(ctypes.c_size_t(64 * 2**20)), 1, 64 * 2**20)\n"
         "lines = open('/proc/self/smaps').read().split('\\n')\n"
