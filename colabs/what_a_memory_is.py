@@ -302,6 +302,6 @@ asked = run.experiment.config.evaluation
 answered = {}
 for state in ("kept", "cleared", "shuffled"):
     evaluation = run.experiment.evaluate(run.variables, dataclasses.replace(asked, memory_intervention=state))
-    answered[state] = evaluation.compute_accuracy
-    print(f"memory {state:9} {100 * evaluation.compute_accuracyaccuracy:5.1f} %")
+    answered[state] = evaluation.accuracy
+    print(f"memory {state:9} {100 * evaluation.accuracy:5.1f} %")
 assert answered["kept"] > 0.9 > 0.15 > max(answered["cleared"], answered["shuffled"])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memjax import config as configs
 from memjax.cli.parser import Parser, print_result
 from memjax.config import Config
 from memjax.overrides import UsageError
@@ -138,6 +139,7 @@ class _Migration(ast.NodeVisitor):
             self._starts.append(self._starts[-1] + len(line))
         self._guesses, self._scopes = guesses, [dict[str, list[type]]()]
         self._aliases: dict[str, str] = {}
+        self._modules = {"memjax.config"}
         self._classes: list[type] = []
         self.edits: set[tuple[int, int, str]] = set()
         self._mark_texts(source)
@@ -145,14 +147,28 @@ class _Migration(ast.NodeVisitor):
     def result(self) -> str:
         """Returns the source with all replacements."""
         data = self._bytes
+        last = len(data)
         for start, end, new in sorted(self.edits, reverse=True):
-            data = data[:start] + new.encode() + data[end:]
+            if end <= last:  # of two that overlap, one is enough
+                data, last = data[:start] + new.encode() + data[end:], start
         return data.decode()
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+    def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
+            if alias.name == "memjax.config" and alias.asname:
+                self._modules.add(alias.asname)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        for alias in node.names:
+            if module == "memjax" and alias.name == "config":
+                self._modules.add(alias.asname or alias.name)
+            if module != "memjax.config" and not module.startswith("memjax.settings"):
+                continue
+            if alias.name == "*":
+                self._aliases |= {name: name for name in [*vars(configs), *CLASSES]}
             self._aliases[alias.asname or alias.name] = alias.name
-            if (node.module or "").startswith("memjax") and alias.name in CLASSES:
+            if alias.name in CLASSES:
                 self._replace_name(alias, alias.name, CLASSES[alias.name])
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -173,7 +189,9 @@ class _Migration(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        kind = settings_class(node.name)
+        is_settings = any(_last_name(base) in self._aliases for base in node.bases)
+        self._aliases |= {node.name: node.name} if is_settings else {}
+        kind = settings_class(node.name) if is_settings else None
         self._classes += [kind] if kind else []
         self.generic_visit(node)
         self._classes = self._classes[:-1] if kind else self._classes
@@ -209,7 +227,7 @@ class _Migration(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self.generic_visit(node)
-        if node.attr in CLASSES and settings_class(node.attr) and isinstance(node.value, ast.Name):
+        if node.attr in CLASSES and ast.unparse(node.value) in self._modules:
             self._replace_end(node, node.attr, CLASSES[node.attr])
         elif new := self._renamed(self._kinds(node.value), node.attr):
             self._replace_end(node, node.attr, new)
@@ -245,10 +263,7 @@ class _Migration(ast.NodeVisitor):
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
-            if kinds := self._kinds(value):
-                self._scopes[-1][target.id] = kinds
-            elif target.id in self._scopes[-1]:
-                del self._scopes[-1][target.id]
+            self._scopes[-1][target.id] = self._kinds(value)
         elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
             if len(target.elts) == len(value.elts):
                 for part, entry in zip(target.elts, value.elts, strict=True):
@@ -257,17 +272,21 @@ class _Migration(ast.NodeVisitor):
     def _annotated(self, annotation: ast.expr) -> list[type]:
         """Returns the classes of settings in an annotation."""
         text = annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
-        names = re.findall(r"\w+", str(text))
-        return [kind for name in names if (kind := settings_class(self._aliases.get(name, name)))]
+        kinds = map(self._named, re.findall(r"[\w.]+", str(text)))
+        return [kind for kind in kinds if kind]
+
+    def _named(self, name: str) -> type | None:
+        """Returns the class of settings with a name of this file, as `Data` or `configs.Data`."""
+        module, _, last = name.rpartition(".")
+        if module:
+            return settings_class(last) if module in self._modules else None
+        return settings_class(self._aliases[name]) if name in self._aliases else None
 
     def _called(self, node: ast.Call) -> list[type]:
         """Returns the class of settings that a call constructs."""
-        name = _last_name(node.func)
-        kind = settings_class(self._aliases.get(name, name))
-        if kind is None and isinstance(node.func, ast.Attribute):  # a class method, such as `as_published`
-            owner = _last_name(node.func.value)
-            kind = settings_class(self._aliases.get(owner, owner)) if owner[:1].isupper() else None
-        if kind is None and name == "cls" and self._classes:
+        name = ast.unparse(node.func)
+        kind = self._named(name) or self._named(name.rpartition(".")[0])  # a class method, such as `as_published`
+        if name == "cls" and self._classes:
             kind = self._classes[-1]
         return [kind] if kind else []
 
@@ -353,7 +372,10 @@ class _Migration(ast.NodeVisitor):
         for token in _texts_of(source):
             line, column = token.start
             start = self._starts[line - 1] + len(lines[line - 1][:column].encode())
+            formatted = token.type == tokenize.STRING and "f" in token.string[:2].lower()
             for match in DOTTED.finditer(token.string):
+                if formatted and _is_code(token.string, match.start()):
+                    continue
                 if (new := _current_match(match)) != match[0]:
                     first = start + len(token.string[: match.start()].encode())
                     self.edits.add((first, first + len(match[0].encode()), new))
@@ -362,6 +384,12 @@ class _Migration(ast.NodeVisitor):
 def _texts_of(source: str) -> Iterator[tokenize.TokenInfo]:
     kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     yield from (token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type in kinds)
+
+
+def _is_code(text: str, place: int) -> bool:
+    """Whether a place of an f-string is inside of braces."""
+    before = text[:place].replace("{{", "").replace("}}", "")
+    return before.count("{") > before.count("}")
 
 
 def _last_name(node: ast.expr) -> str:
