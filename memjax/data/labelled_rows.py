@@ -1,7 +1,9 @@
 """Reads texts with classes from CSV, TSV, JSON, Parquet and Arrow files, and splits a user's own labelled file.
 
-numbers = {label: number for number, label in enumerate(labels_of("reviews.csv"))}
-splits = labelled_texts("reviews.csv", numbers)
+For example, this numbers the labels of a file and splits it:
+
+    numbers = {label: number for number, label in enumerate(find_labels("reviews.csv"))}
+    splits = labelled_texts("reviews.csv", numbers)
 """
 
 import functools

@@ -1,9 +1,11 @@
 """Reads records from files (rows of CSV, TSV, JSON, Parquet and Arrow), and finds the text of a record.
 
-report = ReadingReport("rows", "reviews.csv.gz", ReadingRules(encoding="cp1252"))
-for record in report.filter_readable(read_records("reviews.csv.gz", "cp1252")):
-    print(record.place, record.value)
-print(report.finish())  # "3 of 212 rows skipped: 2 empty, 1 null"
+For example, this prints the records of a packed CSV file:
+
+    report = ReadingReport("rows", "reviews.csv.gz", ReadingRules(encoding="cp1252"))
+    for record in report.filter_readable(read_records("reviews.csv.gz", "cp1252")):
+        print(record.place, record.value)
+    print(report.finish())  # "3 of 212 rows skipped: 2 empty, 1 null"
 """
 
 from __future__ import annotations

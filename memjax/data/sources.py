@@ -198,8 +198,7 @@ def texts_from_files(
 
     Files are assigned to splits by a hash of their names. A single file is cut at line ends into consecutive parts
     instead: the first `1 - validation - test` of it is train, then comes validation, then test. All files are cut in
-      this
-    way if some split would otherwise have none.
+    this way if some split would otherwise have none.
 
     Args:
       path: A file, a folder (all files in it except hidden ones) or a glob (`**` for any depth).

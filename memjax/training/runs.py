@@ -2,15 +2,15 @@
 
 A run directory has these files and folders:
 
-config.json      the resolved configuration
-command.txt      the command of every attempt
-versions.json    versions and devices of every attempt
-metrics.jsonl    one line per log and evaluation
-data.json        the record of the data, see `memjax.training.run_data`
-tokenizer/       the tokenizer, see `memjax.data.saved_tokenizers`
-checkpoints/     the checkpoints, see `memjax.training.checkpoints`
-profile/         traces of steps, if requested
-finished.json    the results of a finished run
+    config.json      the resolved configuration
+    command.txt      the command of every attempt
+    versions.json    versions and devices of every attempt
+    metrics.jsonl    one line per log and evaluation
+    data.json        the record of the data, see `memjax.training.run_data`
+    tokenizer/       the tokenizer, see `memjax.data.saved_tokenizers`
+    checkpoints/     the checkpoints, see `memjax.training.checkpoints`
+    profile/         traces of steps, if requested
+    finished.json    the results of a finished run
 """
 
 import copy

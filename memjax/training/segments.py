@@ -48,8 +48,7 @@ def loss_over_segments(
 
     Returns:
       The memory after the last segment, and the sums: each `WeightedSum` is added over segments, and `Aux.arrays` have
-        a
-      leading axis of segments.
+      a leading axis of segments.
 
     Example:
       >>> step = lambda w, memory, x: (memory + x, WeightedSum(w * memory * x, jnp.ones(())))
