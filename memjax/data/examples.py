@@ -29,7 +29,7 @@ class ExampleBatches(BatchIterator):
     def _make_template(self) -> Example:
         return self._documents.example(0)
 
-    def empty(self) -> Batch:
+    def make_padding_batch(self) -> Batch:
         batch = super().make_padding_batch()
         batch.extras[EXAMPLE] = np.full(batch.start_of_document.shape, -1, np.int32)
         return batch

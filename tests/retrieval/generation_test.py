@@ -152,5 +152,5 @@ def test_other_models_are_refused_for_spalm():
     with pytest.raises(ValueError, match="model: given one with NoneType and 0 mixtures, allowed: with Spalm"):
         spalm_retriever(key_model, variables, key_model, key_variables, STORE.search, STORE.values, **settings)
     cached = add_mixtures(model, ContinuousCacheMemory(dim=8, memory_length=6))
-    with pytest.raises(ValueError, match="model: given one with Spalm and 1 mixtures"):
+    with pytest.raises(ValueError, match="model: given one with SpalmMemory and 1 mixtures"):
         spalm_retriever(cached, variables, key_model, key_variables, STORE.search, STORE.values, **settings)

@@ -65,7 +65,7 @@ def test_dialogues_are_answered_from_a_nucleus_and_greedily(tmp_path, monkeypatc
         (configs.LanguageModeling(), configs.CmuDog(), "DialogueModeling"),
         (configs.LanguageModeling(), configs.ParallelText(), "Translation"),
         (configs.MaskedLanguageModeling(), configs.TextFiles(), "MaskedLanguageModeling"),
-        (configs.Classification(), configs.Glue(), "Classification"),
+        (configs.Classification(), configs.Glue(), "ClassificationTask"),
         (configs.QuestionAnswering(), configs.Squad(), "QuestionAnswering"),
     ],
 )
