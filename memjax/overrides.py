@@ -257,7 +257,7 @@ def find_field(config: Any, name: str, prefer: str = "") -> str:
       UsageError: There is no such field.
 
     Example:
-      >>> find_field(Config(), "segment-length"), find_field(Config(), "rows", prefer="evaluation.")
+      >>> find_field(Config(), "segment-length"), find_field(Config(), "batch-size", prefer="evaluation.")
       ('data.segment_length', 'evaluation.batch_size')
     """
     fields = [field for _, (field, _) in _options(config)]

@@ -2,7 +2,7 @@
 
     config, what = tasks_config(["news.csv", "reviews.csv"], "lifelong_text", "small_mbpa_pp")
     memjax.lifelong.train(config)
-    config, what = with_file(config, "questions.csv")  # tomorrow
+    config, what = add_task_from_file(config, "questions.csv")  # tomorrow
     memjax.lifelong.train(config)
 
 `memjax train --tasks A.csv B.csv` and `memjax train --run RUN --add-task C.csv` call these functions. A class has the

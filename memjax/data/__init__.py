@@ -35,6 +35,6 @@ from memjax.data.tokenizers import *
 from memjax.data.trivia_qa import *
 from memjax.data.vectors import *
 from memjax.data.wordpiece import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

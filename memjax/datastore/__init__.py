@@ -12,6 +12,6 @@ from memjax.datastore.sharded import *
 from memjax.datastore.store import *
 from memjax.datastore.verification import *
 from memjax.datastore.writer import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

@@ -92,7 +92,7 @@ def plan_store(
     Example:
       >>> header = Header(dim=1024, model="m", tokenizer="t", data="d", protocol={})
       >>> plan = plan_store(header, 103_225_485, tokens_per_second=50_000, num_devices=64)
-      >>> for line in plan.lines()[:3]:
+      >>> for line in plan.to_lines()[:3]:
       ...     print(line)
       entries   103,225,485
       disk      197.3 GiB (keys 196.9 GiB, values 393.8 MiB)

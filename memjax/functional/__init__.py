@@ -23,6 +23,3 @@ from memjax.functional.scopes import *
 from memjax.functional.shapes import *
 from memjax.functional.sharded import *
 from memjax.functional.slots import *
-from memjax.settings.compatibility import renamed_names
-
-__getattr__ = renamed_names(__name__)

@@ -10,6 +10,6 @@ from memjax.inspection.retrievals import *
 from memjax.inspection.slot_usage import *
 from memjax.inspection.token_maps import *
 from memjax.inspection.token_nats import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

@@ -21,6 +21,6 @@ from memjax.memory.rfa import *
 from memjax.memory.spalm import *
 from memjax.memory.t2r import *
 from memjax.memory.transformer_xl import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

@@ -11,6 +11,6 @@ from memjax.models.text_encoder import *
 from memjax.models.token_bag import *
 from memjax.models.transformer import *
 from memjax.models.vocabulary import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

@@ -5,6 +5,6 @@ from memjax.planning.cases import Case, Estimate, estimate, plan
 from memjax.planning.topologies import Topology, parse_topology
 
 __all__ = ["Case", "Estimate", "Suggestion", "Topology", "advise", "estimate", "parse_topology", "plan"]
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

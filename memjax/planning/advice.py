@@ -60,7 +60,7 @@ class _StepSizes:
 
     @property
     def rows_field(self) -> str:
-        return "data.batch_size" if self.training else "evaluation.batch_size"
+        return "data.batch-size" if self.training else "evaluation.batch-size"
 
     def divisor(self, part: int, number: int, most: int = 8) -> int:
         """Finds a power of two that divides `number`: the smallest that shrinks `part` enough, or else the largest.

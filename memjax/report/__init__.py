@@ -1,6 +1,6 @@
 """`memjax report`: one page about one or several runs, and the same figures as files."""
 
 from memjax.report.panel import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

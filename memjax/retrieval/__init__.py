@@ -7,6 +7,6 @@ from memjax.retrieval.keys import *
 from memjax.retrieval.precomputation import *
 from memjax.retrieval.retrieved import *
 from memjax.retrieval.tuning import *
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

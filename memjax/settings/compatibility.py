@@ -88,12 +88,6 @@ NAMES: dict[str, dict[str, str]] = {
         "Block": "EntryBlock",
         "recall": "measure_recall",
     },
-    "memjax.functional": {
-        "Partial": "PartialSoftmax",
-        "Replay": "RolloutResult",
-        "advance": "advance_cursor",
-        "most_used": "keep_most_used",
-    },
     "memjax.inspection": {
         "Figure": "MemoryMetric",
         "Found": "MemoryMetricValue",

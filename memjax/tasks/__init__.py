@@ -1,6 +1,6 @@
 """The tasks that runs learn, with their data, heads and measures, one file for each task."""
 
-from memjax.settings.compatibility import renamed_names
+from memjax.settings.compatibility import renamed_names as _renamed_names
 from memjax.tasks.classification import *
 from memjax.tasks.contract import *
 from memjax.tasks.dialogue import *
@@ -9,4 +9,4 @@ from memjax.tasks.question_answering import *
 from memjax.tasks.relation import *
 from memjax.tasks.vectors import *
 
-__getattr__ = renamed_names(__name__)
+__getattr__ = _renamed_names(__name__)

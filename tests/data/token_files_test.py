@@ -119,7 +119,7 @@ def test_an_interrupted_writer_is_continued(tmp_path, stop, garbage):
 KILLED = """
 import os, sys
 from memjax.data.reading_report import UnreadableError
-from memjax.data.sources import Texts, only_texts
+from memjax.data.sources import Texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
 texts = Texts([str(i) for i in range(50)], lambda i: os._exit(9) if i == int(sys.argv[2]) else f"text {i}", "source")

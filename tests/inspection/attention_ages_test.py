@@ -98,7 +98,7 @@ def test_a_slot_of_several_tokens_shares_what_it_gets(short, monkeypatch):
     arrays = {WEIGHTS: weights, AGES: keys.ages, "attention/spans": keys.spans, SOURCES: keys.sources}
     batch = Batch(np.zeros((1, 2), int), None, np.ones((1, 2), bool), None, np.ones(1, bool))
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    monkeypatch.setattr("memjax.inspection.attention_ages.read_tracked", lambda *_: [(batch, {0: arrays})])
+    monkeypatch.setattr("memjax.inspection.attention_ages.read_with_attention", lambda *_: [(batch, {0: arrays})])
     found = attention_by_age(*short, [batch])
     np.testing.assert_allclose(found.mass[0, COMPRESSED], [0, 0, 0, 0.25, 0.5, 0.25])
 

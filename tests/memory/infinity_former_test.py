@@ -300,5 +300,5 @@ def test_bad_fields_are_refused(call, message):
 def test_evenness_of_a_histogram_that_rounds_below_zero():
     module, ones = memory(sticky="quantile", num_bins=4), jnp.full((1, HEADS, 1), 0.5)
     histogram = jnp.array([[0.5, 0.5, -1e-9, 0.0]])
-    figures = module._figures(Densities(ones, ones), jnp.ones((1, 1), bool), histogram)
+    figures = module._metrics(Densities(ones, ones), jnp.ones((1, 1), bool), histogram)
     np.testing.assert_allclose(figures["infinity_former/sticky_evenness"].mean(), 0.5, atol=1e-6)

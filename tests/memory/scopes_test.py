@@ -46,11 +46,11 @@ EXPECTED = {
     ),
     "most used": (
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="most_used"),
-        {"compressive.note_usage", "compression.most_used", "attention.attention_with_weights"},
+        {"compressive.add_usage", "compression.keep_most_used", "attention.attention_with_weights"},
     ),
     "infinity_former": (
         config.InfinityFormer(num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH),
-        {f"infinity_former.{name}" for name in ("reset", "gate", "update", "densities", "read")}
+        {f"infinity_former.{name}" for name in ("reset", "gate", "update", "attention_densities", "read")}
         | {"basis.expected_basis", "basis.evaluate_basis", "basis.sample_positions", "basis.bin_masses"}
         | {"basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
     ),

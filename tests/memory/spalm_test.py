@@ -318,5 +318,5 @@ def test_training_learns_from_neighbors_that_come_with_the_batch():
     assert losses[-1] < 0.5 * losses[0] and gates[-1] < gates[0]
     assert sums["output_memory/gate_up_to_0.50"].weight == ROWS * LENGTH
     bare = Batch(**{**batch.__dict__, "extras": {}})
-    with pytest.raises(ValueError, match="extras: given .*, Spalm needs neighbor_values"):
+    with pytest.raises(ValueError, match="extras: given .*, SpalmMemory needs neighbor_values"):
         make_train_step(objective, optimizer)(state, bare)

@@ -32,7 +32,11 @@ def test_every_generation_is_a_case(variant):
     assert [(model.dim, model.num_layers) for model in models] == PAPER[variant]
     assert all(64 * model.num_heads == model.dim and model.feed_forward.dim == 4 * model.dim for model in models)
     swept = make_cases(config, ["v5e-8"], sweep="rows=1840,920")
-    assert len(swept) == 10 and swept[5].value == "data.batch_size = 920" and swept[9].config.model.dim == models[4].dim
+    assert (
+        len(swept) == 10
+        and swept[5].value == "lifelong.method.rows = 920"
+        and swept[9].config.model.dim == models[4].dim
+    )
 
 
 @pytest.mark.parametrize("variant", [pytest.param(one, marks=[pytest.mark.laws] * (one != "paper")) for one in PAPER])

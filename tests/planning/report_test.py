@@ -153,7 +153,7 @@ def test_cases_are_all_slices_with_all_values():
         ("v5p:2x2x1", 16),
     ]
     assert cases[0].value == "model.attention.memory_length = 8"
-    assert make_cases(tiny(), ["v5e:2x2"], "eval", "rows=4,8")[1].config.evaluation.batch_size == 8
+    assert make_cases(tiny(), ["v5e:2x2"], "eval", "batch_size=4,8")[1].config.evaluation.batch_size == 8
     assert make_cases(tiny(), ["v5e:2x2"], "train", "data.batch_size=4,8")[1].config.data.batch_size == 8
 
 
@@ -180,7 +180,7 @@ def test_a_sweep_that_cannot_be(sweep, part):
         (["--topology", "v9:2x2"], "topology: given 'v9:2x2'"),
         ([], "--topology"),
         (["--topology", "v5e:2x2", "--what", "fly"], "fly"),
-        (["--topology", "v5e:2x2", "--data.rowz", "3"], "did you mean --data.batch-size?"),
+        (["--topology", "v5e:2x2", "--data.batch-sise", "3"], "did you mean --data.batch-size?"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(here, capsys, arguments, part):
