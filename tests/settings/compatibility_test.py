@@ -5,6 +5,7 @@ import json
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,6 +29,7 @@ from memjax.config import (
     Training,
 )
 from memjax.datastore.files import checksum
+from memjax.datastore.index import Index
 from memjax.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeyExtractor
@@ -80,8 +82,8 @@ def test_the_model_of_a_store_has_the_digest_that_earlier_versions_wrote(model, 
 )
 def test_tuned_weights_are_found_under_the_digest_that_earlier_versions_wrote(cache, digest):
     config = SimpleNamespace(evaluation=SimpleNamespace(cache=cache))
-    source = SimpleNamespace(run=SimpleNamespace(experiment=SimpleNamespace(config=config)))
-    assert _tuning_conditions(source, SimpleNamespace(metric="l2"))["cache"] == digest  # type: ignore[arg-type]
+    source = Mock(spec=KeyExtractor, run=SimpleNamespace(experiment=SimpleNamespace(config=config)))
+    assert _tuning_conditions(source, Mock(spec=Index, metric="l2"))["cache"] == digest
 
 
 @pytest.mark.parametrize("name", ["Compressive", "GPT2", "InfinityFormer", "MemSizer", "Memorizing", "RFA", "T2R"])
