@@ -257,9 +257,9 @@ class _Migration(ast.NodeVisitor):
             return
         for before, after in zip(node.values, node.values[1:], strict=False):
             is_field = isinstance(before, ast.FormattedValue) and ast.unparse(before.value) == "field"
-            if is_field and isinstance(after, ast.Constant) and (found := re.match(r"\w+", str(after.value))):
-                if new := self._renamed([self._classes[-1]], found[0]):
-                    self._replace_text(node, f"{{field}}{found[0]}", f"{{field}}{new}")
+            if is_field and isinstance(after, ast.Constant) and (match := re.match(r"\w+", str(after.value))):
+                if new := self._renamed([self._classes[-1]], match[0]):
+                    self._replace_text(node, f"{{field}}{match[0]}", f"{{field}}{new}")
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
@@ -328,8 +328,8 @@ class _Migration(ast.NodeVisitor):
     def _renamed(self, kinds: Sequence[type], field: str | None) -> str:
         """Returns the name of a field today, '' where it has kept its name or where classes differ."""
         names = {renamed_fields(kind)[field] for kind in kinds if field in renamed_fields(kind)} if field else set()
-        kept = any(field in type_hints_of(kind) for kind in kinds)
-        return names.pop() if len(names) == 1 and not kept else ""
+        is_unchanged = any(field in type_hints_of(kind) for kind in kinds)
+        return names.pop() if len(names) == 1 and not is_unchanged else ""
 
     def _replace_value(self, kinds: Sequence[type], field: str, value: ast.expr) -> None:
         """Replaces a value that has another name today."""
