@@ -84,7 +84,7 @@ def find_figures(metrics: Mapping[str, float]) -> dict[str, MemoryMetricValue]:
     Example:
       >>> share = "transformer_xl/memory_share"
       >>> find_figures({f"layer_00/{share}": 0.25, f"layer_01/{share}": 0.75})[share]
-      Found(mean=0.5, least=0.25, most=0.75, layers=2)
+      MemoryMetricValue(mean=0.5, least=0.25, most=0.75, layers=2)
     """
     summaries = {}
     for figure in FIGURES:

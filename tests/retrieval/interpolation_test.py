@@ -87,7 +87,7 @@ def test_what_was_tuned_is_kept_for_the_same_conditions(source, store, monkeypat
         load_interpolation(source, store, index)
     first = evaluate_with_store(source, store, "test", num_neighbors=4, **GRID)
     assert load_interpolation(source, store, index) == first.mixing
-    monkeypatch.setattr("memjax.retrieval.interpolation.tune", None)  # nothing is tuned again
+    monkeypatch.setattr("memjax.retrieval.interpolation.tune_interpolation", None)  # nothing is tuned again
     again = evaluate_with_store(source, store, "test", num_neighbors=4, **GRID)
     assert dataclasses.replace(again.result, tokens_per_second=0) == dataclasses.replace(
         first.result, tokens_per_second=0
