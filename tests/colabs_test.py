@@ -120,4 +120,5 @@ def test_runs_from_the_first_cell_to_the_last(script, tmp_path, monkeypatch):
     ).execute()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert 1 < seconds < 300, f"{seconds:.0f} CPU seconds in {time.monotonic() - start:.0f}"
+    # With an empty cache of compiled programs the longest takes 430 on two processes to a core.
+    assert 1 < seconds < 600, f"{seconds:.0f} CPU seconds in {time.monotonic() - start:.0f}"
