@@ -111,7 +111,7 @@ def _why(config: Config, path: object, count: int, size: int, name: str, variant
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.carrier.memory_length
     slots = f"a memory of {memory} tokens" if memory else "no memory"
-    pieces = getattr(data.tokenizer, "vocab_size", None)
+    pieces = data.tokenizer.vocab_size
     tokenizer = f"{type(data.tokenizer).__name__} of {pieces:,}" if pieces else type(data.tokenizer).__name__
     reason = "chosen by that size" if by_size else "as asked"
     sizes = f"{model.num_layers} layers of {model.dim}, {config.training.steps:,} steps of {data.batch_size} x "

@@ -1,6 +1,7 @@
 """Imports go one way, and `import memjax` stays light."""
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -101,6 +102,20 @@ def test_imports_go_one_way():
             if reason:
                 problems.append(f"{path.relative_to(ROOT)}:{line}: imports {name}, but {reason}")
     assert not problems, "imports against the direction of the layers:\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize("part", ["data", "tasks", "lifelong", "memory", "models"])
+def test_no_file_of_a_part_imports_itself_through_others(part):
+    files = {path for path in modules() if part_of(path) == part and path.name != "__init__.py"}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    imports = {
+        name: {other for other in names for _, used in imported_names(path) if f"{used}.".startswith(f"{other}.")}
+        for name, path in names.items()
+    }
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"files that import each other: {' <- '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize(

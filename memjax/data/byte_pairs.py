@@ -1,13 +1,16 @@
 """Byte-level byte-pair tokenizers, as in GPT-2 and RoBERTa, with the Hugging Face library `tokenizers`."""
 
+import functools
 import hashlib
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.added_tokens import add_tokens, read_added_tokens
 from memjax.data.reserved_ids import TokenizerWithFrameIds
 from memjax.data.tokenizers import _ByteTable, utf8_bytes, write_then_rename
@@ -172,3 +175,11 @@ def _byte_of_character() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {
         chr(0x100 + place): byte for place, byte in enumerate(not_printable)
     }
+
+
+def make_byte_pair_tokenizer(settings: configs.BytePairs, train: Any) -> BytePairTokenizer:
+    """Loads the tokenizer of settings, or trains it. See `memjax.data.opening.make_tokenizer`."""
+    if settings.path:
+        return BytePairTokenizer(settings.path)
+    train_on = functools.partial(train_byte_pairs, vocab_size=settings.vocab_size)
+    return train(f"byte-pairs-{settings.vocab_size}-{{}}.json", train_on, BytePairTokenizer)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import Documents
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.sources import Texts
@@ -267,6 +268,11 @@ def read_cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
     if not dialogues:
         raise ValueError(f"data.source.path: {path} has no dialogues of the split {split!r}")
     return dialogues
+
+
+def open_cmu_dog(data: configs.Data, split: str) -> list[Dialogue]:
+    """Opens a split of a source of CMU-DoG."""
+    return read_cmu_dog(data.source.path, split)
 
 
 def dialogue_texts(dialogues: Sequence[Dialogue]) -> Texts:

@@ -13,11 +13,15 @@ only answer if it can be read by position. A memory that stores what happened, b
 `chance`.
 """
 
+import dataclasses
 import hashlib
+from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import FixedLengthDocuments
+from memjax.data.sources import SPLITS, count_in_split
 
 __all__ = ["MarkedEventDocuments"]
 
@@ -118,3 +122,10 @@ class MarkedEventDocuments(FixedLengthDocuments):
     @property
     def _first_event(self) -> int:
         return self._first_time + self.num_events
+
+
+def open_marked_events(data: configs.Data, split: str) -> MarkedEventDocuments:
+    """Makes a split of a source of marked events."""
+    source: Any = data.source
+    sizes: Any = dataclasses.asdict(source) | {"num_documents": count_in_split(source.num_documents, split)}
+    return MarkedEventDocuments(seed=SPLITS.index(split), **sizes)

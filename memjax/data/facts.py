@@ -6,11 +6,15 @@ compressed. The table has `num_subjects * num_relations * log2(num_values)` bits
 stores about two bits in each of its parameters (Allen-Zhu & Li 2024, https://arxiv.org/abs/2404.05405).
 """
 
+import dataclasses
 import hashlib
+from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import FixedLengthDocuments
+from memjax.data.sources import SPLITS, count_in_split
 
 __all__ = ["FactTableDocuments"]
 
@@ -92,3 +96,10 @@ class FactTableDocuments(FixedLengthDocuments):
         """Returns which tokens are values, and weights that score only these."""
         is_answer = np.arange(self.num_tokens(index)) % 3 == 2
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
+
+
+def open_fact_table(data: configs.Data, split: str) -> FactTableDocuments:
+    """Makes a split of a source of facts."""
+    source: Any = data.source
+    sizes: Any = dataclasses.asdict(source) | {"num_documents": count_in_split(source.num_documents, split)}
+    return FactTableDocuments(seed=SPLITS.index(split), **sizes)

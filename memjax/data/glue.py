@@ -8,10 +8,13 @@ import csv
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from memjax import config as configs
 from memjax.data.paths import find_packed, read_text
 from memjax.data.sources import SPLITS, assign_split
 from memjax.data.tfds import tfds_examples
+from memjax.settings.reading_rules import held_out_shares
 
 __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
 
@@ -127,6 +130,19 @@ def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledTex
         LabelledText(tuple(example[feature].decode("utf-8") for feature in names), int(example["label"]))
         for example in tfds_examples(f"glue/{name}", split=part, data_dir=data_dir or None)
     ]
+
+
+def open_glue(data: configs.Data, split: str) -> list[LabelledText]:
+    """Opens a split of a task of GLUE, from its files or, if the settings name no folder, from TFDS."""
+    source: Any = data.source
+    if source.path:
+        return glue_texts(source.name, source.path, split=split, **held_out_shares(source))
+    return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
+
+
+def name_glue_classes(source: configs.Glue) -> dict[int, str]:
+    """Returns the names of the classes of a task of GLUE by their numbers. Empty if they have none."""
+    return dict(enumerate(GLUE[source.name].classes))
 
 
 def _task(name: str) -> GlueTask:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import FixedLengthDocuments
 from memjax.data.file_contents import open_unpacked
 from memjax.data.paths import find_packed
@@ -70,6 +71,11 @@ def mnist(folder: str | Path, split: str) -> ImageDocuments:
     held_out = min(VALIDATION_IMAGES, len(images) // 2)
     cut = len(images) - held_out
     return ImageDocuments(images[:cut] if split == "train" else images[cut:])
+
+
+def open_mnist(data: configs.Data, split: str) -> ImageDocuments:
+    """Opens a split of a source of the images of MNIST."""
+    return mnist(data.source.path, split)
 
 
 def read_idx(path: str | Path) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import Example, Examples
 from memjax.data.paths import read_text
 from memjax.data.questions import find_required_file
@@ -467,6 +468,16 @@ def toy_instructions(split: str, *, change: str, num_letters: int, length: int, 
         letters = [chr(ord("a") + rng.randrange(num_letters)) for _ in range(length)]
         instructions.append(Instruction("".join(letters), change, ("".join(changes[change](letters)),)))
     return instructions
+
+
+def open_seqio_instructions(data: configs.Data, split: str) -> list[Instruction]:
+    """Opens a split of a source of a seqio Task as instructions."""
+    return seqio_instructions(data.source.name, split)
+
+
+def open_toy_instructions(data: configs.Data, split: str) -> list[Instruction]:
+    """Makes a split of a source of synthetic instructions."""
+    return toy_instructions(split, **dataclasses.asdict(data.source))
 
 
 def _file_part(split: str, validation: str) -> str:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memjax import config as configs
 from memjax.data.paths import find_packed, packed_names, read_text
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
 from memjax.data.records import first_field, missing_text_error, read_records, read_table, record_format
 from memjax.data.sources import SPLITS
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
-from memjax.settings.reading_rules import ReadingRules
+from memjax.settings.reading_rules import ReadingRules, reading_rules_of
 
 __all__ = ["LabelledLine", "find_labelled_files", "labelled_texts", "find_labels", "read_rows", "unescape"]
 
@@ -62,6 +63,17 @@ def labelled_texts(
             allowed = "at least one; more rows, or a folder with train.csv and test.csv"
             raise ValueError(f"{path}: no examples for the {split} split in its {num_rows} rows, allowed: {allowed}")
     return replace(splits, skipped=skipped)
+
+
+def parse_labelled_file(source: configs.LabelledFile, **options: Any) -> TextSplits:
+    """Parses a user's own labelled file or folder. The options are arguments of `split_texts`."""
+    numbers = dict(zip(source.classes, source.numbers, strict=True))
+    return labelled_texts(source.path, numbers, rules=reading_rules_of(source), **options)
+
+
+def name_labelled_classes(source: configs.LabelledFile) -> dict[int, str]:
+    """Returns the names of the classes of a user's own labelled file by their numbers."""
+    return dict(zip(source.numbers, source.classes, strict=True))
 
 
 def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:

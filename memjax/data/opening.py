@@ -17,31 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from memjax import config as configs
-from memjax.data import sources
-from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, DialogueDocuments, TokenizerWithDialogueMarks, dialogue_texts
 from memjax.data.documents import Documents, split_at_half
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments
 from memjax.data.readers import open_source
 from memjax.data.seqio import register_tasks, seqio_content, seqio_documents, seqio_tokenizer
-from memjax.data.sources import SPLITS, texts_without_names
+from memjax.data.sources import SPLITS, Texts, texts_without_names
 from memjax.data.token_files import Progress, TokenFile, write_token_file
-from memjax.data.tokenizers import (
-    ByteTokenizer,
-    SentencePieceTokenizer,
-    WordTokenizer,
-    count_words,
-    train_sentencepiece,
-)
+from memjax.data.tokenizers import count_words
 from memjax.data.translation import (
     BilingualTexts,
     SentencePairs,
     TokenizerWithEndToken,
 )
-from memjax.data.word_vectors import read_word_vectors
-from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.settings.compatibility import saved_type
+from memjax.settings.pointers import import_by_name
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = [
@@ -154,10 +145,10 @@ def make_examples(
         )
     read = functools.cache(functools.partial(open_source, data, wanted=wanted))
 
-    def texts() -> sources.Texts:
+    def texts() -> Texts:
         parts = [open_source(part, "train", wanted=wanted) for part in vocabulary] or [read("train")]
         lines = [text for entries in parts for entry in entries for text in texts_of(entry)]
-        return sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
+        return Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
 
     made_tokenizer = _choose_tokenizer(data, tokenizer, progress, texts)
     return Datasets(lambda split: question(read(split), made_tokenizer), made_tokenizer, *_ids(made_tokenizer))
@@ -206,44 +197,30 @@ def make_tokenizer(
       train: Function that opens the training texts. Only called if the settings name no file of a tokenizer.
       folder: Folder of trained tokenizers.
       progress: Function that is told when training starts and ends. None for none.
+
+    Raises:
+      ValueError: The settings are not those of a tokenizer.
     """
-    match tokenizer:
-        case configs.Bytes():
-            return ByteTokenizer()
-        case configs.SentencePiece(model=existing, vocab_size=size):
-            load, name = SentencePieceTokenizer, f"sentencepiece-{size}-{{}}.model"
-            train_on = functools.partial(train_sentencepiece, vocab_size=size)
-        case configs.BytePairs(path=existing, vocab_size=size):
-            load, name = BytePairTokenizer, f"byte-pairs-{size}-{{}}.json"
-            train_on = functools.partial(train_byte_pairs, vocab_size=size)
-        case configs.VectorWords(path=path, num_words=number):
-            return WordTokenizer(read_word_vectors(path, num_words=number).words)
-        case configs.Words():
-            existing, load, name = "", WordTokenizer.load, "words-{}.json"
-            train_on = lambda texts, path: WordTokenizer.train(texts).save(path)
-        case configs.WordPiece(vocab=existing, vocab_size=size, lowercase=lowercase):
-            load = functools.partial(WordPieceTokenizer, lowercase=lowercase)
-            name = f"wordpiece-{size}-{'uncased' if lowercase else 'cased'}-{{}}.json"
-            options = {"vocab_size": size, "lowercase": lowercase}
-            train_on = lambda texts, path: WordPieceTokenizer.train(texts, **options).save(path)
-        case _:
-            kind = type(tokenizer).__name__
-            raise ValueError(f"data.tokenizer: given {kind}, allowed: one of memjax.config.TokenizerKind")
-    if existing:
-        return load(existing)
-    texts = train()
-    path = folder / name.format(_digest(texts.fingerprint))
-    if not path.exists():
-        report = progress or (lambda what, done, total: None)
-        report("train the tokenizer", 0, 1)
-        train_on(texts_without_names(texts), path)
-        report("train the tokenizer", 1, 1)
-        trained = load(path)
-        if trained.vocab_size < (getattr(tokenizer, "vocab_size", None) or 0):
-            wanted = tokenizer.vocab_size  # type: ignore[union-attr]
-            line = f"the vocabulary has {trained.vocab_size:,} entries instead of {wanted:,}"
-            report(f"{line}: the text has no more pieces", 0, 0)
-    return load(path)
+    if not tokenizer.made_by:
+        kind = type(tokenizer).__name__
+        raise ValueError(f"data.tokenizer: given {kind}, allowed: one of memjax.config.TokenizerKind")
+
+    def train_once(name: str, train_on: Callable[[Any, Path], Any], load: Callable[[Path], Any]) -> Any:
+        """Trains a tokenizer unless its file exists. `name` is that of its file, with {} for the hash of its texts."""
+        texts = train()
+        path = folder / name.format(_digest(texts.fingerprint))
+        if not path.exists():
+            report = progress or (lambda what, done, total: None)
+            report("train the tokenizer", 0, 1)
+            train_on(texts_without_names(texts), path)
+            report("train the tokenizer", 1, 1)
+            trained = load(path)
+            if trained.vocab_size < tokenizer.vocab_size:
+                line = f"the vocabulary has {trained.vocab_size:,} entries instead of {tokenizer.vocab_size:,}"
+                report(f"{line}: the text has no more pieces", 0, 0)
+        return load(path)
+
+    return import_by_name(tokenizer.made_by)(tokenizer, train_once)
 
 
 def vocab_size_from_settings(data: configs.Data) -> int:
@@ -349,7 +326,7 @@ def _open_tokens(
     """Opens documents of tokens that are not made from text."""
     del tokenizer_of, progress
     # Of images the class knows, so that a model of images draws without any; the others are made, not read.
-    example = ImageDocuments if isinstance(data.source, configs.Mnist) else read("train")
+    example = ImageDocuments if data.source.is_images else read("train")
     return Datasets(read, None, example.vocab_size, example.begin_id)
 
 

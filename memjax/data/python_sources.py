@@ -15,6 +15,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from memjax import config as configs
 from memjax.data.paths import digest
 from memjax.data.sources import Texts, select_split
 
@@ -86,6 +87,12 @@ def python_sources(split: str | None = None, root: str | os.PathLike[str] | None
     documents = read_python_sources(root)
     texts = Texts.from_mapping(documents, fingerprint=f"python-sources-{corpus_sha256(documents)[:16]}")
     return select_split(texts, split, validation=HELD_OUT, test=HELD_OUT)
+
+
+def open_python_library(data: configs.Data, split: str) -> Texts:
+    """Opens a split of the sources of the standard library."""
+    del data
+    return python_sources(split)
 
 
 def corpus_sha256(documents: Mapping[str, str]) -> str:

@@ -10,9 +10,11 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, find_required_file
 from memjax.data.sources import SPLITS, assign_split
+from memjax.settings.reading_rules import held_out_shares
 
 __all__ = ["qa_srl_questions"]
 
@@ -45,6 +47,12 @@ def qa_srl_questions(path: str, *, domain: str, split: str, validation: float) -
     )
     place = lambda entry: "test" if part == "test" else assign_split(entry.group, validation=validation, test=0)
     return collect_questions(entry for entry in _entries(*rows) if place(entry) == split)
+
+
+def parse_qa_srl(source: configs.QaSrl, split: str) -> QuestionSplit:
+    """Parses a split of QA-SRL."""
+    validation = held_out_shares(source)["validation"]
+    return qa_srl_questions(source.path, domain=source.domain, split=split, validation=validation)
 
 
 def _entries(gold: Path, sentences: Path) -> Iterator[QuestionRecord]:

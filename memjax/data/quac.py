@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
 from memjax.data.tfds import tfds_examples
+from memjax.settings.reading_rules import held_out_shares
 
 __all__ = ["quac_questions", "tfds_quac_questions"]
 
@@ -62,6 +64,13 @@ def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
 
     part = "train" if split == "train" else "validation"
     return collect_questions(map(entry, tfds_examples("quac", split=part, data_dir=data_dir or None)))
+
+
+def parse_quac(source: configs.Quac, split: str) -> QuestionSplit:
+    """Parses a split of QuAC, from its files or, if the settings name no folder, from TFDS."""
+    if source.path:
+        return quac_questions(source.path, split=split, **held_out_shares(source))
+    return tfds_quac_questions(split=split, data_dir=source.data_dir)
 
 
 def _entry_of_turn(title: str, question: str, context: str, original: str, answers: Answers) -> QuestionRecord:

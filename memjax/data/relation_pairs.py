@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.glue import LabelledText
 from memjax.data.relation_sentences import RelationSplits, name_words, sample_candidates
 from memjax.data.vectors import VectorArrays, open_feature_files
@@ -112,3 +114,15 @@ def open_cached_pairs(
         raise ValueError(f"data.source.relations: given {tuple(relations)}, allowed: {allowed}")
     rows = np.flatnonzero(is_selected)
     return VectorArrays(values, np.asarray(labels[rows], np.int32), rows, (0, 1), groups=pairs[rows, 0])
+
+
+def open_pair_vectors(data: configs.Data, split: str) -> VectorArrays:
+    """Opens a split of a source of pairs as vectors that a model has computed earlier."""
+    source: Any = data.source
+    return open_cached_pairs(source.path, split, relations=source.relations, known=source.known)
+
+
+def name_pair_classes(source: configs.Source) -> dict[int, str]:
+    """Returns the names of the two classes of pairs by their numbers."""
+    del source
+    return {0: "another relation", 1: "this relation"}

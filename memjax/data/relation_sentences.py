@@ -24,9 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.paths import find_packed, packed_names, read_text
 from memjax.data.sources import SPLITS, assign_split
 from memjax.data.vectors import make_random_state
+from memjax.settings.reading_rules import held_out_shares
 
 __all__ = [
     "RelationSentence",
@@ -375,3 +377,27 @@ def make_synthetic_relations(
                 split_sentences.append(RelationSentence(text, label, candidates, (0, 0, 4, 4)))
         sentences[split] = split_sentences
     return RelationSplits(tuple(f"/made/cue{number}" for number in range(num_relations)), sentences)
+
+
+def parse_relation_files(source: configs.RelationFiles) -> RelationSplits:
+    """Parses all splits of Lifelong FewRel or SimpleQuestions.
+
+    Raises:
+      ValueError: The settings name no folder, or `read_relation_files` raises it.
+    """
+    if not source.path:
+        raise ValueError(f"data.source.path: given '', allowed: the folder of {source.names}")
+    shares = {f"{name}_share": share for name, share in held_out_shares(source).items()}
+    files: Any = {"names": source.names, "train": source.train, "test": source.test, "entities": source.entities}
+    return read_relation_files(source.path, **files, **shares)
+
+
+def parse_tacred(source: configs.Tacred) -> RelationSplits:
+    """Parses all splits of TACRED."""
+    return read_tacred(source.path, num_candidates=source.num_candidates, seed=source.seed)
+
+
+def parse_made_relations(source: configs.MadeRelations) -> RelationSplits:
+    """Makes all splits of synthetic sentences with relations."""
+    names = ("num_relations", "num_train", "num_candidates", "seed")
+    return make_synthetic_relations(**{name: getattr(source, name) for name in names})

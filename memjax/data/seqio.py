@@ -25,10 +25,18 @@ from memjax.data.tfds import (
     python_library_builder,
 )
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
-from memjax.data.tokenizers import SeqioVocabulary
+from memjax.data.tokenizers import Ids, _piece_bytes
 from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["register_tasks", "seqio_content", "seqio_documents", "seqio_pairs", "seqio_splits", "seqio_tokenizer"]
+__all__ = [
+    "SeqioVocabulary",
+    "register_tasks",
+    "seqio_content",
+    "seqio_documents",
+    "seqio_pairs",
+    "seqio_splits",
+    "seqio_tokenizer",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +181,63 @@ def _replace_markers(dataset: Any) -> Any:
         return {**example, "targets": text}
 
     return dataset.map(clean, num_parallel_calls=tensorflow.data.AUTOTUNE)
+
+
+class SeqioVocabulary:
+    """A tokenizer that wraps a `seqio.Vocabulary`.
+
+    `token_bytes` decodes one id at a time and is only exact if ids stand for fixed bytes.
+    """
+
+    lossless = False
+
+    def __init__(self, vocabulary: Any, *, begin_id: int | None = None):
+        """Wraps a vocabulary.
+
+        Args:
+          vocabulary: A `seqio.Vocabulary`, or an object with its `encode`, `decode`, `vocab_size`, `eos_id`, `pad_id`.
+          begin_id: Id that is read before the first token of a document. None for the padding id, as in T5's decoder.
+        """
+        self.vocabulary = vocabulary
+        self.vocab_size = int(vocabulary.vocab_size)
+        self.pad_id = int(vocabulary.pad_id)
+        self.end_id = self.pad_id if vocabulary.eos_id is None else int(vocabulary.eos_id)
+        self.begin_id = self.pad_id if begin_id is None else begin_id
+        probe = vocabulary.encode("A vocabulary is known by the ids of a text:\n 0123 (é) <x>.")
+        name = f"{type(vocabulary).__name__}/{self.vocab_size}/{[int(i) for i in probe]}"
+        self.fingerprint = "seqio-" + hashlib.sha256(name.encode("utf-8")).hexdigest()[:16]
+
+    @property
+    def base(self) -> Any:
+        return self
+
+    def files(self) -> dict[str, bytes]:
+        """Returns no files: the vocabulary is only known from its seqio Task."""
+        return {}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the int32 ids of a text."""
+        return np.asarray(self.vocabulary.encode(text), np.int32)
+
+    def decode(self, ids: Ids) -> str:
+        """Returns the text of ids, as the vocabulary decodes them (it may stop at its end id)."""
+        return self.vocabulary.decode([int(i) for i in np.asarray(ids)])
+
+    def token_bytes(self, ids: Ids) -> np.ndarray:
+        """Returns the number of UTF-8 bytes of each id when it is decoded alone, int32 in the shape of `ids`."""
+        return self._lengths[np.asarray(ids, np.int64)]
+
+    @functools.cached_property
+    def _lengths(self) -> np.ndarray:
+        return np.array([self._num_bytes(index) for index in range(self.vocab_size)], np.int32)
+
+    def _num_bytes(self, index: int) -> int:
+        if index in (self.pad_id, self.end_id, self.begin_id):
+            return 0
+        processor = getattr(self.vocabulary, "tokenizer", None)
+        if processor is not None and hasattr(processor, "is_byte") and index < processor.get_piece_size():
+            return len(_piece_bytes(processor, index))
+        return len(self.vocabulary.decode([index]).encode("utf-8"))
 
 
 def seqio_tokenizer(name: str, *, feature: str = "targets") -> SeqioVocabulary:

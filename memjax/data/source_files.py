@@ -1,4 +1,4 @@
-"""Finds the files that a source reads, and caches parsed sources until their files change."""
+"""Opens a user's own files, finds the files that a source reads, and caches parsed sources until their files change."""
 
 import contextlib
 import functools
@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +15,12 @@ from memjax import config as configs
 from memjax.data.content import file_facts
 from memjax.data.labelled_rows import find_labelled_files
 from memjax.data.paths import find_files, find_packed, readable_files
-from memjax.data.record_files import read_record_files
-from memjax.data.sources import find_directory_files
-from memjax.settings.reading_rules import ReadingRules
+from memjax.data.record_files import read_record_files, texts_from_records
+from memjax.data.sources import Texts, find_directory_files, texts_from_directories, texts_from_files
+from memjax.settings.pointers import import_by_name
+from memjax.settings.reading_rules import held_out_shares, reading_rules_of
 
-__all__ = ["keep_sources_cached", "cache_parsed_source", "reading_rules_of", "source_files"]
+__all__ = ["keep_sources_cached", "cache_parsed_source", "source_files"]
 
 Parsed = TypeVar("Parsed")
 _holder: ContextVar[dict[int, Any] | None] = ContextVar("holder", default=None)
@@ -55,6 +56,35 @@ def cache_parsed_source(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
         return result
 
     return read
+
+
+def open_text_files(data: configs.Data, split: str) -> Texts:
+    """Opens a split of a source of text files."""
+    source: Any = data.source
+    return texts_from_files(source.path, split=split, rules=reading_rules_of(source), **held_out_shares(source))
+
+
+def open_directories(data: configs.Data, split: str) -> Texts:
+    """Opens a split of a source of folders."""
+    source: Any = data.source
+    options: Any = {"rules": reading_rules_of(source), **held_out_shares(source)}
+    return texts_from_directories(
+        source.path, pattern=source.pattern, order_file=source.order_file, split=split, **options
+    )
+
+
+def open_json_lines(data: configs.Data, split: str) -> Texts:
+    """Opens a split of a source of records."""
+    source: Any = data.source
+    options: Any = {"rules": reading_rules_of(source), **held_out_shares(source)}
+    return texts_from_records(source.path, field=source.field, split=split, **options)
+
+
+def note_own_files(source: configs.OwnFiles) -> list[str]:
+    """Returns a line about files that were left out of the training split, if there are any."""
+    files: Any = source
+    note = import_by_name(source.opened_by)(configs.Data(source=files), "train").note
+    return [note] if note else []
 
 
 def source_files(source: Any) -> list[Path]:
@@ -94,12 +124,6 @@ def _list_files(source: Any, path: Path) -> list[Path]:
         case configs.LabelledFile():
             return [*find_labelled_files(str(path)).values()]
     return find_files(path)
-
-
-def reading_rules_of(source: Any) -> ReadingRules:
-    """Returns the rules by which the files of a source are read, such as their encoding."""
-    names = [field.name for field in fields(ReadingRules)]
-    return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
 
 
 def _registered_task(source: Any) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from memjax import config as configs
 from memjax.data.file_contents import decode_bytes
 from memjax.data.paths import (
     digest,
@@ -184,6 +185,21 @@ def select_split(
             "give more documents, or a larger share"
         )
     return texts.select(indices, f"{split}-{validation:g}-{test:g}")
+
+
+def count_in_split(num_train: int, split: str, fraction: int = 8) -> int:
+    """Returns the number of synthetic documents of a split: `num_train`, or a fraction of it in the other splits.
+
+    Args:
+      num_train: Number of documents of the training split.
+      split: 'train', 'validation' or 'test'.
+      fraction: Divisor of the number for validation and test.
+
+    Example:
+      >>> [count_in_split(64, split) for split in SPLITS]
+      [64, 8, 8]
+    """
+    return num_train if split == "train" else max(num_train // fraction, 1)
 
 
 def texts_from_files(
@@ -407,6 +423,26 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
             return {Path(file.name).name: archive.extractfile(file).read() for file in files}  # type: ignore[union-attr]
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError):
         raise ValueError(f"path: {path} is not a readable tar; give a folder or a tar of .txt files") from None
+
+
+def open_enwik8(data: configs.Data, split: str) -> Texts:
+    """Opens a split of a source of enwik8 or text8."""
+    return enwik8(data.source.path, split=split)
+
+
+def open_wikitext(data: configs.Data, split: str) -> Texts:
+    """Opens a split of a source of WikiText.
+
+    It is read as separate articles if the protocol is 'separate' or if the run trains on a half of them, otherwise as
+    one text.
+    """
+    halved = bool(data.train_half) and split == "train"
+    return wikitext(data.source.path, split=split, articles=data.protocol == "separate" or halved)
+
+
+def open_novels(data: configs.Data, split: str) -> Texts:
+    """Opens a split of a source of whole books."""
+    return novels(data.source.path, split=split)
 
 
 def _check_split(split: str) -> str:

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
 from memjax.data.tfds import tfds_examples
+from memjax.settings.reading_rules import held_out_shares
 
 __all__ = ["read_questions", "squad_questions", "tfds_squad_questions"]
 
@@ -53,6 +55,14 @@ def tfds_squad_questions(*, split: str, data_dir: str, part: int = 0, parts: int
     question = lambda row: Question(text(row["question"]), text(row["context"]), answers(row["answers"]))
     selected = (example for example in examples if parts == 1 or _part_of(text(example["title"]), parts) == part)
     return collect_questions(QuestionRecord("", question(example)) for example in selected)
+
+
+def parse_squad(source: configs.Squad, split: str) -> QuestionSplit:
+    """Parses a split of SQuAD, from its files or, if the settings name no folder, from TFDS."""
+    articles = {"part": source.part, "parts": source.parts}
+    if source.path:
+        return squad_questions(source.path, split=split, **articles, **held_out_shares(source))
+    return tfds_squad_questions(split=split, data_dir=source.data_dir, **articles)
 
 
 def read_questions(file: Path) -> list[Question]:

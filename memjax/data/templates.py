@@ -1,12 +1,15 @@
 """Generates synthetic sentences about who lives where, as labelled pairs of texts, questions, or dialogues."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.dialogue import Dialogue, Utterance
 from memjax.data.glue import LabelledText
 from memjax.data.questions import Question
+from memjax.data.sources import SPLITS, count_in_split
 
 NAMES = ("Ada", "Boole", "Curie", "Dirac", "Euler", "Fermi", "Gauss", "Hertz")
 CITIES = ("Athens", "Berlin", "Cairo", "Delhi", "Essen", "Fes", "Genoa", "Hanoi")
@@ -57,6 +60,24 @@ def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
             said.append(Utterance(1, f"In {cities[who]}."))
         dialogues.append(Dialogue(document, tuple(said)))
     return dialogues
+
+
+def open_template_texts(data: configs.Data, split: str) -> list[LabelledText]:
+    """Makes a split of a source of templates as labelled texts."""
+    source: Any = data.source
+    return template_texts(count_in_split(source.num_examples, split), seed=SPLITS.index(split))
+
+
+def open_template_questions(data: configs.Data, split: str) -> list[Question]:
+    """Makes a split of a source of templates as questions."""
+    source: Any = data.source
+    return template_questions(count_in_split(source.num_examples, split), seed=SPLITS.index(split))
+
+
+def open_template_dialogues(data: configs.Data, split: str) -> list[Dialogue]:
+    """Makes a split of a source of template dialogues."""
+    source: Any = data.source
+    return template_dialogues(count_in_split(source.num_dialogues, split), seed=SPLITS.index(split))
 
 
 def _story(random: np.random.RandomState, count: int) -> tuple[list[str], list[str], str]:

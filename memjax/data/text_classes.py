@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memjax import config as configs
 from memjax.data.labelled_rows import find_labels, labelled_texts, read_rows, unescape
 from memjax.data.paths import find_packed, packed_names
 from memjax.data.reading_report import ReadingReport
@@ -237,6 +238,44 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
     available = seqio_splits(name)
     splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **options)
     return replace(splits, skipped=report.finish())
+
+
+def parse_text_classes(source: configs.TextClasses, **options: Any) -> TextSplits:
+    """Parses a data set of Zhang et al. The options are arguments of `split_texts`."""
+    files: Any = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
+    return class_texts(source.data_set, source.path, **files, **options)
+
+
+def parse_cl_benchmark(source: configs.CLBenchmark, **options: Any) -> TextSplits:
+    """Parses a task of O-LoRA's benchmark. The options are arguments of `split_texts`."""
+    return cl_benchmark_texts(source.task, source.path, **options)
+
+
+def parse_tfds_classes(source: configs.TfdsClasses, **options: Any) -> TextSplits:
+    """Parses the labelled texts of a builder of TFDS. The options are arguments of `split_texts`."""
+    features = {"title": source.title_feature, "body": source.text_feature, "label": source.label_feature}
+    location: Any = {"first_class": source.first_class, "data_dir": source.data_dir}
+    return tfds_class_texts(source.name, **features, **location, **options)
+
+
+def parse_seqio_classes(source: configs.SeqioClasses, **options: Any) -> TextSplits:
+    """Parses the labelled texts of a seqio Task. The options are arguments of `split_texts`."""
+    return seqio_class_texts(source.name, classes=source.classes, first_class=source.first_class, **options)
+
+
+def name_text_classes(source: configs.TextClasses) -> dict[int, str]:
+    """Returns the names of the classes of a data set of Zhang et al. by their numbers."""
+    return {number: CLASSES[number] for number in TEXT_SETS[source.data_set]}
+
+
+def name_cl_benchmark_classes(source: configs.CLBenchmark) -> dict[int, str]:
+    """Returns the names of the classes of a task of O-LoRA's benchmark by their numbers."""
+    return {number: CLASSES[number] for number in CL_BENCHMARK[source.task][1]}
+
+
+def name_seqio_classes(source: configs.SeqioClasses) -> dict[int, str]:
+    """Returns the names of the classes of a seqio Task by their numbers. Empty if its targets are numbers."""
+    return dict(enumerate(source.classes, start=source.first_class))
 
 
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from memjax import config as configs
 from memjax.data.content import hash_in_order, hash_sample
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.reading_report import ReadingReport, UnreadableError
@@ -244,6 +245,12 @@ def tfds_texts(
     texts = Texts(names, read, fingerprint)
     texts.compared = compared
     return texts
+
+
+def open_tfds_builder(data: configs.Data, split: str) -> Texts | TfdsPairs:
+    """Opens a split of a source of the texts of a builder."""
+    source: Any = data.source
+    return tfds_texts(source.name, split=split, field=source.field, data_dir=source.data_dir or None)
 
 
 def tfds_examples(

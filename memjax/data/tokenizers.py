@@ -22,12 +22,12 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.sentencepiece_models import SPACE, fit_sentencepiece
 
 __all__ = [
     "ByteTokenizer",
     "SentencePieceTokenizer",
-    "SeqioVocabulary",
     "StreamingDecoder",
     "Tokenizer",
     "WordTokenizer",
@@ -229,6 +229,26 @@ def _piece_bytes(processor: Any, index: int) -> bytes:
     return processor.id_to_piece(index).replace(SPACE, " ").encode("utf-8")
 
 
+def make_byte_tokenizer(settings: configs.Bytes, train: Any) -> ByteTokenizer:
+    """Makes the tokenizer of settings. See `memjax.data.opening.make_tokenizer`."""
+    del settings, train
+    return ByteTokenizer()
+
+
+def make_sentencepiece_tokenizer(settings: configs.SentencePiece, train: Any) -> SentencePieceTokenizer:
+    """Loads the tokenizer of settings, or trains it. See `memjax.data.opening.make_tokenizer`."""
+    if settings.model:
+        return SentencePieceTokenizer(settings.model)
+    train_on = functools.partial(train_sentencepiece, vocab_size=settings.vocab_size)
+    return train(f"sentencepiece-{settings.vocab_size}-{{}}.model", train_on, SentencePieceTokenizer)
+
+
+def make_word_tokenizer(settings: configs.Words, train: Any) -> WordTokenizer:
+    """Loads or trains the tokenizer of settings. See `memjax.data.opening.make_tokenizer`."""
+    del settings
+    return train("words-{}.json", lambda texts, path: WordTokenizer.train(texts).save(path), WordTokenizer.load)
+
+
 def train_sentencepiece(
     texts: Iterable[str],
     path: str | os.PathLike[str],
@@ -405,63 +425,6 @@ class WordTokenizer(_ByteTable):
             result.append((b" " if at_line_start and self._table[i] else b"") + (b"\n" if i == end else self._table[i]))
             at_line_start = i == end or (at_line_start and not self._table[i])
         return b"".join(result)
-
-
-class SeqioVocabulary:
-    """A tokenizer that wraps a `seqio.Vocabulary`.
-
-    `token_bytes` decodes one id at a time and is only exact if ids stand for fixed bytes.
-    """
-
-    lossless = False
-
-    def __init__(self, vocabulary: Any, *, begin_id: int | None = None):
-        """Wraps a vocabulary.
-
-        Args:
-          vocabulary: A `seqio.Vocabulary`, or an object with its `encode`, `decode`, `vocab_size`, `eos_id`, `pad_id`.
-          begin_id: Id that is read before the first token of a document. None for the padding id, as in T5's decoder.
-        """
-        self.vocabulary = vocabulary
-        self.vocab_size = int(vocabulary.vocab_size)
-        self.pad_id = int(vocabulary.pad_id)
-        self.end_id = self.pad_id if vocabulary.eos_id is None else int(vocabulary.eos_id)
-        self.begin_id = self.pad_id if begin_id is None else begin_id
-        probe = vocabulary.encode("A vocabulary is known by the ids of a text:\n 0123 (é) <x>.")
-        name = f"{type(vocabulary).__name__}/{self.vocab_size}/{[int(i) for i in probe]}"
-        self.fingerprint = "seqio-" + hashlib.sha256(name.encode("utf-8")).hexdigest()[:16]
-
-    @property
-    def base(self) -> Any:
-        return self
-
-    def files(self) -> dict[str, bytes]:
-        """Returns no files: the vocabulary is only known from its seqio Task."""
-        return {}
-
-    def encode(self, text: str) -> np.ndarray:
-        """Returns the int32 ids of a text."""
-        return np.asarray(self.vocabulary.encode(text), np.int32)
-
-    def decode(self, ids: Ids) -> str:
-        """Returns the text of ids, as the vocabulary decodes them (it may stop at its end id)."""
-        return self.vocabulary.decode([int(i) for i in np.asarray(ids)])
-
-    def token_bytes(self, ids: Ids) -> np.ndarray:
-        """Returns the number of UTF-8 bytes of each id when it is decoded alone, int32 in the shape of `ids`."""
-        return self._lengths[np.asarray(ids, np.int64)]
-
-    @functools.cached_property
-    def _lengths(self) -> np.ndarray:
-        return np.array([self._num_bytes(index) for index in range(self.vocab_size)], np.int32)
-
-    def _num_bytes(self, index: int) -> int:
-        if index in (self.pad_id, self.end_id, self.begin_id):
-            return 0
-        processor = getattr(self.vocabulary, "tokenizer", None)
-        if processor is not None and hasattr(processor, "is_byte") and index < processor.get_piece_size():
-            return len(_piece_bytes(processor, index))
-        return len(self.vocabulary.decode([index]).encode("utf-8"))
 
 
 class StreamingDecoder:

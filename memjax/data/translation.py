@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import Documents
 from memjax.data.paths import find_packed, packed_names, read_text
-from memjax.data.sources import SPLITS, Texts, texts_without_names
+from memjax.data.sources import SPLITS, Texts, count_in_split, texts_without_names
+from memjax.data.tfds import TfdsPairs, tfds_texts
 from memjax.data.tokenizers import Tokenizer
 
 
@@ -173,6 +175,35 @@ def random_letters(count: int, length: int, num_letters: int, split: str) -> Tex
     letters = np.array(list(string.ascii_lowercase[:num_letters]))
     rows = letters[random.randint(num_letters, size=(count, length))]
     return Texts.from_mapping({f"{split}:{i}": "".join(row) for i, row in enumerate(rows)})
+
+
+def open_parallel_text(data: configs.Data, split: str) -> tuple[Texts, Texts]:
+    """Opens both languages of a split of a parallel corpus."""
+    source: Any = data.source
+    stem = {"train": source.train, "validation": source.validation, "test": source.test}[split]
+    read = lambda language: parallel_texts(source.path, stem, language)
+    return read(source.source_language), read(source.target_language)
+
+
+def open_tfds_translation(data: configs.Data, split: str) -> tuple[Texts | TfdsPairs, Texts | TfdsPairs]:
+    """Opens both languages of a split of a translation builder of TFDS."""
+    source: Any = data.source
+    read = lambda language: tfds_texts(source.name, split=split, field=language, data_dir=source.data_dir or None)
+    return read(source.source_language), read(source.target_language)
+
+
+def open_number_words(data: configs.Data, split: str) -> tuple[Texts, Texts]:
+    """Makes a split of a source of numbers in English and in German words."""
+    source: Any = data.source
+    count = count_in_split(source.num_documents, split)
+    return number_words(count, split, "en"), number_words(count, split, "de")
+
+
+def open_copied_letters(data: configs.Data, split: str) -> tuple[Texts, Texts]:
+    """Makes a split of a source of random letters and their copies."""
+    source: Any = data.source
+    texts = random_letters(count_in_split(source.num_documents, split), source.length, source.num_letters, split)
+    return texts, texts
 
 
 def _english(number: int) -> str:

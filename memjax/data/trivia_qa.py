@@ -21,9 +21,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from memjax import config as configs
 from memjax.data.paths import find_packed, read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
 from memjax.data.tfds import tfds_examples
+from memjax.settings.reading_rules import held_out_shares
 
 __all__ = ["first_match", "tfds_trivia_qa_questions", "trivia_qa_questions"]
 
@@ -88,6 +90,14 @@ def tfds_trivia_qa_questions(*, pages: str, max_words: int, split: str, data_dir
             yield _entry("", text(example["question"]), names, texts, max_words)
 
     return collect_questions(entries())
+
+
+def parse_trivia_qa(source: configs.TriviaQa, split: str) -> QuestionSplit:
+    """Parses a split of TriviaQA, from its files or, if the settings name no folder, from TFDS."""
+    pages: Any = {"pages": source.pages, "max_words": source.max_words}
+    if source.path:
+        return trivia_qa_questions(source.path, split=split, **pages, **held_out_shares(source))
+    return tfds_trivia_qa_questions(split=split, data_dir=source.data_dir, **pages)
 
 
 def first_match(names: Iterable[str], text: str) -> tuple[str, int] | None:

@@ -4,6 +4,7 @@ Everything here is NumPy on the host. Random numbers are the same with every ver
 `RandomState` never change, and its seeds are hashes of names.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.documents import Example, Examples
 from memjax.data.images import FILES, VALIDATION_IMAGES, read_idx, read_labels
 from memjax.data.paths import find_packed
@@ -265,6 +267,37 @@ def open_cached_features(
     if count and count < len(rows):
         rows = np.sort(rows[epoch_order(len(rows), seed=seed, epoch=0)[:count]])
     return VectorArrays(values, np.asarray(labels[rows], np.int32), rows, task_classes)
+
+
+def open_digits(data: configs.Data, split: str) -> VectorArrays:
+    """Opens a split of a source of images of MNIST as vectors."""
+    source: Any = data.source
+    count = source.num_train if split == "train" else source.num_test
+    return read_digits(source.path, split, classes=source.classes, permutation=source.permutation, count=count)
+
+
+def open_blobs(data: configs.Data, split: str) -> VectorArrays:
+    """Makes a split of a source of Gaussian clouds."""
+    return make_blobs(split, **_synthetic_options(data.source, split))
+
+
+def open_permuted_bags(data: configs.Data, split: str) -> VectorArrays:
+    """Makes a split of a source of bags of words."""
+    return make_permuted_bags(split, **_synthetic_options(data.source, split))
+
+
+def _synthetic_options(source: Any, split: str) -> dict[str, Any]:
+    """Returns the arguments of `make_blobs` or `make_permuted_bags`, whose names are those of the settings."""
+    options = dataclasses.asdict(source)
+    sizes = {name: options.pop(name) for name in ("num_train", "num_test", "mask_classes")}
+    return options | {"count": sizes["num_train" if split == "train" else "num_test"]}
+
+
+def open_feature_vectors(data: configs.Data, split: str) -> VectorArrays:
+    """Opens a split of a source of features that a model has computed earlier."""
+    source: Any = data.source
+    count = source.train if split == "train" else source.test
+    return open_cached_features(source.path, split, classes=source.classes, count=count, seed=source.seed)
 
 
 def write_features(

@@ -7,12 +7,14 @@ https://aclanthology.org/D14-1162.
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from memjax import config as configs
 from memjax.data.paths import read_text
+from memjax.data.tokenizers import WordTokenizer
 
 __all__ = ["WordVectors", "mean_vectors", "read_word_vectors", "embedding_table"]
 
@@ -106,3 +108,9 @@ def _read(path: str, changed: int, num_words: int) -> WordVectors:
     if not np.isfinite(stacked).all():
         raise ValueError(f"{path}: a number that is not finite, allowed: finite ones")
     return WordVectors(tuple(words), stacked)
+
+
+def make_vector_word_tokenizer(settings: configs.VectorWords, train: Any) -> WordTokenizer:
+    """Makes the tokenizer of the words of a file of word vectors. See `memjax.data.opening.make_tokenizer`."""
+    del train
+    return WordTokenizer(read_word_vectors(settings.path, num_words=settings.num_words).words)

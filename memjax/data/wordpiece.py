@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import types
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.added_tokens import Added, add_tokens
 from memjax.data.paths import read_text
 from memjax.data.tokenizers import Ids, write_then_rename
@@ -230,3 +232,13 @@ def _make_bert_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
+
+
+def make_wordpiece_tokenizer(settings: configs.WordPiece, train: Any) -> WordPieceTokenizer:
+    """Loads the tokenizer of settings, or trains it. See `memjax.data.opening.make_tokenizer`."""
+    load = functools.partial(WordPieceTokenizer, lowercase=settings.lowercase)
+    if settings.vocab:
+        return load(settings.vocab)
+    options = {"vocab_size": settings.vocab_size, "lowercase": settings.lowercase}
+    name = f"wordpiece-{settings.vocab_size}-{'uncased' if settings.lowercase else 'cased'}-{{}}.json"
+    return train(name, lambda texts, path: WordPieceTokenizer.train(texts, **options).save(path), load)

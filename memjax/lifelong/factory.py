@@ -1,7 +1,6 @@
 """Makes the method that settings describe, and trains and loads runs of any configuration."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +11,7 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.lifelong.contract import Method, check_takes_tasks, settings_of, task_stages
 from memjax.lifelong.features import cache_states
+from memjax.settings.pointers import import_by_name
 from memjax.settings.relations import validate
 from memjax.settings.sizes import check_sizes
 from memjax.training import loop, restoring
@@ -36,9 +36,7 @@ def make_method(settings: Any) -> Method:
     if not isinstance(settings, kinds := get_args(configs.MethodKind)):
         allowed = ", ".join(kind.__name__ for kind in kinds)
         raise ValueError(f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}")
-    file, name = settings.made_by.split(".")
-    make = getattr(importlib.import_module(f"memjax.lifelong.{file}"), name)
-    return make(**settings.arguments())
+    return import_by_name(settings.made_by)(**settings.arguments())
 
 
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:

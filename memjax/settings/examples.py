@@ -40,6 +40,8 @@ class Glue(Source):
     """
 
     gives = ("labelled",)
+    opened_by = "memjax.data.glue:open_glue"
+    classes_named_by = "memjax.data.glue:name_glue_classes"
 
     name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
     """task of GLUE; 'mnli' is scored on matched genres"""
@@ -66,6 +68,8 @@ class ClassifiedTexts(Source):
 
     gives = ("labelled", "instructions")
     answered_by = "class"
+    opened_by = "memjax.data.readers:open_classified_texts"
+    noted_by = "memjax.data.readers:note_classified_texts"
 
     text: Literal["title_and_text", "text"] = "title_and_text"
     """text of an example: `title. text`, or the text without its title"""
@@ -93,6 +97,9 @@ class ClassifiedTexts(Source):
 class TextClasses(ClassifiedTexts):
     """A data set of Zhang et al. (2015), as MbPA++ uses them: 33 classes in all, Yelp and Amazon share theirs."""
 
+    parsed_by = "memjax.data.text_classes:parse_text_classes"
+    classes_named_by = "memjax.data.text_classes:name_text_classes"
+
     data_set: Literal["yelp", "amazon", "ag_news", "dbpedia", "yahoo"] = "ag_news"
     """name of the data set"""
     path: str = ""
@@ -114,6 +121,9 @@ class CLBenchmark(ClassifiedTexts):
     as in TextClasses.
     """
 
+    parsed_by = "memjax.data.text_classes:parse_cl_benchmark"
+    classes_named_by = "memjax.data.text_classes:name_cl_benchmark_classes"
+
     # fmt: off
     task: Literal[
         "mnli", "cb", "wic", "copa", "qqp", "boolq", "rte", "imdb", "yelp", "amazon", "sst2", "dbpedia",
@@ -128,6 +138,8 @@ class CLBenchmark(ClassifiedTexts):
 @dataclass(slots=True, kw_only=True)
 class TfdsClasses(ClassifiedTexts):
     """A TensorFlow Datasets builder of labelled texts; AG News by default. Needs the extra `data`."""
+
+    parsed_by = "memjax.data.text_classes:parse_tfds_classes"
 
     name: str = "ag_news_subset"
     """name of the TFDS builder, with config and version where needed"""
@@ -148,6 +160,8 @@ class SeqioClasses(ClassifiedTexts):
     """A registered seqio Task whose `inputs` are texts and whose `targets` name classes. Needs the extra `data`."""
 
     names_seqio_task = True
+    parsed_by = "memjax.data.text_classes:parse_seqio_classes"
+    classes_named_by = "memjax.data.text_classes:name_seqio_classes"
 
     name: str = ""
     """registered name of the seqio Task"""
@@ -160,6 +174,9 @@ class SeqioClasses(ClassifiedTexts):
 @dataclass(slots=True, kw_only=True)
 class LabelledFile(ClassifiedTexts):
     """A user's own labelled texts (`memjax train --tasks A.csv B.csv`)."""
+
+    parsed_by = "memjax.data.labelled_rows:parse_labelled_file"
+    classes_named_by = "memjax.data.labelled_rows:name_labelled_classes"
 
     path: str = ""
     """a file, from which validation and test are held out: .csv with class, title and text, .tsv with text and class,
@@ -194,6 +211,8 @@ class Templates(Source):
     """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
 
     gives = ("labelled", "questions")
+    opened_by = "memjax.data.templates:open_template_texts"
+    opened_as = {"questions": "memjax.data.templates:open_template_questions"}
 
     num_examples: Count = 512
     """number of training examples; validation and test have an eighth as many each"""
@@ -228,6 +247,8 @@ class Digits(Vectors):
 
     The last 5,000 of the training file are the validation split, as with Mnist.
     """
+
+    opened_by = "memjax.data.vectors:open_digits"
 
     path: str = ""
     """folder of train-images-idx3-ubyte, t10k-images-idx3-ubyte and their label files (also .gz)"""
@@ -265,6 +286,8 @@ class Made(Vectors):
 class Blobs(Made):
     """Synthetic vectors: every class is a Gaussian cloud around a centre drawn from a standard normal distribution."""
 
+    opened_by = "memjax.data.vectors:open_blobs"
+
     dim: Count = 16
     """number of entries of a vector"""
     spread: Annotated[float, zero_or_more()] = 1.0
@@ -276,6 +299,8 @@ class PermutedBags(Made):
     """Synthetic bags of words: word counts drawn from a distribution of each class, over a vocabulary that a task may
     permute.
     """
+
+    opened_by = "memjax.data.vectors:open_permuted_bags"
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 4
     """number of classes of the distribution"""
@@ -298,6 +323,8 @@ class CachedFeatures(Vectors):
     the vectors. Validation is `validation.npy` with its labels, or a tenth of train, held out by a hash of the
     example's number.
     """
+
+    opened_by = "memjax.data.vectors:open_feature_vectors"
 
     path: str = ""
     """folder of the arrays"""

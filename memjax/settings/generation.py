@@ -22,7 +22,7 @@ class LAMOL(Method):
     The task must be Instructions.
     """
 
-    made_by = "lamol.lamol"
+    made_by = "memjax.lifelong.lamol:lamol"
 
     share: Annotated[float, Range(words="a share of 0 (nothing is replayed) or more", least=0)] = 0.2
     """number of examples of earlier tasks replayed beside a task, as a share of the examples of the task (gamma)"""

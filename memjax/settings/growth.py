@@ -25,7 +25,7 @@ class ELLE(Method):
     schedule is that of the updates of all tasks together, so that its warm-up is repeated and its decay hardly begins.
     """
 
-    made_by = "elle.elle"
+    made_by = "memjax.lifelong.elle:elle"
 
     dims: tuple[Count, ...] = ()
     """widths of the residual stream from the second task on, one for each task; heads keep their width, the
@@ -145,7 +145,7 @@ class ProgressiveNetwork(Method):
     A column also reads the layers of all earlier columns. The task must be known when it is evaluated.
     """
 
-    made_by = "progressive.progressive"
+    made_by = "memjax.lifelong.progressive:progressive"
 
     columns: Count = 1
     """number of columns of the model: 1 at the start of a run, which adds one before every task but the first"""

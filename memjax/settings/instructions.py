@@ -35,6 +35,8 @@ class InstructionSource(Source):
 class InstructionFiles(InstructionSource):
     """Common settings of sources that read contexts with questions and answers from published files."""
 
+    opened_as = {"instructions": "memjax.data.readers:open_instruction_files"}
+
     path: str = ""
     """folder of the published files (also .xz / .gz)"""
     num_train: Number = 0
@@ -57,6 +59,7 @@ class Sst(InstructionFiles):
     """The Stanford Sentiment Treebank with two classes (Socher et al. 2013), `stsa.binary.train` and its kin."""
 
     answered_by = "class"
+    parsed_by = "memjax.data.instructions:sst_instructions"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class Woz(InstructionFiles):
     """
 
     answered_by = "dialogue_state"
+    parsed_by = "memjax.data.instructions:woz_instructions"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +81,7 @@ class WikiSql(InstructionFiles):
     """
 
     answered_by = "logical_form"
+    parsed_by = "memjax.data.instructions:wikisql_instructions"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +90,8 @@ class InstructionLines(InstructionFiles):
 
     Every line is a JSON object with `question`, `answers` (a list, or one text), and optionally `context`.
     """
+
+    parsed_by = "memjax.data.instructions:read_instruction_lines"
 
     answered_by: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
     """comparison of a generated answer with the right one: 'words' = F1 of their words; 'class' = equality with the
@@ -98,6 +105,8 @@ class SeqioInstructions(InstructionSource):
     Inputs that are too long lose their end.
     """
 
+    opened_as = {"instructions": "memjax.data.instructions:open_seqio_instructions"}
+
     name: str = ""
     """registered name of the seqio Task; SEQIO_MODULES names the module that registers it"""
     answered_by: Literal["words", "class"] = "words"
@@ -110,6 +119,7 @@ class ToyInstructions(InstructionSource):
     """Synthetic instructions to copy, reverse or sort some letters."""
 
     answered_by = "class"
+    opened_as = {"instructions": "memjax.data.instructions:open_toy_instructions"}
 
     change: Literal["copy", "reverse", "sort"] = "copy"
     """operation that turns the letters of the context into the answer"""

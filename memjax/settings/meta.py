@@ -64,14 +64,14 @@ class Episodic(Method):
 class OML(Episodic):
     """OML-ER: the head is adapted to the support batches; the encoder learns from the loss of the query afterwards."""
 
-    made_by = "oml.oml"
+    made_by = "memjax.lifelong.oml:oml"
 
 
 @dataclass(slots=True, kw_only=True)
 class ANML(Episodic):
     """ANML-ER: all parameters are adapted except for a gate (`model.gate`), which multiplies the input of the head."""
 
-    made_by = "oml.anml"
+    made_by = "memjax.lifelong.oml:anml"
     train_gate_encoder: bool = False
     """also train the encoder inside the gate, which is frozen in the paper but trained by an oversight in the published
     code"""
@@ -86,7 +86,7 @@ class ANML(Episodic):
 class MAML(Episodic):
     """MAML-ER: all parameters are adapted to the support batches."""
 
-    made_by = "oml.maml"
+    made_by = "memjax.lifelong.oml:maml"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class MetaMbPA(Neighborly):
     `penalty` has no effect in training where `inner_steps` is 1.
     """
 
-    made_by = "meta_mbpa.meta_mbpa"
+    made_by = "memjax.lifelong.meta_mbpa:meta_mbpa"
 
     memory: EpisodicMemory = field(
         default_factory=lambda: EpisodicMemory(policy="diversity", probability=0.01, capacity=10_000)

@@ -35,7 +35,7 @@ Penalty = Annotated[float, zero_or_more()]
 class Method(Settings):
     """Base class of the settings of all methods against forgetting. Facts about a method stand beside its fields."""
 
-    made_by = ""  # file of memjax/lifelong and its function: fields -> the method
+    made_by = ""  # function that makes the method of its fields, as 'module:function'
     every = 0  # examples from one replay, or projection, to the next; 0 = none is counted
     aligns = False  # a linear map stands before the similarities of the head
     batches = 1  # of the stream, that an update reads
@@ -98,7 +98,7 @@ class EpisodicMemory(Settings):
 class Sequential(Method):
     """Plain training on one task after the other (ENC-DEC, naive, fine-tuning): the lower bound of all methods."""
 
-    made_by = "methods.sequential"
+    made_by = "memjax.lifelong.methods:sequential"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,14 +109,14 @@ class SingleTask(Method):
     Therefore set `training.schedule.decay` to 'constant'.
     """
 
-    made_by = "methods.single_task"
+    made_by = "memjax.lifelong.methods:single_task"
 
 
 @dataclass(slots=True, kw_only=True)
 class Joint(Method):
     """Training on the examples of several tasks at once: the upper bound of all methods."""
 
-    made_by = "methods.joint"
+    made_by = "memjax.lifelong.methods:joint"
     stages: Literal["one", "cumulative", "anew"] = "one"
     """'one' = all tasks shuffled in one stage (multi-task learning); 'cumulative' = a stage for each task with all
     tasks so far, going on from the stage before; 'anew' = such stages, each from the initial parameters (joint
@@ -131,7 +131,7 @@ class Joint(Method):
 class Replay(Method):
     """Experience replay: rows of an episodic memory are learned again."""
 
-    made_by = "methods.replay"
+    made_by = "memjax.lifelong.methods:replay"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
     mode: Literal["sparse", "mixed"] = "mixed"
@@ -152,7 +152,7 @@ class Replay(Method):
 class AGEM(Method):
     """A-GEM (Chaudhry et al. 2019): updates are projected so that they do not increase the loss on stored rows."""
 
-    made_by = "methods.agem"
+    made_by = "memjax.lifelong.methods:agem"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
     rows: Count = 32
@@ -167,7 +167,7 @@ class GEM(Method):
     stored rows.
     """
 
-    made_by = "methods.gem"
+    made_by = "memjax.lifelong.methods:gem"
     rows: Count = 100
     """number of stored rows of each task, over all of which its gradient is computed"""
     margin: Annotated[float, zero_or_more()] = 0.5
@@ -186,7 +186,7 @@ class EWC(Method):
     tasks.
     """
 
-    made_by = "methods.ewc"
+    made_by = "memjax.lifelong.methods:ewc"
     weight: Penalty = 1.0
     """weight of the penalty (lambda in the paper)"""
     fisher: Literal["example", "batch", "true"] = "example"
@@ -207,7 +207,7 @@ class EWC(Method):
 class MAS(Method):
     """Memory aware synapses (Aljundi et al. 2018): a quadratic penalty on parameters that the outputs depend on."""
 
-    made_by = "methods.mas"
+    made_by = "memjax.lifelong.methods:mas"
     weight: Penalty = 1.0
     """weight of the penalty (lambda in the paper)"""
     flavour: Literal["example", "batch"] = "example"
@@ -224,7 +224,7 @@ class MAS(Method):
 class SI(Method):
     """Synaptic intelligence (Zenke et al. 2017): a quadratic penalty on parameters that have reduced the loss."""
 
-    made_by = "methods.si"
+    made_by = "memjax.lifelong.methods:si"
     weight: Penalty = 1.0
     """weight of the penalty (c in the paper)"""
     damping: Positive = 0.1
@@ -235,7 +235,7 @@ class SI(Method):
 class LwF(Method):
     """Learning without forgetting (Li and Hoiem 2016): the model before a task is the teacher on the task's inputs."""
 
-    made_by = "methods.lwf"
+    made_by = "memjax.lifelong.methods:lwf"
     weight: Penalty = 1.0
     """weight of the divergence from the teacher's answers"""
     temperature: Positive = 2.0
@@ -246,7 +246,7 @@ class LwF(Method):
 class LogitKD(Method):
     """Experience replay with distillation: the model before a task is the teacher on the replayed rows."""
 
-    made_by = "methods.logit_kd"
+    made_by = "memjax.lifelong.methods:logit_kd"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
     rows: Count = 32
@@ -304,7 +304,7 @@ class Neighborly(Method):
 class MbPA(Neighborly):
     """MbPA++ (de Masson d'Autume et al. 2019), and MbPA: sparse replay, and adaptation to the neighbours of a query."""
 
-    made_by = "mbpa.mbpa"
+    made_by = "memjax.lifelong.mbpa:mbpa"
     neighbors: Literal["nearest", "random"] = "nearest"
     """stored rows that a query is adapted to: the 'nearest', or 'random' ones, which need no keys"""
 

@@ -35,6 +35,8 @@ class Translation(Source):
 class ParallelText(Translation):
     """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
 
+    opened_by = "memjax.data.translation:open_parallel_text"
+
     path: str = ""
     """folder of the files"""
     source_language: str = "en"
@@ -55,6 +57,8 @@ class ParallelText(Translation):
 class TfdsTranslation(Translation):
     """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
 
+    opened_by = "memjax.data.translation:open_tfds_translation"
+
     name: str = "wmt14_translate/de-en"
     """name of the TFDS builder, with config and version where needed"""
     source_language: str = "en"
@@ -71,6 +75,8 @@ class TfdsTranslation(Translation):
 class NumberWords(Translation):
     """Synthetic sentence pairs: the same number in English words and in German ones."""
 
+    opened_by = "memjax.data.translation:open_number_words"
+
     num_documents: Count = 2048
     """number of training pairs; validation and test have an eighth as many each"""
     max_length: Length = 96
@@ -82,6 +88,8 @@ class CopiedLetters(Translation):
     """Synthetic sentence pairs of random letters and a copy of them, which a model cannot guess without reading the
     source.
     """
+
+    opened_by = "memjax.data.translation:open_copied_letters"
 
     length: Count = 8
     """number of letters of a text"""

@@ -20,6 +20,8 @@ class AskedTexts(Source):
     """Common settings of sources of questions about texts, for QuestionAnswering."""
 
     gives = ("questions", "instructions")
+    opened_by = "memjax.data.readers:open_questions"
+    noted_by = "memjax.data.readers:note_questions"
 
     path: str = ""
     """folder of the published files (also .xz / .gz); '' = the builder of TensorFlow Datasets, where there is one
@@ -44,6 +46,9 @@ class AskedTexts(Source):
 class Squad(AskedTexts):
     """SQuAD 1.1 (Rajpurkar et al. 2016). Its test set is hidden, so that `test` is the validation set."""
 
+    parsed_by = "memjax.data.squad:parse_squad"
+    noted_by = ""  # no question is left out
+
     parts: Count = 1
     """number of groups into which the articles are divided by a hash of their titles, to make several tasks of one
     source"""
@@ -62,6 +67,8 @@ class TriviaQa(AskedTexts):
     validation set.
     """
 
+    parsed_by = "memjax.data.trivia_qa:parse_trivia_qa"
+
     pages: Literal["web", "wikipedia"] = "web"
     """set of pages: 'web' = pages found by a web search; 'wikipedia' = pages of Wikipedia"""
     max_words: Number = 800
@@ -75,6 +82,8 @@ class Quac(AskedTexts):
     Turns without an answer are left out, and counted. The test set is hidden, so that `test` is the validation set.
     """
 
+    parsed_by = "memjax.data.quac:parse_quac"
+
 
 @dataclass(slots=True, kw_only=True)
 class QaSrl(AskedTexts):
@@ -82,6 +91,8 @@ class QaSrl(AskedTexts):
 
     A share of the development file is `validation`, the rest is `train`. TFDS has no builder for it.
     """
+
+    parsed_by = "memjax.data.qa_srl:parse_qa_srl"
 
     domain: Literal["wikinews", "wikipedia"] = "wikinews"
     """set of sentences: 'wikinews' or 'wikipedia'"""

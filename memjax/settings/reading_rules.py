@@ -1,12 +1,12 @@
 """Rules for reading a user's own files: their encoding, and what may be skipped."""
 
 import codecs
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from memjax.settings.ranges import Encoding, describe_invalid
 
-__all__ = ["ReadingRules", "check_encoding"]
+__all__ = ["ReadingRules", "check_encoding", "held_out_shares", "reading_rules_of"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,14 @@ def check_encoding(encoding: str) -> str:
     if allowed := describe_invalid(encoding, Encoding):
         raise ValueError(f"encoding: given {encoding!r}, allowed: {allowed}")
     return codecs.lookup(encoding).name
+
+
+def reading_rules_of(source: Any) -> ReadingRules:
+    """Returns the rules by which the files of a source are read, such as their encoding."""
+    names = [field.name for field in fields(ReadingRules)]
+    return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
+
+
+def held_out_shares(source: Any) -> dict[str, Any]:
+    """Returns the shares in [0, 1] that the settings of a source hold out, as arguments `validation` and `test`."""
+    return {"validation": source.validation_percent / 100, "test": source.test_percent / 100}

@@ -31,7 +31,7 @@ class Rehearsing(Method):
 class EMAR(Rehearsing):
     """EMAR (Han et al. 2020): after each task, trains against class prototypes that are made from stored examples."""
 
-    made_by = "emar.emar"
+    made_by = "memjax.lifelong.emar:emar"
     selection: Literal["two_level", "flat", "random"] = "two_level"
     """choice of the stored examples: 'two_level' = in each class those nearest to its k-means centroids, as many as
     k-means over the task gives the class; 'flat' = those nearest to the k-means centroids of the task; 'random'"""
@@ -76,7 +76,7 @@ class EMR(Rehearsing):
     turn.
     """
 
-    made_by = "ea_emr.emr"
+    made_by = "memjax.lifelong.ea_emr:emr"
     selection: Literal["random", "flat"] = "random"
     """choice of the stored examples: 'random', or 'flat' = those nearest to the k-means centroids of the task"""
     normalized: bool = True
@@ -90,7 +90,7 @@ class EMR(Rehearsing):
 class EAEMR(EMR):
     """EA-EMR (Wang et al. 2019): EMR with a linear map, fitted after each task, that restores earlier embeddings."""
 
-    made_by = "ea_emr.ea_emr"
+    made_by = "memjax.lifelong.ea_emr:ea_emr"
     selection: Literal["random", "flat"] = "flat"
     """choice of the stored examples: 'random', or 'flat' = those nearest to the k-means centroids of the task"""
     alignments: Number = 20

@@ -31,6 +31,10 @@ class Relations(Source):
 
     gives = ("relations", "labelled")
     names_relations = True
+    opened_by = "memjax.data.readers:open_relations"
+    opened_as = {"labelled": "memjax.data.readers:open_relation_pairs"}
+    noted_by = "memjax.data.readers:note_relations"
+    classes_named_by = "memjax.data.relation_pairs:name_pair_classes"
 
     relations: Numbers = ()
     """numbers of the relations whose sentences are read, such as those of one task; () = all"""
@@ -56,6 +60,8 @@ class Relations(Source):
 class RelationFiles(Relations):
     """Lifelong FewRel and SimpleQuestions (Wang et al. 2019): every line has a relation, candidates and a sentence."""
 
+    parsed_by = "memjax.data.relation_sentences:parse_relation_files"
+
     path: str = ""
     """folder of the files (also .xz / .gz)"""
     names: str = "relation_name.txt"
@@ -79,6 +85,8 @@ class RelationFiles(Relations):
 class Tacred(Relations):
     """TACRED (Zhang et al. 2017): train.json, dev.json and test.json. Sentences without a relation are left out."""
 
+    parsed_by = "memjax.data.relation_sentences:parse_tacred"
+
     path: str = ""
     """folder of the files (also .xz / .gz)"""
     num_candidates: Count = 10
@@ -90,6 +98,8 @@ class Tacred(Relations):
 @dataclass(slots=True, kw_only=True)
 class MadeRelations(Relations):
     """Synthetic sentences for relation extraction: one word tells the relation, the others are noise."""
+
+    parsed_by = "memjax.data.relation_sentences:parse_made_relations"
 
     num_relations: Count = 8
     """number of relations; with RelationExtraction it must equal `task.num_classes`"""
@@ -116,6 +126,9 @@ class CachedPairs(Vectors):
     3]: number of the sentence, number of its relation, and number of the relation whose name the pair has. They are
     made by `python -m tools.measurements.vectors pairs`.
     """
+
+    opened_by = "memjax.data.relation_pairs:open_pair_vectors"
+    classes_named_by = "memjax.data.relation_pairs:name_pair_classes"
 
     path: str = ""
     """folder of the arrays"""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from memjax.settings.ranges import Count, Encoding, Number, Percent, Range, zero_or_more
 from memjax.settings.relations import Settings, require
@@ -44,6 +44,15 @@ class Source(Settings):
       gives: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a seqio task),
         'dialogues', 'pairs' (texts in two languages), 'labelled' (texts with classes), 'questions', 'relations',
         'vectors' (of numbers, with classes), or 'instructions' (contexts with questions and answers).
+      opened_by: Function `open(data, split)` that opens one split of the source, as 'module:function'. '' for sources
+        of instructions, which stand in `opened_as`, and for seqio tasks, whose tokens are made by their own tokenizer.
+      opened_as: Kind of content -> function that opens it in place of `opened_by`.
+      parsed_by: Function that parses the files of a source whose `opened_by` serves a whole family of sources. ''
+        without a family.
+      noted_by: Function `notes(source)` that returns lines about documents or examples that were left out. '' where
+        none are.
+      classes_named_by: Function `names(source)` that returns the names of the classes by their numbers. '' for classes
+        without names, or with names that are unknown before the source is read.
       answered_by: Comparison of a generated answer with the right one: 'words' (F1 of their words), 'class' (equality
         with the name of a class), 'logical_form' (of a query), or 'dialogue_state'.
       is_code: Whether the texts are source code.
@@ -61,6 +70,11 @@ class Source(Settings):
     """
 
     gives = ("texts",)
+    opened_by = ""
+    opened_as: ClassVar[Mapping[str, str]] = {}
+    parsed_by = ""
+    noted_by = ""
+    classes_named_by = ""
     answered_by = "words"
     is_code = False
     is_images = False
@@ -79,6 +93,10 @@ class Source(Settings):
         """Returns the names of the files that are read of a folder. () where its reader finds them."""
         return ()
 
+    def opener(self, content: str) -> str:
+        """Returns the name of the function that opens a kind of content, one of `gives`. '' is the default kind."""
+        return self.opened_as.get(content, self.opened_by)
+
     def after(self, earlier: Sequence[Any]) -> Source:
         """Returns these settings for a task of a stream, which may depend on the sources of earlier tasks."""
         del earlier
@@ -90,6 +108,7 @@ class PythonLibrary(Source):
     """Source code of the interpreter's standard library, one document per top-level module or package."""
 
     is_code = True
+    opened_by = "memjax.data.python_sources:open_python_library"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +125,8 @@ class HeldOut(Source):
 class OwnFiles(HeldOut):
     """Common settings of sources that read a user's own files, compressed (.gz, .bz2, .xz, .zst, .zip) or not."""
 
+    noted_by = "memjax.data.source_files:note_own_files"
+
     encoding: Encoding = "utf-8"
     """encoding of files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
@@ -117,6 +138,8 @@ class OwnFiles(HeldOut):
 class TextFiles(OwnFiles):
     """Plain text files, each of which is one document."""
 
+    opened_by = "memjax.data.source_files:open_text_files"
+
     path: str = ""
     """a file, a folder or a glob"""
 
@@ -126,6 +149,7 @@ class Directories(OwnFiles):
     """Folders (repositories), each of which is one document: its files in path order, each after its path."""
 
     is_code = True
+    opened_by = "memjax.data.source_files:open_directories"
 
     path: str = ""
     """folder that holds the folders of the documents"""
@@ -140,6 +164,8 @@ class Directories(OwnFiles):
 class JsonLines(OwnFiles):
     """Records, one document each: JSON lines or arrays, CSV, TSV, Parquet, Arrow, or `datasets.save_to_disk`."""
 
+    opened_by = "memjax.data.source_files:open_json_lines"
+
     path: str = ""
     """a file, a folder or a glob"""
     field: str = "text"
@@ -151,6 +177,8 @@ class JsonLines(OwnFiles):
 class Enwik8(Source):
     """enwik8 or text8: the first 90 M, next 5 M and last 5 M bytes are train, validation and test."""
 
+    opened_by = "memjax.data.sources:open_enwik8"
+
     path: str = ""
     """the file, uncompressed or .xz / .gz"""
 
@@ -160,6 +188,7 @@ class WikiText(Source):
     """WikiText at word level: train.txt, valid.txt and test.txt, with one `<eos>` at the end of each line."""
 
     counts_words = True
+    opened_by = "memjax.data.sources:open_wikitext"
 
     path: str = ""
     """folder of the three files (also .xz / .gz)"""
@@ -169,6 +198,8 @@ class WikiText(Source):
 class Novels(Source):
     """Whole books: text files of a folder or a tar file (.tar, .tar.xz, .tar.gz), each of which is one document."""
 
+    opened_by = "memjax.data.sources:open_novels"
+
     path: str = ""
     """the folder or tar file"""
 
@@ -176,6 +207,8 @@ class Novels(Source):
 @dataclass(slots=True, kw_only=True)
 class TfdsBuilder(Source):
     """A data set of TensorFlow Datasets by the name of its builder. Needs the extra `data`."""
+
+    opened_by = "memjax.data.tfds:open_tfds_builder"
 
     name: str = "pg19"
     """name of the TFDS builder, with config and version where needed"""
@@ -210,6 +243,7 @@ class KeyValueRecall(Source):
     """Synthetic documents that bind keys to values and ask for the values many segments later."""
 
     gives = ("tokens",)
+    opened_by = "memjax.data.synthetic:open_key_value_recall"
 
     num_pairs: Count = 8
     """number of bindings of a key to a value in a document"""
@@ -232,6 +266,7 @@ class FactTable(Source):
     """Synthetic documents of facts to be stored in parameters: one value for every pair of a subject and a relation."""
 
     gives = ("tokens",)
+    opened_by = "memjax.data.facts:open_fact_table"
 
     num_subjects: Count = 128
     """number of different subjects"""
@@ -250,6 +285,7 @@ class Sorting(Source):
     """Synthetic documents of symbols that are listed at the end by how often they occurred (Martins et al. 2022)."""
 
     gives = ("tokens",)
+    opened_by = "memjax.data.sorting:open_sorting"
 
     length: Count = 4000
     """number of symbols to sort; 4,000 to 16,000 in the paper"""
@@ -264,6 +300,7 @@ class MarkedEvents(Source):
     """Synthetic documents with rare events in a long past, each of which is asked for by its time."""
 
     gives = ("tokens",)
+    opened_by = "memjax.data.events:open_marked_events"
 
     num_events: Count = 4
     """number of events, and of questions"""
@@ -289,6 +326,7 @@ class Mnist(Source):
 
     gives = ("tokens",)
     is_images = True
+    opened_by = "memjax.data.images:open_mnist"
 
     path: str = ""
     """folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
@@ -317,6 +355,8 @@ class Dialogues(Source):
 class CmuDog(Dialogues):
     """CMU-DoG (Zhou et al. 2018): dialogues about films."""
 
+    opened_by = "memjax.data.dialogue:open_cmu_dog"
+
     path: str = ""
     """folder with Conversations and WikiData, folder with the archive cmu_dog.tar.xz, or the archive itself"""
 
@@ -324,6 +364,8 @@ class CmuDog(Dialogues):
 @dataclass(slots=True, kw_only=True)
 class TemplateDialogues(Dialogues):
     """Synthetic dialogues about where people live, which only the document tells."""
+
+    opened_by = "memjax.data.templates:open_template_dialogues"
 
     num_dialogues: Count = 512
     """number of training dialogues; validation and test have an eighth as many each"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -45,6 +46,9 @@ class Task(Settings):
     """Base class of the settings of all kinds of task, with facts that a kind may override.
 
     Attributes:
+      made_by: Class of the task, a `memjax.tasks.contract.Task`, as 'module:class'.
+      made_for: Kind of content that a source gives, or 'images' -> class of the task on such a source, in place of
+        `made_by`.
       encodes: Whether the task needs a text encoder, which sees whole texts.
       writes: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
       prompt: Place of the learned prompt in texts. 'none' for no prompt.
@@ -58,6 +62,8 @@ class Task(Settings):
       takes_states: Whether texts may come with the hidden states of frozen layers (`model.first_layer`).
     """
 
+    made_by = ""
+    made_for: ClassVar[Mapping[str, str]] = {}
     encodes = False
     writes = False
     prompt = "none"
@@ -67,6 +73,10 @@ class Task(Settings):
     similarity, vectors, margin = "", "learned", 0.0
     takes_states = False
     sources: ClassVar[tuple[type[Source], ...]] = ()
+
+    def implementation(self, source: Source) -> str:
+        """Returns the name of the class that makes the task on a source: one of `made_for`, otherwise `made_by`."""
+        return self.made_for.get("images" if source.is_images else source.gives[0], self.made_by)
 
     def of_task(self, place: int) -> Task:
         """Returns these settings for a task of a stream, whose place in the stream is `place`."""
@@ -127,6 +137,13 @@ class Prompted(Task):
 class LanguageModeling(Prompted):
     """Language modelling: predicts every next token."""
 
+    made_by = "memjax.tasks.language_modeling:LanguageModeling"
+    made_for = {
+        "dialogues": "memjax.tasks.dialogue:DialogueModeling",
+        "pairs": "memjax.tasks.translation:Translation",
+        "images": "memjax.tasks.images:ImageModeling",
+    }
+
     pieces: bool = False
     """cut documents into independent examples of one segment each, which can be counted and stored, as methods of
     lifelong learning need it; with `data.protocol` 'contiguous' documents are joined before"""
@@ -182,6 +199,7 @@ class MaskedLanguageModeling(TextEncoderTask, Prompted):
     """
 
     tokenizers = (WordPiece, BytePairs)
+    made_by = "memjax.tasks.masked:MaskedLanguageModeling"
 
     rate: Annotated[float, Range(words="a share between 0 and 1", above=0, below=1)] = 0.15
     """share of the tokens of a text that are predicted"""
@@ -204,6 +222,9 @@ class MaskedLanguageModeling(TextEncoderTask, Prompted):
 @dataclass(slots=True, kw_only=True)
 class Classification(TextEncoderTask, Prompted):
     """Classification of a text or a pair of texts, from its first token, or of a vector of numbers."""
+
+    made_by = "memjax.tasks.classification:ClassificationTask"
+    made_for = {"vectors": "memjax.tasks.vectors:VectorClassification"}
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
     """number of classes of the data, including those of later tasks"""
@@ -251,6 +272,9 @@ class RelationExtraction(Classification):
     """Relation extraction: chooses the relation that a sentence expresses among candidates, relations seen so far, or
     all.
     """
+
+    made_by = "memjax.tasks.relation:RelationExtraction"
+    made_for = {}
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 80
     """number of relations of the data"""
@@ -311,6 +335,8 @@ class RelationExtraction(Classification):
 class QuestionAnswering(TextEncoderTask):
     """Extractive question answering (SQuAD): the answer is a span of the text. Long texts are read in windows."""
 
+    made_by = "memjax.tasks.question_answering:QuestionAnswering"
+
     stride: OneOrMore = 128
     """number of tokens from the start of one window to the next"""
     max_question_length: OneOrMore = 64
@@ -339,6 +365,8 @@ class QuestionAnswering(TextEncoderTask):
 @dataclass(slots=True, kw_only=True)
 class Instructions(Task):
     """Any task as language modelling: generates the answer to a question about a context (decaNLP, LAMOL)."""
+
+    made_by = "memjax.tasks.instructions:Instructions"
 
     max_tasks: Count = 8
     """number of tasks with a token of their own that the vocabulary has room for from the start"""

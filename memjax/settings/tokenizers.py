@@ -16,9 +16,14 @@ class Tokenizer(Settings):
     """Base class of the settings of all tokenizers, with facts that a kind may override.
 
     Attributes:
+      made_by: Function `make(settings, train)` that makes the tokenizer, as 'module:function'. Where there is no file
+        of it, `train(name, train_on, load)` trains it. See `memjax.data.opening.make_tokenizer`.
+      vocab_size: Number of entries of a tokenizer that is trained. 0 where its data decides.
       has_vectors: Whether the words come from a file of word vectors.
     """
 
+    made_by = ""
+    vocab_size = 0
     has_vectors = False
 
 
@@ -26,10 +31,14 @@ class Tokenizer(Settings):
 class Bytes(Tokenizer):
     """A tokenizer whose tokens are UTF-8 bytes and a few special symbols."""
 
+    made_by = "memjax.data.tokenizers:make_byte_tokenizer"
+
 
 @dataclass(slots=True, kw_only=True)
 class SentencePiece(Tokenizer):
     """A SentencePiece tokenizer, which decodes every text exactly."""
+
+    made_by = "memjax.data.tokenizers:make_sentencepiece_tokenizer"
 
     model: str = ""
     """model file; '' = train one on the training split and keep it with the prepared data"""
@@ -41,11 +50,14 @@ class SentencePiece(Tokenizer):
 class Words(Tokenizer):
     """A tokenizer whose tokens are the white-space separated words of the training split (WikiText's protocol)."""
 
+    made_by = "memjax.data.tokenizers:make_word_tokenizer"
+
 
 @dataclass(slots=True, kw_only=True)
 class VectorWords(Tokenizer):
     """A tokenizer whose tokens are the words of a file of word vectors (GloVe), with which a BiLSTM starts."""
 
+    made_by = "memjax.data.word_vectors:make_vector_word_tokenizer"
     has_vectors = True
 
     path: str = ""
@@ -58,6 +70,8 @@ class VectorWords(Tokenizer):
 class BytePairs(Tokenizer):
     """A byte-level byte-pair tokenizer, as GPT-2 has one; decodes every text exactly. Needs the extra `hf`."""
 
+    made_by = "memjax.data.byte_pairs:make_byte_pair_tokenizer"
+
     path: str = ""
     """a tokenizer.json file, or a folder with GPT-2's vocab.json and merges.txt; '' = train one on the training
     split"""
@@ -68,6 +82,8 @@ class BytePairs(Tokenizer):
 @dataclass(slots=True, kw_only=True)
 class WordPiece(Tokenizer):
     """A WordPiece tokenizer as BERT's. Needs the extra `hf`."""
+
+    made_by = "memjax.data.wordpiece:make_wordpiece_tokenizer"
 
     vocab: str = ""
     """vocab.txt or tokenizer.json file (also .xz / .gz); '' = train one on the training split"""

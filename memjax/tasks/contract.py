@@ -19,6 +19,7 @@ from memjax.data.token_files import Progress
 from memjax.models.contract import Model
 from memjax.models.factory import make_model
 from memjax.models.heads import TaskHead
+from memjax.settings.pointers import import_by_name
 from memjax.typing import Batch
 
 __all__ = ["GeneratedAnswers", "Query", "TaskMetric", "Task", "make_task"]
@@ -311,43 +312,14 @@ def rank_choices(log_probs: np.ndarray, names: Callable[[int], str], count: int)
 
 
 def make_task(config: Config) -> Task:
-    """Makes the task of a configuration.
+    """Makes the task of a configuration, of the class that its settings name.
 
     For language modelling the kind of source selects the variant, such as dialogue or translation.
-    """
-    # Imported here, since each task imports this file, and only the chosen task's dependencies are needed.
-    from memjax.tasks import (
-        classification,
-        dialogue,
-        images,
-        instructions,
-        language_modeling,
-        masked,
-        question_answering,
-        relation,
-        translation,
-        vectors,
-    )
 
-    match config.task, config.data.source.gives[0]:
-        case configs.Instructions(), _:
-            return instructions.Instructions(config)
-        case configs.MaskedLanguageModeling(), _:
-            return masked.MaskedLanguageModeling(config)
-        case configs.RelationExtraction(), _:
-            return relation.RelationExtraction(config)
-        case configs.Classification(), "vectors":
-            return vectors.VectorClassification(config)
-        case configs.Classification(), _:
-            return classification.ClassificationTask(config)
-        case configs.QuestionAnswering(), _:
-            return question_answering.QuestionAnswering(config)
-        case configs.LanguageModeling(), "dialogues":
-            return dialogue.DialogueModeling(config)
-        case configs.LanguageModeling(), "pairs":
-            return translation.Translation(config)
-        case configs.LanguageModeling(), _ if config.data.source.is_images:
-            return images.ImageModeling(config)
-        case configs.LanguageModeling(), _:
-            return language_modeling.LanguageModeling(config)
-    raise ValueError(f"task: given {type(config.task).__name__}, allowed: one of memjax.config.TaskKind")
+    Raises:
+      ValueError: The settings are not those of a task.
+    """
+    name = config.task.implementation(config.data.source)
+    if not name:
+        raise ValueError(f"task: given {type(config.task).__name__}, allowed: one of memjax.config.TaskKind")
+    return import_by_name(name)(config)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data import opening
+from memjax.data import opening, sources
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import make_datasets, prepare
 from memjax.data.python_sources import read_python_sources
@@ -54,7 +55,7 @@ def make_source(kind, root):
             for path in sorted(root.glob("*.txt")):
                 archive.add(path, path.name)
         root = root / "novels.tar"
-    shares = {"validation_percent": 20, "test_percent": 20}
+    shares: Any = {"validation_percent": 20, "test_percent": 20}
     has_shares = "test_percent" in {field.name for field in dataclasses.fields(kind)}
     return kind(path=str(root), **(shares if has_shares else {}))
 
@@ -94,6 +95,7 @@ def test_words_are_those_of_wikitext_however_it_is_cut_and_tokenised(data, tmp_p
             for tokenizer in (configs.Words(), data.tokenizer)
         )
         words = by_word.documents("test")
+        assert by_byte.num_words is not None
         assert by_byte.num_words("test") == sum(map(words.num_tokens, range(len(words)))) == 9
         assert by_word.num_words is None  # its unknown words are not the text
     data.source = make_source(configs.TextFiles, tmp_path / "other")
@@ -129,7 +131,7 @@ def test_halves_of_the_training_split_are_cut_at_documents(data, tmp_path):
 
 def test_enwik8(data, tmp_path, monkeypatch):
     (tmp_path / "enwik8").write_bytes(b"0123456789")
-    monkeypatch.setattr(opening.sources, "enwik8", functools.partial(opening.sources.enwik8, sizes=(6, 2, 2)))
+    monkeypatch.setattr(sources, "enwik8", functools.partial(sources.enwik8, sizes=(6, 2, 2)))
     data.source = configs.Enwik8(path=str(tmp_path / "enwik8"))
     made = make_datasets(data)
     assert [made.tokenizer.decode(made.documents(s)[0]) for s in opening.SPLITS] == ["012345", "67", "89"]

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from memjax.data.seqio import SeqioVocabulary
 from memjax.data.tokenizers import (
     ByteTokenizer,
     SentencePieceTokenizer,
-    SeqioVocabulary,
     StreamingDecoder,
     Tokenizer,
     WordTokenizer,
