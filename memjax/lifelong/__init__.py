@@ -12,7 +12,8 @@ from memjax.settings.compatibility import renamed_names
 
 ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
-    "compose": ("ReplayOptions", "Component", "chain_components"),
+    "components": ("Component", "ReplayOptions"),
+    "compose": ("chain_components",),
     "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
     "episodes": ("MemoryOptions",),
     "factory": ("make_learner_and_stages", "load_run", "make_method", "train"),

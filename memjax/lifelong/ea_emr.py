@@ -16,6 +16,7 @@ equal weights, however many candidates they have.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +28,8 @@ from jaxtyping import Array, Float
 
 from memjax.data.examples import EXAMPLE
 from memjax.data.vectors import make_random_state
-from memjax.lifelong.compose import Component, chain_components
+from memjax.lifelong.components import Component
+from memjax.lifelong.compose import chain_components, make_update
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import features_of, read_features
 from memjax.lifelong.rehearsal import (
@@ -46,7 +48,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage
+from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage, Update
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum
 
@@ -102,15 +104,17 @@ def _method(how: How) -> Method:
             }
             return dataclasses.replace(state, method={**state.method, EA_EMR: stored})
 
-        def observe(state: TrainState, batch: Any, kind: str) -> Any:
-            if kind == ALIGN:
-                return _align_once(model, rule, state, batch)
-            return base_learner.update(state, batch, kind)
-
-        rows = rows_like(example, max(how.size, 1))
-        used = {REHEARSE: rows} if how.size and tasks > 1 else {}
-        used |= {ALIGN: rows} if how.alignments and tasks > 1 else {}
-        return base_learner._replace(init=start, update=observe, batch_shapes={**base_learner.batch_shapes, **used})
+        updates: dict[str, Update] = {}
+        if how.size and tasks > 1:
+            updates[REHEARSE] = make_update(experiment, objective, Component(EA_EMR))
+        if how.alignments and tasks > 1:
+            updates[ALIGN] = functools.partial(_align_once, model, rule)
+        batches = dict.fromkeys(updates, rows_like(example, max(how.size, 1)))
+        return base_learner._replace(
+            init=start,
+            updates={**base_learner.updates, **updates},
+            batch_shapes={**base_learner.batch_shapes, **batches},
+        )
 
     return base._replace(
         learner=learner, stages=lambda task, own: _TaskStages(how, rule, task).all(own), needs=needs, takes_tasks=False

@@ -23,7 +23,8 @@ import numpy as np
 from memjax.axes import parameter_names
 from memjax.config import Config, EpisodicMemory
 from memjax.lifelong import policies
-from memjax.lifelong.compose import Component, ReplayOptions, chain_components
+from memjax.lifelong.components import REPLAY, Component, ReplayOptions
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.episodes import EPISODES, fill_memory
 from memjax.lifelong.expansion import (
@@ -42,6 +43,7 @@ from memjax.lifelong.methods import TOLD_BORDERS, make_memory_options
 from memjax.lifelong.rehearsal import with_fresh_optimizer
 from memjax.lifelong.spans import SPAN
 from memjax.lifelong.streams import JoinedExamples
+from memjax.lifelong.updates import make_joint_update
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.assembly import make_objective
@@ -49,7 +51,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
-from memjax.training.stages import GROWTH, GrowthHistory, Learner, PhaseContext, PhaseResult, Stage
+from memjax.training.stages import GROWTH, GrowthHistory, Learner, PhaseContext, PhaseResult, Stage, Update
 from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.typing import Batch, WeightedSum
 
@@ -112,22 +114,21 @@ def elle(**fields: Any) -> Method:
     if by_progress:
         memory = memory._replace(groups="task")
     anneals = Component("annealed_norms", needs_stage_progress=how.annealed)
-    replaying = lambda rows: chain_components(
-        anneals, memory=memory, replay=ReplayOptions(rows, by_progress=by_progress)
+    replaying = lambda options: chain_components(
+        anneals, memory=memory, replay=options._replace(by_progress=by_progress)
     )
-    base, recovering = replaying(how.rows) if how.rows else chain_components(), replaying(how.warm_up_rows)
+    base = replaying(ReplayOptions(how.rows, make_joint_update)) if how.rows else chain_components()
+    recovering = replaying(ReplayOptions(how.warm_up_rows, every=1))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         learner_of_stream = base.learner(experiment, layout, objective)
         if not how.warm_up:
             return learner_of_stream
-        recover = recovering.learner(experiment, layout, objective)
-        recover_update = with_annealed_norms(recover.update) if how.annealed else recover.update
-        observe = lambda state, batch, kind: (recover_update if kind == WARM_UP else learner_of_stream.update)(
-            state, batch, kind
-        )
+        recover = recovering.learner(experiment, layout, objective).updates[REPLAY]
+        updates = {WARM_UP: with_annealed_norms(recover) if how.annealed else recover}
         return learner_of_stream._replace(
-            update=observe, batch_shapes={**learner_of_stream.batch_shapes, WARM_UP: None}
+            updates={**learner_of_stream.updates, **updates},
+            batch_shapes={**learner_of_stream.batch_shapes, WARM_UP: None},
         )
 
     def stages(task: TaskInfo, stage: Stage) -> list[Stage]:
@@ -243,15 +244,15 @@ def remember_examples(how: How, task: TaskInfo) -> Phase:
     return remember
 
 
-def with_annealed_norms(observe: Any) -> Any:
+def with_annealed_norms(recover: Update) -> Update:
     """Wraps an update function so that weighted norms turn linearly into ordinary ones in the course of a stage.
 
     Args:
-      observe: `update(state, batch, kind) -> (state, sums)`. See `Learner.update`.
+      recover: Update to wrap.
     """
 
-    def update(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, WeightedSum]]:
-        new, sums = observe(state, batch, kind)
+    def update(state: TrainState, batch: Batch | None) -> tuple[TrainState, dict[str, WeightedSum]]:
+        new, sums = recover(state, batch)
         (before, total), (after, _) = state.method[SPAN], new.method[SPAN]
         share = (after - before) / jnp.maximum(total - before, 1)
         anneal = lambda leaf: leaf + share.astype(leaf.dtype) * (1 / leaf.shape[-1] - leaf)

@@ -37,7 +37,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from memjax.data.vectors import make_random_state
-from memjax.lifelong.compose import Component, chain_components, make_update
+from memjax.lifelong.components import Component
+from memjax.lifelong.compose import chain_components, make_update
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import read_features
 from memjax.lifelong.rehearsal import (
@@ -106,21 +107,22 @@ def emar(**fields: Any) -> Method:
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         base_learner = base.learner(experiment, layout, objective)
-        against = make_update(experiment, objective, Component(EMAR, init, wrap_stream_loss=use_prototypes))
         tasks, example = len(settings_of(experiment).tasks), base_learner.batch_shapes[STREAM]
 
         def start(values: Mapping[str, Any]) -> TrainState:
             return allocate_kept(base_learner.init(values), tasks, how.size)
 
-        def observe(state: TrainState, batch: Any, kind: str) -> Any:
-            return (against if kind == RECONSOLIDATE else base_learner.update)(state, batch, kind)
-
-        kinds = {ACTIVATE: example, RECONSOLIDATE: rows_like(example, how.rows)}
-        used = {kind: kinds[kind] for kind, epochs in plan_passes(how) if epochs and how.rounds}
+        batches = {ACTIVATE: example, RECONSOLIDATE: rows_like(example, how.rows)}
+        components = {
+            ACTIVATE: Component(EMAR, init),
+            RECONSOLIDATE: Component(EMAR, init, wrap_stream_loss=use_prototypes),
+        }
+        kinds = [kind for kind, epochs in plan_passes(how) if epochs and how.rounds]
+        updates = {kind: make_update(experiment, objective, components[kind]) for kind in kinds}
         return base_learner._replace(
             init=start,
-            update=observe,
-            batch_shapes={**base_learner.batch_shapes, **used},
+            updates={**base_learner.updates, **updates},
+            batch_shapes={**base_learner.batch_shapes, **{kind: batches[kind] for kind in kinds}},
             adapt_variables=with_final_prototypes,
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from memjax.axes import axes_of
+from memjax.axes import axes_of, constrain
 from memjax.data.documents import Examples
 from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
@@ -24,9 +24,9 @@ from memjax.lifelong.memory import Nearest
 from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy, add_forgetting_events
 from memjax.lifelong.streams import TASK
 from memjax.training.experiment import Experiment
-from memjax.training.sharding import Layout
+from memjax.training.sharding import Layout, row_shards
 from memjax.training.stages import HostArrays
-from memjax.training.step import TrainState
+from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum, tree_dataclass
 
 __all__ = [
@@ -38,8 +38,12 @@ __all__ = [
     "OfRows",
     "HostMemoryBackend",
     "Store",
+    "StreamMemory",
+    "candidate_rows",
     "fill_memory",
     "key_for",
+    "make_store",
+    "rows_of",
 ]
 
 EPISODES = "episodes"
@@ -306,6 +310,108 @@ class HostMemoryBackend:
 Store = DeviceMemoryBackend | HostMemoryBackend
 
 
+class StreamMemory(NamedTuple):
+    """An episodic memory together with the functions that make its entries from batches of the stream.
+
+    Attributes:
+      store: Backend that stores the rows.
+      options: Options of the memory.
+      model: Model that computes keys and scores.
+      batches: Number of batches that an update offers. Updates that read fewer are padded with empty rows.
+      num_tasks: Number of tasks of the stream.
+    """
+
+    store: Store
+    options: MemoryOptions
+    model: Any
+    batches: int
+    num_tasks: int
+
+    def candidates(
+        self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
+    ) -> dict[str, Any]:
+        """Makes the rows of a batch that are offered to the memory. See `candidate_rows`."""
+        # An episode whose query is of the memory has one batch less, but the offer has one shape.
+        missing = self.batches - len(batch.inputs)
+        pad = lambda leaf: jnp.pad(leaf, ((0, missing), *((0, 0),) * (leaf.ndim - 1))) if missing > 0 else leaf
+        return candidate_rows(self.options, self.model, variables, method, jax.tree.map(pad, batch), ok)
+
+    def measure(self, kept: Any, offered: dict[str, Any]) -> dict[str, WeightedSum]:
+        """Computes the metrics of rows that are offered to the memory."""
+        if not self.options.metrics:
+            return {}
+        assert isinstance(self.store, DeviceMemoryBackend)
+        return {name: self.store.measure(kept, metric, offered) for name, metric in self.options.metrics.items()}
+
+    def write(self, state: TrainState, rows: Batch) -> TrainState:
+        """Offers rows of the stream, `[rows, ...]`, to the memory and does nothing else of an update."""
+        batch, key = jax.tree.map(lambda leaf: leaf[None], rows), key_for(state.key, "write", state.step)
+        offered = self.candidates(model_variables(state), state.method, batch, jnp.ones((), bool))
+        written = self.store.write(state.method[EPISODES], key, offered)
+        return dataclasses.replace(state, method={**state.method, EPISODES: written})
+
+
+def candidate_rows(
+    options: MemoryOptions,
+    model: Any,
+    variables: Mapping[str, Any],
+    method: Mapping[str, Any],
+    batch: Batch,
+    ok: Any,
+) -> dict[str, Any]:
+    """Makes the arguments that offer the rows of a batch to a memory: rows, keys, groups, scores and weights.
+
+    Args:
+      options: Options of the memory.
+      model: The Linen model.
+      variables: Variables of the model.
+      method: State of the method.
+      batch: Batch of the stream.
+      ok: Bool scalar. False for a skipped update, whose rows get weight 0.
+    """
+    rows = rows_of(batch)
+    apply = lambda function: function and function(model, variables, method, rows)
+    groups = rows.extras[TASK] if options.groups == "task" else rows.targets[:, 0]
+    return {
+        "rows": rows,
+        "keys": apply(options.keys),
+        "groups": groups.astype(jnp.int32),
+        "scores": apply(options.scores),
+        "weights": jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
+    }
+
+
+def make_store(
+    options: MemoryOptions,
+    offered: dict[str, Any],
+    *,
+    num_tasks: int,
+    layout: Layout | None,
+    reads: Callable[[str], bool],
+    rows: int,
+    replace: bool,
+) -> Store:
+    """Makes the backend of a memory, on the devices or on the host.
+
+    Args:
+      options: Options of the memory.
+      offered: Shapes of the rows that an update offers, from `candidate_rows`.
+      num_tasks: Number of tasks of the stream.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+      reads: `reads(kind)` returns whether updates of a kind replay rows.
+      rows: Number of rows that an update replays.
+      replace: Whether rows are drawn with replacement.
+    """
+    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), offered["rows"])
+    capacity = options.capacity * (num_tasks if options.of_each_task else 1)
+    sizes = (row, capacity, 0 if offered["keys"] is None else offered["keys"].shape[-1])
+    if options.place == "device":
+        return DeviceMemoryBackend(*sizes, options.policy, layout)
+    memory = HostMemory(*sizes, index=options.index)
+    fields: dict[str, Any] = {"reads": reads, "rows": rows, "replace": replace}
+    return HostMemoryBackend(memory, options.policy, offered, split=layout is not None, **fields)
+
+
 def fill_memory(
     memory: episodic.EpisodicMemoryState, experiment: Experiment, examples: Examples, key: Any
 ) -> episodic.EpisodicMemoryState:
@@ -332,3 +438,17 @@ def _draw_ids(count: Any, capacity: int, keys: Any, number: int) -> Any:
     """Draws ids `[keys, number]`, without replacement for each key."""
     draw = lambda key: episodic.draw(count, capacity, key, number, replace=False)
     return jax.vmap(draw)(keys)
+
+
+def rows_of(batch: Batch) -> Batch:
+    """Joins the rows of all segments of a batch `[segments, rows, ...]` into `[segments * rows, ...]`."""
+    if len(batch.inputs) == 1:
+        return jax.tree.map(lambda leaf: leaf[0], batch)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
+
+
+def split_over_devices(rows: Batch) -> Batch:
+    """Splits the rows of `[batches, rows, ...]` over devices as those of the stream are, padded to equal shares."""
+    missing = -rows.inputs.shape[1] % row_shards(jax.sharding.get_abstract_mesh())
+    fill = lambda leaf: jnp.pad(leaf, ((0, 0), (0, missing), *((0, 0),) * (leaf.ndim - 2))) if missing else leaf
+    return jax.tree.map(lambda leaf: constrain(fill(leaf), None, "batch", *(None,) * (leaf.ndim - 2)), rows)

@@ -28,10 +28,12 @@ from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
-from memjax.lifelong.compose import Component, ObjectiveWrapper, ReplayOptions, chain_components, identity_wrapper
+from memjax.lifelong.components import Component, ObjectiveWrapper, ReplayOptions, identity_wrapper
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.episodes import EPISODES, MemoryOptions, fill_memory, key_for
 from memjax.lifelong.streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
+from memjax.lifelong.updates import make_joint_update
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_loss
@@ -80,7 +82,7 @@ def lamol(**fields: Any) -> Method:
     if how.share:
         # No rows of the stream are stored: the memory is filled with generated examples before a task.
         memory = MemoryOptions(how.capacity, policies.random_policy(0.0), setting="lifelong.method.capacity")
-        options = {"memory": memory, "replay": ReplayOptions(how.rows, "mixed", how.every)}
+        options = {"memory": memory, "replay": ReplayOptions(how.rows, make_joint_update, how.every)}
     composed = lambda wrap: chain_components(
         Component("lamol", wrap_stream_loss=wrap, wrap_replay_loss=wrap, requirements=needs), **options
     )

@@ -25,7 +25,8 @@ from memjax.axes import constrain
 from memjax.config import EpisodicMemory
 from memjax.data.examples import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
-from memjax.lifelong.compose import Component, ReplayOptions, TestTimeAdaptation, chain_components
+from memjax.lifelong.components import Component, ReplayOptions, TestTimeAdaptation
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, OfRows, Store
 from memjax.lifelong.methods import make_memory_options
@@ -63,7 +64,7 @@ def mbpa(
 ) -> Method:
     """Makes the method MbPA++ or MbPA. `memjax.settings.methods.MbPA` describes the arguments."""
     keyed = neighbors == "nearest" or memory.policy == "diversity"
-    replayed = ReplayOptions(rows, "sparse", every) if every else None
+    replayed = ReplayOptions(rows, every=every) if every else None
     select = make_path_filter(adapted)
     options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
     options |= {"rule": functools.partial(optax.sgd, momentum=momentum or None)}

@@ -42,14 +42,8 @@ import optax
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong.adaptation import adapt, selected
-from memjax.lifelong.compose import (
-    SUPPORT,
-    Component,
-    EpisodeOptions,
-    ReplayOptions,
-    TestTimeAdaptation,
-    chain_components,
-)
+from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, Store
 from memjax.lifelong.mbpa import (
@@ -161,7 +155,7 @@ def meta_mbpa(
         *((rule,) if meta else ()),
         *key_components(key),
         memory=make_memory_options(memory, keys=key_of(key)),
-        replay=ReplayOptions(rows, "sparse", every) if every else None,
+        replay=ReplayOptions(rows, every=every) if every else None,
         adapting=None if not steps else TestTimeAdaptation(once) if inference == "random" else by_rows,
         episode=EpisodeOptions(find=find) if meta else None,
     )

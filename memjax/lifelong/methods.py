@@ -10,6 +10,7 @@ plain training does (van de Ven and Tolias 2019, https://arxiv.org/abs/1904.0773
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -19,10 +20,13 @@ import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
-from memjax.lifelong.compose import Component, ReplayOptions, chain_components, rows_of
+from memjax.lifelong.components import Component, ReplayOptions
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method, TaskInfo
-from memjax.lifelong.episodes import MemoryOptions, key_for
+from memjax.lifelong.episodes import MemoryOptions, key_for, rows_of
 from memjax.lifelong.spans import fraction_done
+from memjax.lifelong.task_references import gradients_of_tasks
+from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
 from memjax.training.assembly import make_update_functions
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
@@ -79,7 +83,8 @@ def replay(
     compared: Literal["seen", "batch"] = "seen",
 ) -> Method:
     """Makes experience replay, which trains on stored rows of earlier tasks again."""
-    replayed = ReplayOptions(rows, mode, every if mode == "sparse" else 0, replace)
+    separate = mode == "sparse"
+    replayed = ReplayOptions(rows, None if separate else make_joint_update, every if separate else 0, replace)
     rules = [Component("compared", wrap_stream_loss=compare_with_batch)] if compared == "batch" else []
     return chain_components(*rules, memory=make_memory_options(memory), replay=replayed)
 
@@ -121,7 +126,8 @@ def compare_with_batch(objective: Objective, model: Any) -> Objective:
 def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:
     """Makes A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
     rule = Component("agem", gradient_transformation=projection.agem())
-    return chain_components(rule, memory=make_memory_options(memory), replay=ReplayOptions(rows, "reference", every))
+    replayed = ReplayOptions(rows, make_projected_update, every)
+    return chain_components(rule, memory=make_memory_options(memory), replay=replayed)
 
 
 def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
@@ -133,7 +139,8 @@ def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
     rule = Component("gem", gradient_transformation=link, requirements=Requirements(tasks_in_training=True))
     of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
     memory = MemoryOptions(rows, policies.balanced_policy(), **of_tasks)
-    return chain_components(rule, memory=memory, replay=ReplayOptions(rows, "tasks"))
+    make_update = functools.partial(make_stream_update, references=gradients_of_tasks)
+    return chain_components(rule, memory=memory, replay=ReplayOptions(rows, make_update))
 
 
 def ewc(
@@ -233,7 +240,7 @@ def logit_kd(
 ) -> Method:
     """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
     rule = distill_from_previous_model("logit_kd", weight, temperature, stream=False, annealed=annealed)
-    return chain_components(rule, memory=make_memory_options(memory), replay=ReplayOptions(rows, "mixed"))
+    return chain_components(rule, memory=make_memory_options(memory), replay=ReplayOptions(rows, make_joint_update))
 
 
 def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> MemoryOptions:

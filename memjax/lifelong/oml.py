@@ -43,14 +43,8 @@ import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong.adaptation import inner_steps, selected
-from memjax.lifelong.compose import (
-    SUPPORT,
-    Component,
-    EpisodeOptions,
-    ReplayOptions,
-    TestTimeAdaptation,
-    chain_components,
-)
+from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, Store, key_for
 from memjax.lifelong.methods import make_memory_options
@@ -168,7 +162,7 @@ def meta_learning_method(
         return adapt_variables
 
     copied = functools.partial(selected, select=select)
-    replayed = ReplayOptions(rows, "sparse", every) if every else None
+    replayed = ReplayOptions(rows, every=every) if every else None
     return chain_components(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
         *rules,

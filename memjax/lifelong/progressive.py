@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from memjax.lifelong.compose import Component, chain_components
+from memjax.lifelong.components import Component
+from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.methods import TOLD_BORDERS
 from memjax.training.assembly import make_objective

@@ -1,6 +1,6 @@
 """Counts the updates of a stage, for components whose effect changes while a task is learned.
 
-A component asks for the count with `memjax.lifelong.compose.Component.needs_stage_progress`.
+A component asks for the count with `memjax.lifelong.components.Component.needs_stage_progress`.
 """
 
 from __future__ import annotations

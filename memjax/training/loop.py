@@ -181,9 +181,8 @@ def make_plain_learner(
         memory, arrays = model.init_state(rows), method(values["params"])
         return functions.init(values, memory, example, jax.random.fold_in(key, 1), method=arrays)
 
-    observe = lambda state, batch, kind: functions.step(state, batch)
-    kinds, evaluators = {STREAM: example}, experiment.evaluators(layout)
-    return Learner(model, variables, init, observe, kinds, evaluators, finish=functions.finish)
+    updates, evaluators = {STREAM: functions.step}, experiment.evaluators(layout)
+    return Learner(model, variables, init, updates, {STREAM: example}, evaluators, finish=functions.finish)
 
 
 def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:

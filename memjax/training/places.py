@@ -32,8 +32,8 @@ class CompiledLearner:
     def __init__(self, layout: Layout | None, learner: Learner):
         self.layout, self.learner, self.groups = layout, learner, learner.model.groups()
         # Inlined, so that an update is traced once: for the names of its sums, and as part of the program.
-        observe = lambda kind: jax.jit(lambda state, batch: learner.update(state, batch, kind), inline=True)
-        self._inlined = {kind: observe(kind) for kind in learner.batch_shapes}
+        inline = lambda update: jax.jit(lambda state, batch: update(state, batch), inline=True)
+        self._inlined = {kind: inline(update) for kind, update in learner.updates.items()}
         state: Any = jax.eval_shape(lambda: learner.init(learner.make_variables()))
         state, self._sums = dataclasses.replace(state, totals={}), {}
         for kind, batch in learner.batch_shapes.items():
@@ -65,10 +65,10 @@ class CompiledLearner:
         The function adds the sums of the update to the totals of the state.
         """
         # Not through `self`: programs in a cycle wait for the garbage collector, which does not know their size.
-        observe = self._inlined[kind]
+        update = self._inlined[kind]
 
         def train_step(state: TrainState, batch: Any) -> Any:
-            new, sums = observe(dataclasses.replace(state, totals={}), batch)
+            new, sums = update(dataclasses.replace(state, totals={}), batch)
             sums = _name_sums(sums, kind)
             totals = {name: total + sums[name] if name in sums else total for name, total in state.totals.items()}
             return dataclasses.replace(new, totals=totals), sums

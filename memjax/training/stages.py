@@ -129,8 +129,12 @@ class PlanInfo(NamedTuple):
     copied: Callable[[Any], Any] = lambda params: {}
 
 
+Update = Callable[[TrainState, Any], tuple[TrainState, dict[str, WeightedSum]]]
+"""A function `update(state, batch) -> (state, sums)` that makes one update. The sums are losses and metrics by name."""
+
+
 class Learner(NamedTuple):
-    """A model, its optimiser and its learning method as functions `init` and `update`, like an optax transformation.
+    """A model, its optimiser and its learning method as functions `init` and `updates`, like an optax transformation.
 
     A new learner is made when the model grows.
 
@@ -139,9 +143,9 @@ class Learner(NamedTuple):
       make_variables: Function `make_variables()`, which initializes the variables of the model. It is also traced to
         get the names and shapes of arrays.
       init: Function `init(variables) -> TrainState`. It is traced.
-      update: Function `update(state, batch, kind) -> (state, sums)`, which makes one update. It is traced once per
-        kind. The state that it receives has empty totals. The loop adds the sums to the totals, under `kind/name` for
-        kinds other than `stream`.
+      updates: Function `update(state, batch) -> (state, sums)` of each kind of update. Each is traced once. The state
+        that it receives has empty totals. The loop adds the sums to the totals, under `kind/name` for kinds other than
+        `stream`.
       batch_shapes: Example batch of each kind of update, or its shapes.
       evaluators: Evaluators of the splits by name. '' is that of `Config.evaluation`.
       adapt_variables: Function `adapt_variables(state, support, key) -> variables`, which returns the variables to
@@ -157,7 +161,7 @@ class Learner(NamedTuple):
     model: Any
     make_variables: Callable[[], Mapping[str, Any]]
     init: Callable[[Mapping[str, Any]], TrainState]
-    update: Callable[[TrainState, Any, str], tuple[TrainState, dict[str, WeightedSum]]]
+    updates: Mapping[str, Update]
     batch_shapes: Mapping[str, Any]
     evaluators: Mapping[str, Evaluator] = {}
     adapt_variables: Callable[[TrainState, Any, Any], Mapping[str, Any]] = unadapted_variables

@@ -201,7 +201,7 @@ def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     named = {"measure": lambda kind, values: measured.append((kind, values))}
     context = PhaseContext(jax.random.key(2), lambda: iter(()), (), lambda: None, lambda line: None, None, **named)
     stream = experiment.of_task("task 0").stream(epochs=1)
-    state, _ = learner.update(state, jax.tree.map(jnp.asarray, next(stream)), STREAM)
+    state, _ = learner.updates[STREAM](state, jax.tree.map(jnp.asarray, next(stream)))
     change = first.before(state, context)
     # Of the rows that the memory has by now: what growth has cost.
     [(kind, values)] = measured

@@ -133,7 +133,7 @@ class Begun(NamedTuple):
     """A stream of three tasks before an update of the third, with rows of the first two in the memory."""
 
     experiment: Any
-    observe: Any
+    updates: Any
     state: Any
     batch: Any
 
@@ -151,7 +151,8 @@ def begin(method, **training):
         rows = jax.tree.map(lambda leaf: leaf[0], batch)
         memory = episodic.write(memory, rows, jax.random.key(0), policies.write_all_policy("drop"))
     state = dataclasses.replace(state, method={**state.method, EPISODES: memory})
-    return Begun(experiment, jax.jit(learner.update, static_argnums=2), state, batches[2])
+    updates = {kind: jax.jit(update) for kind, update in learner.updates.items()}
+    return Begun(experiment, updates, state, batches[2])
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +193,9 @@ def nats(model, params, rows):
 @pytest.mark.parametrize(("name", "kind"), [("plain", "stream"), ("plain", "projected"), ("published", "projected")])
 def test_a_step_goes_down_the_loss_of_answers_and_a_share_of_that_of_texts(stepping, name, kind):
     """One step of SGD at rate 1 is the gradient; rows of the memory have the marks of their own tasks."""
-    method, (experiment, observe, state, batch) = STEPPING[name], stepping(name)
+    method, (experiment, updates, state, batch) = STEPPING[name], stepping(name)
     model, tokenizer = experiment.model, experiment.tokenizer
-    new, sums = observe(state, batch, kind)
+    new, sums = updates[kind](state, batch)
 
     def both(rows):
         tasks = np.asarray(rows.extras["task"]) if method.tokens == "task" else None
@@ -223,8 +224,8 @@ def test_a_step_goes_down_the_loss_of_answers_and_a_share_of_that_of_texts(stepp
 
 
 def test_answers_alone_are_asked_for_at_weight_0():
-    _, observe, state, batch = begin(LAMOL(**SIZES, language_weight=0.0))
-    assert "losses/language" not in jax.eval_shape(lambda *given: observe(*given, "stream"), state, batch)[1]
+    _, updates, state, batch = begin(LAMOL(**SIZES, language_weight=0.0))
+    assert "losses/language" not in jax.eval_shape(updates["stream"], state, batch)[1]
 
 
 def test_as_published_the_answer_mark_weighs_5():
@@ -234,18 +235,18 @@ def test_as_published_the_answer_mark_weighs_5():
 
 
 def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(stepping):
-    _, observe, state, batch = stepping("plain")
+    _, updates, state, batch = stepping("plain")
     first, *others = jax.tree.leaves(state.params)
     bad = jax.tree.unflatten(jax.tree.structure(state.params), [first.at[(0,) * first.ndim].set(jnp.nan), *others])
     state = dataclasses.replace(state, params=bad)
-    new, _ = observe(state, batch, "projected")
+    new, _ = updates["projected"](state, batch)
     assert float(new.totals["skipped"].total) == float(state.totals["skipped"].total) + 1
     cases.assert_equal(*(dataclasses.replace(one, totals={}, restart=()) for one in (state, new)))
 
 
 def test_frozen_parameters_stay_under_weight_decay():
-    _, observe, state, batch = begin(LAMOL(**SIZES), optimizer=Adam(weight_decay=0.5), frozen=("layers_0/",))
-    new, _ = observe(state, batch, "projected")
+    _, updates, state, batch = begin(LAMOL(**SIZES), optimizer=Adam(weight_decay=0.5), frozen=("layers_0/",))
+    new, _ = updates["projected"](state, batch)
     moved = {
         jax.tree_util.keystr(path): not np.array_equal(old, now)
         for (path, old), now in zip(

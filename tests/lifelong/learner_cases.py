@@ -245,11 +245,15 @@ def play(
         plain, traced = make_learner(lineage), Counter()
         learner = plain._replace(make_variables=lambda: jax.tree.map(cast, plain.make_variables()))
 
-        def observe(state: Any, batch: Any, kind: str) -> Any:
-            traced[kind] += 1
-            return learner.update(state, batch, kind)
+        def counted(kind: str) -> Any:
+            def update(state: Any, batch: Any) -> Any:
+                traced[kind] += 1
+                return learner.updates[kind](state, batch)
 
-        return learner, CompiledLearner(layout, learner._replace(update=observe)), traced
+            return update
+
+        updates = {kind: counted(kind) for kind in learner.updates}
+        return learner, CompiledLearner(layout, learner._replace(updates=updates)), traced
 
     learner, places, traced = generation(())
     state = places.init(places.new_variables() if start is None else start)

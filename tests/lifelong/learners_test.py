@@ -94,14 +94,18 @@ def replaying(experiment, layout, objective, *, traced=None, kill=()):
     )
     ring = Ring(plain.batch_shapes["stream"])
 
-    def observe(state, batch, kind):
-        traced[kind] += 1
-        if kind == "stream":
-            return plain.update(state, batch, kind)
-        if kind == "replay":
-            memory = experiment.model.init_state(REPLAYED)
-            state, found = compute_gradients(parts.objective, state, batch, memory=memory)
-            return apply_gradients(state, found, parts.optimizer)
+    def learn(state, batch):
+        traced["stream"] += 1
+        return plain.updates["stream"](state, batch)
+
+    def replay(state, batch):
+        traced["replay"] += 1
+        memory = experiment.model.init_state(REPLAYED)
+        state, found = compute_gradients(parts.objective, state, batch, memory=memory)
+        return apply_gradients(state, found, parts.optimizer)
+
+    def pull(state, batch):
+        traced["pull"] += 1
         params = jax.tree.map(lambda leaf, kept: 0.9 * leaf + 0.1 * kept, state.params, state.method)
         moved = sum(jnp.sum((a - b) ** 2) for a, b in zip(*map(jax.tree.leaves, (params, state.params)), strict=True))
         return dataclasses.replace(state, params=params, step=state.step + 1), {
@@ -121,7 +125,11 @@ def replaying(experiment, layout, objective, *, traced=None, kill=()):
         return Mixed(experiment.stream(at["stream"], held), ring, at["done"])
 
     kinds = {"stream": plain.batch_shapes["stream"], "replay": ring.batch(), "pull": None}
-    learner = plain._replace(update=observe, batch_shapes=kinds, host_arrays=HostArrays(ring.arrays, ring.restore))
+    learner = plain._replace(
+        updates={"stream": learn, "replay": replay, "pull": pull},
+        batch_shapes=kinds,
+        host_arrays=HostArrays(ring.arrays, ring.restore),
+    )
     return lambda lineage: learner, [Stage(name, open_stream, STEPS, after=after) for name in ("one", "two")]
 
 

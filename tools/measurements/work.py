@@ -32,7 +32,7 @@ def update_flops(learner: Learner, kind: str) -> int:
     """Operations of an update."""
     state = jax.eval_shape(learner.init, jax.eval_shape(learner.make_variables))
     batch = learner.batch_shapes[kind]
-    return count_flops(lambda state, batch: learner.update(state, batch, kind)[0], state, batch)
+    return count_flops(lambda state, batch: learner.updates[kind](state, batch)[0], state, batch)
 
 
 def stages(config: Config) -> list[tuple[int, int, int]]:

@@ -1,0 +1,176 @@
+"""The parts that a lifelong-learning method is built from: components, and options for replay, episodes and adaptation.
+
+`memjax.lifelong.compose.chain_components` combines them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from memjax.lifelong.contract import TaskInfo
+from memjax.lifelong.episodes import Store
+from memjax.lifelong.spans import SPAN
+from memjax.lifelong.streams import ReplaySchedule
+from memjax.training.evaluation import PerRowAdaptation
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective
+from memjax.training.objective import Objective
+from memjax.training.stages import STREAM, PhaseContext, Requirements, Update
+from memjax.training.step import TrainState
+from memjax.typing import Batch
+
+__all__ = [
+    "Component",
+    "EpisodeOptions",
+    "ReplayOptions",
+    "TestTimeAdaptation",
+    "identity_wrapper",
+    "wrap_objective",
+]
+
+REPLAY, PROJECTED = "replay", "projected"
+"""Names of the kinds of update other than `stream`."""
+SUPPORT = "support"
+"""Name of the support in the method state that losses read: the rows that an update adapts to before its loss."""
+
+StateChange = Callable[[TrainState, PhaseContext, TaskInfo], TrainState]
+ObjectiveWrapper = Callable[[Objective, Any], Objective]
+"""A function `wrap(objective, model) -> objective` that adds something to an objective, such as a penalty."""
+
+
+def identity_wrapper(objective: Objective, model: Any) -> Objective:
+    """Returns the objective unchanged."""
+    del model
+    return objective
+
+
+class Component(NamedTuple):
+    """One ingredient of a learning method: extra losses, a gradient transformation and hooks around updates and tasks.
+
+    All fields but `name` are optional.
+
+    Attributes:
+      name: Name under which the component stores its state in `TrainState.method`.
+      init: `init(params)` returns the first state of the component. None if it stores nothing.
+      wrap_stream_loss: Wrapper of the objective for rows of the stream.
+      wrap_replay_loss: Wrapper of the objective for replayed rows.
+      gradient_transformation: Transformation applied before clipping. It may ask for the argument `reference`.
+      after_update: `after_update(component_state, params_before, params_after, gradients)` returns the new state of the
+        component, after every update.
+      before_task: `before(state, context, task) -> state`, called once before the updates of a task.
+      after_task: `after(state, context, task) -> state`, called once after the updates of a task.
+      requirements: Information that batches and tasks must carry for the component, such as task numbers.
+      init_params: `begin(params)` changes the parameters that training begins with, whether new or loaded.
+      frozen: Parts of paths of parameters. Parameters whose path contains one of them are not trained.
+      needs_stage_progress: Whether the component reads how far the stage has come
+        (`memjax.lifelong.spans.fraction_done(state.method)`).
+    """
+
+    name: str
+    init: Callable[[Any], Any] | None = None
+    wrap_stream_loss: ObjectiveWrapper = identity_wrapper
+    wrap_replay_loss: ObjectiveWrapper = identity_wrapper
+    gradient_transformation: optax.GradientTransformation | None = None
+    after_update: Callable[[Any, Any, Any, Any], Any] | None = None
+    before_task: StateChange | None = None
+    after_task: StateChange | None = None
+    requirements: Requirements = Requirements()
+    init_params: Callable[[Any], Any] | None = None
+    frozen: tuple[str, ...] = ()
+    needs_stage_progress: bool = False
+
+
+UPDATE_COUNTER = Component(
+    SPAN,
+    init=lambda params: jnp.zeros(2, jnp.int32),
+    after_update=lambda progress, before, after, gradients: progress.at[0].add(1),
+)
+"""A component that counts the updates of a stage for other components that read them."""
+
+
+class ReplayOptions(NamedTuple):
+    """Options for replaying rows of the episodic memory: how many, how often, and in which way.
+
+    Attributes:
+      rows: Number of rows that are replayed at once.
+      make_update: `make_update(parts, separate_rows=...)` makes the update of a batch of the stream with rows of the
+        memory, such as `memjax.lifelong.updates.make_joint_update`. None for separate updates between those of the
+        stream.
+      every: Number of examples of the stream from one replay to the next. With 0, every update of the stream replays,
+        and there are no separate updates.
+      replace: Whether rows are drawn with replacement.
+      by_progress: Whether all rows are of one task, drawn by how much its loss falls (`memjax.lifelong.progress`). The
+        groups of the memory must be tasks. If not, all rows of the memory are equally likely.
+    """
+
+    rows: int
+    make_update: Callable[..., Update] | None = None
+    every: int = 0
+    replace: bool = True
+    by_progress: bool = False
+
+    @property
+    def schedule(self) -> ReplaySchedule:
+        """The schedule of the updates that replay."""
+        if self.make_update is None:
+            return ReplaySchedule(self.every, REPLAY)
+        return ReplaySchedule(self.every, PROJECTED, reads=True)
+
+    def is_read_by(self, kind: str) -> bool:
+        """Returns whether updates of a kind read rows of the memory."""
+        return kind != STREAM or (self.make_update is not None and not self.every)
+
+
+class EpisodeOptions(NamedTuple):
+    """Options for learning in episodes: each update adapts to a support before the loss of its query.
+
+    The query is the last batch of an update. Losses of components find the support under `SUPPORT`: batches of the
+    stream, `[steps, rows, ...]`, or the result of `find`.
+
+    Attributes:
+      steps: Number of batches of the stream in front of the query.
+      find: `find(model, store)(variables, query)` returns rows of the memory as the support of a query. None for a
+        support from the stream.
+      reduction: Loss of a query from the memory: "mean" over its rows, or "sum" of the means of its batches.
+      keeps_last: Whether batches that are left at the end of a stage form a shorter episode. See `EpisodeSchedule`.
+    """
+
+    steps: int = 0
+    find: Callable[[Any, Store], Callable[[Mapping[str, Any], Batch], Any]] | None = None
+    reduction: Literal["mean", "sum"] = "mean"
+    keeps_last: bool = False
+
+
+class TestTimeAdaptation(NamedTuple):
+    """Functions by which a method adapts to its memory before it is evaluated.
+
+    Attributes:
+      variables: `variables(experiment, store)(state, support, key)` returns the variables to evaluate with. See
+        `Learner.adapt_variables`.
+      rows: `rows(model, store)` returns the adaptation of each row by itself. See `Learner.adapt_rows`. None if all
+        rows are evaluated with the same parameters.
+      width: Name of the setting for the number of rows that are evaluated side by side on a device, each with its own
+        parameters. Empty for none.
+      copied: `copied(params)` returns the parameters of which each of those rows has a copy.
+    """
+
+    variables: Callable[[Experiment, Store], Callable[[TrainState, Any, Any], dict[str, Any]]]
+    rows: Callable[[Any, Store], PerRowAdaptation] | None = None
+    width: str = ""
+    copied: Callable[[Any], Any] = lambda params: {}
+
+
+def wrap_objective(objective: MakeObjective, laid: Sequence[ObjectiveWrapper]) -> MakeObjective:
+    """Applies wrappers to the objective that `objective(config, model)` makes, the first one innermost."""
+
+    def make_wrapped(config: Any, model: Any) -> Objective:
+        wrapped = objective(config, model)
+        for wrap in laid:
+            wrapped = wrap(wrapped, model)
+        return wrapped
+
+    return make_wrapped
