@@ -195,12 +195,12 @@ def make_composed_learner(
             if component.init_params:
                 values = {**values, "params": component.init_params(values["params"])}
         method_state = init_components(values)
+        if parts.memory is not None:
+            method_state[EPISODES] = parts.memory.store.init()
         if method.schedule.every:
             method_state[UPDATES] = jnp.zeros((), jnp.int32)
         if replay is not None and replay.by_progress:
             method_state[PROGRESS] = init_progress(len(settings.tasks))
-        if parts.memory is not None:
-            method_state[EPISODES] = parts.memory.store.init()
         key, traced = jax.random.key(config.training.seed), method_state
         # The names of the sums are found by tracing the losses, which read the support of their rows.
         if parts.support is not None:
