@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import optax
 
 from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.episodes import Store
-from memjax.lifelong.spans import SPAN
 from memjax.lifelong.streams import ReplaySchedule
 from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
@@ -21,11 +19,12 @@ from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective
 from memjax.training.stages import STREAM, PhaseContext, Requirements, Update
 from memjax.training.step import TrainState
-from memjax.typing import Batch
+from memjax.typing import Batch, WeightedSum
 
 __all__ = [
     "Component",
     "EpisodeOptions",
+    "ReplayChoice",
     "ReplayOptions",
     "TestTimeAdaptation",
     "identity_wrapper",
@@ -64,10 +63,6 @@ class Component(NamedTuple):
       before_task: `before(state, context, task) -> state`, called once before the updates of a task.
       after_task: `after(state, context, task) -> state`, called once after the updates of a task.
       requirements: Information that batches and tasks must carry for the component, such as task numbers.
-      init_params: `begin(params)` changes the parameters that training begins with, whether new or loaded.
-      frozen: Parts of paths of parameters. Parameters whose path contains one of them are not trained.
-      needs_stage_progress: Whether the component reads how far the stage has come
-        (`memjax.lifelong.spans.fraction_done(state.method)`).
     """
 
     name: str
@@ -79,17 +74,19 @@ class Component(NamedTuple):
     before_task: StateChange | None = None
     after_task: StateChange | None = None
     requirements: Requirements = Requirements()
-    init_params: Callable[[Any], Any] | None = None
-    frozen: tuple[str, ...] = ()
-    needs_stage_progress: bool = False
 
 
-UPDATE_COUNTER = Component(
-    SPAN,
-    init=lambda params: jnp.zeros(2, jnp.int32),
-    after_update=lambda progress, before, after, gradients: progress.at[0].add(1),
-)
-"""A component that counts the updates of a stage for other components that read them."""
+class ReplayChoice(NamedTuple):
+    """A choice of the rows to replay that depends on what the method has stored.
+
+    Attributes:
+      draw: `draw(method_state, memory, key, number)` returns the ids of rows of the memory.
+      record: `record(method_state, rows, nll, number)` returns the method state after `number` rows, `[1, rows, ...]`,
+        were learned. `nll` is the sum of the negative log-likelihoods of their targets.
+    """
+
+    draw: Callable[[Mapping[str, Any], Any, Any, int], Any]
+    record: Callable[[Mapping[str, Any], Batch, WeightedSum, int], Mapping[str, Any]]
 
 
 class ReplayOptions(NamedTuple):
@@ -103,15 +100,14 @@ class ReplayOptions(NamedTuple):
       every: Number of examples of the stream from one replay to the next. With 0, every update of the stream replays,
         and there are no separate updates.
       replace: Whether rows are drawn with replacement.
-      by_progress: Whether all rows are of one task, drawn by how much its loss falls (`memjax.lifelong.progress`). The
-        groups of the memory must be tasks. If not, all rows of the memory are equally likely.
+      choice: Choice of the rows. None if all rows of the memory are equally likely.
     """
 
     rows: int
     make_update: Callable[..., Update] | None = None
     every: int = 0
     replace: bool = True
-    by_progress: bool = False
+    choice: ReplayChoice | None = None
 
     @property
     def schedule(self) -> ReplaySchedule:

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from memjax.lifelong.components import (
     REPLAY,
     SUPPORT,
-    UPDATE_COUNTER,
     Component,
     EpisodeOptions,
     ReplayOptions,
@@ -34,8 +33,6 @@ from memjax.lifelong.episodes import (
     make_store,
     rows_of,
 )
-from memjax.lifelong.progress import PROGRESS, init_progress
-from memjax.lifelong.spans import count_stage_updates
 from memjax.lifelong.streams import EpisodeSchedule, ReplaySchedule
 from memjax.lifelong.updates import (
     Support,
@@ -74,8 +71,6 @@ def chain_components(
       adapting: Adaptation to the memory before an evaluation. None for none.
       episode: Adaptation to a support within each update. None for none.
     """
-    counts = any(rule.needs_stage_progress for rule in rules) or (replay is not None and replay.by_progress)
-    rules = (*rules, UPDATE_COUNTER) if counts else rules
     needs = Requirements(
         *(any(flags) for flags in zip(Requirements(), *(rule.requirements for rule in rules), strict=True))
     )
@@ -97,13 +92,19 @@ def chain_components(
     before, after = make_phase([rule.before_task for rule in rules]), make_phase([rule.after_task for rule in rules])
     takes_tasks = memory is None or not memory.of_each_task
     method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
-    method = method if memory is None else method._replace(notes=memory.notes)
-    return method._replace(stages=lambda task, stage: [count_stage_updates(stage)]) if counts else method
+    return method if memory is None else method._replace(notes=memory.notes)
 
 
 def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: PhaseContext) -> TrainState:
     """Calls a hook of a component with the arguments of a phase, for one task."""
     return change(state, context, task)
+
+
+def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:
+    """Returns an experiment whose learner does not train the parameters whose paths contain one of some parts."""
+    training = experiment.config.training
+    training = dataclasses.replace(training, frozen=(*training.frozen, *frozen))
+    return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
 
 
 def make_update(experiment: Experiment, objective: MakeObjective, *components: Component) -> Update:
@@ -129,9 +130,8 @@ def make_parts(experiment: Experiment, objective: MakeObjective, components: Seq
     """
     config, model, settings = experiment.config, experiment.model, settings_of(experiment)
     links = [component.gradient_transformation for component in components]
-    frozen = (*config.training.frozen, *(name for component in components for name in component.frozen))
     functions = make_update_functions(
-        dataclasses.replace(config, training=dataclasses.replace(config.training, frozen=frozen)),
+        config,
         model,
         objective=wrap_objective(objective, [component.wrap_stream_loss for component in components]),
         links=[link for link in links if link is not None],
@@ -191,16 +191,11 @@ def make_composed_learner(
         parts = with_episodes(parts, episode, config.data.batch_size)
 
     def init(values: Mapping[str, Any]) -> TrainState:
-        for component in components:
-            if component.init_params:
-                values = {**values, "params": component.init_params(values["params"])}
         method_state = init_components(values)
         if parts.memory is not None:
             method_state[EPISODES] = parts.memory.store.init()
         if method.schedule.every:
             method_state[UPDATES] = jnp.zeros((), jnp.int32)
-        if replay is not None and replay.by_progress:
-            method_state[PROGRESS] = init_progress(len(settings.tasks))
         key, traced = jax.random.key(config.training.seed), method_state
         # The names of the sums are found by tracing the losses, which read the support of their rows.
         if parts.support is not None:

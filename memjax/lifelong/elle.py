@@ -25,7 +25,7 @@ from memjax.config import Config, EpisodicMemory
 from memjax.lifelong import policies
 from memjax.lifelong.components import REPLAY, Component, ReplayOptions
 from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method, Phase, TaskInfo
+from memjax.lifelong.contract import Method, Phase, TaskInfo, settings_of
 from memjax.lifelong.episodes import EPISODES, fill_memory
 from memjax.lifelong.expansion import (
     Depth,
@@ -40,8 +40,9 @@ from memjax.lifelong.expansion import (
     scaled_norm_path,
 )
 from memjax.lifelong.methods import TOLD_BORDERS, make_memory_options
+from memjax.lifelong.progress import BY_PROGRESS, PROGRESS, init_progress
 from memjax.lifelong.rehearsal import with_fresh_optimizer
-from memjax.lifelong.spans import SPAN
+from memjax.lifelong.spans import SPAN, UPDATE_COUNTER, count_stage_updates
 from memjax.lifelong.streams import JoinedExamples
 from memjax.lifelong.updates import make_joint_update
 from memjax.memory.projections import NORM_WEIGHTS
@@ -113,18 +114,22 @@ def elle(**fields: Any) -> Method:
         memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, written=0.0)
     if by_progress:
         memory = memory._replace(groups="task")
-    anneals = Component("annealed_norms", needs_stage_progress=how.annealed)
-    replaying = lambda options: chain_components(
-        anneals, memory=memory, replay=options._replace(by_progress=by_progress)
-    )
-    base = replaying(ReplayOptions(how.rows, make_joint_update)) if how.rows else chain_components()
-    recovering = replaying(ReplayOptions(how.warm_up_rows, every=1))
+    counters, choice = [UPDATE_COUNTER] if how.annealed or by_progress else [], BY_PROGRESS if by_progress else None
+
+    def replaying(options: ReplayOptions, num_tasks: int = 0) -> Method:
+        progress = [Component(PROGRESS, lambda params: init_progress(num_tasks))] if by_progress else []
+        return chain_components(*counters, *progress, memory=memory, replay=options._replace(choice=choice))
+
+    beside = lambda num_tasks: replaying(ReplayOptions(how.rows, make_joint_update), num_tasks)
+    base = beside(0) if how.rows else chain_components()
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        learner_of_stream = base.learner(experiment, layout, objective)
+        arguments, num_tasks = (experiment, layout, objective), len(settings_of(experiment).tasks)
+        learner_of_stream = (beside(num_tasks) if how.rows else base).learner(*arguments)
         if not how.warm_up:
             return learner_of_stream
-        recover = recovering.learner(experiment, layout, objective).updates[REPLAY]
+        recovering = replaying(ReplayOptions(how.warm_up_rows, every=1), num_tasks)
+        recover = recovering.learner(*arguments).updates[REPLAY]
         updates = {WARM_UP: with_annealed_norms(recover) if how.annealed else recover}
         return learner_of_stream._replace(
             updates={**learner_of_stream.updates, **updates},
@@ -139,7 +144,7 @@ def elle(**fields: Any) -> Method:
                 open_stream = lambda state, position: RepeatedUpdate(WARM_UP, how.warm_up, position)
                 stages_of_task.insert(0, Stage(f"{stage.name}, warm-up", open_stream, how.warm_up, task=stage.task))
             stages_of_task[0] = stages_of_task[0]._replace(before=grow_before)
-        return [result for stage in stages_of_task for result in base.stages(task, stage)]
+        return [count_stage_updates(stage) for stage in stages_of_task] if counters and how.rows else stages_of_task
 
     def growth(config: Config, index: int, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(how, config, index, lineage, key)

@@ -24,7 +24,7 @@ from memjax.lifelong.components import Component, ReplayOptions
 from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method, TaskInfo
 from memjax.lifelong.episodes import MemoryOptions, key_for, rows_of
-from memjax.lifelong.spans import fraction_done
+from memjax.lifelong.spans import UPDATE_COUNTER, count_updates, fraction_done
 from memjax.lifelong.task_references import gradients_of_tasks
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
@@ -240,7 +240,10 @@ def logit_kd(
 ) -> Method:
     """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
     rule = distill_from_previous_model("logit_kd", weight, temperature, stream=False, annealed=annealed)
-    return chain_components(rule, memory=make_memory_options(memory), replay=ReplayOptions(rows, make_joint_update))
+    counters = [UPDATE_COUNTER] if annealed else []
+    replayed = ReplayOptions(rows, make_joint_update)
+    method = chain_components(rule, *counters, memory=make_memory_options(memory), replay=replayed)
+    return count_updates(method) if annealed else method
 
 
 def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> MemoryOptions:
@@ -376,7 +379,7 @@ def distill_from_previous_model(
       weight: Weight of the divergence from the teacher.
       temperature: Temperature of the softmax of teacher and student.
       stream: Whether rows of the stream are distilled. If not, replayed rows are.
-      annealed: Whether the weight falls linearly to 0 in the course of a stage.
+      annealed: Whether the weight falls linearly to 0 in the course of a stage, whose updates `UPDATE_COUNTER` counts.
     """
     loss_name = f"{name}/divergence"
 
@@ -406,9 +409,7 @@ def distill_from_previous_model(
         return with_method_state(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
 
     wrappers: dict[str, Any] = {"wrap_stream_loss": wrap} if stream else {"wrap_replay_loss": wrap}
-    return Component(
-        name, init, **wrappers, before_task=before, requirements=TOLD_BORDERS, needs_stage_progress=annealed
-    )
+    return Component(name, init, **wrappers, before_task=before, requirements=TOLD_BORDERS)
 
 
 # Functions of a model that components use

@@ -44,13 +44,16 @@ import jax.numpy as jnp
 from memjax.config import EpisodicMemory
 from memjax.lifelong.adaptation import inner_steps, selected
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.compose import chain_components
+from memjax.lifelong.compose import chain_components, freeze_parameters
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, Store, key_for
 from memjax.lifelong.methods import make_memory_options
 from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective
 from memjax.training.objective import RANDOM_STREAMS, Objective, model_collections, model_loss
+from memjax.training.sharding import Layout
+from memjax.training.stages import Learner
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, SegmentLoss, WeightedSum
 
@@ -72,17 +75,28 @@ def maml(**fields: Any) -> Method:
 
 def anml(*, train_gate_encoder: bool, **fields: Any) -> Method:
     """Makes the method ANML-ER, which adapts all parameters but those of the gate of the model."""
+    method = meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, **fields)
+    frozen = () if train_gate_encoder else (GATE_ENCODER,)
 
-    def begin(params: Any) -> Any:
-        """Starts the encoder in the gate with the parameters of the encoder beside it."""
-        gate = params.get("gate")
-        if gate is None:
-            raise ValueError("model: given one without a gate, allowed: model.gate, or model.attention.gate, above 0")
-        encoder = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
-        return {**params, "gate": {**gate, **({"encoder": encoder} if encoder else {})}}
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        base_learner = method.learner(freeze_parameters(experiment, frozen), layout, objective)
+        start = lambda values: base_learner.init({**values, "params": with_gate_encoder(values["params"])})
+        return base_learner._replace(init=start)
 
-    rule = Component("gate", init_params=begin, frozen=() if train_gate_encoder else (GATE_ENCODER,))
-    return meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, rule, **fields)
+    return method._replace(learner=learner)
+
+
+def with_gate_encoder(params: Any) -> Any:
+    """Starts the encoder in the gate of a model with the parameters of the encoder beside it.
+
+    Raises:
+      ValueError: the model has no gate.
+    """
+    gate = params.get("gate")
+    if gate is None:
+        raise ValueError("model: given one without a gate, allowed: model.gate, or model.attention.gate, above 0")
+    encoder = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
+    return {**params, "gate": {**gate, **({"encoder": encoder} if encoder else {})}}
 
 
 Select = Callable[[str], bool] | None
@@ -92,7 +106,7 @@ def meta_learning_method(
     name: str,
     select: Select,
     adapt: Callable[..., Any],
-    *rules: Component,
+    *,
     memory: EpisodicMemory,
     every: int,
     rows: int,
@@ -109,7 +123,6 @@ def meta_learning_method(
       name: Name of the method in `TrainState.method`.
       select: `select(path)` returns whether a parameter is adapted. None to adapt all.
       adapt: Function that adapts parameters to a support, such as `adapt_by_loss` or `adapt_head`.
-      *rules: Further components.
       memory: Settings of the episodic memory.
       every: Approximate number of examples from one replay episode to the next. 0 for none.
       rows: Number of rows of a query from the memory.
@@ -165,7 +178,6 @@ def meta_learning_method(
     replayed = ReplayOptions(rows, every=every) if every else None
     return chain_components(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
-        *rules,
         memory=make_memory_options(memory),
         replay=replayed,
         adapting=TestTimeAdaptation(variables, copied=copied) if adapts_at_test and steps else None,

@@ -9,13 +9,17 @@ Differs from the published code: the loss is that of the replayed rows, smoothed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from memjax.typing import Leaf, WeightedSum, tree_dataclass
+from memjax.lifelong.components import ReplayChoice
+from memjax.lifelong.spans import fraction_done
+from memjax.lifelong.streams import TASK
+from memjax.typing import Batch, Leaf, WeightedSum, tree_dataclass
 
 __all__ = ["PROGRESS", "TaskProgress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
 
@@ -91,6 +95,36 @@ def draw_task(
     mine = used & (groups == task)
     places = jnp.nonzero(mine, size=groups.shape[0], fill_value=-1)[0]
     return places[jax.random.randint(of_rows, (number,), 0, jnp.maximum(jnp.sum(mine), 1))]
+
+
+def draw_by_progress(method_state: Mapping[str, Any], memory: Any, key: Any, number: int) -> Int[Array, " number"]:
+    """Draws the ids of rows of one task, which is drawn by its progress. The groups of the memory must be tasks.
+
+    Args:
+      method_state: State of the method, with the progress of all tasks and the count of updates of the stage.
+      memory: The episodic memory.
+      key: Random key.
+      number: Number of ids to draw.
+    """
+    odds = odds_of_tasks(method_state[PROGRESS], fraction_done(method_state))
+    return draw_task(memory.groups, memory.count, odds, key, number)
+
+
+def record_progress(method_state: Mapping[str, Any], rows: Batch, nll: WeightedSum, number: int) -> Mapping[str, Any]:
+    """Records the loss of replayed rows of one task.
+
+    Args:
+      method_state: State of the method, with the progress of all tasks.
+      rows: The rows, `[1, rows, ...]`, with the number of their task. Some may be padding.
+      nll: Sum of the negative log-likelihoods of their targets.
+      number: Number of rows that were replayed.
+    """
+    progress = observe_loss(method_state[PROGRESS], rows.extras[TASK][0, 0], nll, number)
+    return {**method_state, PROGRESS: progress}
+
+
+BY_PROGRESS = ReplayChoice(draw_by_progress, record_progress)
+"""The choice of rows of the task whose loss falls most."""
 
 
 def observe_loss(progress: TaskProgress, task: Any, nll: WeightedSum, rows: int) -> TaskProgress:

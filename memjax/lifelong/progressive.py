@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from memjax.lifelong.components import Component
-from memjax.lifelong.compose import chain_components
+from memjax.lifelong.compose import chain_components, freeze_parameters
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.methods import TOLD_BORDERS
 from memjax.training.assembly import make_objective
@@ -56,8 +56,7 @@ def learner(experiment: Experiment, layout: Layout | None, objective: MakeObject
     earlier = tuple(f"columns_{column}/" for column in range(number - 1))
     # Matrices into a column are called by what stands in front of it.
     into = tuple(f"laterals_{column}/" for column in range(number - 2))
-    rule = Component("progressive", frozen=(*earlier, *into), requirements=TOLD_BORDERS)
-    return chain_components(rule).learner(experiment, layout, objective)
+    return chain_components().learner(freeze_parameters(experiment, (*earlier, *into)), layout, objective)
 
 
 def with_column(task: TaskInfo, state: TrainState, context: PhaseContext, number: int) -> PhaseResult:

@@ -1,6 +1,6 @@
 """Counts the updates of a stage, for components whose effect changes while a task is learned.
 
-A component asks for the count with `memjax.lifelong.components.Component.needs_stage_progress`.
+A method with such components has `UPDATE_COUNTER` as its last component, and is made by `count_updates`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,28 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from memjax.lifelong.components import Component
+from memjax.lifelong.contract import Method
 from memjax.training.stages import PhaseContext, PhaseResult, Stage
 from memjax.training.step import TrainState
 
-__all__ = ["SPAN", "fraction_done", "count_stage_updates"]
+__all__ = ["SPAN", "UPDATE_COUNTER", "count_stage_updates", "count_updates", "fraction_done"]
 
 SPAN = "span"
 """Name in `TrainState.method` of the updates that the stage has made and will make in all, int32 `[2]`."""
+
+
+UPDATE_COUNTER = Component(
+    SPAN,
+    init=lambda params: jnp.zeros(2, jnp.int32),
+    after_update=lambda progress, before, after, gradients: progress.at[0].add(1),
+)
+"""A component that counts the updates of a stage for other components that read them."""
+
+
+def count_updates(method: Method) -> Method:
+    """Returns a method with `UPDATE_COUNTER` whose stages begin the count anew, for methods with no other stages."""
+    return method._replace(stages=lambda task, stage: [count_stage_updates(stage)])
 
 
 def count_stage_updates(stage: Stage) -> Stage:

@@ -36,9 +36,6 @@ from memjax.lifelong.episodes import (
     rows_of,
     split_over_devices,
 )
-from memjax.lifelong.progress import PROGRESS, draw_task, observe_loss, odds_of_tasks
-from memjax.lifelong.spans import fraction_done
-from memjax.lifelong.streams import TASK
 from memjax.models.heads import mark_seen_classes
 from memjax.training.assembly import UpdateFunctions
 from memjax.training.objective import Objective
@@ -171,7 +168,7 @@ def make_replay_update(parts: UpdateParts) -> Update:
         rows = _sample_replay(parts, state, episodes)
         gradients = _replay_gradients(parts, _with_support(parts, slim, episodes, batch, rows), rows)
         new, sums = _apply_gradients(parts, slim, gradients)
-        new = _record_task_loss(parts, new, rows, sums["nll"])
+        new = _record_replayed_loss(parts, new, rows, sums["nll"])
         episodes = _record_replayed_answers(parts, state, episodes, rows, sums)
         return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
 
@@ -341,11 +338,10 @@ def _sample_replay(parts: UpdateParts, state: TrainState, episodes: Any) -> Batc
     """Draws rows to replay, `[1, rows, ...]`. Rows that the memory does not have yet weigh nothing."""
     assert parts.replay is not None and parts.memory is not None
     number, key, store = parts.replay.rows, replay_key(state), parts.memory.store
-    if parts.replay.by_progress:
-        odds = odds_of_tasks(state.method[PROGRESS], fraction_done(state.method))
-        rows = store.take(episodes, draw_task(episodes.groups, episodes.count, odds, key, number))
-    else:
+    if parts.replay.choice is None:
         rows = store.sample(episodes, key, number, replace=parts.replay.replace)
+    else:
+        rows = store.take(episodes, parts.replay.choice.draw(state.method, episodes, key, number))
     return split_over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
 
 
@@ -357,20 +353,18 @@ def _record_replay_beside(
     Returns:
       The state, the memory, and the sums with those of the replayed rows, which are 0 if the update was skipped.
     """
-    new = _record_task_loss(parts, new, replayed.rows, replayed.gradients.sums["nll"])
+    new = _record_replayed_loss(parts, new, replayed.rows, replayed.gradients.sums["nll"])
     episodes = _record_replayed_answers(parts, state, episodes, replayed.rows, sums)
     zero_if_skipped = lambda leaf: jnp.where(sums["skipped"].total == 0, leaf, 0).astype(jnp.float32)
     more = {f"replayed/{name}": jax.tree.map(zero_if_skipped, value) for name, value in replayed.gradients.sums.items()}
     return new, episodes, {**sums, **more}
 
 
-def _record_task_loss(parts: UpdateParts, new: TrainState, rows: Batch, nll: WeightedSum) -> TrainState:
-    """Records the loss of replayed rows for their task, if tasks are drawn by progress."""
-    if PROGRESS not in new.method:
+def _record_replayed_loss(parts: UpdateParts, new: TrainState, rows: Batch, nll: WeightedSum) -> TrainState:
+    """Records the loss of replayed rows, if the choice of rows depends on it."""
+    if parts.replay is None or parts.replay.choice is None:
         return new
-    assert parts.replay is not None
-    progress = observe_loss(new.method[PROGRESS], rows.extras[TASK][0, 0], nll, parts.replay.rows)
-    return dataclasses.replace(new, method={**new.method, PROGRESS: progress})
+    return dataclasses.replace(new, method=parts.replay.choice.record(new.method, rows, nll, parts.replay.rows))
 
 
 def _record_replayed_answers(
