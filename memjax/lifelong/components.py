@@ -149,15 +149,10 @@ class TestTimeAdaptation(NamedTuple):
         `Learner.adapt_variables`.
       rows: `rows(model, store)` returns the adaptation of each row by itself. See `Learner.adapt_rows`. None if all
         rows are evaluated with the same parameters.
-      width: Name of the setting for the number of rows that are evaluated side by side on a device, each with its own
-        parameters. Empty for none.
-      copied: `copied(params)` returns the parameters of which each of those rows has a copy.
     """
 
     variables: Callable[[Experiment, Store], Callable[[TrainState, Any, Any], dict[str, Any]]]
     rows: Callable[[Any, Store], PerRowAdaptation] | None = None
-    width: str = ""
-    copied: Callable[[Any], Any] = lambda params: {}
 
 
 def wrap_objective(objective: MakeObjective, laid: Sequence[ObjectiveWrapper]) -> MakeObjective:

@@ -45,7 +45,7 @@ from memjax.training.assembly import make_update_functions
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective, make_plain_learner
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Learner, PhaseContext, PlanInfo, PlannedProgram, Requirements, Update
+from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, StoredRows, Update
 from memjax.training.step import TrainState
 from memjax.typing import Batch
 
@@ -209,7 +209,6 @@ def make_composed_learner(
         init=init,
         updates={kind: make_update_of_kind(parts, kind, batch) for kind, batch in kinds.items()},
         batch_shapes=kinds,
-        requirements=method.needs,
         finish=parts.functions.finish,
     )
     return learner if parts.memory is None else add_memory(learner, parts.memory, adapting, experiment, layout)
@@ -257,7 +256,7 @@ def add_memory(
     experiment: Experiment,
     layout: Layout | None,
 ) -> Learner:
-    """Adds the arrays of a memory on the host, the adaptation to a memory, and the parts of a memory plan to a learner.
+    """Adds a memory to a learner: its arrays on the host or devices, and the adaptation to its rows.
 
     Args:
       learner: The learner.
@@ -267,17 +266,14 @@ def add_memory(
       layout: Shardings of all arrays over the mesh. None on a single device.
     """
     learner = learner._replace(host_arrays=memory.store.host)
-    programs = {"write": PlannedProgram(memory.write, writes=True)}
-    info = PlanInfo(kept=EPISODES, capacity=memory.options.setting)
-    if adapting is not None:
-        variables = adapting.variables(experiment, memory.store)
-        learner = learner._replace(adapt_variables=variables)
-        if adapting.rows is not None:
-            rows = adapting.rows(experiment.model, memory.store)
-            adapted = dataclasses.replace(experiment, adapt_rows=rows)
-            learner = learner._replace(adapt_rows=rows, evaluators=adapted.evaluators(layout))
-            search = lambda state, batch: rows.retrieve_support(variables(state, None, state.key), batch)
-            programs["search"] = PlannedProgram(search)
-            info = info._replace(width=adapting.width, copied=adapting.copied)
-    # A plan counts the memory of devices: rows that the host stores and searches are left out.
-    return learner if memory.store.outside else learner._replace(plan_info=info._replace(parts=programs))
+    # A plan counts the memory of devices: rows that the host stores are left out.
+    if not memory.store.outside:
+        learner = learner._replace(stored_rows=StoredRows(EPISODES, memory.options.setting, memory.write))
+    if adapting is None:
+        return learner
+    learner = learner._replace(adapt_variables=adapting.variables(experiment, memory.store))
+    if adapting.rows is None:
+        return learner
+    adapt_rows = adapting.rows(experiment.model, memory.store)
+    adapted = dataclasses.replace(experiment, adapt_rows=adapt_rows)
+    return learner._replace(adapt_rows=adapt_rows, evaluators=adapted.evaluators(layout))

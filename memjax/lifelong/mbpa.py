@@ -74,9 +74,8 @@ def mbpa(
         row_key = key if neighbors == "nearest" else None
         return adapt_to_own_neighbors(model, store, neighbors_of(model, store, row_key, **search), queries, options)
 
-    copied = functools.partial(selected, select=select)
     variables = lambda experiment, store: adapted_variables
-    adapting = TestTimeAdaptation(variables, adapting_rows, "lifelong.method.queries", copied) if steps else None
+    adapting = TestTimeAdaptation(variables, adapting_rows) if steps else None
     memory_options = make_memory_options(memory, keys=key_of(key) if keyed else None)
     return chain_components(
         *key_components(key if keyed else None), memory=memory_options, replay=replayed, adapting=adapting
@@ -170,7 +169,15 @@ def adapt_to_own_neighbors(
         loss = functools.partial(neighbor_nats, model, collections)
         return adapted_outputs(loss, predict, *arguments, batch_size=at_once, **how)
 
-    return PerRowAdaptation(find, score, store.outside, neighbor_examples, neighbor_shares)
+    return PerRowAdaptation(
+        find,
+        score,
+        store.outside,
+        neighbor_examples,
+        neighbor_shares,
+        "lifelong.method.queries",
+        functools.partial(selected, select=how["select"]),
+    )
 
 
 def neighbor_nats(model: Any, variables: Mapping[str, Any], params: Any, support: Batch) -> Any:

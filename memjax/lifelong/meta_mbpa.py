@@ -142,14 +142,10 @@ def meta_mbpa(
             params = adapt_once(model, model_collections(variables), (support, alpha[0]), outer)
             return jax.vmap(functools.partial(predict, params))(rows)
 
-        return PerRowAdaptation(together, score, store.outside, neighbor_examples, neighbor_shares)
+        copied = functools.partial(selected, select=select)
+        return PerRowAdaptation(together, score, store.outside, neighbor_examples, neighbor_shares, copied=copied)
 
-    by_rows = TestTimeAdaptation(
-        lambda experiment, store: adapted_variables,
-        adapting_rows,
-        "lifelong.method.queries" if inference == "each" else "",
-        functools.partial(selected, select=select),
-    )
+    by_rows = TestTimeAdaptation(lambda experiment, store: adapted_variables, adapting_rows)
     rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
     return chain_components(
         *((rule,) if meta else ()),

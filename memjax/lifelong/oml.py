@@ -34,7 +34,6 @@ episode is written to the memory.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -42,7 +41,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
-from memjax.lifelong.adaptation import inner_steps, selected
+from memjax.lifelong.adaptation import inner_steps
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
 from memjax.lifelong.compose import chain_components, freeze_parameters
 from memjax.lifelong.contract import Method
@@ -174,13 +173,12 @@ def meta_learning_method(
 
         return adapt_variables
 
-    copied = functools.partial(selected, select=select)
     replayed = ReplayOptions(rows, every=every) if every else None
     return chain_components(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
         memory=make_memory_options(memory),
         replay=replayed,
-        adapting=TestTimeAdaptation(variables, copied=copied) if adapts_at_test and steps else None,
+        adapting=TestTimeAdaptation(variables) if adapts_at_test and steps else None,
         episode=EpisodeOptions(steps, reduction=reduction, keeps_last=last_episode == "kept"),
     )
 

@@ -167,7 +167,7 @@ def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -
 
 def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str, Program]:
     learner = planned_learner(config, vocab_size, layout)
-    compiled, sizes = CompiledLearner(layout, learner), learner.plan_info
+    compiled, adapt_rows = CompiledLearner(layout, learner), learner.adapt_rows
     state, replicated = compiled.state, layout.replicated
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), learner.batch_shapes[STREAM])
     names = train_state_names(compiled.shapes, parameter_names(learner.make_variables))
@@ -189,34 +189,32 @@ def _train_programs(config: Config, vocab_size: int, layout: Layout) -> dict[str
         )
         for kind, batch in learner.batch_shapes.items()
     }
-    for name, part in sizes.parts.items():
-        programs[name] = Program(
-            part.run,
-            {"state": compiled.shapes, "rows": rows},
-            (state, layout.batch(rows, segments=False)),
-            state if part.writes else None,
-            donated=(0,) if part.writes else (),
-            tokens=read(rows),
-            **common,
-        )
-    if learner.adapt_rows is not None and not learner.adapt_rows.runs_outside_jit:
+    if learner.stored_rows is not None:
+        fields = {"arguments": {"state": compiled.shapes, "rows": rows}, "tokens": read(rows), **common}
+        fields["shardings"] = (state, layout.batch(rows, segments=False))
+        programs["write"] = Program(learner.stored_rows.write, results=state, donated=(0,), **fields)
+        if adapt_rows is not None:
+            retrieve, variables = adapt_rows.retrieve_support, learner.adapt_variables
+            search = lambda state, rows: retrieve(variables(state, None, state.key), rows)
+            programs["search"] = Program(search, results=None, donated=(), **fields)
+    if adapt_rows is not None and not adapt_rows.runs_outside_jit:
         programs["adapt"] = _adapt_program(config, learner, compiled, layout, common)
     return programs
 
 
 def _rows_kept(learner: Learner, compiled: CompiledLearner) -> EpisodicMemoryBytes | None:
     """Measures the bytes of a learner's episodic memory on a device. None for a learner without one."""
-    if not learner.plan_info.parts:
+    stored = learner.stored_rows
+    if stored is None:
         return None
     sizes = lambda tree, shardings: sum(
         math.prod(sharding.shard_shape(leaf.shape)) * itemsize(leaf.dtype)
         for leaf, sharding in zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
     )
-    name = learner.plan_info.kept
-    memory = compiled.shapes.method[name]
-    memory_bytes = sizes(memory, compiled.state.method[name])
+    memory = compiled.shapes.method[stored.name]
+    memory_bytes = sizes(memory, compiled.state.method[stored.name])
     return EpisodicMemoryBytes(
-        learner.plan_info.capacity, memory.capacity, memory_bytes, sizes(compiled.shapes, compiled.state) - memory_bytes
+        stored.capacity, memory.capacity, memory_bytes, sizes(compiled.shapes, compiled.state) - memory_bytes
     )
 
 
@@ -229,10 +227,11 @@ def _adapt_program(
     config: Config, learner: Learner, compiled: CompiledLearner, layout: Layout, common: Mapping[str, Any]
 ) -> Program:
     """Makes the step that scores one batch with parameters adapted to each row, beside the whole training state."""
-    evaluation, model = config.evaluation, learner.model
+    evaluation, model, adapt_rows = config.evaluation, learner.model, learner.adapt_rows
+    assert adapt_rows is not None
     check_rows(evaluation.batch_size, layout.mesh, what="evaluation.batch_size")
     batch = model.example(evaluation.batch_size, evaluation.segment_length or config.data.segment_length)
-    score = make_score(model, accuracy=evaluation.compute_accuracy, adapt_rows=learner.adapt_rows)
+    score = make_score(model, accuracy=evaluation.compute_accuracy, adapt_rows=adapt_rows)
 
     def adapt(state: Any, batch: Any) -> Any:
         read = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, batch.extras)
@@ -247,9 +246,7 @@ def _adapt_program(
         layout.replicated,
         donated=(),
         tokens=batch.mask.size,
-        copies=PerRowParameterCopies(
-            learner.plan_info.width, count_bytes(learner.plan_info.copied(compiled.shapes.params))
-        ),
+        copies=PerRowParameterCopies(adapt_rows.width, count_bytes(adapt_rows.copied(compiled.shapes.params))),
         **common,
     )
 

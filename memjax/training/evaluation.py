@@ -43,6 +43,9 @@ class PerRowAdaptation(NamedTuple):
       examples: Function `examples(support)`, which returns the ids of the support examples, int `[rows, number]`, -1
         for none.
       weights: Function `weights(support)`, which returns the weights of the support examples, float `[rows, number]`.
+      width: Name of the setting with the number of rows that a device adapts and scores side by side, each with a copy
+        of parameters. '' if rows share the adapted parameters.
+      copied: Function `copied(params)`, which returns the parameters that are copied for each of these rows.
     """
 
     retrieve_support: Callable[[Mapping[str, Any], Batch], Any]
@@ -50,6 +53,8 @@ class PerRowAdaptation(NamedTuple):
     runs_outside_jit: bool = False
     examples: Callable[[Any], Any] = lambda support: None
     weights: Callable[[Any], Any] = lambda support: None
+    width: str = ""
+    copied: Callable[[Any], Any] = lambda params: {}
 
 
 class EvaluationInterrupted(Exception):  # noqa: N818 (a request, not an error)

@@ -98,35 +98,19 @@ def unadapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, 
     return model_variables(state)
 
 
-class PlannedProgram(NamedTuple):
-    """A program of a learner that a memory plan compiles separately, such as a neighbour search.
+class StoredRows(NamedTuple):
+    """The rows that a learner stores on its devices, for a memory plan.
 
     Attributes:
-      run: Function `run(state, rows)`, where `rows` is a batch `[rows, ...]`.
-      writes: Whether `run` returns a new train state, for which the old one is donated.
-    """
-
-    run: Callable[[TrainState, Batch], Any]
-    writes: bool = False
-
-
-class PlanInfo(NamedTuple):
-    """Information about a learner for a memory plan, in addition to its updates.
-
-    Attributes:
-      parts: Programs to compile separately, by name.
-      kept: Name in `TrainState.method` of the stored rows. '' if the learner stores none.
+      name: Name of the rows in `TrainState.method`.
       capacity: Name of the setting with the number of stored rows.
-      width: Name of the setting with the number of rows that a device adapts and scores side by side, each with a copy
-        of parameters. '' without test-time adaptation.
-      copied: Function `copied(params)`, which selects the parameters that are copied for each of these rows.
+      write: Function `write(state, rows) -> state`, which stores rows of a batch and does nothing else of an update. A
+        plan compiles it by itself, with the state donated.
     """
 
-    parts: Mapping[str, PlannedProgram] = {}
-    kept: str = ""
-    capacity: str = ""
-    width: str = ""
-    copied: Callable[[Any], Any] = lambda params: {}
+    name: str
+    capacity: str
+    write: Callable[[TrainState, Batch], TrainState]
 
 
 Update = Callable[[TrainState, Any], tuple[TrainState, dict[str, WeightedSum]]]
@@ -151,9 +135,8 @@ class Learner(NamedTuple):
       adapt_variables: Function `adapt_variables(state, support, key) -> variables`, which returns the variables to
         evaluate.
       adapt_rows: Test-time adaptation of these variables to each row. None evaluates all rows with the same variables.
-      requirements: Information that the method needs in addition to the batches.
       host_arrays: Functions that manage the arrays of the learner in host memory.
-      plan_info: Information about the learner for a memory plan.
+      stored_rows: Rows that the learner stores on its devices. None if there are none.
       finish: Function `finish(state) -> state`, called after the last update of a stage. It applies the gradients of an
         incomplete window of `training.apply_every` steps. None if every update is applied at once.
     """
@@ -166,9 +149,8 @@ class Learner(NamedTuple):
     evaluators: Mapping[str, Evaluator] = {}
     adapt_variables: Callable[[TrainState, Any, Any], Mapping[str, Any]] = unadapted_variables
     adapt_rows: PerRowAdaptation | None = None
-    requirements: Requirements = Requirements()
     host_arrays: HostArrays = HostArrays()
-    plan_info: PlanInfo = PlanInfo()
+    stored_rows: StoredRows | None = None
     finish: Callable[[TrainState], TrainState] | None = None
 
     def evaluation_variables(self, state: TrainState, seed: int) -> Mapping[str, Any]:

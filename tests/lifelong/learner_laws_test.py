@@ -16,7 +16,7 @@ from memjax.lifelong.ea_emr import ALIGN, REHEARSE
 from memjax.lifelong.elle import WARM_UP
 from memjax.lifelong.emar import ACTIVATE, RECONSOLIDATE
 from memjax.lifelong.episodes import EPISODES
-from memjax.lifelong.factory import make_learner_and_stages
+from memjax.lifelong.factory import make_learner_and_stages, make_method
 from memjax.lifelong.streams import TASK
 from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import flatten
@@ -91,7 +91,7 @@ def test_every_example_is_read_once_and_says_no_more_than_was_asked_for(whole, n
     often = {"cumulative": (3, 2, 1), "joint_anew": (3, 2, 1)}.get(name, (1, 1, 1))
     wanted = np.repeat(np.arange(SIZE * TASKS), np.repeat(often, SIZE))
     assert sorted(ids[ids >= 0].tolist()) == wanted.tolist()
-    told = played.learner.requirements.tasks_in_training
+    told = make_method(CASE[name].method).needs.tasks_in_training
     assert all((TASK in batch.extras) == told for batch in read)
 
 
