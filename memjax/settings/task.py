@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
-from memjax.settings.examples import (
-    CLBenchmark,
-    Glue,
-    LabelledFile,
-    SeqioClasses,
-    Templates,
-    TextClasses,
-    TfdsClasses,
-)
+from memjax.settings.data import SourceKind
+from memjax.settings.examples import LabelledFile
 from memjax.settings.output import Softmax
-from memjax.settings.questions import QaSrl, Quac, Squad, TriviaQa
+from memjax.settings.questions import Squad
 from memjax.settings.ranges import Count, Number, Positive, Range, Share, zero_or_more
-from memjax.settings.relation_sources import MadeRelations, RelationFiles, Tacred
 from memjax.settings.relations import Settings, require
 from memjax.settings.sources import Source, TextFiles
 from memjax.settings.tokenizers import BytePairs, Tokenizer, VectorWords, WordPiece, Words
@@ -52,7 +44,8 @@ class Task(Settings):
       encodes: Whether the task needs a text encoder, which sees whole texts.
       writes: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
       prompt: Place of the learned prompt in texts. 'none' for no prompt.
-      sources: Classes of sources that hold examples of the task. () for a task on documents.
+      content: Kind of content of the sources that hold examples of the task, one of `Source.gives`. '' for a task on
+        documents.
       files: Class of source that a user's own file becomes. None for a task that takes no such file.
       num_classes: Number of classes of the head. 0 for a task without classes.
       numbers_relations: Whether the classes are relations.
@@ -72,7 +65,7 @@ class Task(Settings):
     numbers_relations = False
     similarity, vectors, margin = "", "learned", 0.0
     takes_states = False
-    sources: ClassVar[tuple[type[Source], ...]] = ()
+    content = ""
 
     def implementation(self, source: Source) -> str:
         """Returns the name of the class that makes the task on a source: one of `made_for`, otherwise `made_by`."""
@@ -87,6 +80,12 @@ class Task(Settings):
         model, task = type(config.model).__name__, type(self).__name__
         learned = config.model.learns or task
         require(task == learned, "task", task, f"{learned} with {model}")
+
+    def check_content(self, source: Source) -> None:
+        """Raises `ValueError` for a source that does not give the content that the task needs."""
+        names = [kind.__name__ for kind in get_args(SourceKind) if self.content in kind.gives]
+        allowed = f"{' or '.join(names)} ({type(self).__name__})"
+        require(self.content in source.gives, "data.source", type(source).__name__, allowed)
 
     def check_evaluation(self, config: Config) -> None:
         """Raises `ValueError` where an evaluation sets segments or memories, which examples do not have."""
@@ -183,9 +182,8 @@ class TextEncoderTask(Task):
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
         allowed = " or ".join(kind.__name__ for kind in self.tokenizers)
         require(isinstance(data.tokenizer, self.tokenizers), "data.tokenizer", tokenizer, allowed)
-        if self.sources:
-            allowed = f"{' or '.join(source.__name__ for source in self.sources)} ({kind})"
-            require(isinstance(data.source, self.sources), "data.source", source, allowed)
+        if self.content:
+            self.check_content(data.source)
             require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
         else:
             require("texts" in data.source.gives, "data.source", source, f"a source of texts ({kind})")
@@ -242,8 +240,7 @@ class Classification(TextEncoderTask, Prompted):
 
     takes_states = True
     tokenizers = (WordPiece, BytePairs)
-    sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile, RelationFiles)
-    sources += (Tacred, MadeRelations)
+    content = "labelled"
     files = LabelledFile
 
     def check(self, field: str, config: Config) -> None:
@@ -299,7 +296,7 @@ class RelationExtraction(Classification):
     max_candidates: Number = 0
     """maximum number of other relations that a training sentence is compared with; 0 = all of its candidates"""
 
-    sources = (RelationFiles, Tacred, MadeRelations)
+    content = "relations"
     tokenizers = (WordPiece,)
     numbers_relations = True
     files = None
@@ -324,9 +321,7 @@ class RelationExtraction(Classification):
             require(words, "data.tokenizer", tokenizer.__name__, "Words or VectorWords with a BiLSTM")
         alone, data = config.lifelong is None, config.data
         require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
-        source = type(data.source).__name__
-        allowed = f"{' or '.join(source.__name__ for source in self.sources)} (RelationExtraction)"
-        require(isinstance(data.source, self.sources), "data.source", source, allowed)
+        self.check_content(data.source)
         require(data.protocol == "separate", "data.protocol", data.protocol, "'separate' (RelationExtraction)")
         self.check_evaluation(config)
 
@@ -350,7 +345,7 @@ class QuestionAnswering(TextEncoderTask):
     windows with the whole answer (MbPA++); False = a window without the answer has the target [CLS] (BERT)"""
 
     takes_states = True
-    sources = (Squad, TriviaQa, Quac, QaSrl, Templates)
+    content = "questions"
     files = Squad
 
     def check(self, field: str, config: Config) -> None:

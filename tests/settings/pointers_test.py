@@ -55,7 +55,7 @@ def test_a_task_names_its_class(kind):
     names = [kind.made_by, *kind.made_for.values()]
     assert all(issubclass(import_by_name(name), Task) for name in names)
     contents = {content for source in SOURCES for content in source.gives} | {"images"}
-    assert set(kind.made_for) <= contents
+    assert {*kind.made_for, kind.content} <= contents | {""}
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS, ids=lambda kind: kind.__name__)

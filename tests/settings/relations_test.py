@@ -652,8 +652,8 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
         ),
         (
             encoder(Classification(), Squad()),
-            "data.source: given 'Squad', allowed: Glue or Templates or TextClasses or CLBenchmark or TfdsClasses or "
-            "SeqioClasses or LabelledFile or RelationFiles or Tacred or MadeRelations (Classification)",
+            "data.source: given 'Squad', allowed: Glue or TextClasses or CLBenchmark or TfdsClasses or SeqioClasses or "
+            "LabelledFile or Templates or RelationFiles or Tacred or MadeRelations (Classification)",
         ),
         (
             encoder(QuestionAnswering(), Glue()),
