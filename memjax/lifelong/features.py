@@ -324,7 +324,7 @@ def _encode(
     reader: TextEncoder, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str | None
 ) -> jax.Array:
     """Encodes a batch as pooled vectors, or as the states of its tokens if `pooling` is None. Compiled once a width."""
-    encoded: Any = reader.apply(variables, tokens, token_types=types, mask=mask, method="encode")
+    encoded: Any = reader.apply(variables, tokens, token_types=types, mask=mask, method="hidden_states")
     # Outputs of layers begin with the tokens of a memory.
     skipped = 0 if feature == "output" else reader.memory_tokens
     if pooling is None:

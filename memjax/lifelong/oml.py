@@ -229,7 +229,7 @@ def adapt_head(
     The inputs of the head are computed for the whole support in one call, if the model can. See `adapt_by_loss` for the
     arguments.
     """
-    if not model.represents:
+    if not model.has_separate_head:
         return adapt_by_loss(model, loss, variables, support, key, **how)
     steps, size = support.weights.shape[:2]
     join_steps = lambda leaf: leaf.reshape(steps * size, *leaf.shape[2:])
@@ -245,14 +245,14 @@ def adapt_head(
         deterministic=deterministic,
         extras=model.choose_extras(rows.extras),
         rngs=random_streams(inner_key(key, steps)),
-        method="represent",
+        method="encode",
     )
 
     def inner(params: Any, inputs: tuple[Any, Batch, Any]) -> Any:
         text, batch, number = inputs
         adapted = {**collections, "params": params}
         rngs = random_streams(inner_key(key, number))
-        output = model.apply(adapted, text, deterministic, rngs=rngs, method="answer")
+        output = model.apply(adapted, text, deterministic, rngs=rngs, method="apply_head")
         return share_of_rows(model.apply(adapted, output, batch.targets, batch.weights, method="nll"), batch)
 
     return inner_steps(

@@ -2,9 +2,6 @@
 
 Hochreiter and Schmidhuber, "Long Short-Term Memory", Neural Computation 9, 1997; Schuster and Paliwal, "Bidirectional
 Recurrent Neural Networks", IEEE Transactions on Signal Processing 45, 1997. The cells are flax's.
-
-The encoder has the interface of a text encoder: `output, state, aux = model(words, state, ...)`, then `nll(output,
-targets, weights)` and `log_probs(output)`.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.models.contract import Model
-from memjax.models.heads import ALLOWED, CLASSES, ChoiceScores, EncodedText, TaskHead, VocabularyScores
-from memjax.models.perceptron import NoVocabulary
+from memjax.models.encoder_with_head import EncoderWithHead
+from memjax.models.heads import CLASSES, EncodedText, TaskHead
 from memjax.models.similarity_head import NAMES
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.models.vocabulary import EmptyVocabulary
+from memjax.typing import Activations, Aux, Mask
 
 __all__ = ["BiLSTM", "LazyConstant"]
 
@@ -49,7 +46,7 @@ class LazyConstant:
         return jax.pure_callback(self.make, jax.ShapeDtypeStruct(self.shape, self.dtype))
 
 
-class BiLSTM(Model):
+class BiLSTM(EncoderWithHead):
     """A sentence encoder: the last state of a forward LSTM joined with that of a backward LSTM.
 
     Differs from the published code of EMAR and EA-EMR: names of relations are read by the encoder of sentences (EA-EMR
@@ -68,7 +65,7 @@ class BiLSTM(Model):
     """
 
     head: TaskHead
-    vocabulary: NoVocabulary
+    vocabulary: EmptyVocabulary
     dim: int = 50
     hidden: int = 200
     vectors: LazyConstant | None = None
@@ -78,6 +75,8 @@ class BiLSTM(Model):
     dtype: Any = jnp.float32
 
     task_parameters = ("head/",)
+    encodes_one_vector = True
+    has_separate_head = False  # the encoded names of classes, which the head reads, are not of single rows
 
     def setup(self) -> None:
         shape = (self.vocabulary.vocab_size, self.dim)
@@ -105,71 +104,30 @@ class BiLSTM(Model):
             return self.vectors.value()
         return 0.1 * jax.random.normal(key, (self.vocabulary.vocab_size, self.dim))
 
-    @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
-        """Returns an empty state, since an encoder has no memory."""
-        return EmptyState()
-
-    @nn.nowrap
-    def scores(self) -> VocabularyScores | ChoiceScores:
-        """Returns the object that scores targets given the output of the head."""
-        return self.head.scores(None)
-
-    @nn.nowrap
-    def padding(self) -> int:
-        """Returns 0, since the vocabulary has no padding."""
-        return 0
-
-    @nn.nowrap
-    def num_classes(self) -> int:
-        """Returns the number of classes of the head. 0 for a head without classes."""
-        return self.head.count_classes()
-
-    @nn.nowrap
-    def num_targets(self, length: int) -> int:
-        """Returns the number of targets of a row, as the head says."""
-        return self.head.num_targets(1)
-
-    @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the extras that say which classes may be answered."""
-        return {name: extras[name] for name in ALLOWED if name in extras}
-
-    def __call__(
+    def encode(
         self,
-        tokens: Int[Array, "batch length"],
-        state: EmptyState,
+        inputs: Int[Array, "batch length"],
         *,
-        start_of_document: Rows | None = None,
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-    ) -> tuple[Any, EmptyState, Aux]:
-        """Reads sentences, one a row, and applies the head.
+    ) -> tuple[EncodedText, Aux]:
+        """Computes the input of the head from word ids, with the encoded names of classes for a head that needs them.
 
-        Args:
-          tokens: `[batch, length]`, word ids.
-          state: Empty state.
-          start_of_document: Ignored, since every sentence is read independently.
-          mask: Real words. None = all.
-          deterministic: Whether to run without dropout.
-          extras: Extras from `choose_extras`.
-
-        Returns:
-          The output of the head for `nll` and `log_probs`, the state, and requested features.
+        See `__call__` for the arguments.
         """
-        del start_of_document
-        mask, extras = jnp.ones(tokens.shape, bool) if mask is None else mask, dict(extras or {})
-        read = self.encode(tokens, mask)
+        del deterministic
+        mask, extras = jnp.ones(inputs.shape, bool) if mask is None else mask, dict(extras or {})
+        vectors = self.encode_sentences(inputs, mask)
         if self.head.named:
             count = self.words.value.shape[0]
             needed = extras[CLASSES] if CLASSES in extras else jnp.ones((1, count), bool)
             needed |= ~needed.any(axis=1, keepdims=True)
             extras[NAMES] = self.name_vectors(needed.any(axis=0))
-        output = self.head(EncodedText(read[:, None], read, mask, extras), deterministic)
-        return output, state, Aux(arrays={name: read[:, None] for name in self.features})
+        hidden = vectors[:, None]
+        return EncodedText(hidden, vectors, mask, extras), Aux(arrays={name: hidden for name in self.features})
 
-    def encode(self, tokens: Int[Array, "batch length"], mask: Mask) -> Float[Array, "batch dim"]:
+    def encode_sentences(self, tokens: Int[Array, "batch length"], mask: Mask) -> Float[Array, "batch dim"]:
         """Encodes sentences as vectors `[batch, 2 hidden]`, 0 for a sentence without words."""
         table = self.table if self.train_vectors else self.held.value
         lengths = jnp.sum(mask, axis=1)
@@ -191,7 +149,7 @@ class BiLSTM(Model):
         words = self.words.value
         count = words.shape[0]
         if count <= AT_ONCE:
-            return self.encode(words, words >= 0)
+            return self.encode_sentences(words, words >= 0)
         order = jnp.argsort(~needed, stable=True)  # needed names first, so that few parts contain any
         parts = -(-count // AT_ONCE)
         ids = jnp.pad(order, (0, parts * AT_ONCE - count), constant_values=count).reshape(parts, AT_ONCE)
@@ -201,7 +159,7 @@ class BiLSTM(Model):
             wanted = jnp.take(needed, numbers, mode="fill", fill_value=False)
             named_by = jnp.take(words, numbers, axis=0, mode="fill", fill_value=-1)
             zeros = lambda module: jnp.zeros((AT_ONCE, width), module.dtype)
-            return None, nn.cond(wanted.any(), lambda m: m.encode(named_by, named_by >= 0), zeros, module)
+            return None, nn.cond(wanted.any(), lambda m: m.encode_sentences(named_by, named_by >= 0), zeros, module)
 
         options = {"variable_broadcast": ["params", "constants"], "split_rngs": {"params": False}}
         vectors = nn.scan(part, **options)(self, None, ids)[1].reshape(-1, width)

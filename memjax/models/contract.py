@@ -43,8 +43,8 @@ class Model(nn.Module):
     * `resizes`: the memory of its `attention` may have another size than in training.
     * `mixes`: it has the field `mixtures`, and `token_log_probs`.
     * `stores_keys`: it can return inner tensors in `Aux.arrays` (`memjax.models.add_features`).
-    * `represents`: it has `represent(inputs, ...)`, everything below its head, and `answer(represented, ...)`, the
-      head, whose parameters are under `head/`.
+    * `has_separate_head`: it has `encode(inputs, ...)`, everything below its head, and `apply_head(encoded, ...)`, the
+      head, whose parameters are under `head/`. The input of the head is an array for each row.
     * `asks_task`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers as
       for the last task.
     * `head_place`: names of the modules down to the head that learns.
@@ -65,7 +65,7 @@ class Model(nn.Module):
     resizes = False
     mixes = False
     stores_keys = False
-    represents = False
+    has_separate_head = False
     asks_task = False
     head_place = ("head",)
     has_stack = False

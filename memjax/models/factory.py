@@ -19,11 +19,11 @@ from memjax.models.gate import Gate
 from memjax.models.heads import INIT_STDDEV, TaskHead
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer, MemformerDecoderLayer
-from memjax.models.perceptron import NoVocabulary, Perceptron
+from memjax.models.perceptron import Perceptron
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.token_bag import TokenBag
 from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack
-from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+from memjax.models.vocabulary import AdaptiveVocabulary, EmptyVocabulary, Vocabulary
 
 __all__ = [
     "make_encoder_decoder",
@@ -537,10 +537,10 @@ def make_column(
             gate = Gate(width, model.gate, initializer=model.initializer, dtype=dtype) if model.gate else None
             return _build(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.TokenBag() as model:
-            options = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
+            options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
             return _build(TokenBag, model, head=head, features=features, **options)
         case settings.BiLSTM() as model:
-            options = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
+            options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
             return _build(BiLSTM, model, head=head, **options)
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)

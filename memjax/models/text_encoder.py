@@ -3,10 +3,8 @@
 Devlin, Chang, Lee and Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
 NAACL 2019, https://arxiv.org/abs/1810.04805.
 
-An encoder has the interface of a language model without memory: `output, state, aux = encoder(tokens, state, ...)`,
-then `nll(output, targets, weights)` and `log_probs(output)`. Its head decides what the targets are: the hidden tokens,
-the class of the text, or the first and last token of an answer. So the code that trains and scores language models also
-handles encoders. Layers are those of `memjax.models.transformer`, with any feed-forward part.
+Layers are those of `memjax.models.transformer`, with any feed-forward part. The interface is that of
+`memjax.models.encoder_with_head`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +20,7 @@ from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.contract import broadcast_mask
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
-from memjax.models.contract import Model
+from memjax.models.encoder_with_head import EncoderWithHead
 from memjax.models.gate import GATE, Gate
 from memjax.models.heads import (
     ALLOWED,
@@ -30,15 +28,13 @@ from memjax.models.heads import (
     MASKED_POSITIONS,
     STATES,
     TOKEN_TYPES,
-    ChoiceScores,
     EncodedText,
     TaskHead,
-    VocabularyScores,
     make_dense,
 )
 from memjax.models.transformer import LateralInputs, Stack
 from memjax.models.vocabulary import Vocabulary
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.typing import Activations, Aux, Mask
 
 __all__ = ["TextEncoder", "mean_pooling"]
 
@@ -47,7 +43,7 @@ EMBEDDINGS = ("vocabulary/", "position_embedding", "token_type_embedding", "laye
 """Path prefixes of the parameters below the first layer."""
 
 
-class TextEncoder(Model):
+class TextEncoder(EncoderWithHead):
     """A BERT text encoder: embeddings, post-norm layers that see the whole text, a pooler, and the head of a task.
 
     Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
@@ -93,10 +89,14 @@ class TextEncoder(Model):
     dtype: Any = jnp.float32
 
     has_stack = True
-    represents = True
     task_parameters = ("head/", "pooler/", "vocabulary/bias", "vocabulary/output", GATE)
     """Path prefixes of parameters of one task. An encoder that continues with another task need not have or load
     them."""
+
+    @property
+    def extra_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Names of the extras of a batch that the encoder or its head reads."""
+        return (*((TOKEN_TYPES,) if self.token_types else ()), MASKED_POSITIONS, STATES, *ALLOWED)
 
     @property
     def num_memory_tokens(self) -> int:
@@ -121,29 +121,9 @@ class TextEncoder(Model):
         self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
-        """Returns an empty state, since an encoder has no memory."""
-        return EmptyState()
-
-    @nn.nowrap
-    def scores(self) -> VocabularyScores | ChoiceScores:
-        """Returns the object that scores targets given the output of the head."""
-        return ChoiceScores() if self.head is None else self.head.scores(self.vocabulary)
-
-    @nn.nowrap
     def output_norm(self) -> str:
         """Returns the path prefix of the head's norm if the vocabulary scores its result. Otherwise ''."""
         return "head/layer_norm/" if self.head is not None and self.head.scores_vocabulary else ""
-
-    @nn.nowrap
-    def num_classes(self) -> int:
-        """Returns the number of classes of the head. 0 for a head without classes."""
-        return 0 if self.head is None else self.head.count_classes()
-
-    @nn.nowrap
-    def num_targets(self, length: int) -> int:
-        """Returns the number of targets of a text, as the head says."""
-        return self.head.num_targets(length) if self.head is not None else length
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -169,78 +149,36 @@ class TextEncoder(Model):
         numbers = range(len(self.stack.layers) - layers)
         return (*EMBEDDINGS, *(f"stack/layers_{number}/" for number in numbers))
 
-    @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a batch's extras that the encoder reads."""
-        names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS, STATES, *ALLOWED)
-        return {name: extras[name] for name in names if name in extras}
-
-    def __call__(
+    def encode(
         self,
-        tokens: Int[Array, "batch length"],
-        state: EmptyState,
-        *,
-        start_of_document: Rows | None = None,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-        extras: Mapping[str, Any] | None = None,
-        side: LateralInputs | None = None,
-    ) -> tuple[Any, EmptyState, Aux]:
-        """Reads texts, one a row, and applies the head.
-
-        Args:
-          tokens: `[batch, length]`, token ids with special tokens.
-          state: Empty state.
-          start_of_document: Ignored, since every text is read independently.
-          mask: Real tokens. None = all.
-          deterministic: Whether to run without dropout.
-          extras: Extras from `choose_extras`. Without token types, all tokens have type 0.
-          side: Function from a layer's index to the tensor added to its output, see `Stack`. Only without memory
-            tokens.
-
-        Returns:
-          The output of the head for `nll` and `log_probs`, the state, and sums and requested features.
-
-        Raises:
-          ValueError: A text is longer than the number of positions.
-        """
-        del start_of_document
-        read, aux = self.represent(tokens, mask=mask, deterministic=deterministic, extras=extras, side=side)
-        if self.head is None:
-            return read.hidden, state, aux
-        output = self.answer(read, deterministic)
-        if self.is_initializing():
-            self.scores().log_probs(output[:, :1])
-        return output, state, aux
-
-    def represent(
-        self,
-        tokens: Int[Array, "batch length"],
+        inputs: Int[Array, "batch length"],
         *,
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, after the gate. See `__call__` for the arguments."""
-        extras, mask = extras or {}, jnp.ones(tokens.shape, bool) if mask is None else mask
+        """Computes the input of the head, after the gate, with sums and requested features.
+
+        See `__call__` for the arguments. Without token types, all tokens have type 0. `side` is only for an encoder
+        without memory tokens.
+
+        Raises:
+          ValueError: A text is longer than the number of positions.
+        """
+        extras, mask = extras or {}, jnp.ones(inputs.shape, bool) if mask is None else mask
         read = {"token_types": extras.get(TOKEN_TYPES), "states": extras.get(STATES)}
-        hidden, aux = self.encode(tokens, mask=mask, **read, deterministic=deterministic, side=side)
+        hidden, aux = self.hidden_states(inputs, mask=mask, **read, deterministic=deterministic, side=side)
         first = jnp.tanh(self.pooler_dense(hidden[:, 0])) if self.pooler else hidden[:, 0]
         if self.pooling == "mean":
             real = mask[..., None]
             total = jnp.sum(jnp.where(real, hidden, 0), axis=1)
             first = total / jnp.maximum(jnp.sum(real, axis=1), 1).astype(hidden.dtype)
         if self.gate is not None:
-            first = first * self.gate(tokens, mask=mask, extras=extras)
+            first = first * self.gate(inputs, mask=mask, extras=extras)
         return EncodedText(hidden, first, mask, extras), aux
 
-    def answer(self, read: EncodedText, deterministic: bool = True) -> Any:
-        """Applies the head to its input."""
-        assert self.head is not None
-        return self.head(read, deterministic)
-
-    def encode(
+    def hidden_states(
         self,
         tokens: Int[Array, "batch length"],
         *,
@@ -302,7 +240,7 @@ class TextEncoder(Model):
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch dim"]:
         """Computes sentence embeddings of length 1 as MiniLM: the mean of the last hidden states of real tokens."""
-        hidden, _ = self.encode(tokens, mask=mask, token_types=token_types)
+        hidden, _ = self.hidden_states(tokens, mask=mask, token_types=token_types)
         return mean_pooling(hidden, jnp.ones(tokens.shape, bool) if mask is None else mask)
 
 

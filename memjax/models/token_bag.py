@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.axes import named
 from memjax.models.contract import Model
 from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScores, ClassHead, EncodedText
-from memjax.models.perceptron import NoVocabulary, Perceptron
+from memjax.models.perceptron import Perceptron
 from memjax.models.transformer import LateralInputs
+from memjax.models.vocabulary import EmptyVocabulary
 from memjax.typing import Aux, Batch, Mask
 
 __all__ = ["BayesHead", "TokenBag", "count_hashed"]
@@ -138,7 +139,7 @@ class TokenBag(Perceptron):
       pairs: Whether pairs of neighbouring tokens are counted as well.
     """
 
-    vocabulary: NoVocabulary = NoVocabulary()
+    vocabulary: EmptyVocabulary = EmptyVocabulary()
     buckets: int = 16_384
     pairs: bool = False
     widths: tuple[int, ...] = ()
@@ -148,20 +149,16 @@ class TokenBag(Perceptron):
         """Returns the shapes of a batch of texts."""
         return Model.example(self, batch_size, length)
 
-    def represent(
+    def encode(
         self,
-        vectors: Int[Array, "batch length"],
+        inputs: Int[Array, "batch length"],
         *,
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, and requested features. See `Perceptron.represent` for the arguments."""
-        mask = jnp.ones(vectors.shape, bool) if mask is None else mask
-        counts = count_hashed(vectors, mask, self.buckets, pairs=self.pairs)
-        return super().represent(counts, deterministic=deterministic, extras=extras, side=side)
-
-    def __call__(self, vectors: Int[Array, "batch length"], *arguments: Any, **options: Any) -> Any:
-        """Reads texts, one a row. See `Perceptron` for the arguments and results."""
-        return super().__call__(vectors, *arguments, **options)
+        """Computes the input of the head, and requested features. See `Perceptron.encode` for the arguments."""
+        mask = jnp.ones(inputs.shape, bool) if mask is None else mask
+        counts = count_hashed(inputs, mask, self.buckets, pairs=self.pairs)
+        return super().encode(counts, deterministic=deterministic, extras=extras, side=side)

@@ -6,7 +6,7 @@ padding. They start as zeros and stay zeros, no id looks them up, and they have 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -297,7 +297,17 @@ class AdaptiveVocabulary(nn.Module):
         return jnp.einsum("...d,vd->...v", hidden, weights.astype(hidden.dtype), preferred_element_type=dtype)
 
 
-def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary) -> int:
+class EmptyVocabulary(NamedTuple):
+    """A stand-in for the vocabulary of a model whose head never scores tokens. It has no parameters."""
+
+    vocab_size: int = 0
+
+    def tables(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Returns the parameters of the vocabulary, of which there are none. See `Vocabulary.tables`."""
+        return {}
+
+
+def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary | EmptyVocabulary) -> int:
     """Returns the number of parameters of a vocabulary that are padding.
 
     Example:

@@ -40,7 +40,7 @@ def encoder() -> FrozenEncoder:
 def alone(encoder) -> list[np.ndarray]:
     """The hidden states `[tokens, dim]` of each text, read alone and without padding but for a common width."""
     apply = jax.jit(
-        lambda *a: encoder.model.apply(encoder.variables, a[0], mask=a[1], token_types=a[2], method="encode")
+        lambda *a: encoder.model.apply(encoder.variables, a[0], mask=a[1], token_types=a[2], method="hidden_states")
     )
     found = []
     for text in TEXTS:

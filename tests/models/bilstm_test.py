@@ -7,8 +7,8 @@ import pytest
 
 from memjax.models import BiLSTM
 from memjax.models.bilstm import AT_ONCE, LazyConstant
-from memjax.models.perceptron import NoVocabulary
 from memjax.models.similarity_head import RankingScores, SimilarityHead
+from memjax.models.vocabulary import EmptyVocabulary
 
 
 def model_of(classes):
@@ -16,7 +16,7 @@ def model_of(classes):
     names[::2, 2] = -1
     head = SimilarityHead(classes, "cosine", margin=0.5, named=True, keeps_seen=True)
     fixed = LazyConstant(lambda: names, names.shape, np.int32)
-    model = BiLSTM(head=head, vocabulary=NoVocabulary(20), dim=3, hidden=4, names=fixed)
+    model = BiLSTM(head=head, vocabulary=EmptyVocabulary(20), dim=3, hidden=4, names=fixed)
     variables = jax.jit(lambda: model.init(jax.random.key(0), jnp.zeros((1, 5), jnp.int32), model.init_state(1)))()
     return model, variables, jnp.asarray(names)
 
@@ -25,7 +25,7 @@ def model_of(classes):
 def test_what_stands_behind_a_sentence_does_not_matter_and_both_ends_do():
     model, variables, _ = model_of(3)
     read = lambda tokens, length: model.apply(
-        variables, jnp.array([tokens]), jnp.arange(5)[None] < length, method="encode"
+        variables, jnp.array([tokens]), jnp.arange(5)[None] < length, method="encode_sentences"
     )
     np.testing.assert_array_equal(read([1, 2, 3, 4, 5], 3), read([1, 2, 3, 7, 8], 3))
     for place in range(3):
@@ -42,7 +42,7 @@ def test_names_are_read_as_sentences_are_and_those_that_are_not_needed_may_be_le
     model, variables, names = model_of(classes)
     needed = jnp.zeros(classes, bool).at[jnp.array([1, classes - 1])].set(True)
     found = model.apply(variables, needed, method="name_vectors")
-    whole = model.apply(variables, names, names >= 0, method="encode")
+    whole = model.apply(variables, names, names >= 0, method="encode_sentences")
     np.testing.assert_allclose(found[needed], whole[needed], rtol=1e-6, atol=1e-7)
     assert classes <= AT_ONCE or np.sum(np.any(found != 0, axis=1)) == AT_ONCE
 

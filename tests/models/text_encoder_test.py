@@ -154,7 +154,7 @@ def test_classes_are_read_from_the_pooled_first_token(texts):
     encoder, variables = make(CLASSES)
     tokens, mask = texts
     logits = apply(encoder, variables, tokens, mask)
-    hidden, _ = jax.tree.map(np.asarray, call(encoder, "encode")(variables, tokens, mask=mask))
+    hidden, _ = jax.tree.map(np.asarray, call(encoder, "hidden_states")(variables, tokens, mask=mask))
     params = variables["params"]
     pooled = np.tanh(hidden[:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"][None])
     expected = pooled @ params["head"]["classifier"]["kernel"] + params["head"]["classifier"]["bias"][None]
@@ -242,7 +242,7 @@ def test_memory_tokens_stand_before_every_text(texts):
     @jax.jit
     def compiled(rows, tokens):
         changed = {"params": {**variables["params"], "memory_tokens": rows}}
-        hidden, aux = encoder.apply(changed, tokens, mask=mask, method="encode")
+        hidden, aux = encoder.apply(changed, tokens, mask=mask, method="hidden_states")
         return hidden, aux.arrays["memory"]
 
     read = lambda *arguments: jax.tree.map(np.asarray, compiled(*arguments))

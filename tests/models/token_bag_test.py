@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from memjax.models import TokenBag
 from memjax.models.heads import ClassificationHead
-from memjax.models.perceptron import NoVocabulary
 from memjax.models.token_bag import BayesHead, SummedScores, count_hashed
+from memjax.models.vocabulary import EmptyVocabulary
 
 count = jax.jit(count_hashed, static_argnames=("buckets", "pairs"))
 
@@ -34,7 +34,7 @@ def test_counts_are_those_by_hand(ids, pairs):
 
 @pytest.mark.parametrize("widths", [(), (5,)])
 def test_a_bag_has_the_interface_of_a_text_encoder_and_padding_does_not_matter(widths):
-    model = TokenBag(head=ClassificationHead(3), vocabulary=NoVocabulary(20), buckets=32, pairs=True, widths=widths)
+    model = TokenBag(head=ClassificationHead(3), vocabulary=EmptyVocabulary(20), buckets=32, pairs=True, widths=widths)
     assert model.example(2, 6).inputs.dtype == jnp.int32
     tokens = jnp.array([[1, 2, 3, 4, 0, 0]])
     variables = jax.jit(lambda: model.init(jax.random.key(0), tokens, model.init_state(1)))()
@@ -49,7 +49,7 @@ def test_a_bag_has_the_interface_of_a_text_encoder_and_padding_does_not_matter(w
 
 def test_descent_sums_the_counts_of_each_class_and_leaves_the_others():
     head = BayesHead(3, masks_unseen=True)
-    model = TokenBag(head=head, vocabulary=NoVocabulary(20), buckets=8, pairs=False)
+    model = TokenBag(head=head, vocabulary=EmptyVocabulary(20), buckets=8, pairs=False)
     tokens, targets, weights = jnp.array([[1, 2], [3, 3]]), jnp.array([[0], [2]]), jnp.ones((2, 1))
     variables = model.init(jax.random.key(0), tokens, model.init_state(2))
     seen = {"head": {"seen": jnp.array([True, False, True])}}
@@ -81,7 +81,7 @@ def test_what_is_known_adds_nothing_when_it_is_read_again():
 
     def grow_counts(weighs_errors):
         head = BayesHead(2, weighs_errors=weighs_errors)
-        model = TokenBag(head=head, vocabulary=NoVocabulary(20), buckets=64)
+        model = TokenBag(head=head, vocabulary=EmptyVocabulary(20), buckets=64)
         variables = model.init(jax.random.key(0), tokens, model.init_state(2))
 
         def loss(variables):

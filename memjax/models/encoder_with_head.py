@@ -1,0 +1,109 @@
+"""The base class of encoders that end in the head of a task: of texts, sentences and vectors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array
+
+from memjax.models.contract import Model
+from memjax.models.heads import ALLOWED, ChoiceScores, EncodedText, VocabularyScores
+from memjax.typing import Aux, EmptyState, Mask, Rows
+
+__all__ = ["EncoderWithHead"]
+
+
+class EncoderWithHead(Model):
+    """The base class of models that read each row independently: `encode` computes the input of a task's head.
+
+    Such a model is called as a language model without memory: `output, state, aux = model(inputs, state, ...)`, then
+    `nll(output, targets, weights)` and `log_probs(output)`. Its head decides what the targets are: hidden tokens, the
+    class of the row, or the first and last token of an answer. So the code that trains and scores language models also
+    handles encoders.
+
+    A subclass has the fields `head` (a `TaskHead`, or None where the output is the last hidden states) and
+    `vocabulary`, and the method `encode`. It states as class attributes:
+
+    * `extra_names`: names of the extras of a batch that it reads.
+    * `encodes_one_vector`: the hidden states that the head reads are one vector, whatever the length of the row.
+    """
+
+    has_separate_head = True
+    extra_names = ALLOWED
+    encodes_one_vector = False
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
+        """Returns an empty state, since an encoder has no memory."""
+        return EmptyState()
+
+    @nn.nowrap
+    def scores(self) -> VocabularyScores | ChoiceScores:
+        """Returns the object that scores targets given the output of the head."""
+        return ChoiceScores() if self.head is None else self.head.scores(self.vocabulary)
+
+    @nn.nowrap
+    def num_classes(self) -> int:
+        """Returns the number of classes of the head. 0 for a head without classes."""
+        return 0 if self.head is None else self.head.count_classes()
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """Returns the number of targets of a row, as the head says."""
+        length = 1 if self.encodes_one_vector else length
+        return length if self.head is None else self.head.num_targets(length)
+
+    @nn.nowrap
+    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of a batch's extras that the encoder or its head reads."""
+        return {name: extras[name] for name in self.extra_names if name in extras}
+
+    def __call__(
+        self,
+        inputs: Array,
+        state: EmptyState,
+        *,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> tuple[Any, EmptyState, Aux]:
+        """Encodes every row and applies the head.
+
+        Args:
+          inputs: `[batch, length]`, token ids with special tokens, or numbers for an encoder of vectors.
+          state: Empty state.
+          start_of_document: Ignored, since every row is read independently.
+          mask: Real tokens, or entries of the vectors to read. None = all.
+          deterministic: Whether to run without dropout.
+          extras: Extras from `choose_extras`.
+          **options: Further arguments of `encode`. An encoder of layers takes `side`, a function from a layer's index
+            to the tensor added to its output, after its feature is taken.
+
+        Returns:
+          The output of the head for `nll` and `log_probs`, the state, and sums and requested features.
+        """
+        del start_of_document
+        encoded, aux = self.encode(inputs, mask=mask, deterministic=deterministic, extras=extras, **options)
+        if self.head is None:
+            return encoded.hidden, state, aux
+        output = self.apply_head(encoded, deterministic)
+        if self.head.scores_vocabulary and self.is_initializing():
+            self.scores().log_probs(output[:, :1])
+        return output, state, aux
+
+    def encode(
+        self,
+        inputs: Array,
+        *,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[EncodedText, Aux]:
+        """Computes the input of the head, with sums and requested features. See `__call__` for the arguments."""
+        raise NotImplementedError(f"{type(self).__name__} has no encode")
+
+    def apply_head(self, encoded: EncodedText, deterministic: bool = True) -> Any:
+        """Applies the head to its input."""
+        return self.head(encoded, deterministic)
