@@ -368,7 +368,7 @@ if not BERT:
         dim=96,
         num_layers=2,
         num_heads=4,
-        attention=config.Bidirectional(positions=SEGMENT),
+        attention=config.Bidirectional(num_positions=SEGMENT),
         feed_forward=config.Dense(activation="gelu_exact"),
     )
     peak = config.Schedule(learning_rate=2e-3, warmup_steps=50)

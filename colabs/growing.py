@@ -141,7 +141,7 @@ small = config.Model(
 settings = config.Config(
     name="small",
     model=small,
-    task=config.LanguageModeling(pieces=True),
+    task=config.LanguageModeling(fixed_length_examples=True),
     data=config.Data(source=tasks["english"], tokenizer=config.Bytes(), batch_size=16, segment_length=64),
     training=config.Training(
         steps=300,
@@ -280,16 +280,16 @@ from dataclasses import replace
 
 stream = config.Lifelong(
     method=config.ELLE(
-        dims=(48, 64),
-        layers=(3, 4),
+        dim_per_task=(48, 64),
+        num_layers_per_task=(3, 4),
         memory=config.EpisodicMemory(capacity=500),
-        rows=4,
-        warm_up=20,
-        warm_up_rows=16,
+        replay_batch_size=4,
+        recovery_steps=20,
+        recovery_batch_size=16,
     ),
     tasks=tuple(config.TaskData(name=name, source=source) for name, source in tasks.items()),
     epochs=2,
-    limits=(2400, 2400, 2400),
+    max_examples_per_task=(2400, 2400, 2400),
 )
 training = replace(settings.training, log_every=50, keep_checkpoints=99)
 grown = train(replace(settings, name="grown", training=training, lifelong=stream))

@@ -115,7 +115,8 @@ sizes = dict(dim=64, num_layers=2, num_heads=4)
 local = config.TransformerXL(memory_length=32, norm="pre")
 models = {
     "memorizing": config.Model(
-        **sizes, attention=config.Memorizing(layers=(-1,), memory_length=256, num_neighbors=8, cache_length=32)
+        **sizes,
+        attention=config.Memorizing(layers_with_memory=(-1,), memory_length=256, num_neighbors=8, cache_length=32),
     ),
     "memformer": config.Memformer(**sizes, encoder_layers=1, num_slots=8),
     "infinity_former": config.Model(

@@ -159,7 +159,7 @@ def settings(name, method):
             checkpoint_every=0,
         ),
         evaluation=config.Evaluation(batch_size=64, split="test", compute_accuracy=True),
-        lifelong=config.Lifelong(method=method, tasks=tasks, folder=str(Path("digits").resolve()), epochs=6),
+        lifelong=config.Lifelong(method=method, tasks=tasks, sources_dir=str(Path("digits").resolve()), epochs=6),
     )
 
 
@@ -205,17 +205,17 @@ assert matrix(plain)[-1, :-1].max() < 0.5
 # %%
 few = lambda: config.EpisodicMemory(capacity=100)
 methods = {
-    "EWC": config.EWC(weight=100.0),
-    "A-GEM": config.AGEM(memory=few(), rows=64),
-    "GEM": config.GEM(rows=25, stored=True),
-    "replay": config.Replay(memory=few(), rows=16),
+    "EWC": config.EWC(penalty_weight=100.0),
+    "A-GEM": config.AGEM(memory=few(), reference_batch_size=64),
+    "GEM": config.GEM(examples_per_task=25, cache_gradients=True),
+    "replay": config.Replay(memory=few(), replay_batch_size=16),
     "MbPA++": config.MbPA(
-        memory=config.EpisodicMemory(policy="all", capacity=8000),
-        every=160,
-        rows=32,
-        steps=10,
-        adapted=("head/",),
-        learning_rate=0.2,
+        memory=config.EpisodicMemory(write_policy="all", capacity=8000),
+        replay_interval=160,
+        replay_batch_size=32,
+        adaptation_steps=10,
+        adapted_parameters=("head/",),
+        adaptation_learning_rate=0.2,
     ),
     "all at once": config.Joint(),
 }

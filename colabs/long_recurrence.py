@@ -192,7 +192,7 @@ assert apart < 1e-12
 #
 # The bytes that a compiled program needs beside its arguments and results are known before it runs: the compiler plans
 # them. A somewhat larger model, 4 rows of 32 tokens a segment, over 4 to 64 segments. A third form is a setting of any
-# run: `--training.rematerialize segment` is replay by JAX's checkpoints, for any memory with gradients across segments
+# run: `--training.remat segment` is replay by JAX's checkpoints, for any memory with gradients across segments
 # (`segment_nested` also computes the layers of a segment again, one by one).
 
 # %%
@@ -310,6 +310,6 @@ assert end["horizon 4"] < 0.8 * end["horizon 1"]
 # %% [markdown]
 # With a short horizon something is kept by accident, since a writer with random weights keeps a little of everything,
 # and the reader learns to make use of it. Only the whole horizon teaches the writer. In a run the horizon is
-# `--training.segments-per-update`, and for very many segments there is `--training.segments-per-checkpoint`:
+# `--training.segments-per-update`, and for very many segments there is `--training.segments-per-remat`:
 #
-#     memjax train --config memformer_recall --training.segments-per-update 6 --training.rematerialize segment
+#     memjax train --config memformer_recall --training.segments-per-update 6 --training.remat segment

@@ -5,7 +5,8 @@
         --data.tokenizer.vocab runs/minilm/tokenizer/tokenizer.json
     memjax eval --run runs/bert_glue_cola --evaluation.split validation
     memjax train --config bert_glue --variant cola_resm --training.init-from runs/bert_mlm_wikitext_minilm_resm ...
-    memjax train --config bert_glue --variant cola_resm --training.frozen feed_forward/memory/ --name frozen ...
+    memjax train --config bert_glue --variant cola_resm --training.frozen-parameters feed_forward/memory/ --name frozen
+    ...
 
 Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and Jung, "Large Product
 Key Memory for Pretrained Language Models", Findings of EMNLP 2020, https://arxiv.org/abs/2010.03881.

@@ -77,7 +77,7 @@ def get_config(variant: str = "default") -> Config:
             dropout=0.1,
             attention_dropout=0.1,
             scale_embeddings=False,
-            markers=3,
+            num_speaker_markers=3,
             attention=GPT2(num_positions=1024),
             feed_forward=Dense(activation="gelu"),
         ),
@@ -96,7 +96,7 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(batch_size=8),
     )
-    signal = InfinityFormer(host="gpt2", num_basis=512, widths=(0.005, 0.01), sticky="none", kl_weight=1e-6)
+    signal = InfinityFormer(base_attention="gpt2", num_basis=512, widths=(0.005, 0.01), sticky="none", kl_weight=1e-6)
     published = variant.startswith("gpt2")
     layout = "default" if variant == "gpt2" else variant.removeprefix("gpt2_")
     with_memory = layout in ("compressive", "infinity_former", "sticky")
@@ -125,9 +125,9 @@ def get_config(variant: str = "default") -> Config:
                 num_layers=1,
                 num_heads=2,
                 scale_embeddings=False,
-                markers=3,
+                num_speaker_markers=3,
                 attention=InfinityFormer(
-                    host="gpt2",
+                    base_attention="gpt2",
                     num_positions=32,
                     num_basis=16,
                     num_samples=8,

@@ -17,7 +17,8 @@ Where the values come from
   authors' code   relative positions of their own for compressed slots
   ours        width 1,024, 16 heads of 64 and feed-forward 4,096, as on WikiText-103; SentencePiece instead of
               SubwordTextEncoder; no dropout; memory is reset at the beginning of a book
-  differs     from step 60,000 on the paper applies the mean gradient of every four steps (`training.apply_every`)
+  differs     from step 60,000 on the paper applies the mean gradient of every four steps
+  (`training.gradient_accumulation_steps`)
 """
 
 from memjax.config import (
@@ -65,7 +66,7 @@ def get_config(variant: str = "default") -> Config:
         ),
         training=Training(
             steps=500_000,
-            rematerialize="per_layer",
+            remat="per_layer",
             schedule=Schedule(learning_rate=3e-4, warmup_steps=16_000, decay="cosine", final_fraction=1 / 300),
             clip_norm=0.1,
             log_every=100,

@@ -58,7 +58,7 @@ def get_config(variant: str = "default") -> Config:
         case "transformer_xl":
             attention.memory_length, attention.compressed_memory_length = 256, 0
         case "bptt":
-            attention.loss = "none"
+            attention.compression_loss = "none"
             config.data.batch_size, config.training.segments_per_update = 4, 2
         case "smoke":
             attention = Compressive(memory_length=16, compressed_memory_length=8, compression_rate=4)

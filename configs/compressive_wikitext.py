@@ -19,7 +19,8 @@ Where the values come from
   authors' code   relative positions of their own for compressed slots
   ours        clusters and dropout as the large Transformer-XL; the variant `wikitext2`: the paper has no numbers on it;
               its segments are as long as its memory, as everywhere in the paper
-  differs     from step 60,000 on the paper applies the mean gradient of every four steps (`training.apply_every`)
+  differs     from step 60,000 on the paper applies the mean gradient of every four steps
+  (`training.gradient_accumulation_steps`)
 """
 
 from memjax.config import (

@@ -1,11 +1,11 @@
 """Fine-tuning of a model pretrained by ELLE on a task of one domain, with the right, a wrong or no prompt.
 
-    memjax train --config elle_downstream --variant news --training.init-from RUN --task.domain 1 \\
+    memjax train --config elle_downstream --variant news --training.init-from RUN --task.prompt-task-index 1 \\
         --data.tokenizer.path RUN/tokenizer/tokenizer.json --data.source.path DIR
 
 RUN is a run of the config `lifelong_pretraining`, variant `bert_elle_prompt`. DIR is the folder of the task, with the
-files of O-LoRA or of AG News. `task.domain` chooses the domain whose prompt is put into every text: 0 = encyclopedia,
-1 = news, 2 = reviews, -1 = no prompt.
+files of O-LoRA or of AG News. `task.prompt_task_index` chooses the domain whose prompt is put into every text: 0 =
+encyclopedia, 1 = news, 2 = reviews, -1 = no prompt.
 
 Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311, whose tasks are MNLI, HyperPartisan, Helpfulness, ChemProt and
 ACL-ARC.
@@ -59,10 +59,10 @@ def get_config(variant: str = "default") -> Config:
             head_dim=16,
             scale_embeddings=False,
             weighted_norms=True,
-            attention=Bidirectional(positions=128),
+            attention=Bidirectional(num_positions=128),
             feed_forward=Dense(dim=512, activation="gelu"),
         ),
-        task=Classification(num_classes=42, prompt="after_first", domain=1),
+        task=Classification(num_classes=42, prompt="after_first", prompt_task_index=1),
         data=Data(
             source=SOURCES.get(variant, SOURCES["news"]), tokenizer=BytePairs(), batch_size=32, segment_length=128
         ),

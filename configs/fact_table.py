@@ -41,7 +41,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=900,
             schedule=Schedule(learning_rate=1e-2, warmup_steps=50, decay="cosine"),
-            tables=TableAdam(learning_rate=1e-2),
+            value_table_optimizer=TableAdam(learning_rate=1e-2),
             log_every=100,
             checkpoint_every=500,
         ),

@@ -80,7 +80,9 @@ def get_config(variant: str = "default") -> Config:
     if variant in ("infinity_former", "sticky", "compressive"):
         config.training.steps, config.training.schedule = 25_000, Schedule(learning_rate=5e-5, warmup_steps=0)
         config.training.memory_learning_rate = 2.5e-4
-    signal = InfinityFormer(host="gpt2", num_basis=512, widths=(0.005, 0.01), reset_after=2048, kl_weight=1e-6)
+    signal = InfinityFormer(
+        base_attention="gpt2", num_basis=512, widths=(0.005, 0.01), reset_after_tokens=2048, kl_weight=1e-6
+    )
     match variant:
         case "default":
             pass
@@ -97,7 +99,7 @@ def get_config(variant: str = "default") -> Config:
                 num_heads=2,
                 scale_embeddings=False,
                 attention=InfinityFormer(
-                    host="gpt2",
+                    base_attention="gpt2",
                     num_positions=16,
                     num_basis=16,
                     num_samples=8,

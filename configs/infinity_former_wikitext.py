@@ -45,7 +45,7 @@ def get_config(variant: str = "default") -> Config:
     attention = InfinityFormer(
         num_basis=150,
         memory_length=150,
-        reset_after=900,
+        reset_after_tokens=900,
         prior_stddev=0.1,
         kl_weight=1e-5,
     )

@@ -33,7 +33,7 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`."""
-    attention = Memorizing(layers=(0,), memory_length=128, num_neighbors=8, cache_length=8)
+    attention = Memorizing(layers_with_memory=(0,), memory_length=128, num_neighbors=8, cache_length=8)
     config = Config(
         name=f"key_value_recall_{variant}",
         model=Model(dim=64, num_layers=2, num_heads=2, attention=attention),

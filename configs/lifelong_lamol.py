@@ -1,8 +1,8 @@
 """LAMOL and its baselines: a small GPT-2 learns tasks as text, one after the other.
 
     python -m tools.measurements.domains --data DATA --out DOMAINS
-    memjax train --config lifelong_lamol --variant pretrained --lifelong.folder DOMAINS
-    memjax train --config lifelong_lamol --variant lamol --lifelong.folder DATA \\
+    memjax train --config lifelong_lamol --variant pretrained --lifelong.sources-dir DOMAINS
+    memjax train --config lifelong_lamol --variant lamol --lifelong.sources-dir DATA \\
         --training.init-from runs/lifelong_lamol_pretrained \\
         --data.tokenizer.path runs/lifelong_lamol_pretrained/tokenizer/tokenizer.json
     memjax eval --run runs/lifelong_lamol_lamol          # the score of every task after each, forgetting
@@ -87,26 +87,26 @@ METHODS = {
     "default": Sequential(),
     "single_task": SingleTask(),
     "multi_task": Joint(),
-    "ewc": EWC(weight=1.0),
-    "ewc_online": EWC(weight=1.0, form="online"),
-    "mas": MAS(weight=0.1),
-    "gem": GEM(rows=25, stored=True),
+    "ewc": EWC(penalty_weight=1.0),
+    "ewc_online": EWC(penalty_weight=1.0, consolidation="online"),
+    "mas": MAS(penalty_weight=0.1),
+    "gem": GEM(examples_per_task=25, cache_gradients=True),
     "mbpa_pp": MbPA(
         # As many rows as there are examples: copies of one, read in several passes, would be its own neighbours.
-        memory=EpisodicMemory(policy="random", probability=1 / 9, capacity=40_000),
-        every=5000,
-        rows=50,
-        key="prompt",
+        memory=EpisodicMemory(write_policy="random", write_probability=1 / 9, capacity=40_000),
+        replay_interval=5000,
+        replay_batch_size=50,
+        key_source="prompt",
         num_neighbors=8,
-        steps=5,
-        learning_rate=0.05,
-        adapted=("layers_2",),
+        adaptation_steps=5,
+        adaptation_learning_rate=0.05,
+        adapted_parameters=("layers_2",),
     ),
-    "replay": Replay(memory=EpisodicMemory(policy="all", capacity=40_000), rows=2),
-    "lamol": LAMOL(rows=2),
-    "shared": LAMOL(rows=2, tokens="shared"),
-    "real": LAMOL(rows=2, samples="real"),
-    "no_replay": LAMOL(share=0.0),
+    "replay": Replay(memory=EpisodicMemory(write_policy="all", capacity=40_000), replay_batch_size=2),
+    "lamol": LAMOL(replay_batch_size=2),
+    "shared": LAMOL(replay_batch_size=2, generation_token="shared"),
+    "real": LAMOL(replay_batch_size=2, sample_source="real"),
+    "no_replay": LAMOL(sample_ratio=0.0),
 }
 VARIANTS = {
     "default": "fine-tuning on answers, one task after the other",
@@ -176,7 +176,7 @@ def get_config(variant: str = "default") -> Config:
     assert config.lifelong is not None
     if variant == "pretrained":
         # One stage with all domains: plain language modelling of their pieces.
-        config.task, config.data.protocol = LanguageModeling(pieces=True), "contiguous"
+        config.task, config.data.protocol = LanguageModeling(fixed_length_examples=True), "contiguous"
         config.data.batch_size, config.evaluation = 32, Evaluation(batch_size=64, max_segments=20)
         config.data.source = JsonLines(path=f"{DOMAINS[0]}.jsonl")
         config.training.schedule = Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine")
@@ -200,7 +200,7 @@ def get_config(variant: str = "default") -> Config:
         config.training.optimizer = Adam(weight_decay=0.01, eps=1e-4)
         config.training.schedule = Schedule(learning_rate=6.25e-5, warmup_steps=100, decay="linear")
         config.training.clip_norm = 1.0
-        config.lifelong.epochs, config.lifelong.method = 9, LAMOL.as_published(capacity=20_000, rows=8)
+        config.lifelong.epochs, config.lifelong.method = 9, LAMOL.as_published(capacity=20_000, replay_batch_size=8)
         config.lifelong.tasks = tuple(
             TaskData(name=name, source=dataclasses.replace(SOURCES[name], num_train=0, num_validation=0, num_test=0))
             for name in stream
@@ -213,5 +213,8 @@ def get_config(variant: str = "default") -> Config:
         config.data = Data(source=toys[0], tokenizer=Bytes(), batch_size=8, segment_length=24)
         config.evaluation, config.training.log_every = Evaluation(split="test", batch_size=4, max_answers=4), 1
         config.lifelong.tasks = tuple(TaskData(name=toy.change, source=toy) for toy in toys)
-        config.lifelong.method, config.lifelong.epochs = LAMOL(capacity=16, rows=2, written_at_once=8), 1
+        config.lifelong.method, config.lifelong.epochs = (
+            LAMOL(capacity=16, replay_batch_size=2, generation_batch_size=8),
+            1,
+        )
     return config

@@ -1,7 +1,7 @@
 """Split MNIST: five tasks of two digits each, one head of ten classes, and every baseline of lifelong learning.
 
-    memjax train --config lifelong_mnist --variant replay --lifelong.folder DIR     # DIR: the four idx files
-    memjax train --config lifelong_mnist --variant permuted_ewc --lifelong.folder DIR
+    memjax train --config lifelong_mnist --variant replay --lifelong.sources-dir DIR     # DIR: the four idx files
+    memjax train --config lifelong_mnist --variant permuted_ewc --lifelong.sources-dir DIR
     memjax eval --run runs/lifelong_mnist_replay                                    # accuracies, forgetting, transfer
 
 Paper: A-GEM (Chaudhry et al. 2019, https://arxiv.org/abs/1812.00420), GEM (Lopez-Paz and Ranzato 2017,
@@ -70,13 +70,13 @@ VARIANTS = {
 METHODS = {
     "single_task": SingleTask(),
     "multi_task": Joint(),
-    "cumulative": Joint(stages="cumulative"),
+    "cumulative": Joint(schedule="cumulative"),
     "replay": Replay(memory=EpisodicMemory(capacity=500)),
-    "agem": AGEM(memory=EpisodicMemory(capacity=500), rows=256),
-    "gem": GEM(stored=True),
-    "ewc": EWC(weight=100.0),
-    "mas": MAS(weight=1.0),
-    "si": SI(weight=1.0),
+    "agem": AGEM(memory=EpisodicMemory(capacity=500), reference_batch_size=256),
+    "gem": GEM(cache_gradients=True),
+    "ewc": EWC(penalty_weight=100.0),
+    "mas": MAS(penalty_weight=1.0),
+    "si": SI(penalty_weight=1.0),
     "lwf": LwF(),
     "pnn": ProgressiveNetwork(),
     "logit_kd": LogitKD(memory=EpisodicMemory(capacity=500)),
@@ -120,5 +120,5 @@ def get_config(variant: str = "default") -> Config:
         config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8
         config.data.batch_size, config.evaluation.batch_size, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
-        config.lifelong.method = Replay(memory=EpisodicMemory(capacity=16), rows=4)
+        config.lifelong.method = Replay(memory=EpisodicMemory(capacity=16), replay_batch_size=4)
     return config

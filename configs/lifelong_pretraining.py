@@ -1,7 +1,7 @@
 """ELLE and its baselines: a language model learns domains of text one after the other, and grows before each.
 
-    memjax train --config lifelong_pretraining --variant elle --lifelong.folder DIR    # DIR/encyclopedia.jsonl, ...
-    memjax train --config lifelong_pretraining --variant bert_elle --lifelong.folder DIR
+    memjax train --config lifelong_pretraining --variant elle --lifelong.sources-dir DIR    # DIR/encyclopedia.jsonl,
+    ... memjax train --config lifelong_pretraining --variant bert_elle --lifelong.sources-dir DIR
     memjax eval --run runs/lifelong_pretraining_elle                                  # nats of every domain, forgetting
 
 DIR has a file of JSON lines with the field `text` for each domain (`tools.measurements.domains` makes them):
@@ -60,35 +60,35 @@ from memjax.config import (
 DOMAINS = ("encyclopedia", "news", "reviews")
 FOUR = (*DOMAINS, "python")
 MEMORY = EpisodicMemory(capacity=1000)
-SIZES = {"dims": (96, 128), "layers": (3, 4)}
-RECOVERS = {"memory": MEMORY, "rows": 3, "warm_up": 30, "warm_up_rows": 28}
+SIZES = {"dim_per_task": (96, 128), "num_layers_per_task": (3, 4)}
+RECOVERS = {"memory": MEMORY, "replay_batch_size": 3, "recovery_steps": 30, "recovery_batch_size": 28}
 METHODS = {
     "default": Sequential(),
-    "replay": Replay(memory=MEMORY, rows=3),
-    "agem": AGEM(memory=MEMORY, rows=28),
-    "ewc": EWC(weight=1.0),
-    "mas": MAS(weight=0.1),
-    "logit_kd": LogitKD(memory=MEMORY, rows=3),
+    "replay": Replay(memory=MEMORY, replay_batch_size=3),
+    "agem": AGEM(memory=MEMORY, reference_batch_size=28),
+    "ewc": EWC(penalty_weight=1.0),
+    "mas": MAS(penalty_weight=0.1),
+    "logit_kd": LogitKD(memory=MEMORY, replay_batch_size=3),
     "pnn": ProgressiveNetwork(),
     "elle": ELLE(**SIZES, **RECOVERS),
     "elle_prompt": ELLE(**SIZES, **RECOVERS),
     "elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
-    "wider": ELLE(dims=SIZES["dims"], **RECOVERS),
-    "deeper": ELLE(layers=SIZES["layers"], **RECOVERS),
-    "no_warm_up": ELLE(**SIZES, **{**RECOVERS, "warm_up": 0}),
-    "no_noise": ELLE(**SIZES, noise="none", **RECOVERS),
-    "annealed": ELLE(**SIZES, **RECOVERS, annealed=True),
-    "share": ELLE(**SIZES, **RECOVERS, share=0.06),
-    "progress": ELLE(**SIZES, **RECOVERS, replayed="progress"),
-    "logit_kd_annealed": LogitKD(memory=MEMORY, rows=3, annealed=True),
+    "wider": ELLE(dim_per_task=SIZES["dim_per_task"], **RECOVERS),
+    "deeper": ELLE(num_layers_per_task=SIZES["num_layers_per_task"], **RECOVERS),
+    "no_warm_up": ELLE(**SIZES, **{**RECOVERS, "recovery_steps": 0}),
+    "no_noise": ELLE(**SIZES, copy_noise="none", **RECOVERS),
+    "annealed": ELLE(**SIZES, **RECOVERS, anneal_norms=True),
+    "share": ELLE(**SIZES, **RECOVERS, memory_fraction=0.06),
+    "progress": ELLE(**SIZES, **RECOVERS, replay_sampling="progress"),
+    "logit_kd_annealed": LogitKD(memory=MEMORY, replay_batch_size=3, anneal_weight=True),
     "bert": Sequential(),
-    "bert_replay": Replay(memory=MEMORY, rows=3),
-    "bert_elle": ELLE(**SIZES, depth="copy", **RECOVERS),
-    "bert_elle_prompt": ELLE(**SIZES, depth="copy", **RECOVERS),
+    "bert_replay": Replay(memory=MEMORY, replay_batch_size=3),
+    "bert_elle": ELLE(**SIZES, new_layer_init="copy", **RECOVERS),
+    "bert_elle_prompt": ELLE(**SIZES, new_layer_init="copy", **RECOVERS),
     "bert_elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
     "four": Sequential(),
-    "four_replay": Replay(memory=MEMORY, rows=3),
-    "four_elle": ELLE(dims=(80, 96, 128), layers=(3, 3, 4), **RECOVERS),
+    "four_replay": Replay(memory=MEMORY, replay_batch_size=3),
+    "four_elle": ELLE(dim_per_task=(80, 96, 128), num_layers_per_task=(3, 3, 4), **RECOVERS),
 }
 LIMITS = {
     "replay": (3416, 3948, 4256),
@@ -121,12 +121,12 @@ plain training on the whole domain: 3.45, 3.98, 4.29 and, on Python sources, 6.9
 PAPER = {
     "paper": (
         (384, 6, 6),
-        {"dims": (512, 640, 704, 768), "layers": (8, 10, 11, 12), "warm_up": 5000},
+        {"dim_per_task": (512, 640, 704, 768), "num_layers_per_task": (8, 10, 11, 12), "recovery_steps": 5000},
         {"learning_rate": 5e-4, "warmup_steps": 5000},
     ),
     "paper_large": (
         (768, 12, 12),
-        {"dims": (960, 1024, 1024, 1024), "layers": (15, 18, 21, 24), "warm_up": 1000},
+        {"dim_per_task": (960, 1024, 1024, 1024), "num_layers_per_task": (15, 18, 21, 24), "recovery_steps": 1000},
         {"learning_rate": 2.5e-4, "warmup_steps": 12_500},
     ),
 }
@@ -180,7 +180,7 @@ def get_config(variant: str = "default") -> Config:
             attention=GPT2(num_positions=128),
             feed_forward=Dense(dim=256, activation="gelu"),
         ),
-        task=LanguageModeling(pieces=True),
+        task=LanguageModeling(fixed_length_examples=True),
         data=Data(
             source=sources[DOMAINS[0]],
             tokenizer=BytePairs(vocab_size=4096),
@@ -199,14 +199,14 @@ def get_config(variant: str = "default") -> Config:
             method=copy.deepcopy(METHODS.get(variant, METHODS["elle"])),
             tasks=tuple(TaskData(name=name, source=source) for name, source in sources.items()),
             epochs=3,
-            limits=LIMITS.get(variant, ()),
+            max_examples_per_task=LIMITS.get(variant, ()),
         ),
     )
     assert config.lifelong is not None
     if variant in ("elle_prompt", *PAPER):
-        config.task = LanguageModeling(pieces=True, prompt="before")
+        config.task = LanguageModeling(fixed_length_examples=True, prompt="before")
     if variant.startswith("bert"):
-        config.model.attention = Bidirectional(positions=128)
+        config.model.attention = Bidirectional(num_positions=128)
         prompt = "before" if variant in PAPER else "after_first" if variant == "bert_elle_prompt" else "none"
         config.task = MaskedLanguageModeling(prompt=prompt)
     if variant in PAPER:
@@ -214,7 +214,7 @@ def get_config(variant: str = "default") -> Config:
         config.model.dim, config.model.num_layers, config.model.num_heads = first
         config.model.feed_forward.dim = 4 * config.model.dim
         encodes = variant.startswith("bert")
-        config.model.attention = Bidirectional(positions=512) if encodes else GPT2(num_positions=512)
+        config.model.attention = Bidirectional(num_positions=512) if encodes else GPT2(num_positions=512)
         config.data.tokenizer, config.data.batch_size, config.data.segment_length = (
             BytePairs(vocab_size=50_257),
             1840,
@@ -226,7 +226,7 @@ def get_config(variant: str = "default") -> Config:
         )
         config.data.source = config.lifelong.tasks[0].source
         config.lifelong.method = ELLE.as_published(
-            **sizes, memory=EpisodicMemory(capacity=400_000), rows=208, warm_up_rows=2048
+            **sizes, memory=EpisodicMemory(capacity=400_000), replay_batch_size=208, recovery_batch_size=2048
         )
     if variant == "smoke":
         tables = [
@@ -239,6 +239,11 @@ def get_config(variant: str = "default") -> Config:
         config.evaluation.batch_size, config.training.log_every = 4, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=table) for i, table in enumerate(tables))
         config.lifelong.method = ELLE(
-            dims=(12,), layers=(2,), memory=EpisodicMemory(capacity=16), rows=2, warm_up=2, warm_up_rows=4
+            dim_per_task=(12,),
+            num_layers_per_task=(2,),
+            memory=EpisodicMemory(capacity=16),
+            replay_batch_size=2,
+            recovery_steps=2,
+            recovery_batch_size=4,
         )
     return config

@@ -1,6 +1,6 @@
 """MbPA++ and its baselines on extractive question answering: four stages one after the other, one pass.
 
-    memjax train --config lifelong_questions --variant mbpa_pp --lifelong.folder DIR --training.init-from RUN \\
+    memjax train --config lifelong_questions --variant mbpa_pp --lifelong.sources-dir DIR --training.init-from RUN \\
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json                # DIR/squad, DIR/qa-srl
     memjax eval --run runs/lifelong_questions_mbpa_pp                      # F1 of every stage, forgetting, exact match
 
@@ -70,26 +70,32 @@ SIZES: dict[str, Any] = {
     "test_percent": 25,
 }
 """questions of a stage, and the shares of SQuAD's articles that are held out"""
-ALL = EpisodicMemory(policy="all", capacity=4000, place="host")
-ADAPTED = {"key": "question", "num_neighbors": 8, "steps": 5, "adapted": ("head/",), "queries": 4}
+ALL = EpisodicMemory(write_policy="all", capacity=4000, storage="host")
+ADAPTED = {
+    "key_source": "question",
+    "num_neighbors": 8,
+    "adaptation_steps": 5,
+    "adapted_parameters": ("head/",),
+    "adaptation_batch_size": 4,
+}
 METHODS = {
     "default": Sequential(),
     "multi_task": Joint(),
-    "replay": Replay(memory=ALL, mode="sparse", every=200, rows=16),
-    "agem": AGEM(memory=ALL, rows=16, every=200),
-    "ewc_online": EWC(weight=1.0, form="online", decay=1.0),
-    "mbpa_random": MbPA(memory=ALL, every=200, rows=16, neighbors="random", **ADAPTED),
-    "mbpa": MbPA(memory=ALL, every=0, weights="inverse_distance", **ADAPTED),
-    "mbpa_pp": MbPA(memory=ALL, every=200, rows=16, **ADAPTED),
+    "replay": Replay(memory=ALL, mode="sparse", replay_interval=200, replay_batch_size=16),
+    "agem": AGEM(memory=ALL, reference_batch_size=16, projection_interval=200),
+    "ewc_online": EWC(penalty_weight=1.0, consolidation="online", decay=1.0),
+    "mbpa_random": MbPA(memory=ALL, replay_interval=200, replay_batch_size=16, neighbor_choice="random", **ADAPTED),
+    "mbpa": MbPA(memory=ALL, replay_interval=0, neighbor_weighting="inverse_distance", **ADAPTED),
+    "mbpa_pp": MbPA(memory=ALL, replay_interval=200, replay_batch_size=16, **ADAPTED),
     "meta_mbpa": MetaMbPA(
-        memory=EpisodicMemory(policy="diversity", probability=0.01, capacity=100),
-        every=200,
-        rows=16,
-        key="question",
+        memory=EpisodicMemory(write_policy="diversity", write_probability=0.01, capacity=100),
+        replay_interval=200,
+        replay_batch_size=16,
+        key_source="question",
         num_neighbors=8,
-        adapted=("head/",),
+        adapted_parameters=("head/",),
         inner_learning_rate=5e-3,
-        learning_rate=5e-3,
+        adaptation_learning_rate=5e-3,
     ),
 }
 VARIANTS = {
@@ -116,7 +122,7 @@ def get_config(variant: str = "default") -> Config:
     config = Config(
         name=f"lifelong_questions_{variant}",
         model=like.model,
-        task=QuestionAnswering(stride=64, max_question_length=32, context_only=True),
+        task=QuestionAnswering(stride=64, max_question_length=32, answers_in_context_only=True),
         data=Data(source=sources[order[0]], tokenizer=WordPiece(), batch_size=8, segment_length=128),
         training=Training(
             schedule=Schedule(learning_rate=3e-4, warmup_steps=0, decay="constant"),
@@ -133,23 +139,32 @@ def get_config(variant: str = "default") -> Config:
     )
     assert config.lifelong is not None
     if variant == "paper":
-        config.task = QuestionAnswering(stride=128, context_only=True)
+        config.task = QuestionAnswering(stride=128, answers_in_context_only=True)
         config.data.batch_size, config.data.segment_length, config.evaluation.batch_size = 32, 384, 32
         config.training.schedule.learning_rate = 3e-5
-        memory = EpisodicMemory(policy="all", capacity=400_000, place="host")
-        config.lifelong.method = MbPA(memory=memory, key="question", penalty=1e-4, queries=1)
+        memory = EpisodicMemory(write_policy="all", capacity=400_000, storage="host")
+        config.lifelong.method = MbPA(memory=memory, key_source="question", adaptation_l2=1e-4, adaptation_batch_size=1)
     elif variant == "smoke":
         small = load_config("bert_squad", "smoke")
         config.model, config.data = small.model, small.data
-        config.task = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4, context_only=True)
+        config.task = QuestionAnswering(
+            stride=8, max_question_length=8, max_answer_length=4, answers_in_context_only=True
+        )
         config.data.source, config.evaluation.batch_size, config.training.log_every = Templates(num_examples=16), 8, 1
         config.lifelong.tasks = tuple(
             TaskData(name=f"stage_{number}", source=Templates(num_examples=16 * number)) for number in (1, 2)
         )
-        memory = EpisodicMemory(policy="all", capacity=128)
-        config.lifelong.method = MbPA(memory=memory, every=16, rows=4, key="question", num_neighbors=4, steps=2)
+        memory = EpisodicMemory(write_policy="all", capacity=128)
+        config.lifelong.method = MbPA(
+            memory=memory,
+            replay_interval=16,
+            replay_batch_size=4,
+            key_source="question",
+            num_neighbors=4,
+            adaptation_steps=2,
+        )
     else:
-        config.model.first_layer, config.data.encoder_states_dir = 5, "states"
+        config.model.first_trained_layer, config.data.encoder_states_dir = 5, "states"
     return config
 
 

@@ -1,7 +1,8 @@
 """Continual relation learning: tasks of relations one after the other, EMAR, EA-EMR, EMR and their baselines.
 
-    memjax train --config lifelong_relations --variant emar --lifelong.folder DIR --data.tokenizer.path GLOVE.txt
-    memjax eval --run runs/lifelong_relations_emar --lifelong.folder DIR            # accuracies, forgetting, transfer
+    memjax train --config lifelong_relations --variant emar --lifelong.sources-dir DIR --data.tokenizer.path GLOVE.txt
+    memjax eval --run runs/lifelong_relations_emar --lifelong.sources-dir DIR            # accuracies, forgetting,
+    transfer
 
 DIR has the files of Lifelong FewRel (or of SimpleQuestions, for `questions_*`) of Wang et al. 2019, and GLOVE.txt has
 word vectors of 50 numbers. Each sentence has about ten candidate relations. The evaluation `whole`, after every task,
@@ -13,7 +14,7 @@ pair of a sentence and the name of a relation, every pair is read once, and the 
 between tasks. A perceptron reads vectors of pairs, which `python -m tools.measurements.vectors pairs` writes into a
 folder with a frozen MiniLM:
 
-    memjax train --config lifelong_relations --variant pairs_oml --lifelong.folder PAIRS
+    memjax train --config lifelong_relations --variant pairs_oml --lifelong.sources-dir PAIRS
 
 Their accuracy counts sentences: an answer is right if the pair with the right name scores higher than the pairs with
 the other candidates.
@@ -22,7 +23,8 @@ The variants `encoder_*` train MiniLM (RUN is the run that `memjax import` makes
 two things of a sentence are read from the files of CFRL in the same folder. Sentences that these files lack are read
 without markers:
 
-    memjax train --config lifelong_relations --variant encoder_emar --lifelong.folder DIR --training.init-from RUN \\
+    memjax train --config lifelong_relations --variant encoder_emar --lifelong.sources-dir DIR --training.init-from RUN
+    \\
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json
 
 Papers: EMAR, Han et al. 2020, https://aclanthology.org/2020.acl-main.573; EA-EMR and EMR, Wang et al. 2019,
@@ -73,13 +75,13 @@ from memjax.config import (
     Evaluation,
     Joint,
     Lifelong,
-    MadeRelations,
     Perceptron,
     RelationExtraction,
     RelationFiles,
     Replay,
     Schedule,
     Sequential,
+    SyntheticRelations,
     TaskData,
     Training,
     VectorWords,
@@ -91,10 +93,10 @@ from memjax.overrides import load_config
 MADE_TASKS = ((1, 2, 3), (4, 5), (6, 7, 8))
 METHODS = {
     "default": Sequential(),
-    "upper": Joint(stages="anew"),
-    "ewc": EWC(weight=100.0),
-    "gem": GEM(rows=50),
-    "agem": AGEM(memory=EpisodicMemory(capacity=500), rows=50),
+    "upper": Joint(schedule="anew"),
+    "ewc": EWC(penalty_weight=100.0),
+    "gem": GEM(examples_per_task=50),
+    "agem": AGEM(memory=EpisodicMemory(capacity=500), reference_batch_size=50),
     "emr": EMR(),
     "ea_emr": EAEMR(),
     "emar": EMAR(),
@@ -111,12 +113,12 @@ WORDS = {
     "emar": "EMAR as in the paper",
     "emar_code": "EMAR as in the authors' code",
 }
-ALL_PAIRS = EpisodicMemory(policy="all", capacity=100_000)
-EPISODE = {"memory": ALL_PAIRS, "every": 1600, "rate": 0.04, "inner_learning_rate": 0.1}
+ALL_PAIRS = EpisodicMemory(write_policy="all", capacity=100_000)
+EPISODE = {"memory": ALL_PAIRS, "replay_interval": 1600, "replay_rate": 0.04, "inner_learning_rate": 0.1}
 PAIRS = {
     "default": Sequential(),
-    "replay": Replay(memory=ALL_PAIRS, mode="sparse", every=1600, rows=64),
-    "agem": AGEM(memory=ALL_PAIRS, every=1600, rows=64),
+    "replay": Replay(memory=ALL_PAIRS, mode="sparse", replay_interval=1600, replay_batch_size=64),
+    "agem": AGEM(memory=ALL_PAIRS, projection_interval=1600, reference_batch_size=64),
     "oml": OML(**EPISODE),
     "anml": ANML(**EPISODE),
     "multi_task": Joint(),
@@ -155,17 +157,17 @@ def get_config(variant: str = "default") -> Config:
     elif variant == "paper":
         source.train, source.test = ("training_data.txt",), ("val_data.txt",)
     elif variant == "smoke":
-        source, parts, count, rows, length = MadeRelations(num_train=8), MADE_TASKS, 8, 8, 8
+        source, parts, count, rows, length = SyntheticRelations(num_train=8), MADE_TASKS, 8, 8, 8
         tokenizer, model = Words(), BiLSTM(dim=8, hidden=8)
     tasks = [dataclasses.replace(source, relations=relations) for relations in parts]
     method, epochs = copy.deepcopy(METHODS.get(method_name, METHODS["emar"])), 3
     task = RelationExtraction(num_classes=count, max_candidates=15 if questions else 0)
     if isinstance(method, EMAR):
         learned: Any = "all" if method_name == "emar_code" else "seen"
-        similar: dict[str, Any] = {"similarity": "dot", "margin": 0.0, "vectors": "learned"}
-        task, epochs = dataclasses.replace(task, learned=learned, **similar), 1
+        similar: dict[str, Any] = {"similarity": "dot", "margin": 0.0, "relation_vectors": "learned"}
+        task, epochs = dataclasses.replace(task, train_choices=learned, **similar), 1
     if variant == "smoke":
-        method = EMAR(size=4, instances=2)
+        method = EMAR(examples_per_task=4, instances_per_class=2)
     if variant.startswith("encoder"):
         like = load_config("bert_glue", "sst2")
         model, tokenizer, length = like.model, like.data.tokenizer, 96
@@ -173,7 +175,7 @@ def get_config(variant: str = "default") -> Config:
         files = (f"{folder}/train_0.txt", f"{folder}/test_0.txt")
         tasks = [dataclasses.replace(relations, entities=files) for relations in tasks]
         source = dataclasses.replace(source, entities=files)
-        task = dataclasses.replace(task, vectors="learned")
+        task = dataclasses.replace(task, relation_vectors="learned")
     config = _config(
         variant,
         tasks,
@@ -195,12 +197,12 @@ def _pairs(variant: str) -> Config:
     source: Any = CachedPairs()
     parts["data"] = Data(source=source, batch_size=16, segment_length=384)
     if isinstance(method, ANML):
-        parts["model"].gate = 256
+        parts["model"].gate_dim = 256
     rate = 4e-3
     if variant.startswith("paper"):
         like = load_config("bert_glue", "default")
-        every = EpisodicMemory(policy="all", capacity=500_000)
-        method, rate = OML(memory=every, every=17_600, rate=0.01, reduction="sum"), 3e-5
+        every = EpisodicMemory(write_policy="all", capacity=500_000)
+        method, rate = OML(memory=every, replay_interval=17_600, replay_rate=0.01, replay_loss_reduction="sum"), 3e-5
         source = RelationFiles(train=("training_data.txt",), test=("val_data.txt",))
         parts["model"] = like.model
         parts["data"] = Data(source=source, tokenizer=like.data.tokenizer, batch_size=44, segment_length=64)

@@ -1,7 +1,7 @@
 """MbPA++ and its baselines: five data sets of labelled texts one after the other, one pass, 33 classes in one head.
 
-    memjax train --config lifelong_text --variant mbpa_pp --lifelong.folder DIR     # DIR/yelp, DIR/ag_news, ...
-    memjax train --config lifelong_text --variant encoder_mbpa_pp --lifelong.folder DIR --training.init-from RUN \\
+    memjax train --config lifelong_text --variant mbpa_pp --lifelong.sources-dir DIR     # DIR/yelp, DIR/ag_news, ...
+    memjax train --config lifelong_text --variant encoder_mbpa_pp --lifelong.sources-dir DIR --training.init-from RUN \\
         --data.tokenizer.vocab RUN/tokenizer/tokenizer.json
     memjax train --config lifelong_text --variant small_mbpa_pp --tasks news.csv reviews.csv  # your own files
     memjax eval --run runs/lifelong_text_mbpa_pp                                    # accuracies, forgetting, transfer
@@ -75,30 +75,54 @@ from memjax.config import (
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
 from memjax.overrides import load_config
 
-ALL = EpisodicMemory(policy="all", capacity=10_000)
-EPISODE = {"memory": ALL, "every": 400, "rate": 0.04, "inner_learning_rate": 0.1}
-HUNDREDTH = EpisodicMemory(policy="diversity", probability=0.01, capacity=1000)
+ALL = EpisodicMemory(write_policy="all", capacity=10_000)
+EPISODE = {"memory": ALL, "replay_interval": 400, "replay_rate": 0.04, "inner_learning_rate": 0.1}
+HUNDREDTH = EpisodicMemory(write_policy="diversity", write_probability=0.01, capacity=1000)
 METHODS = {
     "default": Sequential(),
     "single_task": SingleTask(),
     "multi_task": Joint(),
-    "replay": Replay(memory=ALL, mode="sparse", every=400, rows=32),
-    "mixed": Replay(memory=ALL, rows=32),
-    "agem": AGEM(memory=ALL, rows=100, every=400),
-    "ewc": EWC(weight=1.0),
-    "mas": MAS(weight=0.1),
-    "si": SI(weight=100.0),
-    "lwf": LwF(weight=0.3),
-    "logit_kd": LogitKD(memory=ALL, weight=3.0),
-    "mbpa_random": MbPA(memory=ALL, every=400, rows=32, neighbors="random", adapted=("head/",), learning_rate=0.2),
-    "mbpa": MbPA(memory=ALL, every=0, weights="inverse_distance", adapted=("head/",), learning_rate=0.2),
-    "mbpa_pp": MbPA(memory=ALL, every=400, rows=32, adapted=("head/",), learning_rate=0.2),
-    "ewc_online": EWC(weight=1.0, form="online"),
+    "replay": Replay(memory=ALL, mode="sparse", replay_interval=400, replay_batch_size=32),
+    "mixed": Replay(memory=ALL, replay_batch_size=32),
+    "agem": AGEM(memory=ALL, reference_batch_size=100, projection_interval=400),
+    "ewc": EWC(penalty_weight=1.0),
+    "mas": MAS(penalty_weight=0.1),
+    "si": SI(penalty_weight=100.0),
+    "lwf": LwF(distillation_weight=0.3),
+    "logit_kd": LogitKD(memory=ALL, distillation_weight=3.0),
+    "mbpa_random": MbPA(
+        memory=ALL,
+        replay_interval=400,
+        replay_batch_size=32,
+        neighbor_choice="random",
+        adapted_parameters=("head/",),
+        adaptation_learning_rate=0.2,
+    ),
+    "mbpa": MbPA(
+        memory=ALL,
+        replay_interval=0,
+        neighbor_weighting="inverse_distance",
+        adapted_parameters=("head/",),
+        adaptation_learning_rate=0.2,
+    ),
+    "mbpa_pp": MbPA(
+        memory=ALL,
+        replay_interval=400,
+        replay_batch_size=32,
+        adapted_parameters=("head/",),
+        adaptation_learning_rate=0.2,
+    ),
+    "ewc_online": EWC(penalty_weight=1.0, consolidation="online"),
     "oml": OML(**EPISODE),
     "anml": ANML(**EPISODE),
     "maml": MAML(**EPISODE),
     "meta_mbpa": MetaMbPA(
-        memory=HUNDREDTH, every=400, rows=32, adapted=("head/",), inner_learning_rate=0.1, learning_rate=0.1
+        memory=HUNDREDTH,
+        replay_interval=400,
+        replay_batch_size=32,
+        adapted_parameters=("head/",),
+        inner_learning_rate=0.1,
+        adaptation_learning_rate=0.1,
     ),
 }
 RATES = {"single_task": 1.6e-2, "multi_task": 1.6e-2, "mixed": 1.6e-2, "replay": 8e-3}
@@ -202,18 +226,18 @@ def get_config(variant: str = "default") -> Config:
         config.model, config.data.tokenizer = like.model, like.data.tokenizer
         config.data.segment_length, config.training.schedule.learning_rate = 128, 3e-5
         if isinstance(method, MbPA):
-            method.key, method.learning_rate, method.queries = "first", 5e-3, 4
+            method.key_source, method.adaptation_learning_rate, method.adaptation_batch_size = "first", 5e-3, 4
         if isinstance(method, MetaMbPA):
-            method.key, method.inner_learning_rate, method.learning_rate = "first", 1e-5, 1e-5
+            method.key_source, method.inner_learning_rate, method.adaptation_learning_rate = "first", 1e-5, 1e-5
     if isinstance(method, OML | ANML | MAML):
         config.data.batch_size = 4
     if isinstance(method, ANML):
-        carrier = config.model.carrier
-        carrier.gate = config.model.dim if encoder else 256
+        memory_facts = config.model.memory_facts
+        memory_facts.gate_dim = config.model.dim if encoder else 256
     if small:
         config.model.dim, config.model.num_layers, config.model.num_heads = 128, 2, 4
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
-        config.lifelong.least_updates = 192
+        config.lifelong.min_updates_per_task = 192
     if bag:
         # Gradient descent at the rate of `data.batch_size` sums the counts of each class.
         config.model, config.data.tokenizer = TokenBag(), WordPiece(vocab_size=8192)
@@ -222,25 +246,28 @@ def get_config(variant: str = "default") -> Config:
         if method_name in ("mixed", "tenth"):
             # Replayed rows are as many as new ones: the mean over both times this rate is a sum again.
             config.model, config.training.schedule.learning_rate = TokenBag(weighs_errors=True), 64.0
-            memory = ALL if method_name == "mixed" else EpisodicMemory(policy="balanced", capacity=250)
-            config.lifelong.method = Replay(memory=memory, rows=32)
+            memory = ALL if method_name == "mixed" else EpisodicMemory(write_policy="balanced", capacity=250)
+            config.lifelong.method = Replay(memory=memory, replay_batch_size=32)
         if method_name == "linear":
             config.model, config.training.optimizer = TokenBag(head="softmax"), Adam()
             config.training.schedule.learning_rate, config.lifelong.epochs = 0.03, 6
-            config.lifelong.method = Replay(memory=ALL, rows=128)
+            config.lifelong.method = Replay(memory=ALL, replay_batch_size=128)
     if last:
-        config.model.first_layer, config.data.encoder_states_dir, config.data.segment_length = 4, "states", 64
+        config.model.first_trained_layer, config.data.encoder_states_dir, config.data.segment_length = 4, "states", 64
         if isinstance(method, Replay | MbPA):
-            method.memory = EpisodicMemory(capacity=2000, place="host")
+            method.memory = EpisodicMemory(capacity=2000, storage="host")
     if paper:
-        every_text = EpisodicMemory(policy="all", capacity=575_000)
-        published = {"memory": every_text, "every": 9600, "rate": 0.01, "reduction": "sum"}
+        every_text = EpisodicMemory(write_policy="all", capacity=575_000)
+        published = {"memory": every_text, "replay_interval": 9600, "replay_rate": 0.01, "replay_loss_reduction": "sum"}
         config.lifelong.method = {
-            "default": MbPA(memory=every_text, key="first", queries=2),
+            "default": MbPA(memory=every_text, key_source="first", adaptation_batch_size=2),
             "oml": OML(**published),
             "anml": ANML(**published),
             "maml": MAML(**published),
-            "meta_mbpa": MetaMbPA(memory=replace(HUNDREDTH, capacity=5750, temperature=10.0, unit="one"), key="first"),
+            "meta_mbpa": MetaMbPA(
+                memory=replace(HUNDREDTH, capacity=5750, diversity_temperature=10.0, distance_scale="one"),
+                key_source="first",
+            ),
         }[method_name]
         if method_name in ("oml", "anml", "maml"):
             config.data.batch_size, config.data.segment_length = 16, 300 if method_name == "anml" else 448
@@ -250,6 +277,10 @@ def get_config(variant: str = "default") -> Config:
         config.data.batch_size, config.evaluation.batch_size, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
         config.lifelong.method = MbPA(
-            memory=EpisodicMemory(policy="all", capacity=64), every=16, rows=4, num_neighbors=4, steps=2
+            memory=EpisodicMemory(write_policy="all", capacity=64),
+            replay_interval=16,
+            replay_batch_size=4,
+            num_neighbors=4,
+            adaptation_steps=2,
         )
     return config

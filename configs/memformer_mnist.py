@@ -78,7 +78,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=20_000,
             segments_per_update=8,
-            rematerialize="segment",
+            remat="segment",
             optimizer=Adam(weight_decay=0.01),
             schedule=Schedule(learning_rate=3e-4, warmup_steps=2_000, decay="cosine"),
             evaluate_every=2_000,
@@ -98,11 +98,11 @@ def get_config(variant: str = "default") -> Config:
             config.training.segments_per_update, config.training.steps = 1, 160_000
             config.training.schedule.warmup_steps = 16_000
         case "no_forgetting":
-            model.forgetting = False
+            model.use_forgetting = False
         case "temperature_1":
             model.temperature = 1.0
         case "single_head":
-            model.single_head = True
+            model.single_memory_head = True
         case "transformer_xl" | "transformer_xl_56" | "transformer_xl_784":
             memory = int(variant.removeprefix("transformer_xl").removeprefix("_") or 224)
             config.model = _decoder(TransformerXL(memory_length=memory))
@@ -118,7 +118,7 @@ def get_config(variant: str = "default") -> Config:
             source = KeyValueRecall(num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=32)
             config.data = Data(source=source, batch_size=2, segment_length=8)
             config.training = Training(
-                steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
+                steps=4, segments_per_update=2, remat="segment", schedule=Schedule(warmup_steps=0), log_every=1
             )
             config.evaluation = Evaluation(batch_size=2)
     return config

@@ -47,8 +47,8 @@ def get_config(variant: str = "default") -> Config:
         case "default":
             pass
         case "as_published":
-            model.unit_values, model.retain_bias = False, 0.0
-            model.writes_begin, model.segment_positions = True, "none"
+            model.unit_length_updates, model.retain_bias = False, 0.0
+            model.write_begin_token, model.segment_positions = True, "none"
         case "smoke":
             model.dim, model.num_slots, source.num_documents, source.filler_length = 16, 4, 16, 20
             config.data.batch_size = config.evaluation.batch_size = 2

@@ -60,7 +60,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=20_000,
             segments_per_update=16,
-            rematerialize="segment",
+            remat="segment",
             optimizer=Adam(weight_decay=0.01),
             schedule=Schedule(learning_rate=3e-4, warmup_steps=2_000, decay="cosine"),
             clip_norm=1.0,
@@ -81,18 +81,18 @@ def get_config(variant: str = "default") -> Config:
             config.training.segments_per_update, config.training.steps = 1, 320_000
             config.training.schedule.warmup_steps = 32_000
         case "no_forgetting":
-            model.forgetting = False
+            model.use_forgetting = False
         case "temperature_1":
             model.temperature = 1.0
         case "single_head":
-            model.single_head = True
+            model.single_memory_head = True
         case "smoke":
             config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=8)
             config.data = Data(
                 source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
             )
             config.training = Training(
-                steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
+                steps=4, segments_per_update=2, remat="segment", schedule=Schedule(warmup_steps=0), log_every=1
             )
             config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

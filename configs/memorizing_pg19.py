@@ -43,7 +43,7 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`."""
-    attention = Memorizing(layers=(-4,), memory_length=8192, num_neighbors=32, cache_length=512)
+    attention = Memorizing(layers_with_memory=(-4,), memory_length=8192, num_neighbors=32, cache_length=512)
     config = Config(
         name=f"memorizing_pg19_{variant}",
         model=Model(
@@ -84,7 +84,7 @@ def get_config(variant: str = "default") -> Config:
         case "cache_only":
             attention.memory_length = 0
         case "smoke":
-            attention = Memorizing(layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16)
+            attention = Memorizing(layers_with_memory=(-1,), memory_length=64, num_neighbors=4, cache_length=16)
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention, compute_dtype="bfloat16")
             config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             rsqrt = Schedule(learning_rate=0.01, warmup_steps=2, decay="rsqrt")

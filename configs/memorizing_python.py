@@ -46,7 +46,9 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`."""
-    attention = Memorizing(layers=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0)
+    attention = Memorizing(
+        layers_with_memory=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0
+    )
     config = Config(
         name=f"memorizing_python_{variant}",
         model=Model(dim=128, num_layers=3, num_heads=4, attention=attention, feed_forward=Dense(activation="gelu")),
@@ -64,7 +66,9 @@ def get_config(variant: str = "default") -> Config:
         case "default":
             pass
         case "smoke":
-            attention = Memorizing(layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16, window=16)
+            attention = Memorizing(
+                layers_with_memory=(-1,), memory_length=64, num_neighbors=4, cache_length=16, local_window=16
+            )
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention)
             config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)

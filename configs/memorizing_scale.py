@@ -49,7 +49,7 @@ VARIANTS = {
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`."""
     attention = Memorizing(
-        layers=(8,), memory_length=65_536, num_neighbors=32, cache_length=512, retrieval="approximate"
+        layers_with_memory=(8,), memory_length=65_536, num_neighbors=32, cache_length=512, retrieval="approximate"
     )
     config = Config(
         name=f"memorizing_scale_{variant}",
@@ -83,17 +83,17 @@ def get_config(variant: str = "default") -> Config:
         case "default" | "200m":
             pass
         case "1b":
-            attention.layers = (17,)
+            attention.layers_with_memory = (17,)
             _enlarge(config, layers=24, heads=16, hidden=8192)
             config.sharding = Sharding(fsdp=16)
         case "8b":
-            attention.layers = (23,)
+            attention.layers_with_memory = (23,)
             _enlarge(config, layers=32, heads=32, hidden=14_336)
             config.model.feed_forward.activation = "swiglu"
             config.sharding = Sharding(fsdp=32)
         case "smoke":
             attention = Memorizing(
-                layers=(-1,), memory_length=64, num_neighbors=4, cache_length=16, retrieval="approximate"
+                layers_with_memory=(-1,), memory_length=64, num_neighbors=4, cache_length=16, retrieval="approximate"
             )
             config.model = Model(dim=32, num_layers=2, num_heads=2, attention=attention, compute_dtype="bfloat16")
             config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
@@ -108,5 +108,5 @@ def _enlarge(config: Config, *, layers: int, heads: int, hidden: int) -> None:
     model = config.model
     model.num_layers, model.num_heads, model.dim = layers, heads, 128 * heads
     model.feed_forward.dim = hidden
-    config.training.rematerialize = "per_layer"
+    config.training.remat = "per_layer"
     config.data.batch_size = config.evaluation.batch_size = 256

@@ -52,7 +52,9 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`."""
-    attention = Memorizing(layers=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0)
+    attention = Memorizing(
+        layers_with_memory=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0
+    )
     config = Config(
         name=f"memory_gain_{variant}",
         model=Model(

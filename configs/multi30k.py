@@ -102,7 +102,9 @@ def get_config(variant: str = "default") -> Config:
             model.num_layers, model.memory_tokens = 4, MemoryTokens(num_tokens=10)
         case "control" | "control_shared":
             model.num_layers = 4
-            model.memory_tokens = MemoryTokens(num_tokens=10, kind="control", shared=variant == "control_shared")
+            model.memory_tokens = MemoryTokens(
+                num_tokens=10, kind="control", share_memory_layer=variant == "control_shared"
+            )
         case "bottleneck":
             model.num_layers, model.memory_tokens = 4, MemoryTokens(num_tokens=10, kind="bottleneck")
         case "smoke":

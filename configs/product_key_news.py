@@ -59,7 +59,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=500_000,
             schedule=Schedule(learning_rate=2.5e-4, warmup_steps=10_000, decay="rsqrt"),
-            rematerialize="per_layer",
+            remat="per_layer",
             checkpoint_every=5_000,
         ),
         evaluation=Evaluation(batch_size=32),

@@ -76,7 +76,7 @@ def get_config(variant: str = "default") -> Config:
             memory.dense_scale = 1.0
         case "large":
             memory.num_keys = 512
-            config.training.tables.form = "lazy"
+            config.training.value_table_optimizer.form = "lazy"
         case "layer_norm":
             memory.query_norm = "layer"
         case "smoke":

@@ -74,7 +74,7 @@ def get_config(variant: str = "default") -> Config:
         case "slots_1":
             model.num_slots = 1  # type: ignore[attr-defined]
         case "no_forgetting":
-            model.forgetting = False  # type: ignore[attr-defined]
+            model.use_forgetting = False  # type: ignore[attr-defined]
         case "temperature_1":
             model.temperature = 1.0  # type: ignore[attr-defined]
         case "no_slots":
@@ -91,7 +91,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=2000,
             segments_per_update=horizon,
-            rematerialize="segment" if horizon > 1 else "none",
+            remat="segment" if horizon > 1 else "none",
             schedule=Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
             log_every=100,
             checkpoint_every=500,
@@ -104,7 +104,7 @@ def get_config(variant: str = "default") -> Config:
             source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
         )
         config.training = Training(
-            steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
+            steps=4, segments_per_update=2, remat="segment", schedule=Schedule(warmup_steps=0), log_every=1
         )
         config.evaluation = Evaluation(batch_size=2, max_segments=4)
     return config

@@ -2,7 +2,7 @@
 
     memjax train --config sorting                                        # sticky memories, 4,000 symbols
     memjax train --config sorting --variant transformer_xl --data.source.length 8000 \
-        --training.segments-per-update 8 --training.segments-without-gradient 7
+        --training.segments-per-update 8 --training.burn-in-segments 7
 
 Only the answers are scored; `evaluation.compute_accuracy` reports the share of right answers. An update reads a whole
 document
@@ -80,7 +80,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=20_000,
             segments_per_update=4,
-            segments_without_gradient=3,
+            burn_in_segments=3,
             schedule=Schedule(learning_rate=2.5e-4, warmup_steps=0, decay="cosine"),
             clip_norm=0.25,
             log_every=100,
@@ -108,7 +108,7 @@ def get_config(variant: str = "default") -> Config:
                 feed_forward=Dense(dim=300),
                 output=Softmax(tied=False),
             )
-            config.training.segments_without_gradient, config.training.rematerialize = 0, "segment"
+            config.training.burn_in_segments, config.training.remat = 0, "segment"
         case "events":
             config.model = Model(
                 dim=64,
@@ -120,7 +120,7 @@ def get_config(variant: str = "default") -> Config:
             config.training = Training(
                 steps=400,
                 segments_per_update=6,
-                segments_without_gradient=5,
+                burn_in_segments=5,
                 schedule=Schedule(learning_rate=3e-3, warmup_steps=20),
             )
             config.evaluation = Evaluation(batch_size=32, compute_accuracy=True)
@@ -137,7 +137,7 @@ def get_config(variant: str = "default") -> Config:
             config.training = Training(
                 steps=4,
                 segments_per_update=5,
-                segments_without_gradient=4,
+                burn_in_segments=4,
                 schedule=Schedule(warmup_steps=0),
                 log_every=1,
             )

@@ -97,13 +97,15 @@ class Config(Settings):
         """Returns this config with another task at the end of its stream. The others keep their number of updates."""
         stream = self._stream()
         number, evaluation = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
-        longer = replace(stream, tasks=(*stream.tasks, task), order=(*stream.order, number) if stream.order else ())
+        longer = replace(
+            stream, tasks=(*stream.tasks, task), order=(*stream.task_order, number) if stream.task_order else ()
+        )
         scored = (*self.evaluations, evaluation) if self.evaluations else ()
         return replace(self._with_steps(number + 1), lifelong=longer, evaluations=scored)
 
     def of_first_tasks(self, count: int) -> Config:
         """Returns this config with only the first `count` tasks of its stream, as before the others were added."""
-        first = self._stream().first(count)
+        first = self._stream().first_tasks(count)
         names = ("", *(task.name for task in first.tasks))
         scored = tuple(evaluation for evaluation in self.evaluations if evaluation.task in names)
         return replace(self._with_steps(count), lifelong=first, evaluations=scored)
@@ -111,7 +113,7 @@ class Config(Settings):
     @property
     def num_columns(self) -> int:
         """Number of columns of the model, which is above 1 only in a progressive network."""
-        return self.lifelong.method.columns if self.lifelong else 1
+        return self.lifelong.method.num_columns if self.lifelong else 1
 
     def takes_tasks_of(self, other: Config) -> bool:
         """Whether both configs have streams, and this one has more tasks than `other`."""

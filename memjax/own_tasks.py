@@ -77,13 +77,13 @@ def tasks_config(
     sources, numbers = {}, Numbers()
     for task_name, path in sorted(zip(names, paths, strict=True)):
         sources[task_name] = _source(config, task_name, Path(os.path.relpath(path, folder)), path, numbers, rules)
-    stream = replace(config.lifelong or Lifelong(epochs=1), folder=folder, order=())
-    stream.vocabulary = "tasks" if config.task.files is LabelledFile else stream.vocabulary
+    stream = replace(config.lifelong or Lifelong(epochs=1), sources_dir=folder, task_order=())
+    stream.vocabulary = "tasks" if config.task.file_source is LabelledFile else stream.vocabulary
     stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
     task = config.task
     if numbers:
         room = max(task.num_classes, RESERVED * len(set(numbers.values())), max(numbers.values()) + 1)
-        task = replace(task, num_classes=room, mask_unseen=True)
+        task = replace(task, num_classes=room, mask_unseen_classes=True)
     data = replace(config.data, source=sources[min(names)])
     run_name = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
     config = replace(config, name=run_name, data=data, task=task, lifelong=stream, evaluations=())
@@ -112,8 +112,8 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
     if name in known:
         raise UsageError(f"--add-task: given a file of the name {name!r}, allowed: another one than {', '.join(known)}")
     numbers = _numbers(stream.tasks)
-    classes, inside = _classes(config), stream.folder and path.is_relative_to(stream.folder)
-    stored, last = path.relative_to(stream.folder) if inside else path, stream.in_order[-1].source
+    classes, inside = _classes(config), stream.sources_dir and path.is_relative_to(stream.sources_dir)
+    stored, last = path.relative_to(stream.sources_dir) if inside else path, stream.ordered_tasks[-1].source
     if isinstance(last, TextClasses) and name in TEXT_SETS and find_packed(path, *last.train):
         source: SourceKind = replace(last, data_set=name, path=str(stored))  # another one of the published sets
         numbers |= {("", label): number for number, label in class_names(source).items()}
@@ -134,7 +134,7 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
 def is_task(config: Config, file: str) -> bool:
     """Whether a file is already the data of a task of the stream."""
     stream = config.lifelong
-    located = [stream.located(task.source) for task in stream.tasks] if stream else []
+    located = [stream.with_sources_dir(task.source) for task in stream.tasks] if stream else []
     return any(Path(source.path).resolve() == Path(file).resolve() for source in located if source.path)
 
 
@@ -183,8 +183,8 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
       numbers: Numbers of the classes so far, to which those of the file are added.
       rules: Encoding of the file, and which unreadable parts may be skipped.
     """
-    kind = CachedFeatures if config.model.reads == "vectors" else config.task.files
-    if kind is None or kind.gives[0] not in config.data.source.gives:
+    kind = CachedFeatures if config.model.reads == "vectors" else config.task.file_source
+    if kind is None or kind.content_types[0] not in config.data.source.content_types:
         allowed = "a config that classifies, answers, or reads texts"
         raise UsageError(f"--tasks: given {path.name} for {type(config.task).__name__}, allowed: {allowed}")
     if kind is TextFiles:
@@ -196,7 +196,7 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
     for label in labels:
         numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
     class_numbers = tuple(numbers[_key(name, label)] for label in labels)
-    return LabelledFile(path=str(stored), classes=labels, numbers=class_numbers, **dataclasses.asdict(rules))
+    return LabelledFile(path=str(stored), classes=labels, class_ids=class_numbers, **dataclasses.asdict(rules))
 
 
 def _key(name: str, label: str) -> tuple[str, str]:
@@ -225,6 +225,6 @@ def _describe_stream(config: Config) -> str:
     assert stream is not None
     classes = _classes(config)
     room = f", {len(classes)} classes in a head of {config.task.num_classes}" if classes else ""
-    names = ", ".join(task.name for task in stream.in_order)
-    room += f", at least {stream.least_updates} updates each" if stream.least_updates else ""
+    names = ", ".join(task.name for task in stream.ordered_tasks)
+    room += f", at least {stream.min_updates_per_task} updates each" if stream.min_updates_per_task else ""
     return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"

@@ -52,7 +52,7 @@ def text_config(
     chosen = _variant_of(size) if by_size else variant
     config = load_config(name or CONFIG, chosen)
     config = config.with_memory(0) if by_size and variant else config
-    if config.data.source.gives[0] != "texts" or config.lifelong is not None:
+    if config.data.source.content_types[0] != "texts" or config.lifelong is not None:
         kind = type(config.data.source).__name__ if config.lifelong is None else "a stream of tasks"
         option = " ".join(["--config", name or CONFIG, *(["--variant", variant] if variant else [])])
         raise UsageError(f"--text: given with {option}, which reads {kind}, allowed: a config of texts")
@@ -109,7 +109,7 @@ def _why(config: Config, path: object, count: int, size: int, name: str, variant
     """Describes in one line which config was chosen, and why."""
     model, data = config.model, config.data
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    memory = model.carrier.memory_length
+    memory = model.memory_facts.memory_length
     slots = f"a memory of {memory} tokens" if memory else "no memory"
     pieces = data.tokenizer.vocab_size
     tokenizer = f"{type(data.tokenizer).__name__} of {pieces:,}" if pieces else type(data.tokenizer).__name__

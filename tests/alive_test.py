@@ -87,7 +87,9 @@ ALIVE = {
         (*DENSITIES, "infinity_former/sticky_evenness"),
         decoder(config.InfinityFormer(**SIGNAL, memory_length=32, sticky="quantile")),
     ),
-    "gpt2_infinity_former": Alive(DENSITIES, decoder(config.InfinityFormer(**SIGNAL, host="gpt2")), is_variant=True),
+    "gpt2_infinity_former": Alive(
+        DENSITIES, decoder(config.InfinityFormer(**SIGNAL, base_attention="gpt2")), is_variant=True
+    ),
     "memory_tokens_encoder_decoder": Alive(
         ("memory_tokens/cosine",),
         translator(memory_tokens=config.MemoryTokens(num_tokens=10, kind="bottleneck")),
@@ -134,7 +136,7 @@ ALIVE = {
     ),
     "memorizing": Alive(
         ("memorizing/memory_share",),
-        decoder(config.Memorizing(layers=(), memory_length=128, num_neighbors=8, cache_length=32)),
+        decoder(config.Memorizing(layers_with_memory=(), memory_length=128, num_neighbors=8, cache_length=32)),
     ),
     "linear_transformer": Alive(("linear_state/effective_rank",), decoder(config.LinearTransformer())),
     "rfa": Alive(("linear_state/effective_rank",), decoder(config.RFA())),

@@ -23,8 +23,8 @@ def get_config(variant="texts"):
     if variant == "images":
         source = Mnist(path="data/images")
     if variant == "classes":
-        source = LabelledFile(path="data/mood.csv", classes=("bad", "good"), numbers=(0, 1), validation_percent=20)
-        model.attention, task = Bidirectional(positions=16), Classification(num_classes=2)
+        source = LabelledFile(path="data/mood.csv", classes=("bad", "good"), class_ids=(0, 1), validation_percent=20)
+        model.attention, task = Bidirectional(num_positions=16), Classification(num_classes=2)
         tokenizer = WordPiece(vocab_size=90)
     return Config(
         name=variant, model=model, task=task,

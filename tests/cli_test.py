@@ -26,7 +26,7 @@ from memjax.config import *
 VARIANTS = {"default": "a memory", "local": "none"}
 
 def get_config(variant="default"):
-    attention = Memorizing(layers=(-1,), memory_length=16, num_neighbors=2, cache_length=4)
+    attention = Memorizing(layers_with_memory=(-1,), memory_length=16, num_neighbors=2, cache_length=4)
     if variant == "local":
         attention = FullAttention()
     return Config(
@@ -96,7 +96,7 @@ TRAIN = ["train", "--config", "tiny.py"]
         ([*TRAIN, "--confg", "3"], ["--confg", "did you mean --config?"]),
         ([*TRAIN, "--model.dim", "x"], ["model.dim: given 'x', allowed: an integer"]),
         ([*TRAIN, "--model.dim", "9"], ["model.num_heads: given 2", "model.dim = 9"]),
-        ([*TRAIN, "--training.accumulate", "3"], ["training.accumulate: given 3", "data.batch_size = 2"]),
+        ([*TRAIN, "--training.num-microbatches", "3"], ["training.num_microbatches: given 3", "data.batch_size = 2"]),
         ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num_neighbors: given 17", "16"]),
         ([*TRAIN, "--profile", "10"], ["profile: given '10'", "FIRST:LAST"]),
         ([*TRAIN, "--name", "new", "--profile", "2:3"], ["profile: given 2:3", "training.steps = 2"]),

@@ -8,16 +8,18 @@ from memjax.overrides import UsageError, apply_overrides, config_names, find_con
 
 
 def memorizing() -> Config:
-    return Config(model=Model(attention=Memorizing(layers=(-1,))))
+    return Config(model=Model(attention=Memorizing(layers_with_memory=(-1,))))
 
 
 def test_values_replace_defaults_and_leave_the_given_config_alone():
     config = memorizing()
     before = dataclasses.asdict(config)
-    arguments = "--model.attention.memory-length 64 --model.attention.layers -1 -2 --model.no-scale-embeddings"
+    arguments = (
+        "--model.attention.memory-length 64 --model.attention.layers-with-memory -1 -2 --model.no-scale-embeddings"
+    )
     new = apply_overrides(config, [*arguments.split(), "--evaluation.memory_length=3", "--name", "x"])
     assert isinstance(new.model.attention, Memorizing)
-    assert (new.model.attention.memory_length, new.model.attention.layers) == (64, (-1, -2))
+    assert (new.model.attention.memory_length, new.model.attention.layers_with_memory) == (64, (-1, -2))
     assert (new.model.scale_embeddings, new.evaluation.memory_length, new.name) == (False, 3, "x")
     assert dataclasses.asdict(config) == before
 
@@ -37,8 +39,8 @@ def test_values_replace_defaults_and_leave_the_given_config_alone():
         (["--data.batch-size", "3", "--model.dim", "3", "4"], "model.dim: given '3 4', allowed: an integer"),
         (["--model.dropout", "0,1"], "model.dropout: given '0,1', allowed: a number"),
         (
-            ["--model.attention.layers", "a"],
-            "model.attention.layers: given 'a', allowed: integers, separated by spaces or None",
+            ["--model.attention.layers-with-memory", "a"],
+            "model.attention.layers_with_memory: given 'a', allowed: integers, separated by spaces or None",
         ),
         (
             ["--model.attention.merge", "joind"],

@@ -25,10 +25,12 @@ CONFIG = """
 from memjax.config import *
 VARIANTS = ("default", "mbpa")
 def get_config(variant="default"):
-    model = Model(dim=8, num_layers=1, num_heads=2, attention=Bidirectional(positions=12), feed_forward=Dense(dim=16))
+    attention = Bidirectional(num_positions=12)
+    model = Model(dim=8, num_layers=1, num_heads=2, attention=attention, feed_forward=Dense(dim=16))
     data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=64), cache_dir="c", batch_size=4, segment_length=12)
-    memory = EpisodicMemory(policy="all", capacity=200)
-    method = MbPA(memory=memory, every=16, rows=4, num_neighbors=3, steps=2, learning_rate=0.1, key="first")
+    memory = EpisodicMemory(write_policy="all", capacity=200)
+    replay = {"memory": memory, "replay_interval": 16, "replay_batch_size": 4, "key_source": "first"}
+    method = MbPA(**replay, num_neighbors=3, adaptation_steps=2, adaptation_learning_rate=0.1)
     return Config(
         name="tiny", model=model, data=data, task=Classification(num_classes=8),
         evaluation=Evaluation(batch_size=4, split="test"),
@@ -55,7 +57,7 @@ def files(tmp_path, monkeypatch):
 
 def classes_of(config):
     return {
-        task.name: dict(zip(task.source.classes, task.source.numbers, strict=True)) for task in config.lifelong.tasks
+        task.name: dict(zip(task.source.classes, task.source.class_ids, strict=True)) for task in config.lifelong.tasks
     }
 
 
@@ -65,8 +67,8 @@ def test_classes_have_the_same_numbers_in_every_order_and_later_ones_follow(file
     other, _ = tasks_config([str(files / "fruit.csv"), "taste.csv"], "stream.py")
     wanted = {"fruit": {"1": 0, "2": 1}, "taste": {"good": 2, "odd": 3}}
     assert classes_of(config) == classes_of(other) == wanted
-    assert [task.name for task in config.lifelong.in_order] == ["taste", "fruit"]
-    assert config.data.source == other.data.source and config.lifelong.folder == str(files)
+    assert [task.name for task in config.lifelong.ordered_tasks] == ["taste", "fruit"]
+    assert config.data.source == other.data.source and config.lifelong.sources_dir == str(files)
     later, what = add_task_from_file(config, "mood.csv")
     validate(later)
     assert classes_of(later) == {**wanted, "mood": {"bad": 4, "good": 2}} and "5 classes" in what
@@ -74,11 +76,11 @@ def test_classes_have_the_same_numbers_in_every_order_and_later_ones_follow(file
     # A word is one class wherever it stands; a number is its file's own.
     assert len({number for own in classes_of(whole).values() for number in own.values()}) == 5
     assert isinstance(whole.lifelong.method, MbPA) and whole.task.num_classes == 10
-    splits = read_classified_texts(later.lifelong.located(later.lifelong.tasks[-1].source)).texts
+    splits = read_classified_texts(later.lifelong.with_sources_dir(later.lifelong.tasks[-1].source)).texts
     assert {example.label for examples in splits.values() for example in examples} == {2, 4}
     assert sum(map(len, splits.values())) == 40 and all(splits.values())
     with pytest.raises(ValueError, match=r"mood.csv, row \d+: class 'bad', allowed: good"):
-        read_classified_texts(LabelledFile(path="mood.csv", classes=("good",), numbers=(0,)))
+        read_classified_texts(LabelledFile(path="mood.csv", classes=("good",), class_ids=(0,)))
 
 
 def test_a_file_may_have_a_header_or_be_a_folder_with_splits_or_json(files):
@@ -91,12 +93,12 @@ def test_a_file_may_have_a_header_or_be_a_folder_with_splits_or_json(files):
     assert "4 classes in a head of 33; Sequential, TokenBag" in what
     assert isinstance(config.model, TokenBag) and config.lifelong.vocabulary == "tasks"
     assert classes_of(config)["news"] == {"no": 2, "yes": 3}
-    found = read_classified_texts(config.lifelong.located(config.lifelong.tasks[0].source))
+    found = read_classified_texts(config.lifelong.with_sources_dir(config.lifelong.tasks[0].source))
     assert [example.texts for example in found.texts["test"]] == [("three. third words",)]
     assert {example.texts[0] for example in found.texts["train"]} <= {"one. first words", "two. other words"}
     (folder / "train.csv").unlink()
     with pytest.raises(ValueError, match="no examples for the train split in its 1 rows, allowed: at least one"):
-        read_classified_texts(LabelledFile(path=str(folder), classes=("no",), numbers=(0,), test_percent=100))
+        read_classified_texts(LabelledFile(path=str(folder), classes=("no",), class_ids=(0,), test_percent=100))
 
 
 def test_other_runs_take_the_kind_of_data_that_they_read(files):

@@ -81,7 +81,7 @@ ATTENTIONS = {
     "FullAttention": FullAttention(),
     "TransformerXL": TransformerXL(memory_length=8),
     "Compressive": Compressive(memory_length=8, compressed_memory_length=4),
-    "Memorizing": Memorizing(layers=(-2,), memory_length=16, num_neighbors=2, cache_length=8),
+    "Memorizing": Memorizing(layers_with_memory=(-2,), memory_length=16, num_neighbors=2, cache_length=8),
     "InfinityFormer": InfinityFormer(num_basis=8, num_samples=8),
     "GPT2": GPT2(num_positions=8),
     "GPT2, compressed": GPT2(num_positions=8, compressed_memory_length=4),
@@ -94,7 +94,9 @@ ATTENTIONS = {
 KEYS = ProductKey(layers=(-1,), dim=16, num_keys=6, memory_heads=2, num_neighbors=3, key_dim=8)
 DECODERS = {
     **{
-        name: ModelSettings(**WIDTH, num_layers=1, attention=attention, scale_embeddings=attention.exports_as != "gpt2")
+        name: ModelSettings(
+            **WIDTH, num_layers=1, attention=attention, scale_embeddings=attention.hf_model_type != "gpt2"
+        )
         for name, attention in ATTENTIONS.items()
     },
     "Memorizing": ModelSettings(**WIDTH, num_layers=6, attention=ATTENTIONS["Memorizing"]),  # scanned, but the memory
@@ -104,7 +106,7 @@ DECODERS = {
     "adaptive softmax": ModelSettings(**WIDTH, num_layers=1, output=AdaptiveSoftmax(cutoffs=(64, 128))),
     "product keys": ModelSettings(**{**WIDTH, "feed_forward": KEYS}, num_layers=1),
     "SPALM": ModelSettings(**WIDTH, num_layers=1, output=Spalm(num_neighbors=2)),
-    "dialogues": ModelSettings(**WIDTH, num_layers=1, attention=TransformerXL(memory_length=8), markers=3),
+    "dialogues": ModelSettings(**WIDTH, num_layers=1, attention=TransformerXL(memory_length=8), num_speaker_markers=3),
     "images": ModelSettings(**WIDTH, num_layers=1, attention=TransformerXL(memory_length=8)),
     "synthetic": ModelSettings(**WIDTH, num_layers=1, attention=TransformerXL(memory_length=8)),
 }
@@ -190,7 +192,7 @@ def make_config(kind: str) -> Config:
         stream = dataclasses.replace(load_config(STREAMS[kind], "smoke"), name=kind)
         if kind == "stream of episodes":
             assert stream.lifelong is not None
-            stream.lifelong.method = OML(steps=1, every=16, rate=0.5)
+            stream.lifelong.method = OML(inner_steps=1, replay_interval=16, replay_rate=0.5)
         return stream
     length, task = (24 if kind in HEADS else 64 if kind == "EncoderDecoder" else 8), HEADS.get(kind, LanguageModeling())
     data = Data(source=TextFiles(path="data/texts", validation_percent=20), tokenizer=Bytes(), segment_length=length)
@@ -201,7 +203,10 @@ def make_config(kind: str) -> Config:
     elif kind == "Perceptron":
         model, task, data.source = Perceptron(widths=(8,)), Classification(), Blobs(num_classes=2, dim=length)
     elif kind in HEADS:
-        model, data.tokenizer = ModelSettings(**WIDTH, num_layers=1, attention=Bidirectional(positions=length)), PIECES
+        model, data.tokenizer = (
+            ModelSettings(**WIDTH, num_layers=1, attention=Bidirectional(num_positions=length)),
+            PIECES,
+        )
         if kind != "MaskedLanguageModeling":
             data.source = Templates(num_examples=32)
     else:

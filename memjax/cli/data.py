@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> int:
         print(line, file=sys.stderr, flush=True)
     if config.lifelong is None:
         print(describe_data(single, datasets))
-    for task in config.lifelong.in_order if config.lifelong else ():
+    for task in config.lifelong.ordered_tasks if config.lifelong else ():
         task_config = with_task_source(config, task.source)
         task_datasets = make_task(task_config).data(preparation(), tokenizer=datasets.tokenizer)
         print(f"{task.name}: {describe_data(task_config, task_datasets)}")

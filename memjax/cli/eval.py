@@ -161,7 +161,7 @@ def gain_values(control: Mapping[str, Any], gain: Comparison) -> dict[str, Any]:
 def evaluation_to_json(config: Config, result: Any) -> dict[str, Any]:
     """Converts the result of an evaluation to JSON values."""
     evaluation = config.evaluation
-    memory_length = config.with_memory(evaluation.memory_length).model.carrier.memory_length or 0
+    memory_length = config.with_memory(evaluation.memory_length).model.memory_facts.memory_length or 0
     values = {"split": evaluation.split, "memory_length": memory_length, **result.as_dict()}
     if evaluation.memory_intervention != "kept":
         part = f" of {evaluation.intervention_path!r}" if evaluation.intervention_path else ""
@@ -204,7 +204,9 @@ def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
 def summary_line(values: Mapping[str, Any], task: Any) -> str:
     """Describes in one line the main metrics of an evaluation and what was scored."""
     scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
-    memory = f", memory {_size(values['memory_length'])}" if task.config.model.carrier.memory_length is not None else ""
+    memory = (
+        f", memory {_size(values['memory_length'])}" if task.config.model.memory_facts.memory_length is not None else ""
+    )
     memory += f" {values['memory_state']}" if "memory_state" in values else ""
     cache = f", cache {values['cache']['memory_length']:,}" if "cache" in values else ""
     text = f"{_name(values)}: {_numbers(values, task)} ({scored}{memory}{cache})"
@@ -258,7 +260,7 @@ def _numbers(values: Mapping[str, Any], task: Any) -> str:
 
 def _trained(config: Config) -> int:
     """Returns the number of slots of the memory in training."""
-    return config.model.carrier.memory_length or 0
+    return config.model.memory_facts.memory_length or 0
 
 
 def _with_trained(config: Config, wanted: Sequence[Any]) -> list[Any]:

@@ -17,11 +17,11 @@ from memjax.settings.relations import validate
 DEFAULT_CONFIG = "memorizing_python"
 
 
-DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.folder")
+DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.sources_dir")
 """Fields that every command on a run may change: paths of its data"""
 
 
-DATA_OPTIONS = ("--data.source", "--data.neighbors-dir", "--data.encoder-states-dir", "--lifelong.folder")
+DATA_OPTIONS = ("--data.source", "--data.neighbors-dir", "--data.encoder-states-dir", "--lifelong.sources-dir")
 """Prefixes of the overrides that name the data to read, which may then be other data than that of training"""
 
 

@@ -61,7 +61,7 @@ def predict(
 
     loaded = open_run(run, config, is_data_named=is_data_named)
     if loaded.experiment.model.asks_task and config.lifelong is not None:
-        last = config.lifelong.in_order[loaded.experiment.config.num_columns - 1].name
+        last = config.lifelong.ordered_tasks[loaded.experiment.config.num_columns - 1].name
         print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
     answers = loaded.experiment.predict(loaded.variables, [Query(*question) for question in asked], **settings)
     return answers, loaded.checkpoint.facts()

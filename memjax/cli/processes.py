@@ -24,7 +24,7 @@ def connect(options: argparse.Namespace, config: Config) -> None:
     from memjax.training import processes
 
     coordinator = options.coordinator or ("auto" if tpu_may_be_here() else "")
-    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
+    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.process_timeout)
 
 
 def names_later_process(arguments: Sequence[str]) -> bool:

@@ -67,13 +67,13 @@ def labelled_texts(
 
 def parse_labelled_file(source: configs.LabelledFile, **options: Any) -> TextSplits:
     """Parses a user's own labelled file or folder. The options are arguments of `split_texts`."""
-    numbers = dict(zip(source.classes, source.numbers, strict=True))
+    numbers = dict(zip(source.classes, source.class_ids, strict=True))
     return labelled_texts(source.path, numbers, rules=reading_rules_of(source), **options)
 
 
 def name_labelled_classes(source: configs.LabelledFile) -> dict[int, str]:
     """Returns the names of the classes of a user's own labelled file by their numbers."""
-    return dict(zip(source.numbers, source.classes, strict=True))
+    return dict(zip(source.class_ids, source.classes, strict=True))
 
 
 def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progre
         "dialogues": _open_dialogues,
         "pairs": _open_pairs,
     }
-    wanted = data.source.gives[0]
+    wanted = data.source.content_types[0]
     if wanted not in makers:
         raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source of documents")
     read = functools.cache(functools.partial(open_source, data))
@@ -230,7 +230,7 @@ def vocab_size_from_settings(data: configs.Data) -> int:
       ValueError: The size is only known from the data.
     """
     source, tokenizer, size = data.source, data.tokenizer, None
-    match source.gives[0], tokenizer:
+    match source.content_types[0], tokenizer:
         case "tokens", _:
             return make_datasets(data).vocab_size
         case "vectors", _:
@@ -244,7 +244,7 @@ def vocab_size_from_settings(data: configs.Data) -> int:
     if size is None:
         kind = type(tokenizer).__name__
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
-    return size + (NUM_MARKS if source.gives[0] == "dialogues" else 0)
+    return size + (NUM_MARKS if source.content_types[0] == "dialogues" else 0)
 
 
 def cache_folder(data: configs.Data) -> Path:

@@ -43,8 +43,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         'instructions'. Empty for the default kind.
 
     Returns:
-      Data of the kind that `source.gives` names: texts with random access (or pairs of name and text, for some data
-      sets of TFDS), documents of tokens, dialogues, texts of two languages, labelled texts, questions, or vectors.
+      Data of the kind that `source.content_types` names: texts with random access (or pairs of name and text, for some
+      data sets of TFDS), documents of tokens, dialogues, texts of two languages, labelled texts, questions, or vectors.
 
     Raises:
       ValueError: A source without a reader, or an error of the reader.
@@ -68,11 +68,11 @@ def read_instructions(data: configs.Data, split: str) -> list[Instruction]:
     source = data.source
     if opener := source.opened_as.get("instructions"):
         return import_by_name(opener)(data, split)
-    if source.gives[0] == "questions":
+    if source.content_types[0] == "questions":
         questions = open_source(data, split)
         return [Instruction(q.context, q.question, tuple(text for text, _ in q.answers)) for q in questions]
     names = class_names(source)
-    if not names or "labelled" not in source.gives:
+    if not names or "labelled" not in source.content_types:
         allowed = "a source of instructions, of questions, or of texts whose classes have names"
         raise ValueError(f"data.source: given {type(source).__name__}, allowed: {allowed}")
     labelled = open_source(data, split, wanted="labelled")
@@ -166,7 +166,7 @@ def note_relations(source: configs.Relations) -> list[str]:
 
 
 @cache_parsed_source
-def read_all_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
+def read_all_questions(source: configs.QuestionSource, split: str) -> QuestionSplit:
     """Reads all questions of a split of a source, and counts those that were left out.
 
     Raises:
@@ -184,6 +184,6 @@ def open_questions(data: configs.Data, split: str) -> Sequence[Question]:
     return select_questions(read_all_questions(source, split).questions, count, seed=source.sampling_seed)
 
 
-def note_questions(source: configs.AskedTexts) -> list[str]:
+def note_questions(source: configs.QuestionSource) -> list[str]:
     """Returns lines about the questions of all splits that were left out."""
     return [line for split in SPLITS for line in read_all_questions(source, split).notes(split)]

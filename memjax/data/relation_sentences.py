@@ -397,7 +397,7 @@ def parse_tacred(source: configs.Tacred) -> RelationSplits:
     return read_tacred(source.path, num_candidates=source.num_candidates, seed=source.seed)
 
 
-def parse_made_relations(source: configs.MadeRelations) -> RelationSplits:
+def parse_made_relations(source: configs.SyntheticRelations) -> RelationSplits:
     """Makes all splits of synthetic sentences with relations."""
     names = ("num_relations", "num_train", "num_candidates", "seed")
     return make_synthetic_relations(**{name: getattr(source, name) for name in names})

@@ -184,7 +184,7 @@ def split_texts(
       ({('a', 'b'): 4, ('a', 'a'): 3}, 5, 8, 2)
     """
     if text not in ("title_and_text", "text"):
-        raise ValueError(f"data.source.text: given {text!r}, allowed: 'title_and_text', 'text'")
+        raise ValueError(f"data.source.row_text: given {text!r}, allowed: 'title_and_text', 'text'")
     if equality not in TEXT_KEYS:
         raise ValueError(f"data.source.equality: given {equality!r}, allowed: {', '.join(map(repr, TEXT_KEYS))}")
     key_of = TEXT_KEYS[equality]
@@ -246,7 +246,7 @@ def select_texts(
       ValueError: Another kind of sampling.
     """
     if sampling not in ("balanced", "random"):
-        raise ValueError(f"data.source.sampling: given {sampling!r}, allowed: 'balanced', 'random'")
+        raise ValueError(f"data.source.subset_sampling: given {sampling!r}, allowed: 'balanced', 'random'")
     if not number or number >= len(rows):
         return list(rows)
     hashes = [hashlib.sha256(f"{seed}/{key}".encode()).digest() for key, _ in rows]

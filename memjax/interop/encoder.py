@@ -43,10 +43,10 @@ class Encoder(ModelFamily):
             isinstance(task, config.MaskedLanguageModeling),
         )
         yield from hf.embeddings(embedding, names["decoder"], dim, is_tied(model) or not scores)
-        yield self.positions(part.positions, dim)
-        if part.token_types:
+        yield self.positions(part.num_positions, dim)
+        if part.num_token_types:
             types = f"{names['embeddings']}.token_type_embeddings.weight"
-            yield hf.map_unchanged("token_type_embedding", types, part.token_types, dim)
+            yield hf.map_unchanged("token_type_embedding", types, part.num_token_types, dim)
         yield from hf.norm("layer_norm", f"{names['embeddings']}.LayerNorm", dim)
         for index in range(model.num_layers):
             yield from self.layer_tensors(index, model)
@@ -128,7 +128,7 @@ class Encoder(ModelFamily):
         del dialogues
         sources = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}
         source, length = sources.get(type(task), (config.TextFiles(), 128))
-        length = min(length, encoder_attention(model).positions)
+        length = min(length, encoder_attention(model).num_positions)
         return config.Data(source=source, tokenizer=self.tokenizer(), segment_length=length)
 
     def tokenizer(self) -> config.TokenizerKind:

@@ -36,7 +36,7 @@ def family_of_weights(described: Mapping[str, Any]) -> ModelFamily:
     return FAMILIES[kind]
 
 
-def family_of_run(model: config.AnyModel) -> ModelFamily:
+def family_of_run(model: config.ModelBase) -> ModelFamily:
     """Returns the family in which the weights of a model can be exported, apart from its memory.
 
     Args:
@@ -45,10 +45,10 @@ def family_of_run(model: config.AnyModel) -> ModelFamily:
     Raises:
       ValueError: Transformers has no such model.
     """
-    kind = "" if model.translates else model.carrier.exports_as
+    kind = "" if model.translates else model.memory_facts.hf_model_type
     if kind not in FAMILIES:
         description = type(model).__name__ if model.translates else model.attention_kind
-        allowed = [kind.__name__ for kind in get_args(config.AttentionKind) if kind().exports_as]
+        allowed = [kind.__name__ for kind in get_args(config.AttentionKind) if kind().hf_model_type]
         raise ValueError(
             f"export: given {description}, which transformers does not have, allowed: {', '.join(allowed)}"
         )

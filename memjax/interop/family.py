@@ -242,7 +242,7 @@ class ModelFamily(abc.ABC):
             raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
         check_finite(weights)
         self.check(model)
-        if initial is None and (model.attention.coefficients() or model.markers):
+        if initial is None and (model.attention.auxiliary_loss_weights() or model.num_speaker_markers):
             raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
         names = self.read_names(weights)
         written = {plain: name for name, plain in names.plain.items()}

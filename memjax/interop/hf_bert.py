@@ -125,7 +125,7 @@ class DistilBert(Encoder):
     def base(self) -> config.Model:
         """Returns a model that sees the whole text, without types of tokens and pooler."""
         return config.Model(
-            attention=config.Bidirectional(token_types=0, pooler=False), output=config.Softmax(tied=True)
+            attention=config.Bidirectional(num_token_types=0, pooler=False), output=config.Softmax(tied=True)
         )
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
@@ -145,7 +145,7 @@ _FAMILIES: Mapping[str, Encoder] = {family.model_type: family for family in (BER
 
 
 def _family_of_model(model: config.Model) -> Encoder:
-    return _FAMILIES[encoder_attention(model).exports_as]
+    return _FAMILIES[encoder_attention(model).hf_model_type]
 
 
 def _family_of_config(described: Mapping[str, Any]) -> Encoder:

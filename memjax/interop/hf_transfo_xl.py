@@ -182,7 +182,7 @@ def _vocabulary(dim: int, output: Any) -> Iterator[hf.WeightMapping]:
 
 
 def _attention(model: config.Model) -> Any:
-    if model.attention.exports_as != "transfo-xl":
+    if model.attention.hf_model_type != "transfo-xl":
         raise ValueError(f"model.attention: given {model.attention_kind}, allowed: TransformerXL")
     return model.attention
 

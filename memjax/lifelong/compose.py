@@ -103,7 +103,7 @@ def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, contex
 def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:
     """Returns an experiment whose learner does not train the parameters whose paths contain one of some parts."""
     training = experiment.config.training
-    training = dataclasses.replace(training, frozen=(*training.frozen, *frozen))
+    training = dataclasses.replace(training, frozen_parameters=(*training.frozen_parameters, *frozen))
     return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
 
 
@@ -137,7 +137,7 @@ def make_parts(experiment: Experiment, objective: MakeObjective, components: Seq
         links=[link for link in links if link is not None],
     )
     of_replay = wrap_objective(objective, [component.wrap_replay_loss for component in components])(config, model)
-    weighs = bool(settings.epochs) and settings.last_batch == "share"
+    weighs = bool(settings.epochs) and settings.last_batch_weighting == "share"
     return UpdateParts(model, functions, of_replay, components, weighs_batches=weighs)
 
 

@@ -109,8 +109,8 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     without known task boundaries, or a method that reads all tasks at once, has one stage.
 
     Tasks of documents, which never end, get equal shares of `training.steps`. Tasks of examples read each example
-    `lifelong.epochs` times, or more often for `lifelong.least_updates`. The number of updates follows from that, with
-    the updates of the method's schedule added.
+    `lifelong.epochs` times, or more often for `lifelong.min_updates_per_task`. The number of updates follows from
+    that, with the updates of the method's schedule added.
 
     Args:
       experiment: Experiment of a configuration with tasks.
@@ -121,14 +121,14 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
       ValueError: the stream lacks information that the method needs, or a task has no examples.
     """
     config, settings = experiment.config, settings_of(experiment)
-    if settings.growths:
-        raise ValueError(f"lifelong.growths: given {settings.growths}, allowed: 0 where a run begins")
+    if settings.num_growths:
+        raise ValueError(f"lifelong.num_growths: given {settings.num_growths}, allowed: 0 where a run begins")
     check_requirements(settings, method)
     if method.needs.tasks_in_evaluation:
         for evaluation in (config.evaluation, *config.evaluations):
             task_of_evaluation(config, evaluation)
     scored = [evaluation.name for evaluation in config.evaluations]
-    names = [task.name for task in settings.in_order]
+    names = [task.name for task in settings.ordered_tasks]
     tasks = [experiment.of_task(name) for name in names]
 
     parts = concatenate_tasks(tasks) if settings.epochs else []
@@ -139,7 +139,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         task = TaskInfo(index, tasks[index], parts)
         return {"before": method.before(task), "after": method.after(task)}
 
-    before = lambda index: {"evaluate_before": scored if settings.evaluate_before and index == 0 else ()}
+    before = lambda index: {"evaluate_before": scored if settings.evaluate_before_training and index == 0 else ()}
     if not settings.epochs:
         steps = config.training.steps // len(names)
         return [
@@ -159,7 +159,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         passes = settings.passes(len(split), config.data.batch_size)
 
         def open_stream(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
-            reading = {"epochs": passes, "shuffle": settings.borders == "known"}
+            reading = {"epochs": passes, "shuffle": settings.task_boundaries == "known"}
             return plan.stream(experiment.stream(position, host_rows, split=split, **reading), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
@@ -167,7 +167,9 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         lines += method.notes(name, seen, plan.total, passes)
         if passes > settings.epochs:
             few = f"{passes} passes over {len(split):,} examples instead of {settings.epochs}"
-            lines.append(f"{name}: {few}, for at least {settings.least_updates} updates (lifelong.least_updates)")
+            lines.append(
+                f"{name}: {few}, for at least {settings.min_updates_per_task} updates (lifelong.min_updates_per_task)"
+            )
         return Stage(name, open_stream, plan.updates, evaluate_after=scored, notes=lines, **fields)
 
     splits = join_tasks(experiment, method, parts)
@@ -224,7 +226,7 @@ def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> l
 
 def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
     """Returns the examples that the stages read, with their numbers in the run, and task numbers if they are needed."""
-    tasks = [experiment.of_task(task.name) for task in settings_of(experiment).in_order]
+    tasks = [experiment.of_task(task.name) for task in settings_of(experiment).ordered_tasks]
     return join_tasks(experiment, method, concatenate_tasks(tasks))
 
 
@@ -238,7 +240,7 @@ def concatenate_tasks(tasks: Sequence[Experiment]) -> list[TaskSlice]:
 
 
 def limit_examples(task: Experiment, number: int) -> Examples:
-    """Returns the training examples of a task, limited to a random subset if `lifelong.limits` is set.
+    """Returns the training examples of a task, limited to a random subset if `lifelong.max_examples_per_task` is set.
 
     Args:
       task: Experiment of the task.
@@ -247,11 +249,11 @@ def limit_examples(task: Experiment, number: int) -> Examples:
     Raises:
       ValueError: the task has fewer examples than its limit.
     """
-    examples, limits = task.documents("train"), settings_of(task).limits
+    examples, limits = task.documents("train"), settings_of(task).max_examples_per_task
     if not limits:
         return examples
     if limits[number] > len(examples):
-        what = f"lifelong.limits.{number}: given {limits[number]}"
+        what = f"lifelong.max_examples_per_task.{number}: given {limits[number]}"
         raise ValueError(f"{what}, allowed: up to {len(examples)}, the examples of the task")
     chosen = epoch_order(len(examples), seed=task.config.data.seed, epoch=0)[: limits[number]]
     return ExampleSubset(examples, np.sort(chosen))
@@ -270,8 +272,8 @@ def join_tasks(experiment: Experiment, method: Method, every: Sequence[TaskSlice
     """
     settings, splits = settings_of(experiment), [part.examples for part in every]
     tells: dict[str, Any] = {"tells_task": method.needs.tasks_in_training}
-    if settings.borders != "known":
-        width = {"sharp": 0.0, "blurred": float(settings.border_width), "mixed": math.inf}[settings.borders]
+    if settings.task_boundaries != "known":
+        width = {"sharp": 0.0, "blurred": float(settings.blur_width), "mixed": math.inf}[settings.task_boundaries]
         order = task_free_order([len(split) for split in splits], width=width, seed=experiment.config.data.seed)
         return [JoinedExamples(every, order=order, **tells)]
     match method.scope:
@@ -296,11 +298,15 @@ def check_requirements(settings: Lifelong, method: Method) -> None:
     Raises:
       ValueError: the information is missing. The message names the setting to change.
     """
-    kind, borders = type(settings.method).__name__, settings.borders
+    kind, borders = type(settings.method).__name__, settings.task_boundaries
     if borders != "known" and (method.needs.boundaries or method.scope == "seen"):
-        raise ValueError(f"lifelong.borders: given {borders!r}, allowed: 'known', {kind} needs to know where tasks end")
+        raise ValueError(
+            f"lifelong.task_boundaries: given {borders!r}, allowed: 'known', {kind} needs to know where tasks end"
+        )
     if borders != "known" and method.needs.tasks_in_training:
-        raise ValueError(f"lifelong.borders: given {borders!r}, allowed: 'known', {kind} needs to know the task")
+        raise ValueError(
+            f"lifelong.task_boundaries: given {borders!r}, allowed: 'known', {kind} needs to know the task"
+        )
     counts = method.needs.examples or method.needs.tasks_in_training or method.scope != "task"
     if not settings.epochs and (counts or borders != "known"):
         what = kind if borders == "known" else f"borders {borders!r}"
@@ -318,9 +324,9 @@ def check_takes_tasks(config: Config, method: Method) -> None:
     kind, more = type(settings.method).__name__, "allowed for a run that takes another task: "
     if not method.takes_tasks:
         raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks")
-    if settings.borders != "known" or method.scope == "all":
-        what = "lifelong.method" if method.scope == "all" else "lifelong.borders"
-        value = kind if method.scope == "all" else repr(settings.borders)
+    if settings.task_boundaries != "known" or method.scope == "all":
+        what = "lifelong.method" if method.scope == "all" else "lifelong.task_boundaries"
+        value = kind if method.scope == "all" else repr(settings.task_boundaries)
         raise ValueError(f"{what}: given {value}, {more}a stage for each task; here all are one")
     if not settings.epochs and decay in ("cosine", "linear"):
         raise ValueError(

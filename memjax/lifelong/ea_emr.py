@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from memjax import config as configs
 from memjax.data.examples import EXAMPLE
 from memjax.data.vectors import make_random_state
 from memjax.lifelong.components import Component
@@ -60,56 +61,45 @@ REHEARSE, ALIGN = "rehearse", "align"
 """Names of the kinds of update other than those of the stream."""
 
 
-class How(NamedTuple):
-    """The settings of EA-EMR and EMR. `memjax.config.EAEMR` describes the fields. EMR has no alignments."""
-
-    size: int
-    selection: Literal["random", "flat"]
-    normalized: bool
-    num_candidates: int
-    alignments: int = 0
-    learning_rate: float = 1e-4
+def emr(settings: configs.EMR) -> Method:
+    """Makes the method EMR."""
+    return _method(settings)
 
 
-def emr(**fields: Any) -> Method:
-    """Makes the method EMR. The keyword arguments are the fields of `memjax.config.EMR`."""
-    return _method(How(**fields))
+def ea_emr(settings: configs.EAEMR) -> Method:
+    """Makes the method EA-EMR."""
+    return _method(settings)
 
 
-def ea_emr(**fields: Any) -> Method:
-    """Makes the method EA-EMR. The keyword arguments are the fields of `memjax.config.EAEMR`."""
-    return _method(How(**fields))
-
-
-def _method(how: How) -> Method:
-    """Makes EA-EMR, or EMR if `how` has no alignments."""
+def _method(settings: configs.EMR) -> Method:
+    """Makes EA-EMR, or EMR if `alignment_epochs` is 0."""
     needs = Requirements(boundaries=True, examples=True)
     base = chain_components(Component(EA_EMR, requirements=needs))
-    rule = optax.adam(how.learning_rate)
+    rule = optax.adam(settings.alignment_learning_rate)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         base_learner = base.learner(experiment, layout, objective)
         tasks, example, model = len(settings_of(experiment).tasks), base_learner.batch_shapes[STREAM], experiment.model
 
         def start(values: Mapping[str, Any]) -> TrainState:
-            state = allocate_kept(base_learner.init(values), tasks, how.size)
-            if not how.alignments:
+            state = allocate_kept(base_learner.init(values), tasks, settings.examples_per_task)
+            if not settings.alignment_epochs:
                 return state
             alignment = state.constants["head"][ALIGNMENT]
             dim = alignment["bias"].shape[0]
             stored = {
-                "sentences": jnp.zeros((tasks, how.size, dim), jnp.float32),
+                "sentences": jnp.zeros((tasks, settings.examples_per_task, dim), jnp.float32),
                 "classes": jnp.zeros((model.head.num_classes, dim), jnp.float32),
                 "optimizer": rule.init(alignment),
             }
             return dataclasses.replace(state, method={**state.method, EA_EMR: stored})
 
         updates: dict[str, Update] = {}
-        if how.size and tasks > 1:
+        if settings.examples_per_task and tasks > 1:
             updates[REHEARSE] = make_update(experiment, objective, Component(EA_EMR))
-        if how.alignments and tasks > 1:
+        if settings.alignment_epochs and tasks > 1:
             updates[ALIGN] = functools.partial(_align_once, model, rule)
-        batches = dict.fromkeys(updates, rows_like(example, max(how.size, 1)))
+        batches = dict.fromkeys(updates, rows_like(example, max(settings.examples_per_task, 1)))
         return base_learner._replace(
             init=start,
             updates={**base_learner.updates, **updates},
@@ -117,34 +107,37 @@ def _method(how: How) -> Method:
         )
 
     return base._replace(
-        learner=learner, stages=lambda task, own: _TaskStages(how, rule, task).all(own), needs=needs, takes_tasks=False
+        learner=learner,
+        stages=lambda task, own: _TaskStages(settings, rule, task).all(own),
+        needs=needs,
+        takes_tasks=False,
     )
 
 
 class _TaskStages:
     """Makes the stages of one task. Its phases are methods `change(state, context) -> state`."""
 
-    def __init__(self, how: How, rule: optax.GradientTransformation, task: TaskInfo):
-        self.how, self.rule, self.index, self.experiment = how, rule, task.index, task.experiment
+    def __init__(self, settings: configs.EMR, rule: optax.GradientTransformation, task: TaskInfo):
+        self.settings, self.rule, self.index, self.experiment = settings, rule, task.index, task.experiment
         self.chosen = KeptExamples(task.parts, task.experiment)
 
     def all(self, task_stage: Stage) -> list[Stage]:
         """Returns the stage of the task, with stored examples between its batches, then the stage of the alignment."""
-        rehearses = bool(self.index and self.how.size)
+        rehearses = bool(self.index and self.settings.examples_per_task)
         if rehearses:
             assert isinstance(task_stage.steps, int)
             task_stage = task_stage._replace(
                 open_stream=self._open_with_rehearsal(task_stage), steps=2 * task_stage.steps
             )
         task_stage = task_stage._replace(before=phase_of(self._begin), after=phase_of(self._store_examples))
-        if not (rehearses and self.how.alignments):
+        if not (rehearses and self.settings.alignment_epochs):
             return [task_stage]
         open_stream = lambda state, position: CyclingBatches(
-            self._stored_batches(state), ALIGN, self.how.alignments, position=position
+            self._stored_batches(state), ALIGN, self.settings.alignment_epochs, position=position
         )
         fields: dict[str, Any] = {
             "open_stream": open_stream,
-            "steps": self.how.alignments * (self.index + 1),
+            "steps": self.settings.alignment_epochs * (self.index + 1),
             "task": task_stage.task,
         }
         fields |= {"before": phase_of(self._reset_optimizer), "after": phase_of(self._store_all_embeddings)}
@@ -163,13 +156,15 @@ class _TaskStages:
         """Returns a batch of all stored examples for each of the first `tasks` tasks. None for all up to this one."""
         batches = []
         for task in range(self.index + 1 if tasks is None else tasks):
-            stream = self.chosen.stream(kept_example_ids(state, task), None, rows=self.how.size, epochs=1)
+            stream = self.chosen.stream(
+                kept_example_ids(state, task), None, rows=self.settings.examples_per_task, epochs=1
+            )
             batches.append(self._with_candidates(next(stream), task))
         return batches
 
     def _with_candidates(self, batch: Batch, task: int) -> Batch:
         """Replaces the candidates of a batch, if it has any, by random ones among the classes seen so far."""
-        number = self.how.num_candidates
+        number = self.settings.num_candidates
         if not number or CLASSES not in batch.extras or not batch.extras[CLASSES].any():
             return batch
         parts = (self.chosen.of_task(index) for index in range(self.index + 1))
@@ -191,16 +186,22 @@ class _TaskStages:
 
     def _store_examples(self, state: TrainState, context: PhaseContext) -> TrainState:
         """Chooses and stores examples of the task."""
-        how = self.how
-        if not how.size:
+        settings = self.settings
+        if not settings.examples_per_task:
             return state
         read = read_features(
             self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
         )
-        numbers = choose_rehearsal_examples(read, how.size, context.key, how.selection, normalized=how.normalized)
+        numbers = choose_rehearsal_examples(
+            read,
+            settings.examples_per_task,
+            context.key,
+            settings.example_selection,
+            normalized=settings.normalize_features,
+        )
         context.report(f"emr: {len(numbers)} examples of task {self.index} are kept")
         state = keep_examples(state, self.index, numbers)
-        return self._store_embeddings(state, [self.index]) if how.alignments else state
+        return self._store_embeddings(state, [self.index]) if settings.alignment_epochs else state
 
     def _reset_optimizer(self, state: TrainState, context: PhaseContext) -> TrainState:
         """Resets the optimiser of the map."""

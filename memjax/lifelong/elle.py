@@ -14,23 +14,22 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax import config as configs
 from memjax.axes import parameter_names
-from memjax.config import Config, EpisodicMemory
+from memjax.config import Config
 from memjax.lifelong import policies
 from memjax.lifelong.components import REPLAY, Component, ReplayOptions
 from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method, Phase, TaskInfo, settings_of
 from memjax.lifelong.episodes import EPISODES, fill_memory
 from memjax.lifelong.expansion import (
-    Depth,
     Growth,
-    Noise,
     copied_layers,
     copy_layers,
     copy_sources,
@@ -66,26 +65,6 @@ WARM_UP = "warm_up"
 """Kind of the updates that learn rows of the memory only, after the model has grown."""
 
 
-class How(NamedTuple):
-    """The settings of ELLE. `memjax.config.ELLE` describes the fields."""
-
-    dims: tuple[int, ...]
-    layers: tuple[int, ...]
-    copies: Literal["random", "cyclic"]
-    norms: Literal["weighted", "plain"]
-    noise: Noise
-    noise_stddev: float
-    depth: Depth
-    moments: Literal["fresh", "mapped"]
-    memory: EpisodicMemory
-    rows: int
-    warm_up: int
-    warm_up_rows: int
-    annealed: bool
-    share: float
-    replayed: Literal["uniform", "progress"]
-
-
 class RepeatedUpdate:
     """An iterator over a number of updates of one kind that read no batch of the stream.
 
@@ -106,51 +85,63 @@ class RepeatedUpdate:
         return self._kind, None
 
 
-def elle(**fields: Any) -> Method:
-    """Makes the method ELLE. The keyword arguments are the fields of `How`."""
-    how = How(**fields)
-    memory, by_progress = make_memory_options(how.memory), how.replayed == "progress"
-    if how.share:  # The memory is written after a task, not while it is learned.
+def elle(settings: configs.ELLE) -> Method:
+    """Makes the method ELLE."""
+    memory, by_progress = make_memory_options(settings.memory), settings.replay_sampling == "progress"
+    if settings.memory_fraction:  # The memory is written after a task, not while it is learned.
         memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, written=0.0)
     if by_progress:
         memory = memory._replace(groups="task")
-    counters, choice = [UPDATE_COUNTER] if how.annealed or by_progress else [], BY_PROGRESS if by_progress else None
+    counters, choice = (
+        [UPDATE_COUNTER] if settings.anneal_norms or by_progress else [],
+        BY_PROGRESS if by_progress else None,
+    )
 
     def replaying(options: ReplayOptions, num_tasks: int = 0) -> Method:
         progress = [Component(PROGRESS, lambda params: init_progress(num_tasks))] if by_progress else []
         return chain_components(*counters, *progress, memory=memory, replay=options._replace(choice=choice))
 
-    beside = lambda num_tasks: replaying(ReplayOptions(how.rows, make_joint_update), num_tasks)
-    base = beside(0) if how.rows else chain_components()
+    beside = lambda num_tasks: replaying(ReplayOptions(settings.replay_batch_size, make_joint_update), num_tasks)
+    base = beside(0) if settings.replay_batch_size else chain_components()
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         arguments, num_tasks = (experiment, layout, objective), len(settings_of(experiment).tasks)
-        learner_of_stream = (beside(num_tasks) if how.rows else base).learner(*arguments)
-        if not how.warm_up:
+        learner_of_stream = (beside(num_tasks) if settings.replay_batch_size else base).learner(*arguments)
+        if not settings.recovery_steps:
             return learner_of_stream
-        recovering = replaying(ReplayOptions(how.warm_up_rows, every=1), num_tasks)
+        recovering = replaying(ReplayOptions(settings.recovery_batch_size, every=1), num_tasks)
         recover = recovering.learner(*arguments).updates[REPLAY]
-        updates = {WARM_UP: with_annealed_norms(recover) if how.annealed else recover}
+        updates = {WARM_UP: with_annealed_norms(recover) if settings.anneal_norms else recover}
         return learner_of_stream._replace(
             updates={**learner_of_stream.updates, **updates},
             batch_shapes={**learner_of_stream.batch_shapes, WARM_UP: None},
         )
 
     def stages(task: TaskInfo, stage: Stage) -> list[Stage]:
-        stages_of_task = [stage._replace(after=remember_examples(how, task)) if how.share else stage]
-        if task.index and (how.dims or how.layers or how.warm_up):
-            grow_before = lambda state, context: grow_model_for_task(how, learner, task, state, context)
-            if how.warm_up:
-                open_stream = lambda state, position: RepeatedUpdate(WARM_UP, how.warm_up, position)
-                stages_of_task.insert(0, Stage(f"{stage.name}, warm-up", open_stream, how.warm_up, task=stage.task))
+        stages_of_task = [
+            stage._replace(after=remember_examples(settings, task)) if settings.memory_fraction else stage
+        ]
+        if task.index and (settings.dim_per_task or settings.num_layers_per_task or settings.recovery_steps):
+            grow_before = lambda state, context: grow_model_for_task(settings, learner, task, state, context)
+            if settings.recovery_steps:
+                open_stream = lambda state, position: RepeatedUpdate(WARM_UP, settings.recovery_steps, position)
+                stages_of_task.insert(
+                    0, Stage(f"{stage.name}, warm-up", open_stream, settings.recovery_steps, task=stage.task)
+                )
             stages_of_task[0] = stages_of_task[0]._replace(before=grow_before)
-        return [count_stage_updates(stage) for stage in stages_of_task] if counters and how.rows else stages_of_task
+        return (
+            [count_stage_updates(stage) for stage in stages_of_task]
+            if counters and settings.replay_batch_size
+            else stages_of_task
+        )
 
     def growth(config: Config, index: int, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
-        step = next_growth(how, config, index, lineage, key)
+        step = next_growth(settings, config, index, lineage, key)
         return step and step[0]
 
-    quiet = how._replace(noise="none")  # Noise changes no shapes, so tracing for shapes leaves it out.
+    quiet = dataclasses.replace(
+        settings, copy_noise="none"
+    )  # Noise changes no shapes, so tracing for shapes leaves it out.
 
     def shapes(small: Experiment, big: Experiment, fields: Mapping[str, Any]) -> Callable[[TrainState], TrainState]:
         return grow_state(quiet, learner(big, None, make_objective), small, big, fields)
@@ -161,28 +152,28 @@ def elle(**fields: Any) -> Method:
 
 
 def grow_model_for_task(
-    how: How, learner: Any, task: TaskInfo, state: TrainState, context: PhaseContext
+    settings: configs.ELLE, learner: Any, task: TaskInfo, state: TrainState, context: PhaseContext
 ) -> PhaseResult:
     """Grows the model before a task and returns the bigger model's state and growth history.
 
     A model that does not grow before the task keeps its parameters, and gets a new optimiser unless moments are mapped.
 
     Args:
-      how: Settings of ELLE.
+      settings: Settings of ELLE.
       learner: `learner(experiment, layout, objective)` makes the learner of an experiment.
       task: The task that is about to be learned.
       state: Train state before the growth.
       context: Context of the phase before the task.
     """
     small = task.experiment.with_growth(context.lineage)
-    step = next_growth(how, small.config, task.index, context.lineage, context.key)
-    if step is None and how.moments == "mapped":
+    step = next_growth(settings, small.config, task.index, context.lineage, context.key)
+    if step is None and settings.optimizer_moments == "mapped":
         return PhaseResult(state, context.lineage)
     if step is None:
         return PhaseResult(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
     began, lineage = time.perf_counter(), (*context.lineage, step[0])
     big = task.experiment.with_growth(lineage)
-    changed = grow_state(how, learner(big, context.layout, make_objective), small, big, step[0])(state)
+    changed = grow_state(settings, learner(big, context.layout, make_objective), small, big, step[0])(state)
     context.report(f"grown to {big.config.model.num_layers} layers of width {big.config.model.dim}")
     measures = {"seconds": time.perf_counter() - began}
     if (rows := rows_of_memory(state)) is not None:
@@ -193,12 +184,12 @@ def grow_model_for_task(
 
 
 def grow_state(
-    how: How, learner: Learner, small: Experiment, big: Experiment, fields: Mapping[str, Any]
+    settings: configs.ELLE, learner: Learner, small: Experiment, big: Experiment, fields: Mapping[str, Any]
 ) -> Callable[[TrainState], TrainState]:
     """Makes a function that turns the train state of a model into that of a bigger one.
 
     Args:
-      how: Settings of ELLE.
+      settings: Settings of ELLE.
       learner: Learner of the bigger model.
       small: Experiment of the smaller model.
       big: Experiment of the bigger model.
@@ -207,7 +198,12 @@ def grow_state(
     growth, seed = Growth.from_json(fields[GROWTH]), fields[GROWTH]["seed"]
     old, new, length = small.config.model, big.config.model, small.config.data.segment_length
     make = lambda model: init_variables(model, jax.random.key(0), length)
-    options = {"noise": how.noise, "stddev": how.noise_stddev, "seed": seed, "depth": how.depth}
+    options = {
+        "noise": settings.copy_noise,
+        "stddev": settings.noise_stddev,
+        "seed": seed,
+        "depth": settings.new_layer_init,
+    }
     factor = (old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0
 
     def change(state: TrainState) -> TrainState:
@@ -215,7 +211,7 @@ def grow_state(
         fresh = learner.init(expand(before, small.model, big.model, growth, make=make, factor=factor, **options))
         method = {name: state.method.get(name, value) for name, value in fresh.method.items()}
         changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=method)
-        if how.moments == "fresh":
+        if settings.optimizer_moments == "fresh":
             return changed
         moments = _map_moments(state, small.model, big.model, growth, make, fresh, factor)
         return dataclasses.replace(changed, opt_state=moments)
@@ -223,21 +219,22 @@ def grow_state(
     return change
 
 
-def remember_examples(how: How, task: TaskInfo) -> Phase:
+def remember_examples(settings: configs.ELLE, task: TaskInfo) -> Phase:
     """Makes the phase after a task that writes a random share of its examples to the memory.
 
     Args:
-      how: Settings of ELLE.
+      settings: Settings of ELLE.
       task: The task that was learned.
 
     Raises:
       ValueError: the memory is too small for the shares of all tasks.
     """
-    number = lambda part: math.ceil(how.share * len(part.examples))
-    if (size := sum(map(number, task.parts))) > how.memory.capacity:
-        what = f"given {how.memory.capacity}, allowed: at least {size}, which {how.share:g} of all tasks are"
+    number = lambda part: math.ceil(settings.memory_fraction * len(part.examples))
+    if (size := sum(map(number, task.parts))) > settings.memory.capacity:
+        stored = f"which {settings.memory_fraction:g} of all tasks are"
+        what = f"given {settings.memory.capacity}, allowed: at least {size}, {stored}"
         raise ValueError(f"lifelong.method.memory.capacity: {what}")
-    part, tells_task = task.parts[task.index], how.replayed == "progress"
+    part, tells_task = task.parts[task.index], settings.replay_sampling == "progress"
 
     def remember(state: TrainState, context: PhaseContext) -> PhaseResult:
         random = np.random.default_rng(_seed(context.key))
@@ -287,12 +284,12 @@ def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
 
 
 def next_growth(
-    how: How, config: Config, index: int, lineage: GrowthHistory, key: Any
+    settings: configs.ELLE, config: Config, index: int, lineage: GrowthHistory, key: Any
 ) -> tuple[Mapping[str, Any], Growth] | None:
     """Computes how the model grows before a task.
 
     Args:
-      how: Settings of ELLE.
+      settings: Settings of ELLE.
       config: Configuration of the model so far.
       index: Number of the task, from 1 for the second task.
       lineage: Growth history so far.
@@ -301,15 +298,17 @@ def next_growth(
     Returns:
       The new entry of the growth history, and the growth. None if the model does not grow.
     """
-    if not how.dims and not how.layers:
+    if not settings.dim_per_task and not settings.num_layers_per_task:
         return None  # So models that have no width and number of layers work as well.
     model = config.model
-    dim = how.dims[index - 1] if how.dims else model.dim
-    layers = how.layers[index - 1] if how.layers else model.num_layers
+    dim = settings.dim_per_task[index - 1] if settings.dim_per_task else model.dim
+    layers = settings.num_layers_per_task[index - 1] if settings.num_layers_per_task else model.num_layers
     if (dim, layers) == (model.dim, model.num_layers):
         return None
     left = lineage[-1][GROWTH]["left"] if lineage else ()
-    return make_growth(model, dim, layers, how=how.copies, norms=how.norms, seed=_seed(key), left=left)
+    return make_growth(
+        model, dim, layers, how=settings.copy_rule, norms=settings.norm_expansion, seed=_seed(key), left=left
+    )
 
 
 def make_growth(

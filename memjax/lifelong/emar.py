@@ -29,13 +29,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from memjax import config as configs
 from memjax.data.vectors import make_random_state
 from memjax.lifelong.components import Component
 from memjax.lifelong.compose import chain_components, make_update
@@ -43,7 +44,6 @@ from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import read_features
 from memjax.lifelong.rehearsal import (
     KeptExamples,
-    Selection,
     allocate_kept,
     choose_rehearsal_examples,
     keep_examples,
@@ -77,29 +77,13 @@ ACTIVATE, RECONSOLIDATE = "activate", "reconsolidate"
 """Names of the kinds of update other than those of the stream."""
 
 
-class How(NamedTuple):
-    """The settings of EMAR. `memjax.config.EMAR` describes the fields."""
-
-    size: int
-    selection: Selection
-    embedding: Literal["learned", "name"]
-    first: Literal["task", "both"]
-    rounds: int
-    activations: int
-    reconsolidations: int
-    instances: int
-    rows: int
-    new_optimizer: bool
-
-
-def emar(**fields: Any) -> Method:
-    """Makes the method EMAR. The keyword arguments are the fields of `How`."""
-    how = How(**fields)
+def emar(settings: configs.EMAR) -> Method:
+    """Makes the method EMAR."""
 
     def init(params: Any) -> dict[str, Any]:
         classes, dim = head_vectors(params).shape
         zeros = lambda: jnp.zeros((classes, dim), jnp.float32)
-        from_names = {"relations": zeros()} if how.embedding == "name" else {}
+        from_names = {"relations": zeros()} if settings.prototype_anchor == "name" else {}
         return {"prototypes": zeros(), "totals": zeros(), "counts": jnp.zeros(classes, jnp.float32), **from_names}
 
     needs = Requirements(boundaries=True, examples=True)
@@ -110,14 +94,14 @@ def emar(**fields: Any) -> Method:
         tasks, example = len(settings_of(experiment).tasks), base_learner.batch_shapes[STREAM]
 
         def start(values: Mapping[str, Any]) -> TrainState:
-            return allocate_kept(base_learner.init(values), tasks, how.size)
+            return allocate_kept(base_learner.init(values), tasks, settings.examples_per_task)
 
-        batches = {ACTIVATE: example, RECONSOLIDATE: rows_like(example, how.rows)}
+        batches = {ACTIVATE: example, RECONSOLIDATE: rows_like(example, settings.reconsolidation_batch_size)}
         components = {
             ACTIVATE: Component(EMAR, init),
             RECONSOLIDATE: Component(EMAR, init, wrap_stream_loss=use_prototypes),
         }
-        kinds = [kind for kind, epochs in plan_passes(how) if epochs and how.rounds]
+        kinds = [kind for kind, epochs in plan_passes(settings) if epochs and settings.rounds]
         updates = {kind: make_update(experiment, objective, components[kind]) for kind in kinds}
         return base_learner._replace(
             init=start,
@@ -127,34 +111,37 @@ def emar(**fields: Any) -> Method:
         )
 
     return base._replace(
-        learner=learner, stages=lambda task, own: _TaskStages(how, task).all(own), needs=needs, takes_tasks=False
+        learner=learner, stages=lambda task, own: _TaskStages(settings, task).all(own), needs=needs, takes_tasks=False
     )
 
 
-def plan_passes(how: How) -> tuple[tuple[str, int], ...]:
+def plan_passes(settings: configs.EMAR) -> tuple[tuple[str, int], ...]:
     """Returns the kinds of update of a round and the epochs of each. Without a memory there is no reconsolidation."""
-    return (ACTIVATE, how.activations), (RECONSOLIDATE, how.reconsolidations if how.size else 0)
+    return (ACTIVATE, settings.activation_epochs), (
+        RECONSOLIDATE,
+        settings.reconsolidation_epochs if settings.examples_per_task else 0,
+    )
 
 
 class _TaskStages:
     """Makes the stages of one task. Its phases are methods `change(state, context) -> state`."""
 
-    def __init__(self, how: How, task: TaskInfo):
-        self.how, self.task, self.index, self.experiment = how, task, task.index, task.experiment
+    def __init__(self, settings: configs.EMAR, task: TaskInfo):
+        self.settings, self.task, self.index, self.experiment = settings, task, task.index, task.experiment
         self.chosen, self.config = KeptExamples(task.parts, task.experiment), task.experiment.config
 
     def all(self, task_stage: Stage) -> list[Stage]:
         """Returns the stage of the task, then rounds of activation and reconsolidation."""
-        how, rows = self.how, self.config.data.batch_size
-        if how.first == "both" and self.index and how.size:
+        settings, rows = self.settings, self.config.data.batch_size
+        if settings.first_pass_examples == "both" and self.index and settings.examples_per_task:
             # As many passes as over the task alone, so that no task gets fewer updates than `least_updates`.
             epochs = settings_of(self.experiment).passes(len(self.chosen.of_task(self.index)), rows)
             task_stage = task_stage._replace(**self._fields_of_reading(STREAM, self._task_and_stored, epochs, rows, 0))
         stages = [(task_stage, [self._begin], [self._store_examples])]
-        for number in range(how.rounds):
+        for number in range(settings.rounds):
             # Prototypes are those of the model before the round.
             before = [lambda state, context, number=number: self._with_prototypes(state, number)]
-            for kind, epochs in plan_passes(how):
+            for kind, epochs in plan_passes(settings):
                 if epochs:
                     stages.append((self._pass(kind, epochs, number, task_stage), [*before, self._reset_optimizer], []))
                     before = []
@@ -167,7 +154,7 @@ class _TaskStages:
             fields = self._fields_of_reading(kind, self._task_and_stored, epochs, self.config.data.batch_size, number)
         else:
             sets = lambda state: self._instances(state, "instances", number)
-            fields = self._fields_of_reading(kind, sets, epochs, self.how.rows, number)
+            fields = self._fields_of_reading(kind, sets, epochs, self.settings.reconsolidation_batch_size, number)
         return Stage(f"{own.name}, {kind} {number + 1}", task=own.task, **fields)
 
     def _fields_of_reading(
@@ -192,7 +179,7 @@ class _TaskStages:
         """Draws stored examples, at most `instances` of each class, by a purpose and the number of the round."""
         numbers = kept_example_ids(state)
         name = f"{purpose}/{self.config.data.seed}/{self.index}/{number}"
-        return draw_instances(numbers, self.chosen.labels(numbers), self.how.instances, name)
+        return draw_instances(numbers, self.chosen.labels(numbers), self.settings.instances_per_class, name)
 
     # Phases
 
@@ -206,16 +193,18 @@ class _TaskStages:
     def _reset_optimizer(self, state: TrainState, context: PhaseContext) -> TrainState:
         """Resets the optimiser, if `new_optimizer` is set."""
         del context
-        return with_fresh_optimizer(state, self.task) if self.how.new_optimizer else state
+        return with_fresh_optimizer(state, self.task) if self.settings.reset_optimizer else state
 
     def _store_examples(self, state: TrainState, context: PhaseContext) -> TrainState:
         """Chooses and stores examples of the task."""
-        if not self.how.size:
+        if not self.settings.examples_per_task:
             return state
         read = read_features(
             self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
         )
-        numbers = choose_rehearsal_examples(read, self.how.size, context.key, self.how.selection)
+        numbers = choose_rehearsal_examples(
+            read, self.settings.examples_per_task, context.key, self.settings.example_selection
+        )
         context.report(f"emar: {len(numbers)} examples of task {self.index} are kept")
         return keep_examples(state, self.index, numbers)
 
@@ -224,7 +213,7 @@ class _TaskStages:
         totals, counts = self._class_sums(state, self._instances(state, "prototypes", number))
         vectors = self._class_vectors(state)
         name_weight = (
-            1.0 if self.how.embedding == "name" else 0.0
+            1.0 if self.settings.prototype_anchor == "name" else 0.0
         )  # As in the published code, a name counts as an example.
         means = (name_weight * vectors + totals) / np.maximum(name_weight + counts, 1)[:, None]
         return _with_method_state(state, prototypes=np.where(counts[:, None] > 0, means, vectors))
@@ -233,7 +222,7 @@ class _TaskStages:
         """Stores the sums that the final prototypes are made of."""
         del context
         totals, counts = self._class_sums(state, kept_example_ids(state))
-        from_names = {"relations": self._class_vectors(state)} if self.how.embedding == "name" else {}
+        from_names = {"relations": self._class_vectors(state)} if self.settings.prototype_anchor == "name" else {}
         return _with_method_state(state, totals=totals, counts=counts, **from_names)
 
     def _class_sums(self, state: TrainState, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -246,7 +235,7 @@ class _TaskStages:
 
     def _class_vectors(self, state: TrainState) -> np.ndarray:
         """Returns the vector r of every class: from the head, or from the encoded name."""
-        if self.how.embedding == "learned":
+        if self.settings.prototype_anchor == "learned":
             return np.asarray(head_vectors(state.params), np.float32)
         return np.asarray(_name_encoder(self.experiment.model)(model_collections(model_variables(state))), np.float32)
 

@@ -246,7 +246,7 @@ class HostMemoryBackend:
         """
         if (count := jax.process_count()) > 1:
             what = f"given 'host' in a run of {count} processes"
-            raise ValueError(f"lifelong.method.memory.place: {what}, allowed: 'device', or one process")
+            raise ValueError(f"lifelong.method.memory.storage: {what}, allowed: 'device', or one process")
         self.memory, self._policy, self._offered = memory, policy, offered
         self._reads, self._rows, self._replace, self._split = reads, rows, replace, split
         self.host = HostArrays(memory.arrays, memory.restore, self._before, self._after)

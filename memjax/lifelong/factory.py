@@ -28,7 +28,7 @@ __all__ = ["make_learner_and_stages", "growth_histories", "load_run", "make_lear
 
 
 def make_method(settings: Any) -> Method:
-    """Makes the method that settings describe, by calling the function named in the settings with their fields.
+    """Makes the method that settings describe, by calling the function that the settings name.
 
     Raises:
       ValueError: the settings are not those of a method.
@@ -36,7 +36,7 @@ def make_method(settings: Any) -> Method:
     if not isinstance(settings, kinds := get_args(configs.MethodKind)):
         allowed = ", ".join(kind.__name__ for kind in kinds)
         raise ValueError(f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}")
-    return import_by_name(settings.made_by)(**settings.arguments())
+    return import_by_name(settings.made_by)(settings)
 
 
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
@@ -72,7 +72,7 @@ def check_growth(experiment: Experiment, method: Method, planned: Sequence[Growt
     Raises:
       ValueError: a bigger model is not valid, does not fit into memory, or has other arrays than the growth makes.
     """
-    names, old = [task.name for task in settings_of(experiment).in_order], None
+    names, old = [task.name for task in settings_of(experiment).ordered_tasks], None
     for name, before, after in zip(names[1:], planned, planned[1:], strict=False):
         if after == before or method.grow is None:
             continue
@@ -149,7 +149,7 @@ def make_learner_and_stages(
         experiment = dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
     # A model grows before the first stage of a task.
     first = {stage.task: number for number, stage in reversed([*enumerate(stages)])}
-    names, seed = [task.name for task in settings_of(experiment).in_order], experiment.config.training.seed
+    names, seed = [task.name for task in settings_of(experiment).ordered_tasks], experiment.config.training.seed
     planned = growth_histories(
         experiment.config, lambda index: phase_key(seed, first.get(names[index], index), "before")
     )
@@ -187,7 +187,7 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
     if not config.evaluations:
         evaluation_of = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
         config = dataclasses.replace(
-            config, evaluations=tuple(evaluation_of(task.name) for task in config.lifelong.in_order)
+            config, evaluations=tuple(evaluation_of(task.name) for task in config.lifelong.ordered_tasks)
         )
     return loop.train(config, **{"course": make_learner_and_stages, **arguments})
 

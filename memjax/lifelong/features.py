@@ -186,8 +186,8 @@ def cache_states(config: Config) -> None:
     Raises:
       ValueError: there is no such run, it has another model or tokenizer, or the folder has states of another encoder.
     """
-    first, folder = config.model.first_layer, config.data.encoder_states_dir
-    whole = dataclasses.replace(config.model, first_layer=0)
+    first, folder = config.model.first_trained_layer, config.data.encoder_states_dir
+    whole = dataclasses.replace(config.model, first_trained_layer=0)
     plain = dataclasses.replace(config, model=whole, data=dataclasses.replace(config.data, encoder_states_dir=""))
     if not config.training.init_from:
         raise ValueError(
@@ -197,8 +197,8 @@ def cache_states(config: Config) -> None:
     check_start(config.training, experiment.tokenizer)
     if len(encoder.model.stack.layers) <= first:
         allowed = f"up to {len(encoder.model.stack.layers) - 1}, layers of {config.training.init_from}"
-        raise ValueError(f"model.first_layer: given {first}, allowed: {allowed}")
-    names = [task.name for task in config.lifelong.in_order] if config.lifelong else []
+        raise ValueError(f"model.first_trained_layer: given {first}, allowed: {allowed}")
+    names = [task.name for task in config.lifelong.ordered_tasks] if config.lifelong else []
     evaluations = (config.evaluation, *config.evaluations)
     splits = dict.fromkeys(["train", *(evaluation.split for evaluation in evaluations)])
     above = tuple(f"params/stack/layer_{index:02d}/" for index in range(first, len(encoder.model.stack.layers)))

@@ -17,12 +17,13 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.instructions import InstructionTokenizer, Marks, PromptExamples
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
@@ -58,31 +59,17 @@ GENERATED = "generated"
 """Kind of the metrics lines about examples that were generated before a task."""
 
 
-class How(NamedTuple):
-    """The settings of LAMOL. `memjax.config.LAMOL` describes the fields."""
-
-    share: float
-    samples: Literal["generated", "real"]
-    tokens: Literal["task", "shared"]
-    language_weight: float
-    answer_weight: float
-    top_k: int
-    temperature: float
-    capacity: int
-    rows: int
-    written_at_once: int
-    every: int
-
-
-def lamol(**fields: Any) -> Method:
-    """Makes the method LAMOL. The keyword arguments are the fields of `How`."""
-    how = How(**fields)
-    needs = Requirements(boundaries=True, tasks_in_training=how.tokens == "task")
+def lamol(settings: configs.LAMOL) -> Method:
+    """Makes the method LAMOL."""
+    needs = Requirements(boundaries=True, tasks_in_training=settings.generation_token == "task")
     options: dict[str, Any] = {}
-    if how.share:
+    if settings.sample_ratio:
         # No rows of the stream are stored: the memory is filled with generated examples before a task.
-        memory = MemoryOptions(how.capacity, policies.random_policy(0.0), setting="lifelong.method.capacity")
-        options = {"memory": memory, "replay": ReplayOptions(how.rows, make_joint_update, how.every)}
+        memory = MemoryOptions(settings.capacity, policies.random_policy(0.0), setting="lifelong.method.capacity")
+        options = {
+            "memory": memory,
+            "replay": ReplayOptions(settings.replay_batch_size, make_joint_update, settings.interval),
+        }
     composed = lambda wrap: chain_components(
         Component("lamol", wrap_stream_loss=wrap, wrap_replay_loss=wrap, requirements=needs), **options
     )
@@ -90,19 +77,18 @@ def lamol(**fields: Any) -> Method:
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         task: Any = experiment.config.task
         marks = Marks.of(experiment.model.vocabulary.vocab_size, task.max_tasks)
-        wrap = add_language_modeling_loss(how, marks) if how.language_weight else identity_wrapper
+        wrap = add_language_modeling_loss(settings, marks) if settings.lm_loss_weight else identity_wrapper
         return composed(wrap).learner(experiment, layout, objective)
 
     def before(task: TaskInfo) -> Phase:
-        if not task.index or not how.share:
+        if not task.index or not settings.sample_ratio:
             return do_nothing
-        size = num_samples(how.share, len(task.parts[task.index].examples), task.index)
-        if size > how.capacity:
-            what = (
-                f"given {how.capacity}, allowed: at least {size}, the rows that {how.share:g} of task {task.index} are"
-            )
+        size = num_samples(settings.sample_ratio, len(task.parts[task.index].examples), task.index)
+        if size > settings.capacity:
+            rows = f"the rows that {settings.sample_ratio:g} of task {task.index} are"
+            what = f"given {settings.capacity}, allowed: at least {size}, {rows}"
             raise ValueError(f"lifelong.method.capacity: {what}")
-        return lambda state, context: PhaseResult(refill_memory(how, task, size, state, context), context.lineage)
+        return lambda state, context: PhaseResult(refill_memory(settings, task, size, state, context), context.lineage)
 
     return composed(identity_wrapper)._replace(learner=learner, before=before)
 
@@ -129,24 +115,24 @@ def num_samples(share: float, examples: int, earlier: int) -> int:
 # The loss of whole texts
 
 
-def add_language_modeling_loss(how: How, marks: Marks) -> ObjectiveWrapper:
+def add_language_modeling_loss(settings: configs.LAMOL, marks: Marks) -> ObjectiveWrapper:
     """Makes a wrapper that adds the loss of whole texts to the objective of answers.
 
     Args:
-      how: Settings of LAMOL.
+      settings: Settings of LAMOL.
       marks: Token ids of the marks.
     """
 
     def wrap(objective: Objective, model: Any) -> Objective:
         def mark(batch: Batch) -> Any:
-            if how.tokens == "task":
+            if settings.generation_token == "task":
                 return marks.first_task_id + batch.extras[TASK]
             return jnp.full(batch.inputs.shape[0], marks.generate_id)
 
-        fields = {"answer_id": marks.answer_id, "answer_weight": how.answer_weight}
+        fields = {"answer_id": marks.answer_id, "answer_weight": settings.answer_weight}
         rows = lambda batch: language_rows(batch, mark(batch), **fields)
         loss = with_language_modeling(objective.loss, model, rows)
-        return objective._replace(loss=loss, coefficients={**objective.coefficients, LANGUAGE: how.language_weight})
+        return objective._replace(loss=loss, coefficients={**objective.coefficients, LANGUAGE: settings.lm_loss_weight})
 
     return wrap
 
@@ -295,11 +281,13 @@ def _split_at_marks(ids: Sequence[int], answer_id: int) -> list[list[int]]:
     return parts
 
 
-def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, context: PhaseContext) -> TrainState:
+def refill_memory(
+    settings: configs.LAMOL, task: TaskInfo, size: int, state: TrainState, context: PhaseContext
+) -> TrainState:
     """Replaces the contents of the memory with examples of earlier tasks, generated or real.
 
     Args:
-      how: Settings of LAMOL.
+      settings: Settings of LAMOL.
       task: The task that is about to be learned.
       size: Number of examples in all.
       state: Train state.
@@ -312,12 +300,12 @@ def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, contex
     parts: list[TaskSlice] = []
     first = sum(len(part.examples) for part in task.parts)
     for earlier in range(task.index):
-        if how.samples == "real":
+        if settings.sample_source == "real":
             examples = task.parts[earlier].examples
             numbers = np.random.default_rng([seed, earlier]).integers(len(examples), size=each)
             parts.append(TaskSlice(ExampleSubset(examples, numbers), earlier, first))
         else:
-            mark = tokenizer.generate_id if how.tokens == "shared" else tokenizer.first_task_id + earlier
+            mark = tokenizer.generate_id if settings.generation_token == "shared" else tokenizer.first_task_id + earlier
             samples = write_samples(
                 experiment.model,
                 model_variables(state),
@@ -326,9 +314,9 @@ def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, contex
                 each,
                 length=length,
                 seed=seed + 1_000_003 * earlier,
-                top_k=how.top_k,
-                temperature=how.temperature,
-                at_once=how.written_at_once,
+                top_k=settings.top_k,
+                temperature=settings.temperature,
+                at_once=settings.generation_batch_size,
                 stop=context.stop,
             )
             num_rows, texts = len(samples.rows), samples.texts[:10]
@@ -339,12 +327,12 @@ def refill_memory(how: How, task: TaskInfo, size: int, state: TrainState, contex
             )
         first += each
     seconds = time.perf_counter() - began
-    if how.samples == "generated":
+    if settings.sample_source == "generated":
         context.measure(GENERATED, {"samples": size, "seconds": seconds, **measures})
     parts = [part for part in parts if len(part.examples)]
     memory = state.method[EPISODES]
     memory = episodic.delete(memory, jnp.ones(memory.capacity, bool))
     if parts:
-        rows = JoinedExamples(parts, tells_task=how.tokens == "task")
+        rows = JoinedExamples(parts, tells_task=settings.generation_token == "task")
         memory = fill_memory(memory, experiment, rows, context.key)
     return dataclasses.replace(state, method={**state.method, EPISODES: memory})

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from memjax import config as configs
 from memjax.axes import constrain
-from memjax.config import EpisodicMemory
 from memjax.data.examples import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
 from memjax.lifelong.components import Component, ReplayOptions, TestTimeAdaptation
@@ -45,40 +45,40 @@ KEY_NETWORK = "key_network"
 Key = Literal["inputs", "first", "question", "mean", "prompt"]
 
 
-def mbpa(
-    *,
-    memory: EpisodicMemory,
-    every: int,
-    rows: int,
-    neighbors: Literal["nearest", "random"],
-    num_neighbors: int,
-    weights: Literal["uniform", "inverse_distance", "softmax"],
-    metric: Literal["squared_l2", "inner_product"],
-    key: Key,
-    steps: int,
-    learning_rate: float,
-    momentum: float,
-    penalty: float,
-    adapted: tuple[str, ...],
-    queries: int,
-) -> Method:
-    """Makes the method MbPA++ or MbPA. `memjax.settings.methods.MbPA` describes the arguments."""
-    keyed = neighbors == "nearest" or memory.policy == "diversity"
-    replayed = ReplayOptions(rows, every=every) if every else None
-    select = make_path_filter(adapted)
-    options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
-    options |= {"rule": functools.partial(optax.sgd, momentum=momentum or None)}
-    search: dict[str, Any] = {"num_neighbors": num_neighbors, "weights": weights, "metric": metric}
+def mbpa(settings: configs.MbPA) -> Method:
+    """Makes the method MbPA++ or MbPA."""
+    keyed = settings.neighbor_choice == "nearest" or settings.memory.write_policy == "diversity"
+    replayed = (
+        ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
+    )
+    select = make_path_filter(settings.adapted_parameters)
+    options: dict[str, Any] = {
+        "steps": settings.adaptation_steps,
+        "learning_rate": settings.adaptation_learning_rate,
+        "penalty": settings.adaptation_l2,
+        "select": select,
+    }
+    options |= {"rule": functools.partial(optax.sgd, momentum=settings.adaptation_momentum or None)}
+    search: dict[str, Any] = {
+        "num_neighbors": settings.num_neighbors,
+        "weights": settings.neighbor_weighting,
+        "metric": settings.key_distance,
+    }
 
     def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
-        row_key = key if neighbors == "nearest" else None
-        return adapt_to_own_neighbors(model, store, neighbors_of(model, store, row_key, **search), queries, options)
+        row_key = settings.key_source if settings.neighbor_choice == "nearest" else None
+        return adapt_to_own_neighbors(
+            model, store, neighbors_of(model, store, row_key, **search), settings.adaptation_batch_size, options
+        )
 
     variables = lambda experiment, store: adapted_variables
-    adapting = TestTimeAdaptation(variables, adapting_rows) if steps else None
-    memory_options = make_memory_options(memory, keys=key_of(key) if keyed else None)
+    adapting = TestTimeAdaptation(variables, adapting_rows) if settings.adaptation_steps else None
+    memory_options = make_memory_options(settings.memory, keys=key_of(settings.key_source) if keyed else None)
     return chain_components(
-        *key_components(key if keyed else None), memory=memory_options, replay=replayed, adapting=adapting
+        *key_components(settings.key_source if keyed else None),
+        memory=memory_options,
+        replay=replayed,
+        adapting=adapting,
     )
 
 
@@ -175,7 +175,7 @@ def adapt_to_own_neighbors(
         store.outside,
         neighbor_examples,
         neighbor_shares,
-        "lifelong.method.queries",
+        "lifelong.method.adaptation_batch_size",
         functools.partial(selected, select=how["select"]),
     )
 
@@ -221,13 +221,14 @@ def key_of(kind: Key) -> OfRows:
       ValueError: the kind is unknown.
     """
     if kind not in get_args(Key):
-        raise ValueError(f"lifelong.method.key: given {kind!r}, allowed: {', '.join(get_args(Key))}")
+        raise ValueError(f"lifelong.method.key_source: given {kind!r}, allowed: {', '.join(get_args(Key))}")
 
     def keys(model: Any, variables: Mapping[str, Any], method: Mapping[str, Any], rows: Batch) -> Any:
         if kind == "inputs":
             if not jnp.issubdtype(rows.inputs.dtype, jnp.floating):
                 raise ValueError(
-                    "lifelong.method.key: given 'inputs' for tokens, allowed: 'first', 'question', 'mean', 'prompt'"
+                    "lifelong.method.key_source: given 'inputs' for tokens, allowed: 'first', 'question', 'mean', "
+                    "'prompt'"
                 )
             return rows.inputs.astype(jnp.float32)
         frozen = {**variables, "params": method[KEY_NETWORK]}

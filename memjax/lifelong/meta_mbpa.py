@@ -34,20 +34,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from memjax.config import EpisodicMemory
+from memjax import config as configs
 from memjax.lifelong.adaptation import adapt, selected
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
 from memjax.lifelong.compose import chain_components
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, Store
 from memjax.lifelong.mbpa import (
-    Key,
     adapt_to_own_neighbors,
     adapted_variables,
     key_components,
@@ -68,50 +67,46 @@ from memjax.typing import Aux, Batch, WeightedSum
 __all__ = ["meta_mbpa"]
 
 
-def meta_mbpa(
-    *,
-    memory: EpisodicMemory,
-    every: int,
-    rows: int,
-    num_neighbors: int,
-    weights: Literal["uniform", "inverse_distance", "softmax"],
-    metric: Literal["squared_l2", "inner_product"],
-    key: Key,
-    meta: bool,
-    shared: bool,
-    inner_steps: int,
-    inner_learning_rate: float,
-    order: Literal[1, 2],
-    exclude_self: bool,
-    inference: Literal["random", "together", "each"],
-    steps: int,
-    learning_rate: float,
-    momentum: float,
-    penalty: float,
-    adapted: tuple[str, ...],
-    queries: int,
-) -> Method:
-    """Makes the method Meta-MbPA. `memjax.settings.meta.MetaMbPA` describes the arguments."""
-    select = make_path_filter(adapted)
-    search: dict[str, Any] = {"num_neighbors": num_neighbors, "weights": weights, "metric": metric}
-    inner: dict[str, Any] = {"steps": inner_steps, "learning_rate": inner_learning_rate, "order": order}
-    inner |= {"penalty": penalty, "select": select}
-    outer: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
-    outer |= {"rule": functools.partial(optax.sgd, momentum=momentum or None)}
+def meta_mbpa(settings: configs.MetaMbPA) -> Method:
+    """Makes the method Meta-MbPA."""
+    select = make_path_filter(settings.adapted_parameters)
+    search: dict[str, Any] = {
+        "num_neighbors": settings.num_neighbors,
+        "weights": settings.neighbor_weighting,
+        "metric": settings.key_distance,
+    }
+    inner: dict[str, Any] = {
+        "steps": settings.inner_steps,
+        "learning_rate": settings.inner_learning_rate,
+        "order": 1 if settings.first_order else 2,
+    }
+    inner |= {"penalty": settings.adaptation_l2, "select": select}
+    outer: dict[str, Any] = {
+        "steps": settings.adaptation_steps,
+        "learning_rate": settings.adaptation_learning_rate,
+        "penalty": settings.adaptation_l2,
+        "select": select,
+    }
+    outer |= {"rule": functools.partial(optax.sgd, momentum=settings.adaptation_momentum or None)}
 
     def find(model: Any, store: Store) -> Callable[[Mapping[str, Any], Batch], Any]:
         if store.outside:
-            raise ValueError("lifelong.method.memory.place: given 'host', allowed: 'device' with MetaMbPA in training")
-        return functools.partial(neighbors_of(model, store, key, excludes=exclude_self, **search), together=shared)
+            raise ValueError(
+                "lifelong.method.memory.storage: given 'host', allowed: 'device' with MetaMbPA in training"
+            )
+        return functools.partial(
+            neighbors_of(model, store, settings.key_source, excludes=settings.exclude_self, **search),
+            together=settings.share_neighborhood,
+        )
 
     def wrap(objective: Objective, model: Any) -> Objective:
-        of_batch = loss_of_batch if shared else loss_of_rows
+        of_batch = loss_of_batch if settings.share_neighborhood else loss_of_rows
         return objective._replace(loss=functools.partial(of_batch, objective, model, inner))
 
     def once(experiment: Experiment, store: Store) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
         """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
         model = experiment.model
-        draw = lambda episodes, key: store.take(episodes, store.draw(episodes, key[None], num_neighbors)[0])
+        draw = lambda episodes, key: store.take(episodes, store.draw(episodes, key[None], settings.num_neighbors)[0])
         draw_rows = draw if store.outside else jax.jit(draw)
 
         @jax.jit
@@ -127,9 +122,9 @@ def meta_mbpa(
         return adapt_variables
 
     def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
-        find = neighbors_of(model, store, key, **search)
-        if inference == "each":
-            return adapt_to_own_neighbors(model, store, find, queries, outer)
+        find = neighbors_of(model, store, settings.key_source, **search)
+        if settings.adaptation_scope == "per_example":
+            return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, outer)
 
         def together(variables: Mapping[str, Any], rows: Batch) -> tuple[Batch, Any]:
             support, alpha = find(variables, rows, together=True)
@@ -148,12 +143,18 @@ def meta_mbpa(
     by_rows = TestTimeAdaptation(lambda experiment, store: adapted_variables, adapting_rows)
     rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
     return chain_components(
-        *((rule,) if meta else ()),
-        *key_components(key),
-        memory=make_memory_options(memory, keys=key_of(key)),
-        replay=ReplayOptions(rows, every=every) if every else None,
-        adapting=None if not steps else TestTimeAdaptation(once) if inference == "random" else by_rows,
-        episode=EpisodeOptions(find=find) if meta else None,
+        *((rule,) if settings.meta_train else ()),
+        *key_components(settings.key_source),
+        memory=make_memory_options(settings.memory, keys=key_of(settings.key_source)),
+        replay=ReplayOptions(settings.replay_batch_size, every=settings.replay_interval)
+        if settings.replay_interval
+        else None,
+        adapting=None
+        if not settings.adaptation_steps
+        else TestTimeAdaptation(once)
+        if settings.adaptation_scope == "once"
+        else by_rows,
+        episode=EpisodeOptions(find=find) if settings.meta_train else None,
     )
 
 

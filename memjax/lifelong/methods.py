@@ -13,11 +13,12 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from memjax import config as configs
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
@@ -52,19 +53,21 @@ __all__ = [
 TOLD_BORDERS = Requirements(boundaries=True)
 
 
-def sequential() -> Method:
+def sequential(settings: configs.Sequential) -> Method:
     """Makes plain training on one task after the other, the lower bound without any means against forgetting."""
+    del settings
     return chain_components()
 
 
-def single_task() -> Method:
+def single_task(settings: configs.SingleTask) -> Method:
     """Makes the method that trains every task alone, from the first parameters of the run."""
+    del settings
     return chain_components(restart_before_task())
 
 
-def joint(*, stages: Literal["one", "cumulative", "anew"] = "one") -> Method:
+def joint(settings: configs.Joint) -> Method:
     """Makes joint training, the upper bound that reads the examples of all tasks, or of all tasks so far, shuffled."""
-    match stages:
+    match settings.schedule:
         case "one":
             return chain_components(scope="all")
         case "cumulative":
@@ -73,20 +76,17 @@ def joint(*, stages: Literal["one", "cumulative", "anew"] = "one") -> Method:
             return chain_components(restart_before_task(), scope="seen")
 
 
-def replay(
-    *,
-    memory: EpisodicMemory,
-    mode: Literal["sparse", "mixed"],
-    every: int,
-    rows: int,
-    replace: bool,
-    compared: Literal["seen", "batch"] = "seen",
-) -> Method:
+def replay(settings: configs.Replay) -> Method:
     """Makes experience replay, which trains on stored rows of earlier tasks again."""
-    separate = mode == "sparse"
-    replayed = ReplayOptions(rows, None if separate else make_joint_update, every if separate else 0, replace)
-    rules = [Component("compared", wrap_stream_loss=compare_with_batch)] if compared == "batch" else []
-    return chain_components(*rules, memory=make_memory_options(memory), replay=replayed)
+    separate = settings.mode == "sparse"
+    replayed = ReplayOptions(
+        settings.replay_batch_size,
+        None if separate else make_joint_update,
+        settings.replay_interval if separate else 0,
+        settings.with_replacement,
+    )
+    rules = [Component("compared", wrap_stream_loss=compare_with_batch)] if settings.softmax_classes == "batch" else []
+    return chain_components(*rules, memory=make_memory_options(settings.memory), replay=replayed)
 
 
 def compare_with_batch(objective: Objective, model: Any) -> Objective:
@@ -99,7 +99,7 @@ def compare_with_batch(objective: Objective, model: Any) -> Objective:
     Caccia, Aljundi, Asadi, Tuytelaars, Pineau and Belilovsky, "New Insights on Reducing Abrupt Representation Change in
     Online Continual Learning", ICLR 2022, https://arxiv.org/abs/2104.05025.
 
-    Differs from the paper or its code: with `training.accumulate` the classes are those of a group of rows.
+    Differs from the paper or its code: with `training.num_microbatches` the classes are those of a group of rows.
 
     Args:
       objective: Objective of the update.
@@ -111,7 +111,9 @@ def compare_with_batch(objective: Objective, model: Any) -> Objective:
     count = model.num_classes()
     if not count:
         allowed = "'seen', or a model with a head of classes"
-        raise ValueError(f"lifelong.method.compared: given 'batch' with {type(model).__name__}, allowed: {allowed}")
+        raise ValueError(
+            f"lifelong.method.softmax_classes: given 'batch' with {type(model).__name__}, allowed: {allowed}"
+        )
 
     def loss(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
         labels = jnp.where(segment.weights > 0, segment.targets, count)
@@ -123,34 +125,27 @@ def compare_with_batch(objective: Objective, model: Any) -> Objective:
     return objective._replace(loss=loss)
 
 
-def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:
+def agem(settings: configs.AGEM) -> Method:
     """Makes A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
     rule = Component("agem", gradient_transformation=projection.agem())
-    replayed = ReplayOptions(rows, make_projected_update, every)
-    return chain_components(rule, memory=make_memory_options(memory), replay=replayed)
+    replayed = ReplayOptions(settings.reference_batch_size, make_projected_update, settings.projection_interval)
+    return chain_components(rule, memory=make_memory_options(settings.memory), replay=replayed)
 
 
-def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
+def gem(settings: configs.GEM) -> Method:
     """Makes GEM, which projects gradients so that the loss of stored rows increases for no earlier task.
 
     Every task has an equal share of the memory.
     """
-    link = projection.gem(margin=margin, epsilon=epsilon, stored=stored)
+    link = projection.gem(margin=settings.memory_strength, epsilon=settings.epsilon, stored=settings.cache_gradients)
     rule = Component("gem", gradient_transformation=link, requirements=Requirements(tasks_in_training=True))
     of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
-    memory = MemoryOptions(rows, policies.balanced_policy(), **of_tasks)
+    memory = MemoryOptions(settings.examples_per_task, policies.balanced_policy(), **of_tasks)
     make_update = functools.partial(make_stream_update, references=gradients_of_tasks)
-    return chain_components(rule, memory=memory, replay=ReplayOptions(rows, make_update))
+    return chain_components(rule, memory=memory, replay=ReplayOptions(settings.examples_per_task, make_update))
 
 
-def ewc(
-    *,
-    weight: float = 1.0,
-    fisher: Literal["example", "batch", "true"] = "example",
-    batches: int = 32,
-    form: Literal["separate", "online"] = "separate",
-    decay: float = 1.0,
-) -> Method:
+def ewc(settings: configs.EWC) -> Method:
     """Makes EWC: a quadratic penalty for leaving the parameters after earlier tasks, weighted by Fisher information.
 
     Differs from the papers or their code: the information is that of the mean over a row's targets, for rows that are
@@ -160,47 +155,59 @@ def ewc(
     def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
         likelihood, log_probs = row_functions(model, state)
         rows, weights = rows_and_weights(batch)
-        options: dict[str, Any] = {"log_probs": log_probs, "key": key} if fisher == "true" else {}
+        options: dict[str, Any] = {"log_probs": log_probs, "key": key} if settings.fisher_estimate == "true" else {}
         labels = rows.targets
-        return penalties.fisher(likelihood, state.params, rows, labels, kind=fisher, weights=weights, **options)
+        return penalties.fisher(
+            likelihood, state.params, rows, labels, kind=settings.fisher_estimate, weights=weights, **options
+        )
 
-    online = decay if form == "online" else None
-    return chain_components(consolidate_after_task("ewc", weight, importance, batches, lambda first: {"decay": online}))
+    online = settings.decay if settings.consolidation == "online" else None
+    return chain_components(
+        consolidate_after_task(
+            "ewc", settings.penalty_weight, importance, settings.fisher_batches, lambda first: {"decay": online}
+        )
+    )
 
 
-def mas(
-    *,
-    weight: float = 1.0,
-    flavour: Literal["example", "batch"] = "example",
-    batches: int = 32,
-    alpha: float | None = None,
-) -> Method:
+def mas(settings: configs.MAS) -> Method:
     """Makes MAS: a quadratic penalty weighted by how much the outputs depend on each parameter.
 
-    Differs from the paper: it has no 1/2 in its penalty, so that its lambda is half of `weight`.
+    Differs from the paper: it has no 1/2 in its penalty, so that its lambda is half of `penalty_weight`.
     """
 
     def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
         del key
         rows, weights = rows_and_weights(batch)
         outputs = lambda params, row: output_of(model, state, params, row)
-        return penalties.sensitivity(outputs, state.params, rows, kind=flavour, weights=weights)
+        return penalties.sensitivity(outputs, state.params, rows, kind=settings.gradient_granularity, weights=weights)
 
     def consolidation(first: bool) -> dict[str, float]:
-        return {"decay": 1.0} if alpha is None else {"decay": alpha, "share": 1.0 if first else 1 - alpha}
+        return (
+            {"decay": 1.0}
+            if settings.old_importance_fraction is None
+            else {
+                "decay": settings.old_importance_fraction,
+                "share": 1.0 if first else 1 - settings.old_importance_fraction,
+            }
+        )
 
-    return chain_components(consolidate_after_task("mas", weight, importance, batches, consolidation))
+    return chain_components(
+        consolidate_after_task("mas", settings.penalty_weight, importance, settings.importance_batches, consolidation)
+    )
 
 
-def si(*, weight: float = 1.0, damping: float = 0.1) -> Method:
+def si(settings: configs.SI) -> Method:
     """Makes SI: a quadratic penalty weighted by how much each parameter has contributed to the fall of the loss.
 
-    Differs from the paper: it has no 1/2 in its penalty, so that its c is half of `weight`.
+    Differs from the paper: it has no 1/2 in its penalty, so that its c is half of `penalty_weight`.
     """
 
     def init(params: Any) -> dict[str, Any]:
         copy = jax.tree.map(jnp.copy, params)
-        penalty = {"weight": jnp.asarray(weight, jnp.float32), "around": penalties.init_consolidated(params)}
+        penalty = {
+            "weight": jnp.asarray(settings.penalty_weight, jnp.float32),
+            "around": penalties.init_consolidated(params),
+        }
         return {**penalty, "path": penalties.init_path(params), "start": copy}
 
     def gather(stored: Any, before: Any, after: Any, gradients: Any) -> Any:
@@ -212,7 +219,7 @@ def si(*, weight: float = 1.0, damping: float = 0.1) -> Method:
     @jax.jit
     def consolidate(state: TrainState) -> Any:
         stored, params = state.method["si"], state.params
-        importance = penalties.path_importance(stored["path"], stored["start"], params, damping=damping)
+        importance = penalties.path_importance(stored["path"], stored["start"], params, damping=settings.damping)
         around = penalties.consolidate(stored["around"], importance, params, decay=1.0)
         path, start = penalties.init_path(params), jax.tree.map(jnp.copy, params)
         return {**stored, "around": around, "path": path, "start": start}
@@ -226,24 +233,26 @@ def si(*, weight: float = 1.0, damping: float = 0.1) -> Method:
     return chain_components(rule)
 
 
-def lwf(*, weight: float = 1.0, temperature: float = 2.0) -> Method:
+def lwf(settings: configs.LwF) -> Method:
     """Makes LwF: distillation from the model before a task, on the inputs of the task.
 
     Differs from the paper: all classes share one head, and the temperature is a setting. There is no teacher during the
     first task. The divergence is over all classes of the head; classes that were never seen contribute little.
     """
-    return chain_components(distill_from_previous_model("lwf", weight, temperature, stream=True))
+    return chain_components(
+        distill_from_previous_model("lwf", settings.distillation_weight, settings.temperature, stream=True)
+    )
 
 
-def logit_kd(
-    *, memory: EpisodicMemory, rows: int, weight: float = 1.0, temperature: float = 2.0, annealed: bool = False
-) -> Method:
+def logit_kd(settings: configs.LogitKD) -> Method:
     """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
-    rule = distill_from_previous_model("logit_kd", weight, temperature, stream=False, annealed=annealed)
-    counters = [UPDATE_COUNTER] if annealed else []
-    replayed = ReplayOptions(rows, make_joint_update)
-    method = chain_components(rule, *counters, memory=make_memory_options(memory), replay=replayed)
-    return count_updates(method) if annealed else method
+    rule = distill_from_previous_model(
+        "logit_kd", settings.distillation_weight, settings.temperature, stream=False, annealed=settings.anneal_weight
+    )
+    counters = [UPDATE_COUNTER] if settings.anneal_weight else []
+    replayed = ReplayOptions(settings.replay_batch_size, make_joint_update)
+    method = chain_components(rule, *counters, memory=make_memory_options(settings.memory), replay=replayed)
+    return count_updates(method) if settings.anneal_weight else method
 
 
 def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> MemoryOptions:
@@ -257,11 +266,11 @@ def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> Memory
       ValueError: the policy compares keys and the memory has none.
     """
     scores, again, metrics = None, None, {}
-    match settings.policy:
+    match settings.write_policy:
         case "all":
-            policy = policies.write_all_policy(settings.full)
+            policy = policies.write_all_policy(settings.when_full)
         case "random":
-            policy = policies.random_policy(settings.probability, settings.full)
+            policy = policies.random_policy(settings.write_probability, settings.when_full)
         case "reservoir":
             policy = policies.reservoir_policy()
         case "priority":
@@ -275,18 +284,19 @@ def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> Memory
         case "diversity":
             if keys is None:
                 raise ValueError(
-                    "lifelong.method.memory.policy: given 'diversity', allowed: another one, or MbPA (it has keys)"
+                    "lifelong.method.memory.write_policy: given 'diversity', allowed: another one, or MbPA (it has "
+                    "keys)"
                 )
-            signs, relative = {"unlike": 1, "like": -1}, settings.unit == "median"
-            options: dict[str, Any] = {"sign": signs[settings.sign], "relative": relative, "full": settings.full}
-            policy = policies.diversity_policy(settings.probability, settings.temperature, **options)
-            if settings.place == "device":
-                chances = settings.probability, settings.temperature
+            signs, relative = {"dissimilar": 1, "similar": -1}, settings.distance_scale == "median"
+            options: dict[str, Any] = {"sign": signs[settings.prefer], "relative": relative, "full": settings.when_full}
+            policy = policies.diversity_policy(settings.write_probability, settings.diversity_temperature, **options)
+            if settings.storage == "device":
+                chances = settings.write_probability, settings.diversity_temperature
                 metrics = {"odds_of_writing": policies.spread_of_odds(*chances, relative=relative)}
-    memory = MemoryOptions(settings.capacity, policy, keys, settings.groups, scores, again, metrics)
-    written = {"all": 1.0, "random": settings.probability}.get(settings.policy, 0.0)
-    memory = memory._replace(written=written, drops=settings.full == "drop")
-    return memory._replace(place=settings.place, index=settings.index)
+    memory = MemoryOptions(settings.capacity, policy, keys, settings.balance_by, scores, again, metrics)
+    written = {"all": 1.0, "random": settings.write_probability}.get(settings.write_policy, 0.0)
+    memory = memory._replace(written=written, drops=settings.when_full == "drop")
+    return memory._replace(place=settings.storage, index=settings.key_search)
 
 
 # Components

@@ -35,7 +35,7 @@ class Neighborhood(NamedTuple):
 
 def parts_in_order(experiment: Experiment) -> list[TaskSlice]:
     """Returns the training examples of all tasks of a run in their order, numbered over the whole run."""
-    return concatenate_tasks([experiment.of_task(task.name) for task in settings_of(experiment).in_order])
+    return concatenate_tasks([experiment.of_task(task.name) for task in settings_of(experiment).ordered_tasks])
 
 
 def neighborhoods(

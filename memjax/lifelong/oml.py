@@ -35,12 +35,12 @@ episode is written to the memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from memjax.config import EpisodicMemory
+from memjax import config as configs
 from memjax.lifelong.adaptation import inner_steps
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
 from memjax.lifelong.compose import chain_components, freeze_parameters
@@ -62,20 +62,20 @@ HEAD = "head/"
 """Beginning of the paths of the parameters of the head, which is the prediction network of OML."""
 
 
-def oml(**fields: Any) -> Method:
-    """Makes the method OML-ER, which adapts the head. `memjax.settings.meta.OML` describes the arguments."""
-    return meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, **fields)
+def oml(settings: configs.OML) -> Method:
+    """Makes the method OML-ER, which adapts the head."""
+    return meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, settings)
 
 
-def maml(**fields: Any) -> Method:
-    """Makes the method MAML-ER, which adapts all parameters. `memjax.settings.meta` describes the arguments."""
-    return meta_learning_method("maml", None, adapt_by_loss, **fields)
+def maml(settings: configs.MAML) -> Method:
+    """Makes the method MAML-ER, which adapts all parameters."""
+    return meta_learning_method("maml", None, adapt_by_loss, settings)
 
 
-def anml(*, train_gate_encoder: bool, **fields: Any) -> Method:
+def anml(settings: configs.ANML) -> Method:
     """Makes the method ANML-ER, which adapts all parameters but those of the gate of the model."""
-    method = meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, **fields)
-    frozen = () if train_gate_encoder else (GATE_ENCODER,)
+    method = meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, settings)
+    frozen = () if settings.train_gate_encoder else (GATE_ENCODER,)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         base_learner = method.learner(freeze_parameters(experiment, frozen), layout, objective)
@@ -93,7 +93,7 @@ def with_gate_encoder(params: Any) -> Any:
     """
     gate = params.get("gate")
     if gate is None:
-        raise ValueError("model: given one without a gate, allowed: model.gate, or model.attention.gate, above 0")
+        raise ValueError("model: given one without a gate, allowed: model.gate_dim, or model.attention.gate, above 0")
     encoder = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
     return {**params, "gate": {**gate, **({"encoder": encoder} if encoder else {})}}
 
@@ -105,16 +105,7 @@ def meta_learning_method(
     name: str,
     select: Select,
     adapt: Callable[..., Any],
-    *,
-    memory: EpisodicMemory,
-    every: int,
-    rows: int,
-    steps: int,
-    inner_learning_rate: float,
-    order: Literal[1, 2],
-    reduction: Literal["mean", "sum"],
-    adapts_at_test: bool,
-    last_episode: Literal["dropped", "kept"],
+    settings: configs.OML | configs.MAML | configs.ANML,
 ) -> Method:
     """Makes a meta-learning method that adapts selected parameters within each episode, with sparse replay.
 
@@ -122,19 +113,14 @@ def meta_learning_method(
       name: Name of the method in `TrainState.method`.
       select: `select(path)` returns whether a parameter is adapted. None to adapt all.
       adapt: Function that adapts parameters to a support, such as `adapt_by_loss` or `adapt_head`.
-      memory: Settings of the episodic memory.
-      every: Approximate number of examples from one replay episode to the next. 0 for none.
-      rows: Number of rows of a query from the memory.
-      steps: Number of batches of the support.
-      inner_learning_rate: Learning rate of the adaptation.
-      order: Order of derivatives through the adaptation.
-      reduction: Loss of a query from the memory: "mean" over its rows, or "sum" of the means of its batches.
-      adapts_at_test: Whether parameters are adapted to rows of the memory before an evaluation.
-      last_episode: Whether batches that fill no whole episode at the end of a stage are "dropped" or "kept".
     """
 
     def wrap(objective: Objective, model: Any) -> Objective:
-        how: dict[str, Any] = {"select": select, "learning_rate": inner_learning_rate, "order": order}
+        how: dict[str, Any] = {
+            "select": select,
+            "learning_rate": settings.inner_learning_rate,
+            "order": 1 if settings.first_order else 2,
+        }
 
         def loss(
             variables: Mapping[str, Any], state: Any, segment: Batch, key: Any
@@ -153,12 +139,12 @@ def meta_learning_method(
         loss = model_loss(model, deterministic=True)
 
         def draw(episodes: Any, key: Any) -> Batch:
-            return store.take(episodes, store.draw(episodes, key[None], steps * batch)[0])
+            return store.take(episodes, store.draw(episodes, key[None], settings.inner_steps * batch)[0])
 
         @jax.jit
         def adapt_params(collections: Mapping[str, Any], rows: Batch, key: Any) -> Any:
-            support = jax.tree.map(lambda leaf: leaf.reshape(steps, batch, *leaf.shape[1:]), rows)
-            how: dict[str, Any] = {"select": select, "learning_rate": inner_learning_rate, "order": 1}
+            support = jax.tree.map(lambda leaf: leaf.reshape(settings.inner_steps, batch, *leaf.shape[1:]), rows)
+            how: dict[str, Any] = {"select": select, "learning_rate": settings.inner_learning_rate, "order": 1}
             return adapt(model, loss, collections, support, key, deterministic=True, **how)
 
         draw_rows = draw if store.outside else jax.jit(draw)
@@ -173,13 +159,17 @@ def meta_learning_method(
 
         return adapt_variables
 
-    replayed = ReplayOptions(rows, every=every) if every else None
+    replayed = (
+        ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
+    )
     return chain_components(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
-        memory=make_memory_options(memory),
+        memory=make_memory_options(settings.memory),
         replay=replayed,
-        adapting=TestTimeAdaptation(variables) if adapts_at_test and steps else None,
-        episode=EpisodeOptions(steps, reduction=reduction, keeps_last=last_episode == "kept"),
+        adapting=TestTimeAdaptation(variables) if settings.adapts_at_test and settings.inner_steps else None,
+        episode=EpisodeOptions(
+            settings.inner_steps, reduction=settings.replay_loss_reduction, keeps_last=settings.last_episode == "kept"
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from memjax import config as configs
 from memjax.lifelong.components import Component
 from memjax.lifelong.compose import chain_components, freeze_parameters
 from memjax.lifelong.contract import Method, Phase, TaskInfo
@@ -26,20 +27,18 @@ from memjax.training.step import TrainState, init_variables, model_variables
 
 __all__ = ["progressive"]
 
-COLUMNS = "lifelong.method.columns"
+COLUMNS = "lifelong.method.num_columns"
 """Name of the setting in a growth history that holds the number of columns."""
 
 
-def progressive(*, columns: int) -> Method:
-    """Makes the method of progressive networks, which adds a column of layers before every task but the first.
-
-    Args:
-      columns: Number of columns at the start of a run, which must be 1.
-    """
+def progressive(settings: configs.ProgressiveNetwork) -> Method:
+    """Makes the method of progressive networks, which adds a column of layers before every task but the first."""
 
     def before(task: TaskInfo) -> Phase:
-        if columns != 1:
-            raise ValueError(f"lifelong.method.columns: given {columns}, allowed: 1 where a run begins")
+        if settings.num_columns != 1:
+            raise ValueError(
+                f"lifelong.method.num_columns: given {settings.num_columns}, allowed: 1 where a run begins"
+            )
         return lambda state, context: with_column(task, state, context, 1 + task.index)
 
     rule = Component("progressive", requirements=TOLD_BORDERS._replace(tasks_in_evaluation=True))
@@ -52,7 +51,7 @@ def learner(experiment: Experiment, layout: Layout | None, objective: MakeObject
     """Makes the learner that trains the newest column and freezes all earlier ones."""
     settings = experiment.config.lifelong
     assert settings is not None
-    number = settings.method.columns
+    number = settings.method.num_columns
     earlier = tuple(f"columns_{column}/" for column in range(number - 1))
     # Matrices into a column are called by what stands in front of it.
     into = tuple(f"laterals_{column}/" for column in range(number - 2))

@@ -65,7 +65,7 @@ def make_language_model(
         raise _unknown_kind("attention", model.attention)
     if not isinstance(model.output, settings.OutputKind):
         raise _unknown_kind("output", model.output)
-    if not model.carrier.is_causal:
+    if not model.memory_facts.is_causal:
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     if model.translates:
         raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")
@@ -91,7 +91,7 @@ def make_language_model(
         norm_epsilon=model.norm_epsilon,
         num_positions=attention.learned_positions,
         positions=model.positions,
-        markers=tuple(range(vocab_size - model.markers, vocab_size)),
+        markers=tuple(range(vocab_size - model.num_speaker_markers, vocab_size)),
         **memory_fields(model.memory_tokens, _input_stddev(model, vocabulary)),
         dropout=model.dropout if attention.embedding_dropout else 0.0,
         features=tuple(name for name in features if name not in inner),
@@ -127,16 +127,16 @@ def make_stack(
         )
         for index in range(model.num_layers)
     )
-    return Stack(layers, **_stack_options(model, rematerialize), features=features, first=model.first_layer)
+    return Stack(layers, **_stack_options(model, rematerialize), features=features, first=model.first_trained_layer)
 
 
-def _stack_options(model: settings.LayeredModel, rematerialize: str) -> dict[str, Any]:
+def _stack_options(model: settings.TransformerBase, rematerialize: str) -> dict[str, Any]:
     """Returns the options that scan and rematerialise the layers of a stack."""
     return {"scan_layers": model.scans, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
 
 
 def make_mixtures(
-    evaluation: settings.Evaluation, model: settings.LayeredModel | settings.Perceptron | settings.BiLSTM
+    evaluation: settings.Evaluation, model: settings.TransformerBase | settings.Perceptron | settings.BiLSTM
 ) -> tuple[memory.OutputMemory, ...]:
     """Makes the output memories that an evaluation adds to a model, for its field `mixtures`. Empty for none."""
     cache = evaluation.cache
@@ -179,7 +179,7 @@ def make_attention(
                 return _build(memory.MemorizingAttention, part, model, **common)
             slot_axis = MODEL if memory_sharding == "slots" else ""
             return _build(
-                memory.MemorizingAttention, part, model, **common, write_policy=part.write, slot_axis=slot_axis
+                memory.MemorizingAttention, part, model, **common, write_policy=part.write_policy, slot_axis=slot_axis
             )
         case settings.InfinityFormer() as part:
             return _make_infinity_former(model, part, index, segment_length)
@@ -221,19 +221,19 @@ def _make_infinity_former(
     model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int
 ) -> memory.LayerMemory:
     """Builds the attention part of one InfinityFormer layer, with or without the long-term memory."""
-    common, is_xl = _head_options(model), part.host == "transformer_xl"
+    common, is_xl = _head_options(model), part.base_attention == "transformer_xl"
     parts = (part, model) if is_xl else (model,)  # GPT-2 attention has no fields of Transformer-XL
-    if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
+    if not _is_chosen(index, part.layers_with_memory, model.num_layers) or not part.num_basis:
         return _build(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
     if not segment_length:
         raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
-    long_term_options = {"reset_after": part.reset_after or None, "init_stddev": part.init_stddev}
+    long_term_options = {"reset_after": part.reset_after_tokens or None, "init_stddev": part.init_stddev}
     long_term = _build(memory.LongTermMemory, part, model, **common, **long_term_options, segment_length=segment_length)
     kind = memory.InfinityFormerAttention if is_xl else memory.GPT2InfinityFormerAttention
     return _build(kind, *parts, **common, long_term=long_term)
 
 
-def _make_dense_feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForwardLayer:
+def _make_dense_feed_forward(model: settings.TransformerBase, **fields: Any) -> FeedForwardLayer:
     """Builds a feed-forward part with the width, activation and dropout of the settings."""
     part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
     common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
@@ -268,14 +268,14 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
     return not layers or index in {layer % num_layers for layer in layers}
 
 
-def make_vocabulary(model: settings.LayeredModel, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
+def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
     """Builds the embeddings and softmax of a model."""
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
         "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
         # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
-        "init_stddev": model.carrier.init_stddev or model.dim**-0.5,
+        "init_stddev": model.memory_facts.init_stddev or model.dim**-0.5,
         "multiple": multiple,
         "dtype": jnp.dtype(model.compute_dtype),
     }
@@ -347,7 +347,7 @@ def make_encoder_decoder(
 
     depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_MEMORY_TOKENS
     vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
-    num_memory_layers = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
+    num_memory_layers = 0 if tokens.kind == "transformer" else 1 if tokens.share_memory_layer else depth
     attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)
     return _build(
         EncoderDecoder,
@@ -410,16 +410,16 @@ def make_text_encoder(
         dtype=dtype,
     )
     gate = None
-    if head is not None and part.gate:
+    if head is not None and part.gate_dim:
         plain = dataclasses.replace(model, attention=dataclasses.replace(part, gate=0), dropout=0.0)
         options: dict[str, Any] = {"rematerialize": rematerialize, "vocab_multiple": vocab_multiple}
-        gate = Gate(model.dim, part.gate, make_text_encoder(plain, None, vocab_size, **options), dtype=dtype)
+        gate = Gate(model.dim, part.gate_dim, make_text_encoder(plain, None, vocab_size, **options), dtype=dtype)
     return TextEncoder(
         stack=make_stack(model, features=inner, rematerialize=rematerialize, table_sharding=table_sharding),
         vocabulary=vocabulary,
         head=head,
-        max_length=part.positions,
-        token_types=part.token_types,
+        max_length=part.num_positions,
+        token_types=part.num_token_types,
         pooler=part.pooler,
         pooling=part.pooling,
         gate=gate,
@@ -459,7 +459,7 @@ def make_memformer(
     common: dict[str, Any] = {"dropout": model.dropout, "dtype": dtype}
     heads = lambda number: _build(HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype)
     feed_forward = lambda: _make_dense_feed_forward(model, norm="pre", norm_kind="layer")
-    encoder, memory_heads = None, 1 if model.single_head else num_heads
+    encoder, memory_heads = None, 1 if model.single_memory_head else num_heads
     if model.encoder_layers:
         reader = lambda: heads(memory_heads) if model.num_slots else None
         layer = lambda: MemformerLayer(heads(num_heads), feed_forward(), reader(), **common)
@@ -522,10 +522,10 @@ def make_column(
       features: Inner tensors to return, of a perceptron, an encoder or a decoder.
     """
     common: Any = {
-        "rematerialize": config.training.rematerialize,
-        "vocab_multiple": vocab_multiple or config.sharding.vocab_multiple,
+        "rematerialize": config.training.remat,
+        "vocab_multiple": vocab_multiple or config.sharding.pad_vocab_to_multiple,
     }
-    tables: Any = {"table_sharding": config.sharding.tables}
+    tables: Any = {"table_sharding": config.sharding.split_tables_by}
     length = {"segment_length": config.data.segment_length}
     match config.model:
         case settings.EncoderDecoder() as model:
@@ -534,7 +534,7 @@ def make_column(
             return make_memformer(model, vocab_size, **length, **common)
         case settings.Perceptron() as model:
             dtype, width = jnp.dtype(model.compute_dtype), (config.data.segment_length, *model.widths)[-1]
-            gate = Gate(width, model.gate, initializer=model.initializer, dtype=dtype) if model.gate else None
+            gate = Gate(width, model.gate_dim, initializer=model.initializer, dtype=dtype) if model.gate_dim else None
             return _build(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.TokenBag() as model:
             options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
@@ -545,6 +545,6 @@ def make_column(
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:
-            sharding = config.sharding.memory
+            sharding = config.sharding.split_memory_by
             options = {"features": features, "memory_sharding": sharding}
             return make_language_model(model, vocab_size, **options, **length, **tables, **common)

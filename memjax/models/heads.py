@@ -314,7 +314,9 @@ class SpanHead(TaskHead):
         scores, allowed = jnp.swapaxes(self.spans(text.hidden), 1, 2), text.mask
         if self.context_only and not self.is_initializing():
             if TOKEN_TYPES not in text.extras:
-                raise ValueError("task.context_only: given texts without types of tokens, allowed: texts with them")
+                raise ValueError(
+                    "task.answers_in_context_only: given texts without types of tokens, allowed: texts with them"
+                )
             followed = jnp.pad(text.mask[:, 1:], ((0, 0), (0, 1)))  # the last real token is [SEP]
             allowed &= followed & (text.extras[TOKEN_TYPES] == 1)
         allowed |= ~allowed.any(axis=1, keepdims=True)  # a softmax over nothing would not be finite

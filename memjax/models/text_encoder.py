@@ -202,7 +202,8 @@ class TextEncoder(EncoderWithHead):
         if self.stack.first:
             if states is None and not self.is_initializing():
                 raise ValueError(
-                    "model.first_layer: given texts alone, allowed: texts whose states are in data.encoder_states_dir"
+                    "model.first_trained_layer: given texts alone, allowed: texts whose states are in "
+                    "data.encoder_states_dir"
                 )
             states = jnp.zeros((batch, length, self.vocabulary.dim)) if states is None else states
             x = states.astype(self.dtype)

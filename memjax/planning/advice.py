@@ -114,10 +114,10 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Suggestion]:
 
 def _search_tips(now: _StepSizes) -> Iterator[Suggestion]:
     model = now.config.model
-    if model.carrier.sorts_all_scores:
+    if model.memory_facts.sorts_all_scores:
         # A full sort holds float32 scores and int32 slots, before and after.
         heads = max(model.num_heads // now.mesh["model"], 1)
-        scores = now.own_rows * heads * now.config.data.segment_length * (model.carrier.memory_length or 0)
+        scores = now.own_rows * heads * now.config.data.segment_length * (model.memory_facts.memory_length or 0)
         saved = min(16 * scores, now.activations)
         yield Suggestion("--model.attention.retrieval approximate", "'exact' sorts all scores on a TPU", saved)
 
@@ -127,7 +127,7 @@ def _memory_tips(now: _StepSizes) -> Iterator[Suggestion]:
         return
     if now.config.model.memory_dtype == "float32":
         yield Suggestion("--model.memory-dtype bfloat16", "every memory in half the bytes", now.memory // 2)
-    name, length = "model.attention.memory-length", now.config.model.carrier.memory_length or 0
+    name, length = "model.attention.memory-length", now.config.model.memory_facts.memory_length or 0
     if not now.training and now.config.evaluation.memory_length is not None:
         name, length = "evaluation.memory-length", now.config.evaluation.memory_length
     if length > 1:
@@ -136,10 +136,10 @@ def _memory_tips(now: _StepSizes) -> Iterator[Suggestion]:
     # Splitting heads helps only if a device has a single row: more rows with fewer heads each need as much memory.
     if now.own_rows == 1 and now.parts % 2 == 0:
         model = 2 * now.mesh["model"]
-        by_heads = now.config.model.num_heads % model == 0 and now.config.sharding.memory == "heads"
+        by_heads = now.config.model.num_heads % model == 0 and now.config.sharding.split_memory_by == "heads"
         axis = "data" if now.mesh["data"] % 2 == 0 else "fsdp"
         change = [f"--sharding.model {model}", f"--sharding.{axis} {now.mesh[axis] // 2}"]
-        change += [] if by_heads else ["--sharding.memory slots"]
+        change += [] if by_heads else ["--sharding.split-memory-by slots"]
         change.append(f"--{now.rows_field} {now.rows // 2}")
         why = f"two devices share the {'heads' if by_heads else 'slots'} of a row"
         yield Suggestion(" ".join(change), why, (now.memory + now.activations) // 2)
@@ -166,18 +166,20 @@ def _row_tips(now: _StepSizes) -> Iterator[Suggestion]:
 
 def _activation_tips(now: _StepSizes) -> Iterator[Suggestion]:
     training, model = now.config.training, now.config.model
-    if training.rematerialize in ("none", "segment", "offload") and model.num_layers > 1:
+    if training.remat in ("none", "segment", "offload") and model.num_layers > 1:
         policy = "per_layer" if training.segments_per_update == 1 else "segment_nested"
         saved_inputs = now.own_rows * now.config.data.segment_length * model.dim * model.num_layers
         saved_inputs *= 2 if model.compute_dtype == "bfloat16" else 4
         saved = int(now.activations * (1 - 1 / model.num_layers)) - saved_inputs
         why = "keep the inputs of layers, compute the rest again"
-        yield Suggestion(f"--training.rematerialize {policy}", why, saved)
-    if now.own_rows % (2 * training.accumulate) == 0:
-        divisor = now.divisor(now.activations, now.own_rows // training.accumulate)
+        yield Suggestion(f"--training.remat {policy}", why, saved)
+    if now.own_rows % (2 * training.num_microbatches) == 0:
+        divisor = now.divisor(now.activations, now.own_rows // training.num_microbatches)
         saved = now.activations - now.activations // divisor
         yield Suggestion(
-            f"--training.accumulate {divisor * training.accumulate}", "row groups one after the other", saved
+            f"--training.num-microbatches {divisor * training.num_microbatches}",
+            "row groups one after the other",
+            saved,
         )
     if training.segments_per_update > 1:
         divisor = now.divisor(now.activations, training.segments_per_update)

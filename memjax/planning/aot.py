@@ -233,7 +233,7 @@ def _count_flops(
 ) -> tuple[int, int]:
     """Counts the FLOPs of a step, and its FLOPs without recomputation."""
     training = config.training
-    if what != "train" or (training.rematerialize == "none" and training.accumulate == 1):
+    if what != "train" or (training.remat == "none" and training.num_microbatches == 1):
         flops = jaxpr_flops(traced.jaxpr)
         return flops, flops
 
@@ -244,10 +244,10 @@ def _count_flops(
             return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
 
     once = count(rematerialize="none", segments_per_checkpoint=0, accumulate=1)
-    if training.rematerialize == "none":
+    if training.remat == "none":
         return once, once
     # Row groups together do the same work. Of the extra pass that counts targets the compiler keeps only the count.
-    return jaxpr_flops(traced.jaxpr) if training.accumulate == 1 else count(accumulate=1), once
+    return jaxpr_flops(traced.jaxpr) if training.num_microbatches == 1 else count(accumulate=1), once
 
 
 def _rename_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:

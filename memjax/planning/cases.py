@@ -117,7 +117,7 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
         "chips": case.topology.num_chips,
         "devices": case.topology.num_devices,
         "rows": (case.config.data if case.what == "train" else case.config.evaluation).batch_size,
-        "rematerialize": case.config.training.rematerialize,
+        "rematerialize": case.config.training.remat,
     }
     request = {"config": config_to_dict(case.config), "vocab_size": vocab_size, "widest": widest}
     steps = _compile({**facts, **request})

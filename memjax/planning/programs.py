@@ -136,7 +136,7 @@ def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> L
     """
     documents = lambda split: PlaceholderExamples()
     if config.lifelong is not None:  # data that is not read cannot be limited
-        config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=()))
+        config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, max_examples_per_task=()))
     return make_learner(Planned(config, make_task(config).model(vocab_size), documents, begin_token=0), layout)
 
 

@@ -72,7 +72,7 @@ def generations(config: Config) -> list[tuple[str, Config]]:
     histories = growth_histories(config)
     if not any(histories):
         return [("", config)]
-    names = [task.name for task in config.lifelong.in_order]
+    names = [task.name for task in config.lifelong.ordered_tasks]
     return [
         (name, config_after_growth(config, lineage))
         for number, (name, lineage) in enumerate(zip(names, histories, strict=True))

@@ -102,7 +102,7 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
     looks, growths = generation_checkpoints(run)
     stream = load_config(run).lifelong
     assert stream is not None  # only models of runs over tasks grow
-    domain, maps = stream.in_order[0].name, dict[GenerationCheckpoint, Any]()
+    domain, maps = stream.ordered_tasks[0].name, dict[GenerationCheckpoint, Any]()
     rows: Any = None
     tokenizer: Any = None
     for look in looks:

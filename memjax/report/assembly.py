@@ -176,11 +176,11 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     """
     from memjax.training.runs import config_to_dict, generator_of, read_json
 
-    config, carrier = run.config, run.config.model.carrier
-    model, memory = config_to_dict(config.model), config_to_dict(carrier)
+    config, memory_facts = run.config, run.config.model.memory_facts
+    model, memory = config_to_dict(config.model), config_to_dict(memory_facts)
     facts: dict[str, Any] = {"config": config.name, "task": type(config.task).__name__}
     if config.lifelong is not None:
-        facts["tasks"] = ", ".join(task.name for task in config.lifelong.in_order)
+        facts["tasks"] = ", ".join(task.name for task in config.lifelong.ordered_tasks)
         facts["method"] = type(config.lifelong.method).__name__
     facts["model"] = _describe_settings(model, SETTINGS)
     same = memory["type"] == model["type"]

@@ -24,7 +24,7 @@ __all__ = [
     "split_readable",
 ]
 
-DRAWN = ("training.seed", "data.seed", "lifelong.order")
+DRAWN = ("training.seed", "data.seed", "lifelong.task_order")
 """Fields in which runs of one contender may differ: the seeds, and the order of the tasks."""
 NOT_FINISHED = "not finished, allowed: a run with finished.json; train it to its end"
 AVERAGE = "average"
@@ -186,7 +186,7 @@ def compare_contenders(records: Iterable[RunRecord]) -> list[RunDifference]:
     for record in records:
         settings = _settings(record.config)
         seeds = {name: str(settings.pop(name, "")) for name in DRAWN}
-        place = seeds["lifelong.order"], f"{seeds['training.seed']}, {seeds['data.seed']}"
+        place = seeds["lifelong.task_order"], f"{seeds['training.seed']}, {seeds['data.seed']}"
         contenders.setdefault(str(settings), {})[place] = record
     if not contenders:
         return []

@@ -101,7 +101,7 @@ def read_spaces(run: OpenedRun) -> FeatureProjections | None:
         return None
     evaluation_names = [evaluation.name for evaluation in run.config.evaluations if evaluation.task]
     count = len(task_borders(run.log_lines, evaluation_names))
-    order, spaces = [task.name for task in stream.in_order], list[FeatureProjection]()
+    order, spaces = [task.name for task in stream.ordered_tasks], list[FeatureProjection]()
     sources: list[tuple[str, Any, Any]] = []
     labels, names = np.zeros(0, np.int32), dict[int, str]()
     for task in evenly_spaced([*ends], MOST_SPACES):

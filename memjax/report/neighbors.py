@@ -37,7 +37,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 
     config, experiment = loaded.experiment.config, loaded.experiment
     evaluation = next((candidate for candidate in config.evaluations if candidate.task), config.evaluation)
-    names, queries = [task.name for task in config.lifelong.in_order], list[tuple[Any, Any]]()
+    names, queries = [task.name for task in config.lifelong.ordered_tasks], list[tuple[Any, Any]]()
     for name in names:
         task_experiment = experiment.of_task(name)
         examples = task_experiment.documents(evaluation.split)

@@ -139,7 +139,7 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     lines = [line for line in every if line.get("phase") == "after"]
     newest = {line["name"]: line for line in lines if line.get("name")}
     trained = {evaluation.name: evaluation.task for evaluation in config.evaluations}
-    order = [task.name for task in config.lifelong.in_order]
+    order = [task.name for task in config.lifelong.ordered_tasks]
     names = sorted((name for name in newest if trained.get(name)), key=lambda name: order.index(trained[name]))
     if not names:
         return {}
@@ -204,7 +204,7 @@ def stream_cost(
         examples_per_token = targets / head.num_targets(1) / sum(line["tokens"] for line in paced)
         pace = statistics.median(line["tokens_per_second"] for line in paced)
         # Of an episode, a line counts the query alone.
-        cost["examples_per_second"] = pace * examples_per_token * config.lifelong.method.batches
+        cost["examples_per_second"] = pace * examples_per_token * config.lifelong.method.batches_per_update
     rates = [line["examples_per_second"] for line in evaluations if line.get("examples_per_second")]
     if rates:
         cost["seconds_per_test_example"] = statistics.fmean(1 / rate for rate in rates)

@@ -87,7 +87,7 @@ def list_pseudo_samples(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]
 def _pseudo_sample_items(run: OpenedRun) -> Iterator[Figure | Table]:
     if run.config.lifelong is None:
         return
-    tasks = [task.name for task in run.config.lifelong.in_order]
+    tasks = [task.name for task in run.config.lifelong.ordered_tasks]
     rows = list_pseudo_samples(run.log_lines, tasks)
     if not rows:
         return
@@ -161,7 +161,7 @@ def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
     from memjax.training.stages import Position
 
     stream = run.config.lifelong
-    tasks = [] if stream is None else [task.name for task in stream.in_order]
+    tasks = [] if stream is None else [task.name for task in stream.ordered_tasks]
     borders = task_borders(run.log_lines, [evaluation.name for evaluation in run.config.evaluations if evaluation.task])
     updates = {
         step: Position.read(step, extra["position"], 0).step for step, extra in checkpoint_extras(run.path).items()
@@ -201,7 +201,7 @@ def _continuations(run: OpenedRun) -> Table:
 
     first = run.loaded_run.experiment
     stream = run.config.lifelong
-    prompt = make_prompt(first.of_task(stream.in_order[0].name) if stream else first, run.split)
+    prompt = make_prompt(first.of_task(stream.ordered_tasks[0].name) if stream else first, run.split)
     options: dict[str, Any] = {"max_tokens": TOKENS, "sampling": Sampling(temperature=TEMPERATURE), "seed": SEED}
     options |= {"segment_length": run.config.data.segment_length}
     rows = []
@@ -219,7 +219,7 @@ def _continuations(run: OpenedRun) -> Table:
 def _answers(run: OpenedRun) -> Table:
     """Makes the table of answers that every checkpoint gives to the first question of some tasks."""
     stream, config = run.config.lifelong, run.config
-    names = [task.name for task in stream.in_order][:MOST_TASKS] if stream else [""]
+    names = [task.name for task in stream.ordered_tasks][:MOST_TASKS] if stream else [""]
     split = next((evaluation.split for evaluation in config.evaluations if evaluation.task), config.evaluation.split)
     rows: list[tuple[Any, ...]] = []
     room = config.data.segment_length - run.loaded_run.experiment.task.settings.max_answer_length

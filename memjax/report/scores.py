@@ -65,7 +65,7 @@ def _memory_panel(run: OpenedRun) -> Panel:
         states["shuffled"] = _evaluate(run, memory_intervention="shuffled", intervention_path="")
     parts: list[Figure | Table] = []
     rows = tuple((name, *_result_cells(result, measure)) for name, result in states.items())
-    scored = f"{run.nats_with_memory.result.targets:,} {task.scored} of the {run.split} split"
+    scored = f"{run.nats_with_memory.result.targets:,} {task.eval_choices} of the {run.split} split"
     gain = _compare_with_cleared(run)
     caption = (
         f"{scored}. Cleared: the memory is reset before every segment. Shuffled: every row reads the memory of another "
@@ -75,7 +75,7 @@ def _memory_panel(run: OpenedRun) -> Panel:
     heads = ("memory", "nats per token", *([measure.replace("_", " ")] if measure else []), "bytes of a row")
     parts.append(Table("memory_states", "Memory kept, cleared, shuffled", caption, heads, rows))
     if sizes := _evaluate_sizes(run):
-        trained = run.loaded_run.experiment.config.model.carrier.memory_length
+        trained = run.loaded_run.experiment.config.model.memory_facts.memory_length
         by_size = {_format_size(length, trained): result for length, result in sizes.items()}
         caption = f"{scored}. The model was trained with {trained:,} slots and evaluated with other sizes unchanged."
         rows = tuple((name, *_result_cells(result, measure)) for name, result in by_size.items())
@@ -112,7 +112,7 @@ def _evaluate(run: OpenedRun, **fields: Any) -> Any:
 def _evaluate_sizes(run: OpenedRun) -> dict[int, Any]:
     """Evaluates other sizes of the memory and returns the result for each. {} if the size cannot be changed."""
     experiment = run.loaded_run.experiment
-    trained = experiment.config.model.carrier.memory_length
+    trained = experiment.config.model.memory_facts.memory_length
     if not experiment.model.resizes or not trained:
         return {}
     results = {}

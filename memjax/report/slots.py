@@ -37,7 +37,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     arrays = stack_segments(segments)
     inputs = {name: jnp.asarray(array) for name, array in arrays.items()}
     slot_maps = slot_map(model, run.loaded_run.variables["params"], inputs.pop("inputs"), **inputs)
-    begins = arrays["start_of_document"] & (not model.writes_begin)  # nothing is written when a document begins
+    begins = arrays["start_of_document"] & (not model.write_begin_token)  # nothing is written when a document begins
     wrote = arrays["mask"].any(axis=2) & ~begins
     if not wrote.any():
         return

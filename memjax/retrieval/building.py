@@ -126,7 +126,7 @@ def build_datastore(
     if header.num_shards % count:
         raise ValueError(f"num_shards: given {num_shards}, allowed: a multiple of the {count} processes")
     create_store(path, header)
-    done, timeout = 0, source.run.experiment.config.sharding.timeout
+    done, timeout = 0, source.run.experiment.config.sharding.process_timeout
     with processes.ProcessMonitor(timeout):
         processes.barrier("the datastore", timeout)
         for shard in range(jax.process_index(), header.num_shards, count):

@@ -44,7 +44,7 @@ class Carrier(Settings):
       memory_length: Number of slots of a memory whose size an evaluation may change. None for no such memory.
       added_parameters: Names of the parameters that the memory adds to a model without it.
       init_stddev: Standard deviation of initial matrices and embeddings, as published. None for the library's own.
-      over_layers: Reduction of an auxiliary loss over the layers that have it, as published: 'sum' or 'mean'.
+      kl_over_layers: Reduction of an auxiliary loss over the layers that have it, as published: 'sum' or 'mean'.
       sorts_all_scores: Whether a TPU sorts the scores of all slots to find the nearest ones.
       learned_positions: Number of positions that the model learns. 0 for none.
       exports_as: `model_type` in transformers of the model without its memory. '' where transformers has none.
@@ -56,20 +56,20 @@ class Carrier(Settings):
     is_causal = True
     crosses_segments = False
     memory_length = None
-    added_parameters = ()
+    memory_parameter_names = ()
     init_stddev = None
-    over_layers = "sum"
+    kl_over_layers = "sum"
     sorts_all_scores = False
     learned_positions = 0
-    exports_as = ""
-    gate = 0
-    grows = False
+    hf_model_type = ""
+    gate_dim = 0
+    can_grow = False
 
-    def local_window(self, segment_length: int) -> int:
+    def attention_span(self, segment_length: int) -> int:
         """Returns the number of tokens that a layer sees without its long or compressed memory, the query included."""
         return (self.memory_length or 0) + segment_length
 
-    def coefficients(self) -> dict[str, float]:
+    def auxiliary_loss_weights(self) -> dict[str, float]:
         """Returns the coefficients of the auxiliary losses by name (see `memjax.training.step`)."""
         return {}
 
@@ -150,7 +150,7 @@ class RelativeAttention(Attention):
 
     norm_kind = "layer"
     init_stddev = 0.02
-    exports_as = "transfo-xl"
+    hf_model_type = "transfo-xl"
     same_length = False
     empty_memory = "mask"
 
@@ -170,7 +170,7 @@ class FullAttention(BucketAttention):
     final_norm: bool = True
     """add a norm after the last layer; the language models published with MemSizer have none"""
 
-    grows = True
+    can_grow = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,16 +211,16 @@ class Compressive(RelativeAttention):
         tuple[int, ...], Range(words="one or more numbers of slots, each at least 1", least=1, entries=1)
     ] = (1, 2, 4)
     """distances in slots of the causal convolutions where `compression` is 'dilated', one for each layer of them"""
-    loss: Literal["attention", "auto_encoding", "none"] = "attention"
+    compression_loss: Literal["attention", "auto_encoding", "none"] = "attention"
     """auxiliary loss that trains the compression: 'attention' = attention to compressed slots gives what attention to
     the old ones gave; 'auto_encoding' = old slots can be decoded from compressed ones; 'none' = only the model's loss
     on later segments of the same update (`training.segments_per_update` of 2 or more)"""
     loss_weight: Weight = 1.0
     """coefficient of the auxiliary loss, which trains the compression only; 0 = it is only logged"""
     loss_reduction: Literal["mean_square", "norm"] = "mean_square"
-    """error where `loss` is 'attention': 'mean_square' as in the published code, or 'norm' = the L2 norm of the paper's
-    text"""
-    positions: Literal["separate", "contiguous"] = "separate"
+    """error where `compression_loss` is 'attention': 'mean_square' as in the published code, or 'norm' = the L2 norm
+    of the paper's text"""
+    compressed_positions: Literal["separate", "contiguous"] = "separate"
     """positions of compressed slots: 'separate' = relative keys of their own, as in the published code; 'contiguous' =
     one row of slots together with the memory"""
     norm: Literal["post", "pre", "pre_sonnet"] = "post"
@@ -229,8 +229,8 @@ class Compressive(RelativeAttention):
     """treatment of slots that were never written: 'mask' = no attention to them; 'zeros' = attention to them as zero
     vectors, as in the published code"""
 
-    over_layers = "mean"
-    added_parameters = (
+    kl_over_layers = "mean"
+    memory_parameter_names = (
         "compressed_position",
         "compressed_relative",
         "compression_kernel",
@@ -240,14 +240,14 @@ class Compressive(RelativeAttention):
 
     @property
     def crosses_segments(self) -> bool:
-        return self._compresses and self.loss == "none" and self.compression in ("convolution", "dilated")
+        return self._compresses and self.compression_loss == "none" and self.compression in ("convolution", "dilated")
 
     @property
     def _compresses(self) -> bool:
         return self.memory_length > 0 and self.compressed_memory_length > 0
 
-    def coefficients(self) -> dict[str, float]:
-        name = RECONSTRUCTION.get(self.loss)
+    def auxiliary_loss_weights(self) -> dict[str, float]:
+        name = RECONSTRUCTION.get(self.compression_loss)
         return {name: self.loss_weight} if name and self._compresses else {}
 
     def check(self, field: str, config: Config) -> None:
@@ -261,10 +261,11 @@ class Compressive(RelativeAttention):
         lines, length, rate = [], config.data.segment_length, self.compression_rate
         if self.crosses_segments and config.training.segments_per_update == 1:
             lines.append(
-                f"training.segments_per_update = 1: with {field}loss = 'none' the compression learns from later "
+                f"training.segments_per_update = 1: with {field}compression_loss = 'none' the compression learns "
+                f"from later "
                 "segments of the same update only; with 1 it never does"
             )
-        if self._compresses and self.memory_length < length and self.loss == "attention":
+        if self._compresses and self.memory_length < length and self.compression_loss == "attention":
             lines.append(
                 f"{field}memory_length = {self.memory_length}: shorter than data.segment_length = {length}, so part of "
                 "a segment is compressed at once, and the compression does not learn from the queries before that part"
@@ -281,7 +282,7 @@ class Compressive(RelativeAttention):
 class Memorizing(BucketAttention):
     """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
 
-    layers: tuple[int, ...] | None = None
+    layers_with_memory: tuple[int, ...] | None = None
     """layers with the long memory, from 0, negative from the end; () = all; None = the fourth from the end (the first
     of a model with fewer layers)"""
     memory_length: Slots = 8192
@@ -290,14 +291,14 @@ class Memorizing(BucketAttention):
     """number of slots retrieved for each query and head"""
     cache_length: Annotated[int, zero_or_more(unit="tokens")] = 512
     """number of tokens of earlier segments that local attention sees, in every layer; 0 = only the current segment"""
-    window: Annotated[int, zero_or_more("all", "keys")] | None = None
+    local_window: Annotated[int, zero_or_more("all", "keys")] | None = None
     """number of keys of local attention, including the key of the query's own token; 0 = all keys of cache and segment
     up to the query; None = all, or `cache_length` earlier keys with `compatibility` 'meliad'"""
     merge: Literal["gate", "joint", "add", "stop_forward"] = "gate"
     """combination of attention to the memory and local attention: 'gate' = a learned gate for each head (final version
     of the paper); 'joint' = one softmax over both (its first version); 'add' = their sum; 'stop_forward' = the value of
     the memory's result, with gradients of both"""
-    write: Literal["current", "evicted"] = "current"
+    write_policy: Literal["current", "evicted"] = "current"
     """entries written into the long memory: 'current' = those of the segment just read; 'evicted' = those that leave
     the local cache"""
     retrieval: Literal["exact", "approximate", "bucket", "threshold"] | None = None
@@ -309,16 +310,16 @@ class Memorizing(BucketAttention):
     """initial logit of the gate; positive values favour the memory"""
     track_positions: bool = False
     """store the document position of its token with every slot"""
-    dropout_place: Literal["outputs", "inputs"] | None = None
+    dropout_on: Literal["outputs", "inputs"] | None = None
     """activations that dropout falls on: 'outputs' = outputs of both parts of a layer, hidden layer, embeddings, last
     hidden state, all attention weights; 'inputs' = normed inputs of queries, keys and values, weights of local
     attention, output of the feed-forward part; None = 'outputs', or 'inputs' with `compatibility` 'meliad'"""
     compatibility: Literal["paper", "meliad"] = "paper"
     """details of the computation: 'paper'; 'meliad' = as in the authors' code: no bias in memory layers, strict
-    causality, unmasked empty slots, and its scale, window, search and dropout where `scale_init`, `window`, `retrieval`
-    and `dropout_place` are None"""
+    causality, unmasked empty slots, and its scale, window, search and dropout where `scale_init`, `local_window`,
+    `retrieval` and `dropout_on` are None"""
 
-    added_parameters = ("gate",)
+    memory_parameter_names = ("gate",)
 
     @property
     def sorts_all_scores(self) -> bool:
@@ -327,7 +328,7 @@ class Memorizing(BucketAttention):
 
     @property
     def hidden_dropout(self) -> bool:
-        return not (self.dropout_place == "inputs" or (self.dropout_place is None and self._is_meliad))
+        return not (self.dropout_on == "inputs" or (self.dropout_on is None and self._is_meliad))
 
     @property
     def embedding_dropout(self) -> bool:
@@ -337,35 +338,35 @@ class Memorizing(BucketAttention):
     def _is_meliad(self) -> bool:
         return self.compatibility == "meliad"
 
-    def local_window(self, segment_length: int) -> int:
-        window = self.cache_length if self.window is None and self._is_meliad else self.window
+    def attention_span(self, segment_length: int) -> int:
+        window = self.cache_length if self.local_window is None and self._is_meliad else self.local_window
         return window or self.cache_length + segment_length
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
         """Returns the layers with the long memory of a model with `num_layers` layers."""
-        return (max(-4, -num_layers),) if self.layers is None else self.layers
+        return (max(-4, -num_layers),) if self.layers_with_memory is None else self.layers_with_memory
 
     def check(self, field: str, config: Config) -> None:
         BucketAttention.check(self, field, config)
         fits = self.memory_length == 0 or 1 <= self.num_neighbors <= self.memory_length
         allowed = f"1 to {field}memory_length = {self.memory_length}"
         require(fits, f"{field}num_neighbors", self.num_neighbors, allowed)
-        require_layers(f"{field}layers", self.layers or (), config.model.num_layers)
-        fits = self.write == "current" or self.cache_length > 0
-        require(fits, f"{field}write", self.write, "'current' when cache_length is 0")
+        require_layers(f"{field}layers_with_memory", self.layers_with_memory or (), config.model.num_layers)
+        fits = self.write_policy == "current" or self.cache_length > 0
+        require(fits, f"{field}write_policy", self.write_policy, "'current' when cache_length is 0")
 
 
 @dataclass(slots=True, kw_only=True)
 class InfinityFormer(RelativeAttention):
     """infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant size, beside attention.
 
-    `norm`, `final_norm`, `tied_biases` and `clamp_length` have an effect where `host` is 'transformer_xl'.
+    `norm`, `final_norm`, `tied_biases` and `clamp_length` have an effect where `base_attention` is 'transformer_xl'.
     """
 
-    host: Literal["transformer_xl", "gpt2"] = "transformer_xl"
+    base_attention: Literal["transformer_xl", "gpt2"] = "transformer_xl"
     """attention that the long-term memory is added to: 'transformer_xl' = relative positions and a short-term memory;
     'gpt2' = learned positions"""
-    layers: tuple[int, ...] = ()
+    layers_with_memory: tuple[int, ...] = ()
     """layers with the long-term memory, from 0, negative from the end; () = all"""
     num_basis: int = 512
     """number of basis functions of the signal, a multiple of the number of `widths`; 0 = no long-term memory"""
@@ -382,12 +383,12 @@ class InfinityFormer(RelativeAttention):
     looked (sticky memories); 'quantile' = quantiles of where they looked"""
     num_bins: Annotated[int, Range(words="at least 1", least=1)] = 128
     """number of bins of the histogram of where queries looked, for sticky memories"""
-    jitter: bool = False
+    jitter_samples: bool = False
     """draw points inside a bin instead of at its left edge where `sticky` is 'sample'"""
-    reset_after: Annotated[int, zero_or_more("never", "tokens")] = 0
+    reset_after_tokens: Annotated[int, zero_or_more("never", "tokens")] = 0
     """number of tokens after which the signal starts again (2048 in the published GPT-2 code); 0 = never inside a
     document"""
-    first_densities: Literal["prior", "published"] = "prior"
+    density_init: Literal["prior", "published"] = "prior"
     """densities of the queries before training: 'prior' = of standard deviation `prior_stddev`, each head at its own
     part of the signal; 'published' = all at the middle of the signal with 0.83, where they stay for thousands of
     updates"""
@@ -397,44 +398,44 @@ class InfinityFormer(RelativeAttention):
     kl_weight: Weight = 1e-6
     """coefficient of the KL regulariser; 1e-5 in the paper for sorting, over 20,000 updates. Short runs need more, such
     as 1e-3: with 1e-6, densities that begin with 0.05 had 0.14 after 300 updates of a layer that learned to use them"""
-    over_layers: Literal["sum", "mean"] = "sum"
+    kl_over_layers: Literal["sum", "mean"] = "sum"
     """reduction of the KL regulariser over layers: 'sum', as published, or 'mean'"""
     min_variance: Annotated[float, Range(words="above 0", above=0)] = 1e-4
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
-    """number of slots (tokens) of the short-term memory where `host` is 'transformer_xl', a multiple of the segment
-    length; 0 = none"""
+    """number of slots (tokens) of the short-term memory where `base_attention` is 'transformer_xl', a multiple of the
+    segment length; 0 = none"""
     num_positions: Count = 1024
-    """number of learned positions where `host` is 'gpt2'; at least the segment length"""
+    """number of learned positions where `base_attention` is 'gpt2'; at least the segment length"""
 
-    added_parameters = ("long_term",)
+    memory_parameter_names = ("long_term",)
 
     @property
     def norm_place(self) -> str:
-        return "pre" if self.host == "gpt2" else self.norm
+        return "pre" if self.base_attention == "gpt2" else self.norm
 
     @property
     def learned_positions(self) -> int:
-        return self.num_positions if self.host == "gpt2" else 0
+        return self.num_positions if self.base_attention == "gpt2" else 0
 
     @property
-    def exports_as(self) -> str:
-        return "gpt2" if self.host == "gpt2" else "transfo-xl"
+    def hf_model_type(self) -> str:
+        return "gpt2" if self.base_attention == "gpt2" else "transfo-xl"
 
-    def coefficients(self) -> dict[str, float]:
+    def auxiliary_loss_weights(self) -> dict[str, float]:
         return {"infinity_former/kl": self.kl_weight} if self.num_basis else {}
 
     def check(self, field: str, config: Config) -> None:
         basis, slots, length = self.num_basis, self.memory_length, config.data.segment_length
         fits = basis >= 0 and basis % len(self.widths) == 0
         require(fits, f"{field}num_basis", basis, f"0 (none) or a multiple of the {len(self.widths)} widths")
-        require_layers(f"{field}layers", self.layers, config.model.num_layers)
+        require_layers(f"{field}layers_with_memory", self.layers_with_memory, config.model.num_layers)
         fits = slots >= 0 and slots % length == 0
         require(fits, f"{field}memory_length", slots, f"0 or a multiple of {length} tokens")
         scored = config.evaluation.segment_length
         fits = scored in (0, length)
         require(fits, "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
-        if self.host == "gpt2":
+        if self.base_attention == "gpt2":
             allowed = "0 with host = 'gpt2', which has no short-term memory"
             require(slots == 0, f"{field}memory_length", slots, allowed)
             _check_positions(field, self.num_positions, length)
@@ -459,19 +460,19 @@ class GPT2(Attention):
 
     norm_kind = "layer"
     init_stddev = 0.02
-    exports_as = "gpt2"
-    over_layers = "mean"
-    added_parameters = ("compression_kernel",)
+    hf_model_type = "gpt2"
+    kl_over_layers = "mean"
+    memory_parameter_names = ("compression_kernel",)
 
     @property
-    def grows(self) -> bool:
+    def can_grow(self) -> bool:
         return not self.compressed_memory_length
 
     @property
     def learned_positions(self) -> int:
         return self.num_positions
 
-    def coefficients(self) -> dict[str, float]:
+    def auxiliary_loss_weights(self) -> dict[str, float]:
         return {RECONSTRUCTION["attention"]: self.loss_weight} if self.compressed_memory_length else {}
 
     def check(self, field: str, config: Config) -> None:
@@ -489,16 +490,16 @@ class Bidirectional(Attention):
     a bias.
     """
 
-    positions: Annotated[int, Range(words="1 or more tokens", least=1)] = 512
+    num_positions: Annotated[int, Range(words="1 or more tokens", least=1)] = 512
     """number of learned positions, which is the greatest number of tokens of a text"""
-    token_types: Annotated[int, zero_or_more("none")] = 2
+    num_token_types: Annotated[int, zero_or_more("none")] = 2
     """number of learned token types, one for each text of a pair; 0 = none, as DistilBERT"""
     pooler: bool = True
     """add a dense layer with tanh over the first token, which Classification reads; DistilBERT has none"""
     pooling: Literal["first", "mean"] = "first"
     """vector that Classification reads: 'first' = the first token, after the pooler if there is one; 'mean' = the mean
     over the text"""
-    gate: Annotated[int, zero_or_more("none")] = 0
+    gate_dim: Annotated[int, zero_or_more("none")] = 0
     """width of the hidden layer of a gate on the vector that Classification reads, computed by a second encoder (ANML);
     0 = no gate"""
 
@@ -508,20 +509,20 @@ class Bidirectional(Attention):
     hidden_dropout = False
     is_causal = False
     takes_memory_tokens = True
-    grows = True
+    can_grow = True
 
     @property
-    def exports_as(self) -> str:
-        return "bert" if self.token_types else "distilbert"
+    def hf_model_type(self) -> str:
+        return "bert" if self.num_token_types else "distilbert"
 
     @property
     def learned_positions(self) -> int:
-        return self.positions
+        return self.num_positions
 
     def check(self, field: str, config: Config) -> None:
         length = config.data.segment_length
-        allowed = f"at most {field}positions = {self.positions}: a segment is a text"
-        require(length <= self.positions, "data.segment_length", length, allowed)
+        allowed = f"at most {field}num_positions = {self.num_positions}: a segment is a text"
+        require(length <= self.num_positions, "data.segment_length", length, allowed)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -563,10 +564,10 @@ class RFA(LinearTransformer):
     """initial bias of the decay gate"""
     orthogonal: bool = False
     """draw directions that are orthogonal in blocks of the head's width"""
-    redraw: bool = False
+    redraw_each_segment: bool = False
     """draw new directions in every training segment; then no state crosses segments in training"""
 
-    added_parameters = ("gate",)
+    memory_parameter_names = ("gate",)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -577,7 +578,7 @@ class T2R(LinearTransformer):
 
     num_features: Count = 32
     """width of the feature map of a head"""
-    folded: bool = False
+    fold_features: bool = False
     """the parameters are those that `memjax.memory.t2r.fold` returns, for inference"""
 
 
@@ -587,7 +588,7 @@ class MemSizer(LinearTransformer):
 
     num_slots: Count = 32
     """number of slots of the memory (k in the paper)"""
-    frozen_queries: bool = False
+    freeze_slot_keys: bool = False
     """keep the random initial keys of the slots"""
     query_init_scale: Positive = 32.0
     """divisor of the variance of the slots' initial keys: Xavier initialisation divided by sqrt(query_init_scale)"""

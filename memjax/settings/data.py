@@ -53,6 +53,6 @@ class Data(Settings):
     neighbors`); '' = none"""
     encoder_states_dir: str = ""
     """folder with hidden states of a frozen encoder for each text, read in place of the layers below
-    `model.first_layer`; missing ones are computed once with the encoder of `training.init_from`; '' = none"""
+    `model.first_trained_layer`; missing ones are computed once with the encoder of `training.init_from`; '' = none"""
     seed: Seed = 0
     """seed of the order of the documents"""

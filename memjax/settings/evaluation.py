@@ -96,6 +96,6 @@ class Evaluation(Settings):
     def check(self, field: str, config: Config) -> None:
         fits = not self.intervention_path or self.memory_intervention != "kept"
         require(fits, f"{field}intervention_path", self.intervention_path, "'' with memory_intervention 'kept'")
-        positions = config.model.carrier.learned_positions
+        positions = config.model.memory_facts.learned_positions
         fits = not positions or self.segment_length <= positions
         require(fits, f"{field}segment_length", self.segment_length, f"at most the {positions} positions of the model")

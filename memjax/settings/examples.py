@@ -39,7 +39,7 @@ class Glue(Source):
     Where the test set has no labels, the validation split is used as test.
     """
 
-    gives = ("labelled",)
+    content_types = ("labelled",)
     opened_by = "memjax.data.glue:open_glue"
     classes_named_by = "memjax.data.glue:name_glue_classes"
 
@@ -66,12 +66,12 @@ class Glue(Source):
 class ClassifiedTexts(Source):
     """Labelled texts for Classification. A class has the same number in every order of tasks."""
 
-    gives = ("labelled", "instructions")
-    answered_by = "class"
+    content_types = ("labelled", "instructions")
+    answer_metric = "class"
     opened_by = "memjax.data.readers:open_classified_texts"
     noted_by = "memjax.data.readers:note_classified_texts"
 
-    text: Literal["title_and_text", "text"] = "title_and_text"
+    row_text: Literal["title_and_text", "text"] = "title_and_text"
     """text of an example: `title. text`, or the text without its title"""
     validation_percent: Percent = 10
     """percentage of the training texts held out for validation, by a hash of the text, where no file is that split"""
@@ -83,7 +83,7 @@ class ClassifiedTexts(Source):
     """number of examples of the validation split to use, chosen by a hash of their text; 0 = all"""
     num_test: Number = 0
     """number of examples of the test split to use, chosen by a hash of their text; 0 = all"""
-    sampling: Literal["balanced", "random"] = "balanced"
+    subset_sampling: Literal["balanced", "random"] = "balanced"
     """choice of the examples where `num_train`, `num_validation` or `num_test` limits them: 'balanced' = equally many
     of each class, as far as there are so many; 'random' = whatever their class"""
     sampling_seed: Seed = 0
@@ -183,7 +183,7 @@ class LabelledFile(ClassifiedTexts):
     or .json of O-LoRA (also .xz / .gz); or a folder with train.csv, and test.csv if there is one"""
     classes: tuple[str, ...] = ()
     """names of the classes as the file writes them"""
-    numbers: tuple[int, ...] = ()
+    class_ids: tuple[int, ...] = ()
     """number of each class in the head, in the order of `classes`; the same in every order of tasks"""
     encoding: Encoding = "utf-8"
     """encoding of files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
@@ -191,7 +191,7 @@ class LabelledFile(ClassifiedTexts):
     """rows without a readable text that may be left out: 'few' = up to 5 % of the characters; 'all' = any number;
     'none' = no row, the file is refused"""
     text_column: str = ""
-    """name of the column or key that holds the text; '' = `text`, or the columns beside the class"""
+    """name of the column or key that holds the text; '' = `row_text`, or the columns beside the class"""
     label_column: str = ""
     """name of the column or key that holds the class; '' = one called class or label, else the first column of a .csv
     file and the last of a .tsv file"""
@@ -200,9 +200,12 @@ class LabelledFile(ClassifiedTexts):
     `\\"`), as published sets need it"""
 
     def check(self, field: str, config: Config) -> None:
-        fits = len(set(self.numbers)) == len(self.numbers) == len(self.classes)
+        fits = len(set(self.class_ids)) == len(self.class_ids) == len(self.classes)
         require(
-            fits, f"{field}numbers", self.numbers, f"a number of its own for each of the {len(self.classes)} classes"
+            fits,
+            f"{field}class_ids",
+            self.class_ids,
+            f"a number of its own for each of the {len(self.classes)} classes",
         )
 
 
@@ -210,7 +213,7 @@ class LabelledFile(ClassifiedTexts):
 class Templates(Source):
     """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
 
-    gives = ("labelled", "questions")
+    content_types = ("labelled", "questions")
     opened_by = "memjax.data.templates:open_template_texts"
     opened_as = {"questions": "memjax.data.templates:open_template_questions"}
 
@@ -228,7 +231,7 @@ class Vectors(Source):
     `data.segment_length` is the number of entries of a vector.
     """
 
-    gives = ("vectors",)
+    content_types = ("vectors",)
     classes: Classes = ()
     """numbers of the classes to read, from 0; () = all"""
     mask_classes: bool = False
@@ -261,7 +264,7 @@ class Digits(Vectors):
 
 
 @dataclass(slots=True, kw_only=True)
-class Made(Vectors):
+class SyntheticVectors(Vectors):
     """Synthetic vectors with classes. Equal seeds give equal vectors in every version.
 
     The vectors of a class do not depend on the other classes that are read, so that several tasks can share a seed.
@@ -283,7 +286,7 @@ class Made(Vectors):
 
 
 @dataclass(slots=True, kw_only=True)
-class Blobs(Made):
+class Blobs(SyntheticVectors):
     """Synthetic vectors: every class is a Gaussian cloud around a centre drawn from a standard normal distribution."""
 
     opened_by = "memjax.data.vectors:open_blobs"
@@ -295,7 +298,7 @@ class Blobs(Made):
 
 
 @dataclass(slots=True, kw_only=True)
-class PermutedBags(Made):
+class PermutedBags(SyntheticVectors):
     """Synthetic bags of words: word counts drawn from a distribution of each class, over a vocabulary that a task may
     permute.
     """

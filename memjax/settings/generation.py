@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.methods import Method
@@ -24,14 +24,14 @@ class LAMOL(Method):
 
     made_by = "memjax.lifelong.lamol:lamol"
 
-    share: Annotated[float, Range(words="a share of 0 (nothing is replayed) or more", least=0)] = 0.2
+    sample_ratio: Annotated[float, Range(words="a share of 0 (nothing is replayed) or more", least=0)] = 0.2
     """number of examples of earlier tasks replayed beside a task, as a share of the examples of the task (gamma)"""
-    samples: Literal["generated", "real"] = "generated"
+    sample_source: Literal["generated", "real"] = "generated"
     """'generated' = replay texts that the model generates before the task; 'real' = replay examples that were read
     before, drawn with replacement, as an upper bound"""
-    tokens: Literal["task", "shared"] = "task"
+    generation_token: Literal["task", "shared"] = "task"
     """token in front of a text that is generated: 'task' = one for each task; 'shared' = one for all tasks"""
-    language_weight: Annotated[float, zero_or_more("answers alone")] = 0.25
+    lm_loss_weight: Annotated[float, zero_or_more("answers alone")] = 0.25
     """weight of the language-modelling loss over whole texts, beside the loss of the answers (lambda)"""
     answer_weight: Positive = 1.0
     """weight of the answer mark ANS as a target of the language-modelling loss (5 in the published code)"""
@@ -40,10 +40,11 @@ class LAMOL(Method):
     temperature: Positive = 1.0
     """divisor of the scores before a token is drawn"""
     capacity: Count = 1000
-    """number of rows that the memory of generated texts can hold; at least `share` of the largest task but the first"""
-    rows: Count = 8
+    """number of rows that the memory of generated texts can hold; at least `sample_ratio` of the largest task but the
+    first"""
+    replay_batch_size: Count = 8
     """number of replayed rows in an update"""
-    written_at_once: Count = 32
+    generation_batch_size: Count = 32
     """number of texts that are generated side by side"""
 
     @classmethod
@@ -54,14 +55,16 @@ class LAMOL(Method):
     @property
     def interval(self) -> int:
         """Number of examples of the task between two replays."""
-        return round(self.rows / self.share) if self.share else 0
-
-    def arguments(self) -> dict[str, Any]:
-        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "every": self.interval}
+        return round(self.replay_batch_size / self.sample_ratio) if self.sample_ratio else 0
 
     def check(self, field: str, config: Config) -> None:
         task = type(config.task).__name__
-        require(config.task.writes, "task", task, "Instructions with LAMOL")
-        least = config.data.batch_size * self.share
-        allowed = f"at least {least:g}, share = {self.share:g} of the {config.data.batch_size} rows of a batch"
-        require(not self.share or self.interval >= config.data.batch_size, f"{field}rows", self.rows, allowed)
+        require(config.task.is_generative, "task", task, "Instructions with LAMOL")
+        least = config.data.batch_size * self.sample_ratio
+        allowed = f"at least {least:g}, share = {self.sample_ratio:g} of the {config.data.batch_size} rows of a batch"
+        require(
+            not self.sample_ratio or self.interval >= config.data.batch_size,
+            f"{field}replay_batch_size",
+            self.replay_batch_size,
+            allowed,
+        )

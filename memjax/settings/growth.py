@@ -21,48 +21,51 @@ class ELLE(Method):
     """ELLE (Qin et al. 2022): the model grows before every task but the first, and replays a memory of earlier tasks.
 
     After a growth the model recovers in updates on the memory alone, and then learns the task and replayed rows
-    together. Unless `moments` is 'mapped', the optimiser and the learning rate start again with every task. The
+    together. Unless `optimizer_moments` is 'mapped', the optimiser and the learning rate start again with every task.
+    The
     schedule is that of the updates of all tasks together, so that its warm-up is repeated and its decay hardly begins.
     """
 
     made_by = "memjax.lifelong.elle:elle"
 
-    dims: tuple[Count, ...] = ()
+    dim_per_task: tuple[Count, ...] = ()
     """widths of the residual stream from the second task on, one for each task; heads keep their width, the
     feed-forward part grows in proportion; () = the width stays"""
-    layers: tuple[Count, ...] = ()
+    num_layers_per_task: tuple[Count, ...] = ()
     """numbers of layers from the second task on, one for each task; () = the number stays"""
-    copies: Literal["random", "cyclic"] = "random"
+    copy_rule: Literal["random", "cyclic"] = "random"
     """old entries that new entries of the residual stream are copies of: drawn at 'random', or in turn ('cyclic')"""
-    norms: Literal["weighted", "plain"] = "weighted"
+    norm_expansion: Literal["weighted", "plain"] = "weighted"
     """norms of a model that has grown in width: 'weighted' = they count the copies of an entry, so that it computes the
     same at any width; 'plain' (the paper) = ordinary norms, which compute the same only where all entries have equally
     many copies"""
-    noise: Literal["zero_sum", "paper", "code", "none"] = "zero_sum"
+    copy_noise: Literal["zero_sum", "paper", "code", "none"] = "zero_sum"
     """noise on rows of matrices that read copied entries, so that copies become different: 'zero_sum' = it adds up to 0
     over the copies of an entry; 'paper' = on all of these rows; 'code' = on the copies only; 'none'"""
     noise_stddev: Annotated[float, zero_or_more("none")] = 0.01
     """standard deviation of the noise on copies; 0 = no noise"""
-    depth: Literal["identity", "copy"] = "identity"
+    new_layer_init: Literal["identity", "copy"] = "identity"
     """initial values of new layers: 'identity' = copies of old layers that return their input at first (pre-norm models
     only); 'copy' = plain copies (the paper)"""
-    moments: Literal["fresh", "mapped"] = "fresh"
+    optimizer_moments: Literal["fresh", "mapped"] = "fresh"
     """moments of the optimiser after a growth: 'fresh' = the optimiser starts again; 'mapped' = they are copied with
     the parameters"""
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of rows of earlier tasks"""
-    rows: Number = 3
+    replay_batch_size: Number = 3
     """number of replayed rows beside every batch; one for nine of the stream in the paper; 0 = no memory"""
-    warm_up: Number = 0
+    recovery_steps: Number = 0
     """number of updates on the memory alone after a growth (function-recovering warm-up); 0 = none"""
-    warm_up_rows: Count = 32
+    recovery_batch_size: Count = 32
     """number of rows in each update of the warm-up after a growth"""
-    annealed: bool = False
+    anneal_norms: bool = False
     """let 'weighted' norms become ordinary ones, which count every entry once, in the course of the warm-up"""
-    share: Annotated[float, Range(words="a share of 0 (as the memory's policy writes) to 1", least=0, most=1)] = 0.0
+    memory_fraction: Annotated[
+        float, Range(words="a share of 0 (as the memory's policy writes) to 1", least=0, most=1)
+    ] = 0.0
     """share of the examples of a task stored at its end, drawn at random (6 % of a domain in the paper); 0 = rows are
     stored while the task is learned, by the write policy of the memory"""
-    replayed: Literal["uniform", "progress"] = "uniform"
+    replay_sampling: Literal["uniform", "progress"] = "uniform"
     """choice of the replayed rows: 'uniform' = all rows of the memory are equally likely, including those of the
     current task if it writes them meanwhile (the paper draws from earlier tasks alone, each equally often); 'progress'
     = rows of one task, drawn by how much its loss falls (published code)"""
@@ -71,71 +74,112 @@ class ELLE(Method):
     def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
         """Returns the settings of the paper, whose expansion changes what the model computes.
 
-        They have 5,000 recovery updates with a new optimiser, and uniform replay. Sizes, capacity and `share` keep
-        their values.
+        They have 5,000 recovery updates with a new optimiser, and uniform replay. Sizes, capacity and
+        `memory_fraction` keep their values.
 
         Args:
-          batch: Number of rows of the stream in an update (`data.batch_size`), from which `rows` (one for nine) and
-            `warm_up_rows` (both together) follow. 0 for their ordinary values.
+          batch: Number of rows of the stream in an update (`data.batch_size`), from which `replay_batch_size` (one for
+          nine) and
+            `recovery_batch_size` (both together) follow. 0 for their ordinary values.
           **fields: Other fields, which take precedence over those of the paper.
 
         Example:
-          >>> paper = ELLE.as_published(batch=28, dims=(96, 128))
-          >>> paper.norms, paper.noise, paper.depth, paper.warm_up, paper.rows, paper.warm_up_rows
-          ('plain', 'paper', 'copy', 5000, 3, 31)
+          >>> paper = ELLE.as_published(batch=28, dim_per_task=(96, 128))
+          >>> paper.norm_expansion, paper.copy_noise, paper.recovery_steps
+          ('plain', 'paper', 5000)
+          >>> paper.replay_batch_size, paper.recovery_batch_size
+          (3, 31)
         """
         rows = max(1, round(batch / 9))
-        mixed = {"rows": rows, "warm_up_rows": batch + rows} if batch else {}
-        expanded = {"norms": "plain", "noise": "paper", "noise_stddev": 0.01, "depth": "copy", "copies": "random"}
-        recovers = {"warm_up": 5000, "moments": "fresh", "annealed": False, "replayed": "uniform"}
+        mixed = {"replay_batch_size": rows, "recovery_batch_size": batch + rows} if batch else {}
+        expanded = {
+            "norm_expansion": "plain",
+            "copy_noise": "paper",
+            "noise_stddev": 0.01,
+            "new_layer_init": "copy",
+            "copy_rule": "random",
+        }
+        recovers = {
+            "recovery_steps": 5000,
+            "optimizer_moments": "fresh",
+            "anneal_norms": False,
+            "replay_sampling": "uniform",
+        }
         return cls(**{**expanded, **recovers, **mixed, **fields})
 
     def check(self, field: str, config: Config) -> None:
         model, stream = config.model, config.lifelong
-        place, allowed = self.memory.place, "'device' with ELLE, whose models each have a learner of their own"
-        require(place == "device" or not self.rows, f"{field}memory.place", place, allowed)
-        fits = self.rows > 0 or not self.warm_up
-        require(fits, f"{field}warm_up", self.warm_up, f"0 without a memory ({field}rows = 0)")
-        without = f"without a memory ({field}rows = 0)"
-        require(self.rows > 0 or not self.share, f"{field}share", self.share, f"0.0 {without}")
-        fits = self.rows > 0 or self.replayed == "uniform"
-        require(fits, f"{field}replayed", self.replayed, f"'uniform' {without}")
-        anneals = self.warm_up > 0 and self.norms == "weighted" and bool(self.dims)
+        place, allowed = self.memory.storage, "'device' with ELLE, whose models each have a learner of their own"
+        require(place == "device" or not self.replay_batch_size, f"{field}memory.storage", place, allowed)
+        fits = self.replay_batch_size > 0 or not self.recovery_steps
+        require(
+            fits, f"{field}recovery_steps", self.recovery_steps, f"0 without a memory ({field}replay_batch_size = 0)"
+        )
+        without = f"without a memory ({field}replay_batch_size = 0)"
+        require(
+            self.replay_batch_size > 0 or not self.memory_fraction,
+            f"{field}memory_fraction",
+            self.memory_fraction,
+            f"0.0 {without}",
+        )
+        fits = self.replay_batch_size > 0 or self.replay_sampling == "uniform"
+        require(fits, f"{field}replay_sampling", self.replay_sampling, f"'uniform' {without}")
+        anneals = self.recovery_steps > 0 and self.norm_expansion == "weighted" and bool(self.dim_per_task)
         allowed = "False without a warm-up of a model that becomes wider with weighted norms"
-        require(anneals or not self.annealed, f"{field}annealed", self.annealed, allowed)
-        if not self.dims and not self.layers:
+        require(anneals or not self.anneal_norms, f"{field}anneal_norms", self.anneal_norms, allowed)
+        if not self.dim_per_task and not self.num_layers_per_task:
             return
         kind = model.attention_kind
-        grows = model.carrier.grows and model.memory_tokens is None
-        require(grows, f"{field}dims", self.dims, f"() with {kind}; GPT2, Bidirectional and FullAttention grow")
+        grows = model.memory_facts.can_grow and model.memory_tokens is None
+        require(
+            grows,
+            f"{field}dim_per_task",
+            self.dim_per_task,
+            f"() with {kind}; GPT2, Bidirectional and FullAttention grow",
+        )
         require(model.positions == "none", "model.positions", model.positions, "'none' in a model that grows")
         model.feed_forward.require_dense("in a model that grows")
         output = model.output
         require(not output.needs_neighbors, "model.output", type(output).__name__, "Softmax in a model that grows")
         require(output.div_val == 1, "model.output.div_val", output.div_val, "1 in a model that grows")
-        require(not model.first_layer, "model.first_layer", model.first_layer, "0 in a model that grows")
+        require(
+            not model.first_trained_layer,
+            "model.first_trained_layer",
+            model.first_trained_layer,
+            "0 in a model that grows",
+        )
         if stream is None:
             return
         require(stream.epochs > 0, "lifelong.epochs", stream.epochs, "at least 1, a model that grows counts examples")
         later = len(stream.tasks) - 1
-        for name, sizes, now in (("dims", self.dims, model.dim), ("layers", self.layers, model.num_layers)):
+        for name, sizes, now in (
+            ("dims", self.dim_per_task, model.dim),
+            ("layers", self.num_layers_per_task, model.num_layers),
+        ):
             fits = len(sizes) in (0, later)
             require(fits, f"{field}{name}", sizes, f"(), or {later} numbers, one for every task but the first")
             # A model that has grown, whose configuration is checked too, has one of the sizes.
-            for before, after in pairwise(sizes if stream.growths else (now, *sizes)):
+            for before, after in pairwise(sizes if stream.num_growths else (now, *sizes)):
                 deeper = name == "layers"
                 most = 2 * before if deeper else after
                 allowed = f"from {before} to {most} after {before}" if deeper else f"at least {before} after {before}"
                 require(before <= after <= most, f"{field}{name}", sizes, allowed)
         head = model.head_dim or model.dim // model.num_heads
         mlp = model.feed_forward.dim
-        for dim in self.dims:
-            require(dim % head == 0, f"{field}dims", self.dims, f"multiples of {head}, the width of a head")
+        for dim in self.dim_per_task:
+            require(
+                dim % head == 0, f"{field}dim_per_task", self.dim_per_task, f"multiples of {head}, the width of a head"
+            )
             fits = mlp * dim % model.dim == 0
             allowed = f"widths of which {mlp} / {model.dim} feed-forward units each make whole numbers"
-            require(fits, f"{field}dims", self.dims, allowed)
-        fits = self.depth == "copy" or not self.layers or model.attention.norm_place == "pre"
-        require(fits, f"{field}depth", self.depth, f"'copy' with {kind}: post-norm layers cannot be identities")
+            require(fits, f"{field}dim_per_task", self.dim_per_task, allowed)
+        fits = self.new_layer_init == "copy" or not self.num_layers_per_task or model.attention.norm_place == "pre"
+        require(
+            fits,
+            f"{field}new_layer_init",
+            self.new_layer_init,
+            f"'copy' with {kind}: post-norm layers cannot be identities",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,26 +191,31 @@ class ProgressiveNetwork(Method):
 
     made_by = "memjax.lifelong.progressive:progressive"
 
-    columns: Count = 1
+    num_columns: Count = 1
     """number of columns of the model: 1 at the start of a run, which adds one before every task but the first"""
 
     def check(self, field: str, config: Config) -> None:
-        model, kind = config.model, type(config.model.carrier).__name__
+        model, kind = config.model, type(config.model.memory_facts).__name__
         most = len(config.lifelong.tasks) if config.lifelong else 1
-        require(self.columns <= most, f"{field}columns", self.columns, f"up to {most}, one a task")
+        require(self.num_columns <= most, f"{field}num_columns", self.num_columns, f"up to {most}, one a task")
         task = type(config.task).__name__
-        require(not config.task.writes, "task", task, "a task that is not written, columns do not go on from a prompt")
+        require(
+            not config.task.is_generative,
+            "task",
+            task,
+            "a task that is not written, columns do not go on from a prompt",
+        )
         vectors = model.reads == "vectors"
-        serves = vectors or model.carrier.grows and not model.translates
+        serves = vectors or model.memory_facts.can_grow and not model.translates
         allowed = "GPT2, Bidirectional, FullAttention or a Perceptron in columns"
         require(serves, "model.attention", kind, allowed)
         if vectors:
             require(bool(model.widths), "model.widths", model.widths, "one and more in columns")
-            require(not model.gate, "model.gate", model.gate, "0 in columns")
+            require(not model.gate_dim, "model.gate_dim", model.gate_dim, "0 in columns")
             return
         require(model.memory_tokens is None, "model.memory_tokens", "MemoryTokens", "None in columns")
         require(not model.scans, "model.scan_layers", model.scan_layers, "False in columns, whose layers stand alone")
-        below = config.training.train_layers
-        require(below is None, "training.train_layers", below, "None in columns")
+        below = config.training.num_trainable_layers
+        require(below is None, "training.num_trainable_layers", below, "None in columns")
         model.feed_forward.require_dense("in columns")
-        require(not model.first_layer, "model.first_layer", model.first_layer, "0 in columns")
+        require(not model.first_trained_layer, "model.first_trained_layer", model.first_trained_layer, "0 in columns")

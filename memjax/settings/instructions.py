@@ -28,7 +28,7 @@ __all__ = [
 class InstructionSource(Source):
     """Base class of sources of contexts with questions and answers, for the task Instructions."""
 
-    gives = ("instructions",)
+    content_types = ("instructions",)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class InstructionFiles(InstructionSource):
 class Sst(InstructionFiles):
     """The Stanford Sentiment Treebank with two classes (Socher et al. 2013), `stsa.binary.train` and its kin."""
 
-    answered_by = "class"
+    answer_metric = "class"
     parsed_by = "memjax.data.instructions:sst_instructions"
 
 
@@ -69,7 +69,7 @@ class Woz(InstructionFiles):
     Where the number of examples is limited, whole dialogues are used, until there are as many turns.
     """
 
-    answered_by = "dialogue_state"
+    answer_metric = "dialogue_state"
     parsed_by = "memjax.data.instructions:woz_instructions"
 
 
@@ -80,7 +80,7 @@ class WikiSql(InstructionFiles):
     The data set does not include the headers of the tables: columns have to be guessed from the question.
     """
 
-    answered_by = "logical_form"
+    answer_metric = "logical_form"
     parsed_by = "memjax.data.instructions:wikisql_instructions"
 
 
@@ -93,7 +93,7 @@ class InstructionLines(InstructionFiles):
 
     parsed_by = "memjax.data.instructions:read_instruction_lines"
 
-    answered_by: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
+    answer_metric: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
     """comparison of a generated answer with the right one: 'words' = F1 of their words; 'class' = equality with the
     name of a class; 'logical_form' = parts of a query; 'dialogue_state' = changes of a dialogue's state"""
 
@@ -109,7 +109,7 @@ class SeqioInstructions(InstructionSource):
 
     name: str = ""
     """registered name of the seqio Task; SEQIO_MODULES names the module that registers it"""
-    answered_by: Literal["words", "class"] = "words"
+    answer_metric: Literal["words", "class"] = "words"
     """comparison of a generated answer with the right one: 'words' = F1 of their words; 'class' = equality with the
     name of a class"""
 
@@ -118,7 +118,7 @@ class SeqioInstructions(InstructionSource):
 class ToyInstructions(InstructionSource):
     """Synthetic instructions to copy, reverse or sort some letters."""
 
-    answered_by = "class"
+    answer_metric = "class"
     opened_as = {"instructions": "memjax.data.instructions:open_toy_instructions"}
 
     change: Literal["copy", "reverse", "sort"] = "copy"

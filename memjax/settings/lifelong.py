@@ -56,9 +56,9 @@ class Lifelong(Settings):
     """method against forgetting"""
     tasks: tuple[TaskData, ...] = ()
     """tasks of the stream; all use the vocabulary of `data.source`"""
-    order: tuple[int, ...] = ()
+    task_order: tuple[int, ...] = ()
     """numbers of the tasks, from 0, in the order in which they are learned; () = the order of `tasks`"""
-    folder: str = ""
+    sources_dir: str = ""
     """folder to which the paths of the tasks' sources and of `data.source` are relative; '' = the paths are used as
     they are"""
     vocabulary: Literal["source", "tasks"] = "source"
@@ -66,31 +66,31 @@ class Lifelong(Settings):
     epochs: Number = 0
     """number of passes over the examples of each task, from which `training.steps` follows; 0 = every task gets an
     equal share of `training.steps`"""
-    limits: tuple[Count, ...] = ()
+    max_examples_per_task: tuple[Count, ...] = ()
     """number of examples to read of each task, in the order of the stream, drawn by `data.seed`; () = all"""
-    borders: Literal["known", "sharp", "blurred", "mixed"] = "known"
+    task_boundaries: Literal["known", "sharp", "blurred", "mixed"] = "known"
     """boundaries between tasks: 'known' = the method is told when a task begins and ends; the others are one stream
-    that does not tell it: 'sharp' = a task ends at once; 'blurred' = it goes over into the next within `border_width`
+    that does not tell it: 'sharp' = a task ends at once; 'blurred' = it goes over into the next within `blur_width`
     examples; 'mixed' = the examples of all tasks are shuffled"""
-    evaluate_before: bool = False
+    evaluate_before_training: bool = False
     """also evaluate every task before the first one is learned, to measure forward transfer"""
-    border_width: Number = 0
-    """number of examples over which one task goes over into the next where `borders` is 'blurred'"""
-    last_batch: Literal["share", "mean"] = "share"
+    blur_width: Number = 0
+    """number of examples over which one task goes over into the next where `task_boundaries` is 'blurred'"""
+    last_batch_weighting: Literal["share", "mean"] = "share"
     """weight of a batch with fewer rows than a full one: 'share' = the share of rows that it has; 'mean' = that of a
     full batch (published codes)"""
-    least_updates: Number = 0
+    min_updates_per_task: Number = 0
     """minimum number of updates of a task; a task with few examples is read more than `epochs` times; 0 = no minimum"""
-    growths: Number = 0
+    num_growths: Number = 0
     """number of times that the model has grown; 0 in a config, the run counts it"""
 
     @property
-    def in_order(self) -> tuple[TaskData, ...]:
+    def ordered_tasks(self) -> tuple[TaskData, ...]:
         """The tasks in the order in which they are learned."""
-        return tuple(self.tasks[number] for number in self.order) or self.tasks
+        return tuple(self.tasks[number] for number in self.task_order) or self.tasks
 
     def passes(self, examples: int, rows: int) -> int:
-        """Counts the passes over the examples of a stage: `epochs`, or more for `least_updates`.
+        """Counts the passes over the examples of a stage: `epochs`, or more for `min_updates_per_task`.
 
         Args:
           examples: Number of examples.
@@ -102,39 +102,59 @@ class Lifelong(Settings):
           (4, 12, 4)
         """
         batches = -(-examples // rows)
-        return max(self.epochs, -(-self.least_updates // batches)) if batches else self.epochs
+        return max(self.epochs, -(-self.min_updates_per_task // batches)) if batches else self.epochs
 
     def source_of(self, name: str) -> SourceKind:
         """Returns the source of a task of the stream, which may depend on the tasks before it."""
-        sources: list[Any] = [task.source for task in self.in_order]
-        place = [task.name for task in self.in_order].index(name)
-        return sources[place].after(sources if self.method.joins else sources[:place])
+        sources: list[Any] = [task.source for task in self.ordered_tasks]
+        place = [task.name for task in self.ordered_tasks].index(name)
+        return sources[place].following(sources if self.method.joins else sources[:place])
 
-    def first(self, count: int) -> Lifelong:
+    def first_tasks(self, count: int) -> Lifelong:
         """Returns a stream of the first `count` tasks only."""
-        return replace(self, tasks=self.in_order[:count], order=(), limits=self.limits[:count])
+        return replace(
+            self,
+            tasks=self.ordered_tasks[:count],
+            task_order=(),
+            max_examples_per_task=self.max_examples_per_task[:count],
+        )
 
-    def located(self, source: SourceKind) -> SourceKind:
-        """Returns a source whose path, if it has one, is resolved against `folder`."""
+    def with_sources_dir(self, source: SourceKind) -> SourceKind:
+        """Returns a source whose path, if it has one, is resolved against `sources_dir`."""
         has_path = any(field.name == "path" for field in fields(source))
-        if not has_path or not self.folder or (source.path and Path(source.path).is_relative_to(self.folder)):
+        if not has_path or not self.sources_dir or (source.path and Path(source.path).is_relative_to(self.sources_dir)):
             return source
-        return replace(source, path=str(Path(self.folder, source.path)))
+        return replace(source, path=str(Path(self.sources_dir, source.path)))
 
     def check(self, field: str, config: Config) -> None:
         number, training = len(self.tasks), config.training
         require(number > 0, f"{field}tasks", self.tasks, "at least one task")
         every = tuple(range(number))
-        require(tuple(sorted(self.order)) in ((), every), f"{field}order", self.order, f"each of {every} once")
+        require(
+            tuple(sorted(self.task_order)) in ((), every),
+            f"{field}task_order",
+            self.task_order,
+            f"each of {every} once",
+        )
         if not self.epochs:
-            require(not self.least_updates, f"{field}least_updates", self.least_updates, f"0 with {field}epochs 0")
+            require(
+                not self.min_updates_per_task,
+                f"{field}min_updates_per_task",
+                self.min_updates_per_task,
+                f"0 with {field}epochs 0",
+            )
             require(training.steps % number == 0, "training.steps", training.steps, f"a multiple of the {number} tasks")
         else:
             segments = training.segments_per_update
             require(segments == 1, "training.segments_per_update", segments, "1 where examples are read")
         limits = "() where documents are read for ever" if not self.epochs else f"(), or {number} numbers, one a task"
-        require(len(self.limits) in (0, number if self.epochs else 0), f"{field}limits", self.limits, limits)
-        blurred = self.borders == "blurred"
-        require(blurred == (self.border_width > 0), f"{field}border_width", self.border_width, "0 unless blurred")
-        every, rows = self.method.every, config.data.batch_size
+        require(
+            len(self.max_examples_per_task) in (0, number if self.epochs else 0),
+            f"{field}max_examples_per_task",
+            self.max_examples_per_task,
+            limits,
+        )
+        blurred = self.task_boundaries == "blurred"
+        require(blurred == (self.blur_width > 0), f"{field}blur_width", self.blur_width, "0 unless blurred")
+        every, rows = self.method.replay_interval, config.data.batch_size
         require(not every or every >= rows, f"{field}method.every", every, f"0, or the {rows} rows of a batch and more")

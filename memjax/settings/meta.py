@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from memjax.settings.methods import EpisodicMemory, Method, Neighborly
-from memjax.settings.ranges import Count, Number, Range, Share, zero_or_more
+from memjax.settings.methods import EpisodicMemory, Method, NeighborAdaptationMethod
+from memjax.settings.ranges import Count, Number, Share, zero_or_more
 from memjax.settings.relations import require
 
 if TYPE_CHECKING:
@@ -14,62 +14,67 @@ if TYPE_CHECKING:
 
 __all__ = ["ANML", "MAML", "OML", "MetaMbPA"]
 
-Order = Annotated[int, Range(words="1 or 2", least=1, most=2)]
-
 
 @dataclass(slots=True, kw_only=True)
-class Episodic(Method):
+class MetaLearningMethod(Method):
     """Common settings of OML-ER, ANML-ER and MAML-ER (Holla et al. 2020): episodes of support and query, replay."""
 
-    memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(policy="all", capacity=10_000))
+    memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(write_policy="all", capacity=10_000))
     """memory of earlier rows"""
-    every: Number = 9600
+    replay_interval: Number = 9600
     """approximate number of examples of the stream between two replays (R_I); 0 = no replay"""
-    rate: Share = 0.01
-    """number of examples in the query of a replay, as a share of `every` (r)"""
-    steps: Number = 5
+    replay_rate: Share = 0.01
+    """number of examples in the query of a replay, as a share of `replay_interval` (r)"""
+    inner_steps: Number = 5
     """number of support batches of an episode, with one gradient step on each before the query (m); 0 = no
     adaptation"""
     inner_learning_rate: Annotated[float, zero_or_more()] = 1e-3
     """learning rate of the adaptation to the support batches (alpha)"""
-    order: Order = 1
-    """order of the derivatives through the adaptation: 1 = the gradient at the adapted parameters (first-order
-    approximation); 2 = the gradient through the adaptation's steps"""
-    reduction: Literal["mean", "sum"] = "mean"
+    first_order: bool = True
+    """take the gradient at the adapted parameters (first-order approximation); False = take the gradient through the
+    adaptation's steps, with derivatives of second order"""
+    replay_loss_reduction: Literal["mean", "sum"] = "mean"
     """reduction of the gradients over the batches of a replay's query; 'sum' takes larger steps (the published code)"""
     adapts_at_test: bool = True
-    """answer every test set with parameters adapted to `steps` batches of the memory"""
+    """answer every test set with parameters adapted to `inner_steps` batches of the memory"""
     last_episode: Literal["dropped", "kept"] = "dropped"
     """treatment of batches at the end of a stage that do not fill an episode: 'dropped' = left out (the published
     code); 'kept' = read in an episode with fewer steps"""
 
     @property
-    def batches(self) -> int:
-        """Number of batches of an episode: `steps` support batches and the query. A replay has one less."""
-        return self.steps + 1
+    def replay_batch_size(self) -> int:
+        """Number of examples in the query of a replay."""
+        # A product such as 0.07 * 100 must not fall below the number that it stands for.
+        return int(self.replay_interval * self.replay_rate + 1e-9)
+
+    @property
+    def batches_per_update(self) -> int:
+        """Number of batches of an episode: `inner_steps` support batches and the query. A replay has one less."""
+        return self.inner_steps + 1
 
     def check(self, field: str, config: Config) -> None:
         del config
-        fits = not self.every or self.rate * self.every >= 1
-        require(fits, f"{field}rate", self.rate, f"at least 1 / every = {1 / self.every if self.every else 0:.2g}")
-
-    def arguments(self) -> dict[str, Any]:
-        arguments = Method.arguments(self)
-        # A product such as 0.07 * 100 must not fall below the number that it stands for.
-        rows = int(self.every * arguments.pop("rate") + 1e-9)
-        return {**arguments, "rows": rows}
+        fits = not self.replay_interval or self.replay_rate * self.replay_interval >= 1
+        require(
+            fits,
+            f"{field}replay_rate",
+            self.replay_rate,
+            f"at least 1 / replay_interval = {1 / self.replay_interval if self.replay_interval else 0:.2g}",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
-class OML(Episodic):
+class OML(MetaLearningMethod):
     """OML-ER: the head is adapted to the support batches; the encoder learns from the loss of the query afterwards."""
 
     made_by = "memjax.lifelong.oml:oml"
 
 
 @dataclass(slots=True, kw_only=True)
-class ANML(Episodic):
-    """ANML-ER: all parameters are adapted except for a gate (`model.gate`), which multiplies the input of the head."""
+class ANML(MetaLearningMethod):
+    """ANML-ER: all parameters are adapted except for a gate (`model.gate_dim`), which multiplies the input of the
+    head.
+    """
 
     made_by = "memjax.lifelong.oml:anml"
     train_gate_encoder: bool = False
@@ -77,60 +82,65 @@ class ANML(Episodic):
     code"""
 
     def check(self, field: str, config: Config) -> None:
-        Episodic.check(self, field, config)
-        gate = config.model.carrier.gate
-        require(gate > 0, "model.gate", gate, "1 or more with ANML (of a text encoder model.attention.gate)")
+        MetaLearningMethod.check(self, field, config)
+        gate = config.model.memory_facts.gate_dim
+        require(gate > 0, "model.gate_dim", gate, "1 or more with ANML (of a text encoder model.attention.gate)")
 
 
 @dataclass(slots=True, kw_only=True)
-class MAML(Episodic):
+class MAML(MetaLearningMethod):
     """MAML-ER: all parameters are adapted to the support batches."""
 
     made_by = "memjax.lifelong.oml:maml"
 
 
 @dataclass(slots=True, kw_only=True)
-class MetaMbPA(Neighborly):
+class MetaMbPA(NeighborAdaptationMethod):
     """Meta-MbPA (Wang et al. 2020): trains for the loss after an adaptation; one adaptation may serve many queries.
 
-    `penalty` has no effect in training where `inner_steps` is 1.
+    `adaptation_l2` has no effect in training where `inner_steps` is 1.
     """
 
     made_by = "memjax.lifelong.meta_mbpa:meta_mbpa"
 
     memory: EpisodicMemory = field(
-        default_factory=lambda: EpisodicMemory(policy="diversity", probability=0.01, capacity=10_000)
+        default_factory=lambda: EpisodicMemory(write_policy="diversity", write_probability=0.01, capacity=10_000)
     )
     """memory of earlier rows"""
-    meta: bool = True
+    meta_train: bool = True
     """train for the loss after an adaptation to neighbours; False = train for the plain loss, as MbPA++ does"""
-    shared: bool = True
+    share_neighborhood: bool = True
     """adapt once for all rows of a training update, to the neighbours of their mean key; False = adapt for each row to
     its own neighbours, with a copy of the adapted parameters for each"""
     inner_steps: Count = 1
     """number of gradient steps of the adaptation in training"""
     inner_learning_rate: Annotated[float, zero_or_more()] = 1e-5
     """learning rate of the adaptation in training (alpha)"""
-    order: Order = 1
-    """order of the derivatives through the adaptation in training: 1 = the gradient at the adapted parameters
-    (first-order approximation); 2 = the gradient through the adaptation's steps"""
+    first_order: bool = True
+    """take the gradient at the adapted parameters in training (first-order approximation); False = take the gradient
+    through the adaptation's steps, with derivatives of second order"""
     exclude_self: bool = True
     """exclude a stored row from its own neighbours"""
-    inference: Literal["random", "together", "each"] = "random"
-    """parameters that answer: 'random' = adapted once, to random stored rows; 'together' = adapted for every batch of
-    `evaluation.batch_size` rows, to the neighbours of their mean key; 'each' = adapted for every row, to its own
+    adaptation_scope: Literal["once", "per_batch", "per_example"] = "once"
+    """parameters that answer: 'once' = adapted once, to random stored rows; 'per_batch' = adapted for every batch of
+    `evaluation.batch_size` rows, to the neighbours of their mean key; 'per_example' = adapted for every row, to its own
     neighbours (MbPA++)"""
-    learning_rate: Annotated[float, zero_or_more()] = 1e-5
+    adaptation_learning_rate: Annotated[float, zero_or_more()] = 1e-5
     """learning rate of the adaptation before answering"""
 
     @property
     def adapts(self) -> bool:
         """Whether every row is scored with parameters that have been adapted to it."""
-        return self.steps > 0 and self.inference != "random"
+        return self.adaptation_steps > 0 and self.adaptation_scope != "once"
 
     def check(self, field: str, config: Config) -> None:
-        groups = config.training.accumulate
-        fits = self.shared or groups == 1
-        require(fits, "training.accumulate", groups, f"1 with {field}shared False")
-        place = self.memory.place
-        require(place == "device" or not self.meta, f"{field}memory.place", place, f"'device' with {field}meta")
+        groups = config.training.num_microbatches
+        fits = self.share_neighborhood or groups == 1
+        require(fits, "training.num_microbatches", groups, f"1 with {field}share_neighborhood False")
+        place = self.memory.storage
+        require(
+            place == "device" or not self.meta_train,
+            f"{field}memory.storage",
+            place,
+            f"'device' with {field}meta_train",
+        )

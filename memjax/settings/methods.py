@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.ranges import Count, Number, Positive, Share, zero_or_more
 from memjax.settings.relations import Settings, require
@@ -35,17 +35,13 @@ Penalty = Annotated[float, zero_or_more()]
 class Method(Settings):
     """Base class of the settings of all methods against forgetting. Facts about a method stand beside its fields."""
 
-    made_by = ""  # function that makes the method of its fields, as 'module:function'
-    every = 0  # examples from one replay, or projection, to the next; 0 = none is counted
+    made_by = ""  # function that makes the method of its settings, as 'module:function'
+    replay_interval = 0  # examples from one replay, or projection, to the next; 0 = none is counted
     aligns = False  # a linear map stands before the similarities of the head
-    batches = 1  # of the stream, that an update reads
+    batches_per_update = 1  # of the stream, that an update reads
     joins = False  # the examples of all tasks are read in one stage
-    columns = 1  # of the model
+    num_columns = 1  # of the model
     adapts = False  # every row is scored with parameters that have been adapted to it
-
-    def arguments(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the function that makes the method."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,44 +50,46 @@ class EpisodicMemory(Settings):
 
     capacity: Count = 1000
     """number of rows that the memory can hold"""
-    policy: Literal["all", "random", "reservoir", "priority", "balanced", "diversity", "uncertainty", "forgettable"] = (
-        "reservoir"
-    )
-    """rule by which rows are written: 'all' = every row; 'random' = each with `probability`; 'reservoir' = a uniform
+    write_policy: Literal[
+        "all", "random", "reservoir", "priority", "balanced", "diversity", "uncertainty", "forgettable"
+    ] = "reservoir"
+    """rule by which rows are written: 'all' = every row; 'random' = each with `write_probability`; 'reservoir' = a
+    uniform
     sample of all rows so far (algorithm R); 'priority' = those with the highest random priorities; 'balanced' = an
-    equal share of each class or task (`groups`); 'diversity' = rows unlike the stored ones; 'uncertainty' = rows of
+    equal share of each class or task (`balance_by`); 'diversity' = rows unlike the stored ones; 'uncertainty' = rows of
     which the model is least sure; 'forgettable' = rows whose answers changed most often from right to wrong when they
     were replayed"""
-    probability: Share = 1.0
-    """probability that a row is written where `policy` is 'random', share of the rows that are written where it is
-    'diversity'"""
-    full: Literal["drop", "ring"] = "drop"
-    """behaviour of a full memory where `policy` is 'all', 'random' or 'diversity': 'drop' = nothing more is written;
-    'ring' = the oldest rows are overwritten"""
-    groups: Literal["class", "task"] = "class"
-    """groups that share the memory equally where `policy` is 'balanced'"""
-    temperature: Positive = 0.1
-    """divisor of the squared distance to the nearest stored key where `policy` is 'diversity' (beta)"""
-    unit: Literal["median", "one"] = "median"
-    """unit of `temperature` where `policy` is 'diversity': 'median' = the median squared distance between the first 256
+    write_probability: Share = 1.0
+    """probability that a row is written where `write_policy` is 'random', share of the rows that are written where it
+    is 'diversity'"""
+    when_full: Literal["drop", "ring"] = "drop"
+    """behaviour of a full memory where `write_policy` is 'all', 'random' or 'diversity': 'drop' = nothing more is
+    written; 'ring' = the oldest rows are overwritten"""
+    balance_by: Literal["class", "task"] = "class"
+    """groups that share the memory equally where `write_policy` is 'balanced'"""
+    diversity_temperature: Positive = 0.1
+    """divisor of the squared distance to the nearest stored key where `write_policy` is 'diversity' (beta)"""
+    distance_scale: Literal["median", "one"] = "median"
+    """unit of `diversity_temperature` where `write_policy` is 'diversity': 'median' = the median squared distance
+    between the first 256
     keys; 'one' = 1. Published is a temperature of 10 with 'one', for BERT's keys as they are; for keys of length 1 that
     amounts to a uniform choice"""
-    sign: Literal["unlike", "like"] = "unlike"
-    """rows that are preferred where `policy` is 'diversity': 'unlike' = rows far from the stored ones (the paper's
-    text); 'like' = rows near to them (the paper's formula)"""
-    place: Literal["device", "host"] = "device"
+    prefer: Literal["dissimilar", "similar"] = "dissimilar"
+    """rows that are preferred where `write_policy` is 'diversity': 'dissimilar' = rows far from the stored ones (the
+    paper's text); 'similar' = rows near to them (the paper's formula)"""
+    storage: Literal["device", "host"] = "device"
     """storage of the rows: 'device' = in the train state, on the devices; 'host' = in the memory of the host, which has
     room for more rows, but every update waits for it"""
-    index: Literal["exact", "scann"] = "exact"
-    """search for the nearest keys where `place` is 'host': 'exact', or 'scann' = an approximate ScaNN index, which is
+    key_search: Literal["exact", "scann"] = "exact"
+    """search for the nearest keys where `storage` is 'host': 'exact', or 'scann' = an approximate ScaNN index, which is
     rebuilt as the memory grows"""
 
     def check(self, field: str, config: Config) -> None:
         del config
-        fits = self.place == "host" or self.index == "exact"
-        require(fits, f"{field}index", self.index, "'exact' unless place is 'host'")
-        fits = self.place == "device" or self.policy != "forgettable"
-        require(fits, f"{field}place", self.place, "'device' with policy 'forgettable'")
+        fits = self.storage == "host" or self.key_search == "exact"
+        require(fits, f"{field}key_search", self.key_search, "'exact' unless storage is 'host'")
+        fits = self.storage == "device" or self.write_policy != "forgettable"
+        require(fits, f"{field}storage", self.storage, "'device' with write_policy 'forgettable'")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,14 +115,14 @@ class Joint(Method):
     """Training on the examples of several tasks at once: the upper bound of all methods."""
 
     made_by = "memjax.lifelong.methods:joint"
-    stages: Literal["one", "cumulative", "anew"] = "one"
+    schedule: Literal["one", "cumulative", "anew"] = "one"
     """'one' = all tasks shuffled in one stage (multi-task learning); 'cumulative' = a stage for each task with all
     tasks so far, going on from the stage before; 'anew' = such stages, each from the initial parameters (joint
     re-training at every step)"""
 
     @property
     def joins(self) -> bool:
-        return self.stages == "one"
+        return self.schedule == "one"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,13 +135,13 @@ class Replay(Method):
     mode: Literal["sparse", "mixed"] = "mixed"
     """'sparse' = replayed rows get an update of their own now and then (de Masson d'Autume et al. 2019); 'mixed' = they
     are added to every batch"""
-    every: Count = 10_000
+    replay_interval: Count = 10_000
     """number of examples of the stream between two replays where `mode` is 'sparse'"""
-    rows: Count = 32
+    replay_batch_size: Count = 32
     """number of rows of a replay"""
-    replace: bool = True
+    with_replacement: bool = True
     """draw the rows of a replay with replacement"""
-    compared: Literal["seen", "batch"] = "seen"
+    softmax_classes: Literal["seen", "batch"] = "seen"
     """classes in the softmax over rows of the stream: 'seen' = all classes; 'batch' = the classes of the batch alone,
     so that new classes do not push old ones away (ER-ACE, Caccia et al. 2022)"""
 
@@ -155,10 +153,15 @@ class AGEM(Method):
     made_by = "memjax.lifelong.methods:agem"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
-    rows: Count = 32
+    reference_batch_size: Count = 32
     """number of rows of the memory whose gradient is the reference for a projection"""
-    every: Number = 0
+    projection_interval: Number = 0
     """number of examples of the stream between two projected updates; 0 = every update is projected"""
+
+    @property
+    def replay_interval(self) -> int:
+        """Number of examples between two readings of the memory."""
+        return self.projection_interval
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,14 +171,14 @@ class GEM(Method):
     """
 
     made_by = "memjax.lifelong.methods:gem"
-    rows: Count = 100
+    examples_per_task: Count = 100
     """number of stored rows of each task, over all of which its gradient is computed"""
-    margin: Annotated[float, zero_or_more()] = 0.5
+    memory_strength: Annotated[float, zero_or_more()] = 0.5
     """minimum weight of every earlier task's gradient once one of them is violated (memory strength in the authors'
     code); 0 = as in the paper's program"""
     epsilon: Annotated[float, zero_or_more()] = 1e-3
     """number added to the diagonal of the dual quadratic program"""
-    stored: bool = False
+    cache_gradients: bool = False
     """hold the gradients of all tasks in memory at once, which takes less computation and one gradient per task of
     memory"""
 
@@ -187,20 +190,20 @@ class EWC(Method):
     """
 
     made_by = "memjax.lifelong.methods:ewc"
-    weight: Penalty = 1.0
+    penalty_weight: Penalty = 1.0
     """weight of the penalty (lambda in the paper)"""
-    fisher: Literal["example", "batch", "true"] = "example"
+    fisher_estimate: Literal["example", "batch", "true"] = "example"
     """estimate of the Fisher information: 'example' = squared gradients of single rows (empirical Fisher information);
     'batch' = squared gradients of whole batches, as in Avalanche, smaller by about the number of rows of a batch;
     'true' = of single rows with labels drawn from the model"""
-    batches: Count = 32
+    fisher_batches: Count = 32
     """number of batches of a task over which the Fisher information is averaged"""
-    form: Literal["separate", "online"] = "separate"
+    consolidation: Literal["separate", "online"] = "separate"
     """'separate' = one penalty around the parameters after each earlier task; 'online' = a single penalty around those
     after the last task, with the information of all"""
     decay: Share = 1.0
-    """factor on the information of earlier tasks at each new one where `form` is 'online', from 0 to 1 (gamma in
-    Schwarz et al. 2018)"""
+    """factor on the information of earlier tasks at each new one where `consolidation` is 'online', from 0 to 1 (gamma
+    in Schwarz et al. 2018)"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,14 +211,14 @@ class MAS(Method):
     """Memory aware synapses (Aljundi et al. 2018): a quadratic penalty on parameters that the outputs depend on."""
 
     made_by = "memjax.lifelong.methods:mas"
-    weight: Penalty = 1.0
+    penalty_weight: Penalty = 1.0
     """weight of the penalty (lambda in the paper)"""
-    flavour: Literal["example", "batch"] = "example"
+    gradient_granularity: Literal["example", "batch"] = "example"
     """gradients whose absolute values are averaged: 'example' = of single rows; 'batch' = of whole batches, where
     opposite signs cancel"""
-    batches: Count = 32
+    importance_batches: Count = 32
     """number of batches of a task over which the importance is averaged"""
-    alpha: Share | None = None
+    old_importance_fraction: Share | None = None
     """weight of earlier tasks in the importance, from 0 to 1 (0.5 in Avalanche); the new task has the rest; None = the
     importances of all tasks are added up"""
 
@@ -225,7 +228,7 @@ class SI(Method):
     """Synaptic intelligence (Zenke et al. 2017): a quadratic penalty on parameters that have reduced the loss."""
 
     made_by = "memjax.lifelong.methods:si"
-    weight: Penalty = 1.0
+    penalty_weight: Penalty = 1.0
     """weight of the penalty (c in the paper)"""
     damping: Positive = 0.1
     """number added to the squared distance that a parameter has moved (xi in the paper)"""
@@ -236,7 +239,7 @@ class LwF(Method):
     """Learning without forgetting (Li and Hoiem 2016): the model before a task is the teacher on the task's inputs."""
 
     made_by = "memjax.lifelong.methods:lwf"
-    weight: Penalty = 1.0
+    distillation_weight: Penalty = 1.0
     """weight of the divergence from the teacher's answers"""
     temperature: Positive = 2.0
     """divisor of the scores of model and teacher before their softmax"""
@@ -249,71 +252,81 @@ class LogitKD(Method):
     made_by = "memjax.lifelong.methods:logit_kd"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
-    rows: Count = 32
+    replay_batch_size: Count = 32
     """number of replayed rows beside every batch"""
-    weight: Penalty = 1.0
+    distillation_weight: Penalty = 1.0
     """weight of the divergence from the teacher's answers"""
     temperature: Positive = 2.0
     """divisor of the scores of model and teacher before their softmax"""
-    annealed: bool = False
-    """let `weight` fall to 0 while a task is learned (as the published code of ELLE does)"""
+    anneal_weight: bool = False
+    """let `distillation_weight` fall to 0 while a task is learned (as the published code of ELLE does)"""
 
 
 @dataclass(slots=True, kw_only=True)
-class Neighborly(Method):
+class NeighborAdaptationMethod(Method):
     """Common settings of MbPA, MbPA++ and Meta-MbPA: sparse replay, and adaptation to stored neighbours of a query."""
 
-    memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(policy="all", capacity=10_000))
+    memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(write_policy="all", capacity=10_000))
     """memory of earlier rows"""
-    every: Number = 10_000
+    replay_interval: Number = 10_000
     """number of examples of the stream between two replays; 0 = no replay"""
-    rows: Count = 100
+    replay_batch_size: Count = 100
     """number of rows of a replay"""
     num_neighbors: Count = 32
     """number of nearest stored rows that an adaptation uses (K); for question answering windows of texts"""
-    weights: Literal["uniform", "inverse_distance", "softmax"] = "uniform"
+    neighbor_weighting: Literal["uniform", "inverse_distance", "softmax"] = "uniform"
     """weights of the neighbours in the loss of the adaptation: 'uniform' (MbPA++), 'inverse_distance' (MbPA), or
     'softmax' over negative distances or inner products"""
-    metric: Literal["squared_l2", "inner_product"] = "squared_l2"
+    key_distance: Literal["squared_l2", "inner_product"] = "squared_l2"
     """measure by which the keys of a query and of stored rows are compared"""
-    key: Literal["inputs", "first", "question", "mean", "prompt"] = "inputs"
+    key_source: Literal["inputs", "first", "question", "mean", "prompt"] = "inputs"
     """key of a row: 'inputs' = its vector of numbers; the others are states of the frozen encoder: 'first' = at the
     first token, 'question' = at the first token of the question, 'mean' = averaged over the text, 'prompt' = averaged
     up to the first token of the answer (task Instructions)"""
-    steps: Number = 30
+    adaptation_steps: Number = 30
     """number of gradient steps of the adaptation before answering (L); 0 = no adaptation"""
-    learning_rate: Annotated[float, zero_or_more()] = 5e-3
+    adaptation_learning_rate: Annotated[float, zero_or_more()] = 5e-3
     """learning rate of the adaptation before answering"""
-    momentum: Share = 0.0
+    adaptation_momentum: Share = 0.0
     """momentum of the adaptation before answering"""
-    penalty: Penalty = 1e-3
+    adaptation_l2: Penalty = 1e-3
     """weight of the squared distance to the trained parameters in the adaptation's loss (lambda)"""
-    adapted: tuple[str, ...] = ()
+    adapted_parameters: tuple[str, ...] = ()
     """parts of the paths of the parameters that are adapted; () = all parameters"""
-    queries: Count = 16
+    adaptation_batch_size: Count = 16
     """number of queries adapted side by side on a device, where every row is adapted to its own neighbours; each takes
     a copy of the adapted parameters"""
 
     def check(self, field: str, config: Config) -> None:
         del config
-        fits = self.metric == "squared_l2" or self.weights != "inverse_distance"
-        require(fits, f"{field}weights", self.weights, "'uniform' or 'softmax' with metric 'inner_product'")
+        fits = self.key_distance == "squared_l2" or self.neighbor_weighting != "inverse_distance"
+        require(
+            fits,
+            f"{field}neighbor_weighting",
+            self.neighbor_weighting,
+            "'uniform' or 'softmax' with key_distance 'inner_product'",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
-class MbPA(Neighborly):
+class MbPA(NeighborAdaptationMethod):
     """MbPA++ (de Masson d'Autume et al. 2019), and MbPA: sparse replay, and adaptation to the neighbours of a query."""
 
     made_by = "memjax.lifelong.mbpa:mbpa"
-    neighbors: Literal["nearest", "random"] = "nearest"
+    neighbor_choice: Literal["nearest", "random"] = "nearest"
     """stored rows that a query is adapted to: the 'nearest', or 'random' ones, which need no keys"""
 
     def check(self, field: str, config: Config) -> None:
         super(MbPA, self).check(field, config)  # slots=True makes the class anew, which a bare super() does not see
-        fits = self.neighbors == "nearest" or self.weights == "uniform"
-        require(fits, f"{field}weights", self.weights, "'uniform' with neighbors 'random', which have no distances")
+        fits = self.neighbor_choice == "nearest" or self.neighbor_weighting == "uniform"
+        require(
+            fits,
+            f"{field}neighbor_weighting",
+            self.neighbor_weighting,
+            "'uniform' with neighbor_choice 'random', which have no distances",
+        )
 
     @property
     def adapts(self) -> bool:
         """Whether every row is scored with parameters that have been adapted to it."""
-        return self.steps > 0
+        return self.adaptation_steps > 0

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MemoryTokens",
-    "AnyModel",
-    "LayeredModel",
+    "ModelBase",
+    "TransformerBase",
     "ModelSettings",
     "EncoderDecoder",
     "Memformer",
@@ -38,7 +38,7 @@ class MemoryTokens(Settings):
     kind: Literal["transformer", "control", "bottleneck"] = "transformer"
     """layers for memory and sequence: 'transformer' = ordinary layers over both; 'control' = separate layers for the
     memory; 'bottleneck' = those, and the sequence reads the memory alone"""
-    shared: bool = False
+    share_memory_layer: bool = False
     """use one layer for the memory instead of one beside every layer, where `kind` is 'control' or 'bottleneck'"""
     decoder_reads: Literal["all", "memory"] = "all"
     """part of the source that a decoder attends to: 'all' = memory and tokens, as published; 'memory' = only the
@@ -49,7 +49,7 @@ class MemoryTokens(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class AnyModel(Settings):
+class ModelBase(Settings):
     """Base class of the settings of all models, with facts that a kind may override.
 
     Attributes:
@@ -69,19 +69,19 @@ class AnyModel(Settings):
     scale_embeddings = True
 
     @property
-    def carrier(self) -> Carrier:
+    def memory_facts(self) -> Carrier:
         """The settings that describe the memory: those of the attention, or of the model itself."""
         raise NotImplementedError
 
     @property
     def attention_kind(self) -> str:
         """Name of the class of settings that describes the memory."""
-        return type(self.carrier).__name__
+        return type(self.memory_facts).__name__
 
     def warnings(self, field: str, config: Config) -> list[str]:
         segments = config.training.segments_per_update
-        scored = segments - config.training.segments_without_gradient
-        if scored <= 1 or self.carrier.crosses_segments:
+        scored = segments - config.training.burn_in_segments
+        if scored <= 1 or self.memory_facts.crosses_segments:
             return []
         return [
             f"training.segments_per_update = {segments}: {self.attention_kind} stops gradients between segments, so "
@@ -90,7 +90,7 @@ class AnyModel(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class LayeredModel(AnyModel):
+class TransformerBase(ModelBase):
     """Common settings of models that are a stack of layers of attention and feed-forward parts."""
 
     dim: Count = 256
@@ -120,7 +120,7 @@ class LayeredModel(AnyModel):
 
 
 @dataclass(slots=True, kw_only=True)
-class ModelSettings(LayeredModel):
+class ModelSettings(TransformerBase):
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
     head_dim: Annotated[int, zero_or_more("dim / num_heads")] = 0
@@ -134,7 +134,7 @@ class ModelSettings(LayeredModel):
     """dtype of the activations that are stored in memory states"""
     attention: AttentionKind = field(default_factory=FullAttention)
     """attention of the layers, and the memory that it carries"""
-    markers: Annotated[int, zero_or_more("none", "ids")] = 0
+    num_speaker_markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """number of ids at the end of the vocabulary that mark the tokens after them, such as speakers of a dialogue: every
     token gets a learned embedding of the last mark before it; 0 = none"""
     weighted_norms: bool = False
@@ -143,14 +143,14 @@ class ModelSettings(LayeredModel):
     norm_epsilon: Positive | None = None
     """number added to the variance in the norms of layers, embeddings, output and the head of masked tokens; None =
     1e-5 in layer norms, 1e-12 in text encoders, 1e-6 in norms without mean"""
-    first_layer: Number = 0
+    first_trained_layer: Number = 0
     """number of lowest layers that a text encoder leaves out, with its embeddings: their output for each text is no
     longer trained, but read from `data.encoder_states_dir`; 0 = the whole encoder"""
     memory_tokens: MemoryTokens | None = None
     """memory tokens of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
     @property
-    def carrier(self) -> Carrier:
+    def memory_facts(self) -> Carrier:
         return self.attention
 
     def with_memory(self, length: int) -> ModelSettings:
@@ -161,11 +161,18 @@ class ModelSettings(LayeredModel):
             _check_heads(self.num_heads, self.dim)
         fits = self.positions == "none" or self.dim % 2 == 0
         require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.positions)")
-        decodes = not self.translates and not config.task.encodes
-        require(decodes or not self.markers, "model.markers", self.markers, "0 but in a decoder-only language model")
-        first, task = self.first_layer, config.task
-        require(first < self.num_layers, "model.first_layer", first, f"up to {self.num_layers - 1}, the last layer")
-        allowed = "a folder, where model.first_layer is above 0, and nowhere else"
+        decodes = not self.translates and not config.task.needs_text_encoder
+        require(
+            decodes or not self.num_speaker_markers,
+            "model.num_speaker_markers",
+            self.num_speaker_markers,
+            "0 but in a decoder-only language model",
+        )
+        first, task = self.first_trained_layer, config.task
+        require(
+            first < self.num_layers, "model.first_trained_layer", first, f"up to {self.num_layers - 1}, the last layer"
+        )
+        allowed = "a folder, where model.first_trained_layer is above 0, and nowhere else"
         require(
             bool(first) == bool(config.data.encoder_states_dir),
             "data.encoder_states_dir",
@@ -173,8 +180,8 @@ class ModelSettings(LayeredModel):
             allowed,
         )
         allowed = "0 but for Classification and QuestionAnswering"
-        require(not first or task.takes_states, "model.first_layer", first, allowed)
-        require(not first or not self.memory_tokens, "model.first_layer", first, "0 with model.memory_tokens")
+        require(not first or task.takes_states, "model.first_trained_layer", first, allowed)
+        require(not first or not self.memory_tokens, "model.first_trained_layer", first, "0 with model.memory_tokens")
         tokens = self.memory_tokens
         if tokens is not None and not self.translates:
             allowed = f"None with {self.attention_kind}, or TransformerXL or Bidirectional"
@@ -211,7 +218,7 @@ class EncoderDecoder(ModelSettings):
         ModelSettings.check(self, field, config)
         source = config.data.source
         allowed = "ParallelText, TfdsTranslation, NumberWords or CopiedLetters with an EncoderDecoder"
-        require("pairs" in source.gives, "data.source", type(source).__name__, allowed)
+        require("pairs" in source.content_types, "data.source", type(source).__name__, allowed)
         self.feed_forward.require_dense("in a translation model")
         _check_output(self.output)
         allowed = "an attention in a translation model"
@@ -226,7 +233,7 @@ class EncoderDecoder(ModelSettings):
 
 
 @dataclass(slots=True, kw_only=True)
-class Memformer(LayeredModel, Carrier):
+class Memformer(TransformerBase, Carrier):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers."""
 
     encoder_layers: Number = 4
@@ -237,10 +244,10 @@ class Memformer(LayeredModel, Carrier):
     (ablation)"""
     temperature: Annotated[float, Range(words="above 0", above=0)] = 0.25
     """temperature of the attention of the memory writer; 1 in the paper's ablation"""
-    unit_values: bool = True
+    unit_length_updates: bool = True
     """scale the values that the writer adds to the length of a slot; False = they have the length of hidden states,
     beside which the contents of slots do not last"""
-    writes_begin: bool = False
+    write_begin_token: bool = False
     """also write the encoding of the begin token, which has no content, into the memory; False = the first text of a
     document reads the learned initial memory"""
     retain_bias: Annotated[float, zero_or_more("none, as published")] = 8.0
@@ -249,18 +256,18 @@ class Memformer(LayeredModel, Carrier):
     segment_positions: Literal["none", "sinusoids"] = "sinusoids"
     """absolute positions that are added to embeddings: 'sinusoids' of the position in the segment; 'none' = only
     relative position buckets"""
-    forgetting: bool = True
+    use_forgetting: bool = True
     """move every slot towards its learned bias at each update; False in the paper's ablation"""
-    single_head: bool = False
+    single_memory_head: bool = False
     """use one head in the reader and the writer of the memory (ablation)"""
-    slots_per_chunk: Number = 256
+    write_chunk_size: Number = 256
     """number of slots that are written at a time, which bounds the size of the writer's attention weights; 0 = all at
     once"""
     num_classification_tokens: Number = 1
     """number of learned tokens after each segment in the encoder"""
 
     @property
-    def carrier(self) -> Carrier:
+    def memory_facts(self) -> Carrier:
         return self
 
     @property
@@ -284,11 +291,11 @@ class Memformer(LayeredModel, Carrier):
                 "training.segments_per_update = 1: the writer of Memformer learns from later segments of the same "
                 "update only; with 1 it never does"
             ]
-        return AnyModel.warnings(self, field, config)
+        return ModelBase.warnings(self, field, config)
 
 
 @dataclass(slots=True, kw_only=True)
-class Perceptron(AnyModel, Carrier):
+class Perceptron(ModelBase, Carrier):
     """A multilayer perceptron that classifies vectors of numbers (pixels, cached features)."""
 
     widths: tuple[Count, ...] = (256,)
@@ -298,7 +305,7 @@ class Perceptron(AnyModel, Carrier):
     initializer: Literal["lecun", "uniform"] = "lecun"
     """distribution of initial matrices: 'lecun' = normal of variance 1 / inputs; 'uniform' = within 1 / sqrt(inputs),
     as torch.nn.Linear"""
-    gate: Annotated[int, zero_or_more("none")] = 0
+    gate_dim: Annotated[int, zero_or_more("none")] = 0
     """width of the hidden layer of a gate that multiplies the head's input and is computed from the input vector
     (ANML); 0 = no gate"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -309,17 +316,17 @@ class Perceptron(AnyModel, Carrier):
     output = Softmax()  # over the classes; nothing is laid over it
 
     @property
-    def carrier(self) -> Carrier:
+    def memory_facts(self) -> Carrier:
         return self
 
     def check(self, field: str, config: Config) -> None:
         source = config.data.source
         allowed = "Digits, Blobs, PermutedBags, CachedFeatures or CachedPairs with a Perceptron"
-        require("vectors" in source.gives, "data.source", type(source).__name__, allowed)
+        require("vectors" in source.content_types, "data.source", type(source).__name__, allowed)
 
 
 @dataclass(slots=True, kw_only=True)
-class BiLSTM(AnyModel, Carrier):
+class BiLSTM(ModelBase, Carrier):
     """A bidirectional LSTM over the words of a sentence, whose last states in both directions are the input of a head
     of classes.
     """
@@ -340,12 +347,12 @@ class BiLSTM(AnyModel, Carrier):
     output = Softmax()
 
     @property
-    def carrier(self) -> Carrier:
+    def memory_facts(self) -> Carrier:
         return self
 
 
 @dataclass(slots=True, kw_only=True)
-class TokenBag(AnyModel, Carrier):
+class TokenBag(ModelBase, Carrier):
     """A text classifier on hashed counts of tokens and of pairs of neighbouring tokens, which learns from few texts.
 
     A text is a vector of `buckets` counts, and the output is a score for each class. Hashed counts and pairs are those
@@ -377,13 +384,13 @@ class TokenBag(AnyModel, Carrier):
     """dtype of activations; parameters stay float32"""
 
     is_causal = False
-    first_layer = 0
+    first_trained_layer = 0
     reads = "bags"
     learns = "Classification"
     output = Softmax()
 
     @property
-    def carrier(self) -> Carrier:
+    def memory_facts(self) -> Carrier:
         return self
 
     def check(self, field: str, config: Config) -> None:

@@ -23,7 +23,7 @@ Length = Annotated[int, Range(words="2 or more tokens", least=2)]
 class Translation(Source):
     """Base class of sources of sentence pairs in two languages."""
 
-    gives = ("pairs",)
+    content_types = ("pairs",)
 
     def check(self, field: str, config: Config) -> None:
         kind, protocol = type(self).__name__, config.data.protocol

@@ -12,14 +12,14 @@ from memjax.settings.sources import Source
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["AskedTexts", "QaSrl", "Quac", "QuestionKind", "Squad", "TriviaQa"]
+__all__ = ["QuestionSource", "QaSrl", "Quac", "QuestionKind", "Squad", "TriviaQa"]
 
 
 @dataclass(slots=True, kw_only=True)
-class AskedTexts(Source):
+class QuestionSource(Source):
     """Common settings of sources of questions about texts, for QuestionAnswering."""
 
-    gives = ("questions", "instructions")
+    content_types = ("questions", "instructions")
     opened_by = "memjax.data.readers:open_questions"
     noted_by = "memjax.data.readers:note_questions"
 
@@ -43,7 +43,7 @@ class AskedTexts(Source):
 
 
 @dataclass(slots=True, kw_only=True)
-class Squad(AskedTexts):
+class Squad(QuestionSource):
     """SQuAD 1.1 (Rajpurkar et al. 2016). Its test set is hidden, so that `test` is the validation set."""
 
     parsed_by = "memjax.data.squad:parse_squad"
@@ -60,7 +60,7 @@ class Squad(AskedTexts):
 
 
 @dataclass(slots=True, kw_only=True)
-class TriviaQa(AskedTexts):
+class TriviaQa(QuestionSource):
     """TriviaQA (Joshi et al. 2017): the answer to a question is the first place where a page names it.
 
     Questions whose answers no page names are left out, and counted. The test set is hidden, so that `test` is the
@@ -76,7 +76,7 @@ class TriviaQa(AskedTexts):
 
 
 @dataclass(slots=True, kw_only=True)
-class Quac(AskedTexts):
+class Quac(QuestionSource):
     """QuAC (Choi et al. 2018): every turn of a dialogue is an independent question.
 
     Turns without an answer are left out, and counted. The test set is hidden, so that `test` is the validation set.
@@ -86,7 +86,7 @@ class Quac(AskedTexts):
 
 
 @dataclass(slots=True, kw_only=True)
-class QaSrl(AskedTexts):
+class QaSrl(QuestionSource):
     """QA-SRL, the gold standard of Roit et al. (2020): questions who did what to whom in a sentence.
 
     A share of the development file is `validation`, the rest is `train`. TFDS has no builder for it.

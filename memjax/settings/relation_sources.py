@@ -14,7 +14,7 @@ from memjax.settings.sources import Source
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["CachedPairs", "MadeRelations", "RelationFiles", "RelationKind", "Relations", "Tacred"]
+__all__ = ["CachedPairs", "SyntheticRelations", "RelationFiles", "RelationKind", "Relations", "Tacred"]
 
 Numbers = Annotated[tuple[int, ...], Range(words="numbers of relations, from 1 on", least=1)]
 
@@ -29,7 +29,7 @@ class Relations(Source):
     or not (class 0).
     """
 
-    gives = ("relations", "labelled")
+    content_types = ("relations", "labelled")
     names_relations = True
     opened_by = "memjax.data.readers:open_relations"
     opened_as = {"labelled": "memjax.data.readers:open_relation_pairs"}
@@ -38,12 +38,12 @@ class Relations(Source):
 
     relations: Numbers = ()
     """numbers of the relations whose sentences are read, such as those of one task; () = all"""
-    known: Numbers = ()
+    earlier_relations: Numbers = ()
     """numbers of the relations whose names a training sentence is paired with beside its own, for Classification; () =
     all. A stream sets it to the relations of the tasks so far, and Joint with one stage to those of all tasks"""
 
-    def after(self, earlier: Sequence[Any]) -> Source:
-        return replace(self, known=_known_relations(self, earlier))
+    def following(self, earlier: Sequence[Any]) -> Source:
+        return replace(self, earlier_relations=_known_relations(self, earlier))
 
     def check(self, field: str, config: Config) -> None:
         count, largest = config.task.num_classes, max(self.relations, default=1)
@@ -96,7 +96,7 @@ class Tacred(Relations):
 
 
 @dataclass(slots=True, kw_only=True)
-class MadeRelations(Relations):
+class SyntheticRelations(Relations):
     """Synthetic sentences for relation extraction: one word tells the relation, the others are noise."""
 
     parsed_by = "memjax.data.relation_sentences:parse_made_relations"
@@ -134,12 +134,12 @@ class CachedPairs(Vectors):
     """folder of the arrays"""
     relations: Numbers = ()
     """numbers of the relations whose sentences are read, such as those of one task; () = all"""
-    known: Numbers = ()
+    earlier_relations: Numbers = ()
     """numbers of the relations whose names a training sentence is paired with beside its own; () = all. A stream sets
     it to the relations of the tasks so far, and Joint with one stage to those of all tasks"""
 
-    def after(self, earlier: Sequence[Any]) -> Source:
-        return replace(self, known=_known_relations(self, earlier))
+    def following(self, earlier: Sequence[Any]) -> Source:
+        return replace(self, earlier_relations=_known_relations(self, earlier))
 
     def check(self, field: str, config: Config) -> None:
         Vectors.check(self, field, config)
@@ -154,4 +154,4 @@ def _known_relations(source: Any, earlier: Sequence[Any]) -> tuple[int, ...]:
     return tuple(sorted({number for relations in of_each for number in relations})) if all(of_each) else ()
 
 
-RelationKind = RelationFiles | Tacred | MadeRelations | CachedPairs
+RelationKind = RelationFiles | Tacred | SyntheticRelations | CachedPairs

@@ -64,7 +64,7 @@ def needs_of_vectors(config: Config) -> Iterator[MinimumSize]:
     matrices = sum(8 * rows * columns for rows, columns in itertools.pairwise(sizes))
     yield MinimumSize("parameters and their gradients", matrices, width)
     for name, rows in (("data.batch_size", data.batch_size), ("evaluation.batch_size", scored.batch_size)):
-        vectors = 4 * rows * max(sizes) // (config.training.accumulate if name == "data.batch_size" else 1)
+        vectors = 4 * rows * max(sizes) // (config.training.num_microbatches if name == "data.batch_size" else 1)
         yield MinimumSize("one vector a row", vectors, {name: (rows, 256), **width})
 
 
@@ -76,14 +76,14 @@ def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
     layers = {"model.num_layers": (model.num_layers, 24), "model.feed_forward.dim": (hidden, 4096)}
     parameters = 8 * model.num_layers * model.dim * (model.dim + hidden)
     yield MinimumSize("parameters and their gradients", parameters, {**width, **layers})
-    multiple = config.sharding.vocab_multiple
+    multiple = config.sharding.pad_vocab_to_multiple
     yield MinimumSize(
-        "the vocabulary's table", 8 * multiple * model.dim, {"sharding.vocab_multiple": (multiple, 128), **width}
+        "the vocabulary's table", 8 * multiple * model.dim, {"sharding.pad_vocab_to_multiple": (multiple, 128), **width}
     )
     of_rows = {"data.batch_size": (data.batch_size, 64), "data.segment_length": (data.segment_length, 1024)}
     tokens = data.batch_size * data.segment_length
     yield MinimumSize(
-        "one activation a token", 2 * tokens * model.dim // config.training.accumulate, {**of_rows, **width}
+        "one activation a token", 2 * tokens * model.dim // config.training.num_microbatches, {**of_rows, **width}
     )
     segments = config.training.segments_per_update
     read = 8 * tokens * segments + 1024 * data.batch_size
@@ -95,7 +95,7 @@ def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
     )
     slots, name = scored.memory_length or 0, "evaluation.memory_length"
     yield MinimumSize("a memory", 2 * scored.batch_size * slots * model.dim, {name: (slots, 8192), **width})
-    slots = model.carrier.memory_length or 0
+    slots = model.memory_facts.memory_length or 0
     name = "model.attention.memory_length"
     yield MinimumSize(
         "a memory",

@@ -41,7 +41,8 @@ class Source(Settings):
     """Base class of the settings of all sources, with facts that a kind may override.
 
     Attributes:
-      gives: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a seqio task),
+      content_types: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a
+      seqio task),
         'dialogues', 'pairs' (texts in two languages), 'labelled' (texts with classes), 'questions', 'relations',
         'vectors' (of numbers, with classes), or 'instructions' (contexts with questions and answers).
       opened_by: Function `open(data, split)` that opens one split of the source, as 'module:function'. '' for sources
@@ -60,7 +61,7 @@ class Source(Settings):
       counts_words: Whether published perplexities are per word, where every line end counts as a word.
       metrics: Metrics that are published for the classes besides accuracy: 'matthews', 'f1'.
       max_length: Maximum number of tokens of each side of a pair, its end included. 0 for a source without pairs.
-      text: Text of an example with a title: 'title_and_text', or 'text' alone.
+      row_text: Text of an example with a title: 'title_and_text', or 'text' alone.
       relations: Numbers of the relations whose sentences are read. () for all, or for a source without relations.
       path: File, folder or glob that is read. '' where there is none, or none is named.
       name: Name in a registry of data sets. '' where there is none.
@@ -69,19 +70,19 @@ class Source(Settings):
       skip: Treatment of examples that cannot be read. 'few' leaves out those of at most 5 % of the bytes.
     """
 
-    gives = ("texts",)
+    content_types = ("texts",)
     opened_by = ""
     opened_as: ClassVar[Mapping[str, str]] = {}
     parsed_by = ""
     noted_by = ""
     classes_named_by = ""
-    answered_by = "words"
+    answer_metric = "words"
     is_code = False
     is_images = False
     counts_words = False
     metrics = ()
     max_length = 0
-    text = "title_and_text"
+    row_text = "title_and_text"
     relations = ()
     path = ""
     name = ""
@@ -97,7 +98,7 @@ class Source(Settings):
         """Returns the name of the function that opens a kind of content, one of `gives`. '' is the default kind."""
         return self.opened_as.get(content, self.opened_by)
 
-    def after(self, earlier: Sequence[Any]) -> Source:
+    def following(self, earlier: Sequence[Any]) -> Source:
         """Returns these settings for a task of a stream, which may depend on the sources of earlier tasks."""
         del earlier
         return self
@@ -112,7 +113,7 @@ class PythonLibrary(Source):
 
 
 @dataclass(slots=True, kw_only=True)
-class HeldOut(Source):
+class HoldoutSource(Source):
     """Common settings of sources that hold out shares of their documents for validation and test."""
 
     validation_percent: Percent = 5
@@ -122,7 +123,7 @@ class HeldOut(Source):
 
 
 @dataclass(slots=True, kw_only=True)
-class OwnFiles(HeldOut):
+class OwnFiles(HoldoutSource):
     """Common settings of sources that read a user's own files, compressed (.gz, .bz2, .xz, .zst, .zip) or not."""
 
     noted_by = "memjax.data.source_files:note_own_files"
@@ -225,7 +226,7 @@ class TfdsBuilder(Source):
 class SeqioTask(Source):
     """A registered seqio Task or Mixture of token sequences. Needs the extra `data`."""
 
-    gives = ("seqio",)
+    content_types = ("seqio",)
 
     name: str = "memjax_pg19"
     """registered name of the seqio Task or Mixture"""
@@ -242,7 +243,7 @@ class SeqioTask(Source):
 class KeyValueRecall(Source):
     """Synthetic documents that bind keys to values and ask for the values many segments later."""
 
-    gives = ("tokens",)
+    content_types = ("tokens",)
     opened_by = "memjax.data.synthetic:open_key_value_recall"
 
     num_pairs: Count = 8
@@ -265,7 +266,7 @@ class KeyValueRecall(Source):
 class FactTable(Source):
     """Synthetic documents of facts to be stored in parameters: one value for every pair of a subject and a relation."""
 
-    gives = ("tokens",)
+    content_types = ("tokens",)
     opened_by = "memjax.data.facts:open_fact_table"
 
     num_subjects: Count = 128
@@ -284,7 +285,7 @@ class FactTable(Source):
 class Sorting(Source):
     """Synthetic documents of symbols that are listed at the end by how often they occurred (Martins et al. 2022)."""
 
-    gives = ("tokens",)
+    content_types = ("tokens",)
     opened_by = "memjax.data.sorting:open_sorting"
 
     length: Count = 4000
@@ -299,7 +300,7 @@ class Sorting(Source):
 class MarkedEvents(Source):
     """Synthetic documents with rare events in a long past, each of which is asked for by its time."""
 
-    gives = ("tokens",)
+    content_types = ("tokens",)
     opened_by = "memjax.data.events:open_marked_events"
 
     num_events: Count = 4
@@ -324,7 +325,7 @@ class MarkedEvents(Source):
 class Mnist(Source):
     """Grey images of MNIST, one token a pixel. The last 5,000 of the training file are the validation split."""
 
-    gives = ("tokens",)
+    content_types = ("tokens",)
     is_images = True
     opened_by = "memjax.data.images:open_mnist"
 
@@ -336,7 +337,7 @@ class Mnist(Source):
 class Dialogues(Source):
     """Common settings of sources of dialogues about a document. Utterances are scored, the document is not."""
 
-    gives = ("dialogues",)
+    content_types = ("dialogues",)
 
     document: Literal["none", "context", "memory"] = "memory"
     """place of the document: 'none' = it is not read; 'context' = before the utterances in every segment; 'memory' = as

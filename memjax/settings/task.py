@@ -44,34 +44,35 @@ class Task(Settings):
       encodes: Whether the task needs a text encoder, which sees whole texts.
       writes: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
       prompt: Place of the learned prompt in texts. 'none' for no prompt.
-      content: Kind of content of the sources that hold examples of the task, one of `Source.gives`. '' for a task on
+      content: Kind of content of the sources that hold examples of the task, one of `Source.content_types`. '' for a
+      task on
         documents.
       files: Class of source that a user's own file becomes. None for a task that takes no such file.
       num_classes: Number of classes of the head. 0 for a task without classes.
       numbers_relations: Whether the classes are relations.
       similarity: Similarity by which the head scores classes: 'dot', 'cosine', or '' for a head without similarity.
-      vectors: Vectors that a head with similarity compares texts with: 'learned', or 'names' of relations.
+      relation_vectors: Vectors that a head with similarity compares texts with: 'learned', or 'names' of relations.
       margin: Margin of a ranking loss. 0 for a softmax loss.
-      takes_states: Whether texts may come with the hidden states of frozen layers (`model.first_layer`).
+      takes_states: Whether texts may come with the hidden states of frozen layers (`model.first_trained_layer`).
     """
 
     made_by = ""
     made_for: ClassVar[Mapping[str, str]] = {}
-    encodes = False
-    writes = False
+    needs_text_encoder = False
+    is_generative = False
     prompt = "none"
-    files: ClassVar[type[LabelledFile] | type[Squad] | type[TextFiles] | None] = None
+    file_source: ClassVar[type[LabelledFile] | type[Squad] | type[TextFiles] | None] = None
     num_classes = 0
     numbers_relations = False
-    similarity, vectors, margin = "", "learned", 0.0
+    similarity, relation_vectors, margin = "", "learned", 0.0
     takes_states = False
     content = ""
 
     def implementation(self, source: Source) -> str:
         """Returns the name of the class that makes the task on a source: one of `made_for`, otherwise `made_by`."""
-        return self.made_for.get("images" if source.is_images else source.gives[0], self.made_by)
+        return self.made_for.get("images" if source.is_images else source.content_types[0], self.made_by)
 
-    def of_task(self, place: int) -> Task:
+    def for_task(self, place: int) -> Task:
         """Returns these settings for a task of a stream, whose place in the stream is `place`."""
         del place
         return self
@@ -83,9 +84,9 @@ class Task(Settings):
 
     def check_content(self, source: Source) -> None:
         """Raises `ValueError` for a source that does not give the content that the task needs."""
-        names = [kind.__name__ for kind in get_args(SourceKind) if self.content in kind.gives]
+        names = [kind.__name__ for kind in get_args(SourceKind) if self.content in kind.content_types]
         allowed = f"{' or '.join(names)} ({type(self).__name__})"
-        require(self.content in source.gives, "data.source", type(source).__name__, allowed)
+        require(self.content in source.content_types, "data.source", type(source).__name__, allowed)
 
     def check_evaluation(self, config: Config) -> None:
         """Raises `ValueError` where an evaluation sets segments or memories, which examples do not have."""
@@ -108,10 +109,10 @@ class Prompted(Task):
     'after_first' = after its first token (published code); 'none'"""
     max_prompts: Count = 8
     """number of prompts that the vocabulary has room for from the start; at least the number of tasks"""
-    domain: Annotated[int, Range(words="-1 (none), or the place of a task", least=-1)] = -1
+    prompt_task_index: Annotated[int, Range(words="-1 (none), or the place of a task", least=-1)] = -1
     """number of the task, from 0, whose prompt is put into texts; -1 = none; a stream sets it for each of its tasks"""
 
-    def of_task(self, place: int) -> Prompted:
+    def for_task(self, place: int) -> Prompted:
         return replace(self, domain=place) if self.prompt != "none" else self
 
     @property
@@ -121,15 +122,15 @@ class Prompted(Task):
 
     def prompt_id(self, size: int) -> int | None:
         """Returns the token id of the prompt in texts. None for no prompt."""
-        return size + self.domain if self.prompt != "none" and self.domain >= 0 else None
+        return size + self.prompt_task_index if self.prompt != "none" and self.prompt_task_index >= 0 else None
 
     def check_prompts(self, field: str, config: Config) -> None:
         """Raises `ValueError` where there are fewer prompts than tasks, or where the prompt does not exist."""
         tasks = len(config.lifelong.tasks) if config.lifelong else 0
         fits = self.prompt == "none" or tasks <= self.max_prompts
         require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
-        fits, most = self.domain < self.num_prompts or self.domain < 0, self.num_prompts
-        require(fits, f"{field}domain", self.domain, f"-1, or below {most}, the prompts")
+        fits, most = self.prompt_task_index < self.num_prompts or self.prompt_task_index < 0, self.num_prompts
+        require(fits, f"{field}prompt_task_index", self.prompt_task_index, f"-1, or below {most}, the prompts")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,23 +144,23 @@ class LanguageModeling(Prompted):
         "images": "memjax.tasks.images:ImageModeling",
     }
 
-    pieces: bool = False
+    fixed_length_examples: bool = False
     """cut documents into independent examples of one segment each, which can be counted and stored, as methods of
     lifelong learning need it; with `data.protocol` 'contiguous' documents are joined before"""
 
-    files = TextFiles
+    file_source = TextFiles
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
         model, source = config.model, config.data.source
         allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
-        require(model.carrier.is_causal, "model.attention", model.attention_kind, allowed)
-        holds_examples = {"labelled", "questions", "relations", "vectors"} & set(source.gives)
+        require(model.memory_facts.is_causal, "model.attention", model.attention_kind, allowed)
+        holds_examples = {"labelled", "questions", "relations", "vectors"} & set(source.content_types)
         require(not holds_examples, "data.source", type(source).__name__, "a source of documents")
-        allowed = "'none' without pieces"
-        require(self.prompt == "none" or self.pieces, f"{field}prompt", self.prompt, allowed)
+        allowed = "'none' without fixed_length_examples"
+        require(self.prompt == "none" or self.fixed_length_examples, f"{field}prompt", self.prompt, allowed)
         self.check_prompts(field, config)
-        if self.pieces:
+        if self.fixed_length_examples:
             self.check_evaluation(config)
 
 
@@ -171,13 +172,13 @@ class TextEncoderTask(Task):
       tokenizers: Classes of tokenizers that the task allows.
     """
 
-    encodes = True
+    needs_text_encoder = True
     tokenizers: ClassVar[tuple[type[Tokenizer], ...]] = (WordPiece,)
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
         kind, model, data = type(self).__name__, config.model, config.data
-        require(not model.carrier.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
+        require(not model.memory_facts.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
         allowed = " or ".join(kind.__name__ for kind in self.tokenizers)
@@ -186,7 +187,7 @@ class TextEncoderTask(Task):
             self.check_content(data.source)
             require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
         else:
-            require("texts" in data.source.gives, "data.source", source, f"a source of texts ({kind})")
+            require("texts" in data.source.content_types, "data.source", source, f"a source of texts ({kind})")
         self.check_evaluation(config)
 
 
@@ -199,11 +200,11 @@ class MaskedLanguageModeling(TextEncoderTask, Prompted):
     tokenizers = (WordPiece, BytePairs)
     made_by = "memjax.tasks.masked:MaskedLanguageModeling"
 
-    rate: Annotated[float, Range(words="a share between 0 and 1", above=0, below=1)] = 0.15
+    mask_rate: Annotated[float, Range(words="a share between 0 and 1", above=0, below=1)] = 0.15
     """share of the tokens of a text that are predicted"""
-    masked: Share = 0.8
+    mask_token_fraction: Share = 0.8
     """share of the predicted tokens that are replaced by the mask token"""
-    random: Share = 0.1
+    random_token_fraction: Share = 0.1
     """share of the predicted tokens that are replaced by a random token; the rest stays as it is"""
     activation: Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared"] = "gelu_exact"
     """activation of the head; imported weights use that of the layers"""
@@ -211,10 +212,15 @@ class MaskedLanguageModeling(TextEncoderTask, Prompted):
     def check(self, field: str, config: Config) -> None:
         TextEncoderTask.check(self, field, config)
         self.check_prompts(field, config)
-        length, rest = config.data.segment_length, 1 - self.masked
+        length, rest = config.data.segment_length, 1 - self.mask_token_fraction
         least = 3 + (self.prompt != "none")
         require(length >= least, "data.segment_length", length, f"{least} or more tokens")
-        require(self.masked + self.random <= 1, f"{field}random", self.random, f"at most 1 - masked = {rest:g}")
+        require(
+            self.mask_token_fraction + self.random_token_fraction <= 1,
+            f"{field}random_token_fraction",
+            self.random_token_fraction,
+            f"at most 1 - masked = {rest:g}",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,7 +232,7 @@ class Classification(TextEncoderTask, Prompted):
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
     """number of classes of the data, including those of later tasks"""
-    mask_unseen: bool = False
+    mask_unseen_classes: bool = False
     """exclude every class from answers and from the loss until training has read an example of it; for streams only"""
 
     similarity: Literal["", "dot", "cosine"] = ""
@@ -241,11 +247,16 @@ class Classification(TextEncoderTask, Prompted):
     takes_states = True
     tokenizers = (WordPiece, BytePairs)
     content = "labelled"
-    files = LabelledFile
+    file_source = LabelledFile
 
     def check(self, field: str, config: Config) -> None:
         alone = config.lifelong is None
-        require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
+        require(
+            not (self.mask_unseen_classes and alone),
+            f"{field}mask_unseen_classes",
+            True,
+            "False where lifelong is None",
+        )
         require(not self.margin or self.similarity != "", f"{field}margin", self.margin, "0 without similarity")
         self.check_prompts(field, config)
         reads, states = config.model.reads, config.data.encoder_states_dir
@@ -280,18 +291,18 @@ class RelationExtraction(Classification):
     margin: Annotated[float, zero_or_more("softmax")] = 0.5
     """margin of a ranking loss, by which the similarity of the right relation should exceed that of every other one; 0
     = a softmax loss instead"""
-    vectors: Literal["names", "learned"] = "names"
+    relation_vectors: Literal["names", "learned"] = "names"
     """vectors of the relations: 'names' = encodings of their names; 'learned' = parameters of the head"""
-    learned: Choices = "candidates"
+    train_choices: Choices = "candidates"
     """relations that a training sentence is compared with: 'candidates' = its own candidates, in a stream those seen so
     far; 'seen' = all relations seen so far; 'all'"""
-    scored: Choices = "candidates"
+    eval_choices: Choices = "candidates"
     """relations that a sentence of validation or test is compared with: 'candidates' = its own candidates, where one
     task of a stream is scored those seen so far; 'seen' = all relations seen so far; 'all'"""
-    fallback: bool = False
+    keep_two_candidates: bool = False
     """compare a sentence with its last two candidates where no other candidate has been seen (the authors' code); False
     = such sentences are neither learned from nor scored"""
-    name_length: Count = 12
+    max_name_words: Count = 12
     """maximum number of words that are read of a relation's name"""
     max_candidates: Number = 0
     """maximum number of other relations that a training sentence is compared with; 0 = all of its candidates"""
@@ -299,7 +310,7 @@ class RelationExtraction(Classification):
     content = "relations"
     tokenizers = (WordPiece,)
     numbers_relations = True
-    files = None
+    file_source = None
 
     def check(self, field: str, config: Config) -> None:
         require(self.similarity != "", f"{field}similarity", self.similarity, "'dot' or 'cosine'")
@@ -308,7 +319,12 @@ class RelationExtraction(Classification):
         require(reads in ("words", "tokens"), "model", kind, "BiLSTM or a text encoder with RelationExtraction")
         if reads == "tokens":
             TextEncoderTask.check(self, field, config)
-            require(self.vectors == "learned", f"{field}vectors", self.vectors, "'learned' but with a BiLSTM")
+            require(
+                self.relation_vectors == "learned",
+                f"{field}relation_vectors",
+                self.relation_vectors,
+                "'learned' but with a BiLSTM",
+            )
             require(
                 not config.data.encoder_states_dir,
                 "data.encoder_states_dir",
@@ -320,7 +336,12 @@ class RelationExtraction(Classification):
             words, tokenizer = isinstance(config.data.tokenizer, Words | VectorWords), type(config.data.tokenizer)
             require(words, "data.tokenizer", tokenizer.__name__, "Words or VectorWords with a BiLSTM")
         alone, data = config.lifelong is None, config.data
-        require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
+        require(
+            not (self.mask_unseen_classes and alone),
+            f"{field}mask_unseen_classes",
+            True,
+            "False where lifelong is None",
+        )
         self.check_content(data.source)
         require(data.protocol == "separate", "data.protocol", data.protocol, "'separate' (RelationExtraction)")
         self.check_evaluation(config)
@@ -338,22 +359,22 @@ class QuestionAnswering(TextEncoderTask):
     """maximum number of tokens of a question; longer ones are cut off"""
     max_answer_length: OneOrMore = 30
     """maximum number of tokens of a predicted answer"""
-    num_best: OneOrMore = 20
+    num_best_spans: OneOrMore = 20
     """number of most probable starts and ends of each window that are combined into answers"""
-    context_only: bool = False
+    answers_in_context_only: bool = False
     """allow only answers that begin and end in the text, not at [CLS], in the question or at [SEP], and train only on
     windows with the whole answer (MbPA++); False = a window without the answer has the target [CLS] (BERT)"""
 
     takes_states = True
     content = "questions"
-    files = Squad
+    file_source = Squad
 
     def check(self, field: str, config: Config) -> None:
         TextEncoderTask.check(self, field, config)
         longest, room = self.max_question_length, config.data.segment_length - self.max_question_length - 3
         require(room >= 1, f"{field}max_question_length", longest, "less than data.segment_length - 3")
-        types = config.model.attention.token_types if self.context_only else 1
-        require(types > 0, "model.attention.token_types", types, "1 or more, which tell question and text apart")
+        types = config.model.attention.num_token_types if self.answers_in_context_only else 1
+        require(types > 0, "model.attention.num_token_types", types, "1 or more, which tell question and text apart")
         require(self.stride <= room, f"{field}stride", self.stride, f"at most {room}: windows must not leave gaps")
 
 
@@ -368,19 +389,19 @@ class Instructions(Task):
     max_answer_length: Count = 32
     """maximum number of tokens of a generated answer, for which a prompt leaves room"""
 
-    writes = True
+    is_generative = True
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
         model, data, stream = config.model, config.data, config.lifelong
         kind = type(self).__name__
-        require(model.carrier.is_causal, "model.attention", model.attention_kind, f"a decoder's ({kind})")
+        require(model.memory_facts.is_causal, "model.attention", model.attention_kind, f"a decoder's ({kind})")
         sources = [("data.source", data.source)]
         tasks = stream.tasks if stream else ()
         sources += [(f"lifelong.tasks.{i}.source", task.source) for i, task in enumerate(tasks)]
         for name, source in sources:
             allowed = "a source of instructions, of questions about texts, or of texts with classes"
-            require("instructions" in source.gives, name, type(source).__name__, f"{allowed} ({kind})")
+            require("instructions" in source.content_types, name, type(source).__name__, f"{allowed} ({kind})")
         words = isinstance(data.tokenizer, WordPiece | VectorWords)
         require(not words, "data.tokenizer", type(data.tokenizer).__name__, f"one that spells every text ({kind})")
         require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")

@@ -67,7 +67,7 @@ class Schedule(Settings):
         # The updates of a stream that is read in passes are counted when its tasks are open.
         if config.lifelong is not None and config.lifelong.epochs:
             return []
-        return self.length_warnings(field, config.training.steps, config.training.apply_every)
+        return self.length_warnings(field, config.training.steps, config.training.gradient_accumulation_steps)
 
     def length_warnings(self, field: str, steps: int, apply_every: int) -> list[str]:
         """Returns warnings about a run of `steps` steps that ends before the learning rate has reached its peak.
@@ -113,33 +113,33 @@ class Training(Settings):
     """number of training steps, each of which reads one batch"""
     segments_per_update: Count = 1
     """number of segments of each row in a step; more than 1 only pays where gradients cross segments"""
-    segments_without_gradient: int = 0
+    burn_in_segments: int = 0
     """number of segments at the start of every step that are only read into the memory, neither scored nor
     differentiated"""
-    rematerialize: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
+    remat: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
     """activations that are recomputed in the backward pass: 'per_layer' = inside each layer; 'segment' = inside each
     segment, only memories are saved; 'segment_nested' = both; 'offload' = as 'segment', with the saved memories in the
     host's memory; 'none'"""
-    segments_per_checkpoint: Number = 0
+    segments_per_remat: Number = 0
     """number of segments between two saved memories, for steps of very many segments; those in between are computed
     once more in the backward pass. A divisor of the number of segments, best about its square root; 0 = off"""
-    accumulate: Count = 1
+    num_microbatches: Count = 1
     """number of groups of rows that a step computes in turn, to save memory; a divisor of `data.batch_size`"""
-    apply_every: Count = 1
+    gradient_accumulation_steps: Count = 1
     """number of steps whose gradients are averaged for one optimiser update; the memory advances in every step"""
     optimizer: Adam | Adafactor | SGD = field(default_factory=Adam)
     """optimiser of all parameters but value tables"""
-    tables: TableAdam = field(default_factory=TableAdam)
+    value_table_optimizer: TableAdam = field(default_factory=TableAdam)
     """optimiser of value tables (product keys)"""
     schedule: Schedule = field(default_factory=Schedule)
     """schedule of the learning rate"""
     memory_learning_rate: Annotated[float, zero_or_more("that of all others")] = 0.0
     """peak of the learning rate of the parameters that a memory adds to its model, on the same schedule; 0 = that of
     the other parameters"""
-    train_layers: Number | None = None
+    num_trainable_layers: Number | None = None
     """number of last layers of a text encoder that are trained, with pooler and head; 0 = only pooler and head; None =
     everything. It needs `model.scan_layers` False, because scanned layers are one array"""
-    frozen: tuple[str, ...] = ()
+    frozen_parameters: tuple[str, ...] = ()
     """parts of the paths of parameters and tables that are not trained, such as feed_forward/memory/"""
     clip_norm: Annotated[float, zero_or_more("off")] = 1.0
     """maximum of the global gradient norm, to which larger gradients are scaled; 0 = no clipping"""
@@ -148,7 +148,7 @@ class Training(Settings):
     init_from: str = ""
     """run directory whose newest parameters are the initial ones; parameters that it lacks keep their initialisation
     and are listed; '' = none"""
-    reinitialized: tuple[str, ...] = ()
+    reinitialized_parameters: tuple[str, ...] = ()
     """parts of the paths of parameters that keep their initialisation although the run of `init_from` has them"""
     log_every: Number = 20
     """number of steps between lines of metrics"""
@@ -156,30 +156,35 @@ class Training(Settings):
     """number of steps between checkpoints; 0 = only at the end and on a signal"""
     keep_checkpoints: Count = 2
     """number of newest checkpoints that are kept"""
-    max_skipped: Number = 100
+    max_skipped_steps: Number = 100
     """number of successive skipped steps after which the run ends with an error; a step that is not finite is skipped
     and changes nothing; 0 = the run never ends for it"""
     evaluate_every: Number = 0
     """number of steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
-    wandb: str = ""
-    """Weights & Biases project to which metrics are also sent (needs the extra `wandb`); '' = none"""
+    wandb_project: str = ""
+    """Weights & Biases project to which metrics are also sent (needs the extra `wandb_project`); '' = none"""
 
     def check(self, field: str, config: Config) -> None:
-        segments, skipped, rows = self.segments_per_update, self.segments_without_gradient, config.data.batch_size
+        segments, skipped, rows = self.segments_per_update, self.burn_in_segments, config.data.batch_size
         allowed = f"from 0 to {field}segments_per_update - 1 = {segments - 1}"
-        require(0 <= skipped < segments, f"{field}segments_without_gradient", skipped, allowed)
-        fits = rows % self.accumulate == 0
-        require(fits, f"{field}accumulate", self.accumulate, f"a divisor of data.batch_size = {rows}")
-        fits = bool(self.init_from) or not self.reinitialized
-        require(fits, f"{field}reinitialized", self.reinitialized, f"() without {field}init_from")
-        if self.train_layers is not None:
-            encodes = config.task.encodes and config.model.reads == "tokens"
-            require(encodes, f"{field}train_layers", self.train_layers, "None but for a text encoder")
+        require(0 <= skipped < segments, f"{field}burn_in_segments", skipped, allowed)
+        fits = rows % self.num_microbatches == 0
+        require(fits, f"{field}num_microbatches", self.num_microbatches, f"a divisor of data.batch_size = {rows}")
+        fits = bool(self.init_from) or not self.reinitialized_parameters
+        require(fits, f"{field}reinitialized_parameters", self.reinitialized_parameters, f"() without {field}init_from")
+        if self.num_trainable_layers is not None:
+            encodes = config.task.needs_text_encoder and config.model.reads == "tokens"
+            require(encodes, f"{field}num_trainable_layers", self.num_trainable_layers, "None but for a text encoder")
             most, scans = config.model.num_layers, config.model.scans
             allowed = f"0 to {most} with model.scan_layers False: layers of a scan are one array"
-            require(self.train_layers <= most and not scans, f"{field}train_layers", self.train_layers, allowed)
+            require(
+                self.num_trainable_layers <= most and not scans,
+                f"{field}num_trainable_layers",
+                self.num_trainable_layers,
+                allowed,
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,14 +200,14 @@ class Sharding(Settings):
     model: int = 1
     """number of devices on the mesh axis `model`, which splits heads, feed-forward width and vocabulary; 0 = all that
     the other axes leave"""
-    memory: Literal["heads", "slots"] = "heads"
+    split_memory_by: Literal["heads", "slots"] = "heads"
     """axis of a long memory that is split over the mesh axis `model`: 'heads', or 'slots' for a memory too large for
     one device"""
-    tables: Literal["rows", "columns"] = "rows"
+    split_tables_by: Literal["rows", "columns"] = "rows"
     """axis of a value table (product keys) that is split over the mesh axis `model`"""
-    vocab_multiple: Count = 128
+    pad_vocab_to_multiple: Count = 128
     """multiple to which the rows of the vocabulary's tables are padded, so that they divide over the mesh axis `model`;
     1 = no padding"""
-    timeout: Positive = 300.0
+    process_timeout: Positive = 300.0
     """number of seconds that the processes of a run wait for each other; a process that is silent for longer ends the
     others"""

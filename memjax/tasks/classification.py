@@ -55,7 +55,7 @@ class ClassificationTask(Task):
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Opens the labelled texts, with a tokenizer of the training texts."""
-        data, first = self.config.data, self.config.model.first_layer
+        data, first = self.config.data, self.config.model.first_trained_layer
 
         def make_texts(datasets: Sequence[LabelledText], tokenizer: Any) -> Examples:
             texts = self.labelled(datasets, tokenizer.for_encoder())
@@ -78,7 +78,7 @@ class ClassificationTask(Task):
         if stream is None or stream.vocabulary == "source":
             return []
         tasks = sorted(stream.tasks, key=lambda task: task.name)
-        return [dataclasses.replace(self.config.data, source=stream.located(task.source)) for task in tasks]
+        return [dataclasses.replace(self.config.data, source=stream.with_sources_dir(task.source)) for task in tasks]
 
     def labelled(self, texts: Sequence[LabelledText], tokenizer: Any) -> LabelledTexts:
         """Turns labelled texts into tokenised examples, with the prompt of the task where it has one."""
@@ -150,7 +150,7 @@ class ClassificationTask(Task):
         data, stream = self.config.data, self.config.lifelong
         sources = [task.source for task in stream.tasks] if stream else [data.source]
         rules = ReadingRules(escapes=getattr(sources[0], "escapes", "resolved"))
-        return [Query(row.to_text(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
+        return [Query(row.to_text(data.source.row_text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
         """Turns questions into examples. Their class is unknown and set to 0."""

@@ -1,8 +1,8 @@
 """Instructions: a language model writes the answer to a question about a context, and the answers are scored.
 
 McCann et al. 2018 (decaNLP), https://arxiv.org/abs/1806.08730; Sun, Ho and Lee 2020, https://arxiv.org/abs/1909.03329.
-Every task has the measure that was published for it (`Source.answered_by`). Answers are decoded greedily. Their largest
-length is a setting.
+Every task has the measure that was published for it (`Source.answer_metric`). Answers are decoded greedily. Their
+largest length is a setting.
 
 Differs from the published code of LAMOL: that code samples answers unless it is told otherwise, and limits their length
 to the longest right answer of the test set. Here the name of a class is right whatever spaces surround it. There the
@@ -92,7 +92,7 @@ class Instructions(Task):
         prompts = [split.prompt(index, room) for index in range(count)]
         answers = self.write(model, variables, prompts, data, rows=evaluation.batch_size, adapt_rows=adapt_rows)
         return GeneratedAnswers(
-            score_written_answers(split.instructions[:count], answers, self.config.data.source.answered_by)
+            score_written_answers(split.instructions[:count], answers, self.config.data.source.answer_metric)
         )
 
     def write(

@@ -60,7 +60,7 @@ class LanguageModeling(Task):
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, TargetSelector] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:
-            distance = evaluation.identifier_distance or self.config.model.carrier.local_window(
+            distance = evaluation.identifier_distance or self.config.model.memory_facts.attention_span(
                 self.config.data.segment_length
             )
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance

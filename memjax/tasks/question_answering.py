@@ -48,7 +48,7 @@ class QuestionAnswering(Task):
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Opens the questions as windows, with a tokenizer of the training texts."""
-        data, fields, first = self.config.data, dataclasses.asdict(self.settings), self.config.model.first_layer
+        data, fields, first = self.config.data, dataclasses.asdict(self.settings), self.config.model.first_trained_layer
         datasets = make_examples(
             data,
             "questions",

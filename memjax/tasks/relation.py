@@ -173,7 +173,7 @@ class RelationExtraction(ClassificationTask):
     def _source(self) -> Any:
         """Returns the source of the whole data set, with its path resolved in a stream."""
         stream, source = self.config.lifelong, self.config.data.source
-        return source if stream is None else stream.located(source)
+        return source if stream is None else stream.with_sources_dir(source)
 
 
 def encode_words(tokenizer: Any, text: str) -> np.ndarray:

@@ -57,8 +57,8 @@ class UpdateFunctions(NamedTuple):
 
 def make_objective(config: Config, model: Any) -> Objective:
     """Makes the default objective: the negative log-likelihood plus the weighted auxiliary losses of the model."""
-    carrier = config.model.carrier
-    return Objective(model_loss(model), carrier.coefficients(), OVER_LAYERS[carrier.over_layers])
+    memory_facts = config.model.memory_facts
+    return Objective(model_loss(model), memory_facts.auxiliary_loss_weights(), OVER_LAYERS[memory_facts.kl_over_layers])
 
 
 def make_update_functions(
@@ -79,25 +79,27 @@ def make_update_functions(
       after_update: Function that computes the next `TrainState.method`. See `apply_gradients`.
 
     Raises:
-      ValueError: `links` together with `training.apply_every` above 1.
+      ValueError: `links` together with `training.gradient_accumulation_steps` above 1.
     """
     # The training loop, memory plans and benchmarks all build their step here, so that they run the same program.
     training, loss = config.training, objective(config, model)
     # The last window of a task may be incomplete, and has no reference gradients.
-    if links and training.apply_every > 1:
+    if links and training.gradient_accumulation_steps > 1:
         allowed = "1 with a method that projects gradients"
-        raise ValueError(f"training.apply_every: given {training.apply_every}, allowed: {allowed}")
+        raise ValueError(
+            f"training.gradient_accumulation_steps: given {training.gradient_accumulation_steps}, allowed: {allowed}"
+        )
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
     names = ("accumulate", "rematerialize", "segments_per_checkpoint", "segments_without_gradient")
     segments = {name: getattr(training, name) for name in names}
     step = make_train_step(loss, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
-    finish = functools.partial(finish_window, optimizer=optimizer) if training.apply_every > 1 else None
+    finish = functools.partial(finish_window, optimizer=optimizer) if training.gradient_accumulation_steps > 1 else None
     return UpdateFunctions(loss, optimizer, tables, step, segments, finish)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
     """Makes the learning-rate schedule that a configuration describes."""
-    steps = -(-training.steps // training.apply_every)  # the last window may be shorter
+    steps = -(-training.steps // training.gradient_accumulation_steps)  # the last window may be shorter
     return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 
 
@@ -116,23 +118,31 @@ def make_optimizer(
     chain = optimizers.make_transformation(training.optimizer, make_schedule(training), model.scanned_groups())
     if training.memory_learning_rate:
         factor = training.memory_learning_rate / training.schedule.learning_rate
-        chain = optax.chain(chain, optimizers.scale_updates(config.model.carrier.added_parameters, factor))
-    rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every, links=links)
-    below = () if training.train_layers is None else model.parameters_below(training.train_layers)
-    return optimizers.freeze_parameters(rule, training.frozen, below) if training.frozen or below else rule
+        chain = optax.chain(chain, optimizers.scale_updates(config.model.memory_facts.memory_parameter_names, factor))
+    rule = optimizers.make_optimizer(
+        chain, clip_norm=training.clip_norm, apply_every=training.gradient_accumulation_steps, links=links
+    )
+    below = () if training.num_trainable_layers is None else model.parameters_below(training.num_trainable_layers)
+    return (
+        optimizers.freeze_parameters(rule, training.frozen_parameters, below)
+        if training.frozen_parameters or below
+        else rule
+    )
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:
     """Makes the optimiser of value tables, which also counts how often each slot is used."""
-    rule = dataclasses.asdict(config.training.tables)
+    rule = dataclasses.asdict(config.training.value_table_optimizer)
     schedule = optimizers.make_schedule(rule.pop("learning_rate"), steps=1, decay="constant")
-    adam = table_adam(schedule, **rule, split=config.sharding.tables)
-    return count_usage(freeze_tables(adam, config.training.frozen))
+    adam = table_adam(schedule, **rule, split=config.sharding.split_tables_by)
+    return count_usage(freeze_tables(adam, config.training.frozen_parameters))
 
 
 def check_frozen(names: Sequence[str], state: TrainState) -> None:
-    """Raises `ValueError` if a name in `training.frozen` matches no parameter."""
+    """Raises `ValueError` if a name in `training.frozen_parameters` matches no parameter."""
     paths = [*flatten(state.params), *flatten(state.tables.values)]
     for name in names:
         if not any(optimizers.is_named(path, [name]) for path in paths):
-            raise ValueError(f"training.frozen: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}")
+            raise ValueError(
+                f"training.frozen_parameters: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}"
+            )

@@ -118,7 +118,7 @@ class Experiment:
         folder, output = self.config.data.neighbors_dir, self.config.model.output
         line = compare_target_shares(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
         stream = self.config.lifelong
-        tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
+        tasks = {f"{task.name}: ": stream.with_sources_dir(task.source) for task in stream.tasks} if stream else {}
         sources = tasks or {"": self.config.data.source}
         with keep_sources_cached(self.run_data.held):
             lines = [f"{name}{note}" for name, source in sources.items() for note in source_notes(source)]
@@ -163,12 +163,12 @@ class Experiment:
         names = [task.name for task in (settings.tasks if settings else ())]
         if settings is None or name not in names:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {names}")
-        places = {task.name: place for place, task in enumerate(settings.in_order)}
+        places = {task.name: place for place, task in enumerate(settings.ordered_tasks)}
         config = with_task_source(self.config, settings.source_of(name))
         places |= {"none": -1}
         if prompt and prompt not in places:
             raise ValueError(f"evaluation.prompt_of_task: given {prompt!r}, allowed: '' or one of {[*places]}")
-        config = dataclasses.replace(config, task=config.task.of_task(places[prompt or name]))
+        config = dataclasses.replace(config, task=config.task.for_task(places[prompt or name]))
         datasets, vocab_size = make_task(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if datasets.vocab_size != vocab_size:
             raise ValueError(
@@ -178,7 +178,7 @@ class Experiment:
         documents = functools.cache(
             lambda split: self.run_data.open(config, name, split, datasets.documents, **options)
         )
-        model = self.model.of_task([task.name for task in settings.in_order].index(name))
+        model = self.model.of_task([task.name for task in settings.ordered_tasks].index(name))
         return dataclasses.replace(self, config=config, model=model, documents=documents, num_words=datasets.num_words)
 
     def told(self, evaluation: configs.Evaluation) -> configs.Evaluation:
@@ -235,7 +235,9 @@ class Experiment:
             if evaluation.memory_length is not None:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
-                fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
+                fit = fitting(
+                    self.model, model, length, added=self.config.model.memory_facts.memory_parameter_names, what=what
+                )
         change = make_memory_intervention(
             evaluation.memory_intervention, model, part=evaluation.intervention_path, rows=evaluation.batch_size
         )
@@ -352,7 +354,7 @@ def make_experiment(
 
 def with_task_source(config: Config, source: Any) -> Config:
     """Returns the configuration with `source` as its data source, located in the folder of the tasks of a stream."""
-    located = config.lifelong.located(source) if config.lifelong else source
+    located = config.lifelong.with_sources_dir(source) if config.lifelong else source
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=located))
 
 
@@ -366,11 +368,11 @@ def task_of_evaluation(config: Config, evaluation: configs.Evaluation) -> str:
     """
     stream = config.lifelong
     assert stream is not None
-    names, source = [task.name for task in stream.in_order], stream.located(config.data.source)
+    names, source = [task.name for task in stream.ordered_tasks], stream.with_sources_dir(config.data.source)
     matching = (
         [evaluation.task]
         if evaluation.task
-        else [name for name in names if stream.located(stream.source_of(name)) == source]
+        else [name for name in names if stream.with_sources_dir(stream.source_of(name)) == source]
     )
     if len(matching) != 1:
         kind, where = type(stream.method).__name__, f"data.source is that of {len(matching)} tasks"

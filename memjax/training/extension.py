@@ -23,7 +23,7 @@ def describe_extension(training: Training, before: int, step: int) -> str:
     text = f"training.steps: {training.steps} instead of {before}"
     if training.schedule.decay not in ("cosine", "linear"):
         return text
-    updates = -(-step // training.apply_every)
+    updates = -(-step // training.gradient_accumulation_steps)
     old, new = make_schedule(dataclasses.replace(training, steps=before)), make_schedule(training)
     return (
         f"{text}; the learning rate goes on from {float(new(updates)):.4g}, where the schedule over all steps is; "

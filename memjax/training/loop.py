@@ -238,14 +238,14 @@ def train(
 
     Raises:
       ValueError: The configuration, the run directory, a checkpoint or the data does not fit. Nothing is changed.
-      NonFiniteError: Too many steps in a row were skipped (`training.max_skipped`), or the final loss is not finite.
-      StoppedBySignal: SIGTERM or SIGINT ended the run. It is saved.
+      NonFiniteError: Too many steps in a row were skipped (`training.max_skipped_steps`), or the final loss is not
+      finite. StoppedBySignal: SIGTERM or SIGINT ended the run. It is saved.
     """
     if config.lifelong is not None and course is make_single_stage:
         raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
     if profile is not None:
         check_steps(profile, config.training.steps)
-    path, training, timeout = run_path(config), config.training, config.sharding.timeout
+    path, training, timeout = run_path(config), config.training, config.sharding.process_timeout
     with processes.run_together("the start", timeout):
         check_directory(path, config, reset_memory=reset_memory)
     processes.check_equal("config", config_to_dict(config))
@@ -349,7 +349,7 @@ class _RunLoop:
         self.make_learner, self.stages, self.record = make_learner, stages, record
         self.hooks, self.trace, self.config = hooks, trace, record.config
         self.position, self.stream = Position(), None
-        self.skipped = SkippedSteps(self.config.training.max_skipped)
+        self.skipped = SkippedSteps(self.config.training.max_skipped_steps)
         self.scores: dict[tuple[Position, str], EvaluationResult] = {}
         self._switch_learner(())
 
@@ -408,14 +408,14 @@ class _RunLoop:
         The state comes from the newest checkpoint, otherwise from `training.init_from`, otherwise it is new.
         """
         record, training, rows = self.record, self.config.training, self.config.data.batch_size
-        check_frozen(training.frozen, self.compiled.shapes)
+        check_frozen(training.frozen_parameters, self.compiled.shapes)
         without = ("memory/", "restart") if record.reset_memory else ()
         # Earlier versions had other metrics in the totals.
         restored, notes = record.checkpoints.restore(self._expected_shapes, without, anew=("totals/",)), list[str]()
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
             state, num_steps = self.compiled.from_checkpoint(restored.tree), self.stages[0].steps
-            self.skipped = SkippedSteps(training.max_skipped, restored.extra.get("skipped", 0))
+            self.skipped = SkippedSteps(training.max_skipped_steps, restored.extra.get("skipped", 0))
             steps = num_steps if isinstance(num_steps, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
@@ -427,7 +427,7 @@ class _RunLoop:
                     self.position = self.position._replace(stream=restart_with_rows(self.position.stream, rows))
                 notes.append("memories are empty, and rows begin their next epoch")
         else:
-            values, anew = self.compiled.new_variables(), training.reinitialized
+            values, anew = self.compiled.new_variables(), training.reinitialized_parameters
             if training.init_from:
                 start = {"reinitialized": anew, "report": notes.append}
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
@@ -444,7 +444,7 @@ class _RunLoop:
             f"{self.config.data.segment_length} tokens; compiling the training step"
         )
         record.log_event("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
-        schedule, every = training.schedule, training.apply_every
+        schedule, every = training.schedule, training.gradient_accumulation_steps
         if self.config.lifelong is not None and self.config.lifelong.epochs:  # the number of updates is known only now
             notes += schedule.length_warnings("training.schedule.", record.steps, every)
         for line in [*warnings(self.config), *notes]:
@@ -593,12 +593,13 @@ class _RunLoop:
         """Returns the number of steps skipped in a row up to now.
 
         Raises:
-          NonFiniteError: The number has reached `training.max_skipped`.
+          NonFiniteError: The number has reached `training.max_skipped_steps`.
         """
         count = self.skipped.read()
         if self.skipped.is_over:
             raise NonFiniteError(
-                f"{self.record.path}: ended after step {info.step}, training.max_skipped = {count} steps in a row were "
+                f"{self.record.path}: ended after step {info.step}, training.max_skipped_steps = {count} steps in a "
+                f"row were "
                 f"skipped: loss, gradient or update not finite; {self.record.remedy()}"
             )
         return count

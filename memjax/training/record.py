@@ -113,7 +113,7 @@ class RunLogger:
         """
         self._saved = None if extra is None else position.checkpoint_number
         self.checkpoints.kept = None if extra is None else extra.get("sound", position.checkpoint_number)
-        with processes.run_together("the record", self.config.sharding.timeout):
+        with processes.run_together("the record", self.config.sharding.process_timeout):
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
             self.directory.keep_tokenizer(self.tokenizer)
@@ -180,7 +180,11 @@ class RunLogger:
         counted = max(float(totals["skipped"].weight), 1.0)
         line: dict[str, Any] = {**describe_totals(totals), **usage}
         short = position.step == position.end  # the last window of a stage is applied although it is incomplete
-        windows = -(-updates // training.apply_every) if short else updates // training.apply_every
+        windows = (
+            -(-updates // training.gradient_accumulation_steps)
+            if short
+            else updates // training.gradient_accumulation_steps
+        )
         line["learning_rate"] = float(self._schedule(max(windows - 1, 0)))
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
         timed = steps > 0 and seconds > 0 and line["tokens"]

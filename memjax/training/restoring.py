@@ -57,7 +57,7 @@ def init_from(
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in saved):
             allowed = f"a part of a parameter's path, as {next(iter(saved))}"
-            raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
+            raise ValueError(f"training.reinitialized_parameters: given {part!r}, allowed: {allowed}")
     saved = {name: leaf for name, leaf in saved.items() if not optimizers.is_named(name, reinitialized)}
     heads = tuple(prefix + name for prefix in COLLECTIONS.values() for name in model.task_parameters)
     fits = lambda name: name in initial and initial[name].shape == saved[name].shape
@@ -81,16 +81,16 @@ def check_start(training: Training, tokenizer: Any) -> None:
 
     Raises:
       ValueError: The run has another tokenizer, and the embedding of the vocabulary is not in
-        `training.reinitialized`.
+        `training.reinitialized_parameters`.
     """
     saved = open_tokenizer(training.init_from)
     if saved is None or tokenizer is None or saved.base.fingerprint == tokenizer.base.fingerprint:
         return
-    if not optimizers.is_named("params/vocabulary/embedding", training.reinitialized):
+    if not optimizers.is_named("params/vocabulary/embedding", training.reinitialized_parameters):
         raise ValueError(
             f"training.init_from: {training.init_from} was trained with the tokenizer {saved.base.fingerprint}, given "
             f"{tokenizer.base.fingerprint} here, allowed: the same (data.tokenizer can name the file in its folder "
-            f"{TOKENIZER}), or training.reinitialized with vocabulary"
+            f"{TOKENIZER}), or training.reinitialized_parameters with vocabulary"
         )
 
 

@@ -110,7 +110,7 @@ class RunData:
         if self._run is None:
             return config
         stream, data = config.lifelong, config.data
-        place = stream.located if stream else lambda source: source
+        place = stream.with_sources_dir if stream else lambda source: source
         changes: dict[str, Any] = {}
         for name in ("neighbors_dir", "encoder_states_dir"):
             if (path := self._find(getattr(data, name))) != getattr(data, name):
@@ -239,8 +239,8 @@ class RunData:
         source = config.data.source
         if self._is_training:
             remedy = "a new run under another --name for what is there now"
-        elif config.lifelong is not None and config.lifelong.folder:
-            remedy = f"--lifelong.folder {config.lifelong.folder}, to read what is there now"
+        elif config.lifelong is not None and config.lifelong.sources_dir:
+            remedy = f"--lifelong.sources-dir {config.lifelong.sources_dir}, to read what is there now"
         elif source.path:
             remedy = f"--data.source.path {source.path}, to read what is there now"
         else:
@@ -361,7 +361,9 @@ def describe_source(source: Any) -> str:
 def _recorded_files(source: Any) -> dict[str, list[Any]]:
     """Returns size, time and SHA-256 of all files of a source by name."""
     files = source_files(source)
-    is_hashed = source.gives[0] in ("texts", "pairs") or sum(f.stat().st_size for f in files) <= MAX_HASHED_BYTES
+    is_hashed = (
+        source.content_types[0] in ("texts", "pairs") or sum(f.stat().st_size for f in files) <= MAX_HASHED_BYTES
+    )
     return {name: list(_facts(file, is_hashed)) for name, file in _name_files(files).items()}
 
 
@@ -426,5 +428,5 @@ def _places(config: Config) -> Any:
         config_to_dict(data.source),
         data.neighbors_dir,
         data.encoder_states_dir,
-        stream and (stream.folder, len(stream.tasks)),
+        stream and (stream.sources_dir, len(stream.tasks)),
     )

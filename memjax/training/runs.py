@@ -46,9 +46,9 @@ from memjax.training.stages import GROWTH
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
 
 IGNORED = (
-    *("name", "workdir", "data.cache_dir", "data.neighbors_dir", "lifelong.folder"),
-    *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
-    *("training.tensorboard", "training.wandb"),
+    *("name", "workdir", "data.cache_dir", "data.neighbors_dir", "lifelong.sources_dir"),
+    *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.split_memory_by", "sharding.process_timeout"),
+    *("training.tensorboard", "training.wandb_project"),
 )
 """Fields that may change when a run continues: locations of data and runs, sharding, and views of metrics."""
 STEPS = "training.steps"
@@ -225,9 +225,11 @@ def _same_tasks(path: Path, old: Config, new: Config) -> tuple[Config, Config]:
       ValueError: The tasks of the new configuration do not begin with those of the old one.
     """
     assert old.lifelong is not None and new.lifelong is not None
-    learned, order = ([task.name for task in stream.in_order] for stream in (old.lifelong, new.lifelong))
+    learned, order = ([task.name for task in stream.ordered_tasks] for stream in (old.lifelong, new.lifelong))
     if order[: len(learned)] != learned:
-        raise ValueError(f"lifelong.order: given {order}, allowed: {learned} first, the tasks of the run in {path}")
+        raise ValueError(
+            f"lifelong.task_order: given {order}, allowed: {learned} first, the tasks of the run in {path}"
+        )
     return old.of_first_tasks(len(learned)), new.of_first_tasks(len(learned))
 
 
@@ -358,7 +360,7 @@ def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) ->
         except AttributeError:  # settings have slots: no other name can be set
             raise ValueError(f"lineage: given {path!r}, allowed: a field of the configuration") from None
     if config.lifelong is not None and lineage:
-        config.lifelong.growths = len(lineage)
+        config.lifelong.num_growths = len(lineage)
     return config
 
 

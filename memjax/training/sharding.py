@@ -86,7 +86,7 @@ def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Lay
     shape = mesh_shape(len(devices), data=sharding.data, fsdp=sharding.fsdp, model=sharding.model)
     if len(devices) == 1:
         return None
-    return Layout(make_mesh(shape, devices), SLOT_SHARDED if sharding.memory == "slots" else RULES)
+    return Layout(make_mesh(shape, devices), SLOT_SHARDED if sharding.split_memory_by == "slots" else RULES)
 
 
 def check_rows(rows: int, mesh: Any, *, what: str = "data.batch_size") -> None:

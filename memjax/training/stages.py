@@ -138,7 +138,7 @@ class Learner(NamedTuple):
       host_arrays: Functions that manage the arrays of the learner in host memory.
       stored_rows: Rows that the learner stores on its devices. None if there are none.
       finish: Function `finish(state) -> state`, called after the last update of a stage. It applies the gradients of an
-        incomplete window of `training.apply_every` steps. None if every update is applied at once.
+        incomplete window of `training.gradient_accumulation_steps` steps. None if every update is applied at once.
     """
 
     model: Any

@@ -42,7 +42,7 @@ def open_views(config: Config, path: Path, after_step: int) -> list[MetricsView]
     views: list[MetricsView] = []
     if config.training.tensorboard:
         views.append(TensorBoard(path, after_step))
-    if config.training.wandb:
+    if config.training.wandb_project:
         views.append(WeightsAndBiases(config, path))
     return views
 
@@ -92,7 +92,7 @@ class WeightsAndBiases:
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError:
-            problem = f"training.wandb: given {config.training.wandb!r}, but wandb is missing"
+            problem = f"training.wandb_project: given {config.training.wandb_project!r}, but wandb is missing"
             raise ValueError(f"{problem}; pip install 'memjax[wandb]'") from None
         from memjax.training.runs import config_to_dict
 
@@ -100,7 +100,7 @@ class WeightsAndBiases:
         if not id_file.exists():
             id_file.write_text(secrets.token_hex(4), encoding="utf-8")
         self._run: Any = wandb.init(
-            project=config.training.wandb,
+            project=config.training.wandb_project,
             name=path.name,
             id=id_file.read_text(encoding="utf-8").strip(),
             resume="allow",

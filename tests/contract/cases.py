@@ -197,7 +197,7 @@ MODELS = {
     ),
     "gpt2": language_model(config.GPT2(num_positions=16), num_layers=2, scale_embeddings=False),
     "memorizing": language_model(
-        config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=3, cache_length=4),
+        config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=3, cache_length=4),
         num_layers=3,
         output_memory=toy(OutputMemory),
     ),

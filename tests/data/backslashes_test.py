@@ -62,7 +62,7 @@ def test_whatever_is_written_is_read(tmp_path_factory, texts):
 
 def test_a_run_of_an_earlier_version_reads_its_files_as_it_did(tmp_path):
     path = write(tmp_path / "rows.csv", [f"{text} {number}" for number in range(9) for text in TEXTS])
-    source = LabelledFile(path=str(path), classes=("0", "1"), numbers=(0, 1))
+    source = LabelledFile(path=str(path), classes=("0", "1"), class_ids=(0, 1))
     saved = config_to_dict(source)
     assert config_from_dict(saved).escapes == "kept"
     has_path = lambda source: any(r"C:\new" in text.texts[0] for text in read_classified_texts(source).texts["train"])

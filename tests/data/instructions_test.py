@@ -164,7 +164,7 @@ def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
     [one] = open_with(QaSrl(path=str(tmp_path / "srl"), validation_percent=0))
     assert one == Instruction("Ann saw it", "Who?", ("Ann", "it"))
     texts = put(tmp_path / "own.csv", "".join(f"{('good', 'bad')[i % 2]},sky {i}\n" for i in range(80)))
-    own = LabelledFile(path=f"{texts}/own.csv", classes=("bad", "good"), numbers=(0, 1))
+    own = LabelledFile(path=f"{texts}/own.csv", classes=("bad", "good"), class_ids=(0, 1))
     found = [(one.context[:4], *one.answers) for one in open_with(own)]
     assert {*found} == {("sky ", "good"), ("sky ", "bad")} and len({*map(len, found)}) == 1
 
@@ -219,7 +219,7 @@ def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
     assert pairs.decode(prompt) == context + question and pairs.decode(said) == answer
     assert found.targets[found.weights > 0].tolist() == [*said, pairs.end_id]
     # As a model writes it, it is right, with every measure.
-    measured = score_written_answers(rows.instructions, [pairs.decode(said)], source.answered_by)
+    measured = score_written_answers(rows.instructions, [pairs.decode(said)], source.answer_metric)
     assert {name: value for name, value in measured.items() if name not in ("no_class", "no_query")} == dict.fromkeys(
         measured.keys() - {"no_class", "no_query"}, 100.0
     )

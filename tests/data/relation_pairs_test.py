@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memjax.config import CachedPairs, Joint, Lifelong, MadeRelations, Sequential, TaskData
+from memjax.config import CachedPairs, Joint, Lifelong, Sequential, SyntheticRelations, TaskData
 from memjax.data.relation_pairs import PAIRS, make_relation_pairs, open_cached_pairs, pair_id_array
 from memjax.data.relation_sentences import make_synthetic_relations
 
@@ -57,12 +57,12 @@ def test_vectors_of_pairs_are_those_of_the_texts(tmp_path):
         open_cached_pairs(path, "test")
 
 
-@pytest.mark.parametrize("kind", [MadeRelations, CachedPairs])
+@pytest.mark.parametrize("kind", [SyntheticRelations, CachedPairs])
 def test_a_task_knows_the_relations_of_the_tasks_so_far_in_their_order(kind):
     tasks = tuple(TaskData(name=f"{first}", source=kind(relations=(first, first + 1))) for first in (1, 3, 5))
-    stream = Lifelong(tasks=tasks, order=(2, 0, 1), method=Sequential())
-    assert [stream.source_of(name).known for name in "513"] == [(5, 6), (1, 2, 5, 6), (1, 2, 3, 4, 5, 6)]
-    together = Lifelong(tasks=tasks, order=(2, 0, 1), method=Joint())
-    assert {together.source_of(name).known for name in "135"} == {(1, 2, 3, 4, 5, 6)}
+    stream = Lifelong(tasks=tasks, task_order=(2, 0, 1), method=Sequential())
+    assert [stream.source_of(name).earlier_relations for name in "513"] == [(5, 6), (1, 2, 5, 6), (1, 2, 3, 4, 5, 6)]
+    together = Lifelong(tasks=tasks, task_order=(2, 0, 1), method=Joint())
+    assert {together.source_of(name).earlier_relations for name in "135"} == {(1, 2, 3, 4, 5, 6)}
     whole = Lifelong(tasks=(TaskData(name="a", source=kind()), tasks[1]))
-    assert whole.source_of("3").known == ()
+    assert whole.source_of("3").earlier_relations == ()

@@ -320,11 +320,14 @@ def test_a_run_knows_the_data_of_a_builder_or_a_task(tfds, seqio, tmp_path, writ
     new = {"a word": [*old[:-1], "other"], "one more": [*old, "more"], "one less": old[:-1]}[change]
     source = write(tfds, seqio, tmp_path / "old", old)
     config = configs.Config(name="run", workdir=str(tmp_path), model=configs.Model(dim=8, num_layers=1, num_heads=2))
-    if "labelled" in source.gives:
-        config.task, config.model.attention = configs.Classification(num_classes=2), configs.Bidirectional(positions=64)
+    if "labelled" in source.content_types:
+        config.task, config.model.attention = (
+            configs.Classification(num_classes=2),
+            configs.Bidirectional(num_positions=64),
+        )
     config.data = configs.Data(source=source, tokenizer=configs.Bytes(), cache_dir=str(tmp_path / "cache"))
     config.data.segment_length = 64
-    if "labelled" in source.gives:
+    if "labelled" in source.content_types:
         config.data.tokenizer = configs.WordPiece(vocab_size=60)
     path = tmp_path / "run"
     path.mkdir()

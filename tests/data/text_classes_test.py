@@ -187,7 +187,7 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
     }
     config = configs.Config(
         task=configs.Classification(num_classes=33),
-        model=configs.Model(dim=8, num_layers=1, num_heads=1, attention=configs.Bidirectional(positions=16)),
+        model=configs.Model(dim=8, num_layers=1, num_heads=1, attention=configs.Bidirectional(num_positions=16)),
         data=configs.Data(
             source=sources["yelp"],
             tokenizer=configs.WordPiece(vocab_size=60),
@@ -202,7 +202,7 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
     left_out = "1 rows are left out, so that no text is read twice"
     assert experiment.notes() == ["yelp: 1 rows of yelp.csv repeat another", f"yelp: {left_out}"]
     inside = configs.TaskData(name="yelp", source=dataclasses.replace(sources["yelp"], path="."))
-    stream = configs.Lifelong(tasks=(inside,), folder=str(tmp_path))
+    stream = configs.Lifelong(tasks=(inside,), sources_dir=str(tmp_path))
     located = dataclasses.replace(experiment, config=dataclasses.replace(config, lifelong=stream))
     assert located.notes() == experiment.notes()
     for name, source in sources.items():

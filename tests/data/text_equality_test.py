@@ -55,7 +55,7 @@ def test_classes_keep_all_texts_that_differ(tmp_path, form, first, second):
         rows = [("one", f"{first}{split}{number}") for number in range(4)]
         write(tmp_path / f"{split}.{form}", form, rows + [("two", f"{second}{split}{n}") for n in range(4)])
     labels = find_labels(str(tmp_path))
-    source = LabelledFile(path=str(tmp_path), classes=labels, numbers=tuple(range(len(labels))))
+    source = LabelledFile(path=str(tmp_path), classes=labels, class_ids=tuple(range(len(labels))))
     splits = read_classified_texts(source)
     assert counts(splits) == {0: 8, 1: 8} and splits.removed == 0
     assert class_names(source) == {0: "one", 1: "two"}
@@ -85,7 +85,9 @@ def test_a_class_without_a_text_of_its_own_is_refused_and_what_is_near_is_said(t
     train = [("one", f"text {number}") for number in range(9)] + [("two", "TEXT 1"), ("two", "text 2!")]
     write(tmp_path / "train.csv", "csv", [*train, ("one", "Text 1")])
     write(tmp_path / "test.csv", "csv", [("one", "Text 3."), ("three", "new"), ("one", "text 4"), ("three", "other")])
-    source = LabelledFile(path=str(tmp_path), classes=("one", "two", "three"), numbers=(0, 1, 2), validation_percent=0)
+    source = LabelledFile(
+        path=str(tmp_path), classes=("one", "two", "three"), class_ids=(0, 1, 2), validation_percent=0
+    )
     notes = source_notes(source)
     assert f"1 rows of {tmp_path}/train.csv are in {tmp_path}/test.csv too" in notes
     assert "1 texts of the test split differ from one to train on in signs, case or blanks alone; they stay" in notes

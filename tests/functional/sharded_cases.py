@@ -256,7 +256,7 @@ class Run:
 
     def __post_init__(self):
         attention = config.Memorizing(
-            layers=(0, 1), memory_length=self.memory_length, num_neighbors=4, cache_length=LENGTH
+            layers_with_memory=(0, 1), memory_length=self.memory_length, num_neighbors=4, cache_length=LENGTH
         )
         sizes = {"dim": 32, "num_layers": 3, "num_heads": 8, "head_dim": 4, "scan_layers": True}
         model = config.Model(attention=attention, compute_dtype="float64", memory_dtype="float64", **sizes)

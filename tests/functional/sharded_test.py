@@ -183,7 +183,7 @@ def test_what_split_slots_do_not_support(field, value):
 
 
 def test_the_model_says_what_is_split():
-    attention = config.Memorizing(layers=(1,), memory_length=8, num_neighbors=2, cache_length=4)
+    attention = config.Memorizing(layers_with_memory=(1,), memory_length=8, num_neighbors=2, cache_length=4)
     model = config.Model(dim=8, num_layers=2, num_heads=2, attention=attention)
     axes = [layer.attention.slot_axis for layer in make_language_model(model, 8, memory_sharding="slots").stack.layers]
     assert axes == ["", "model"]

@@ -153,10 +153,10 @@ def test_prompts_need_a_token(prompts):
 @pytest.mark.parametrize(
     "attention",
     [
-        Memorizing(layers=(0,), memory_length=8, num_neighbors=2, cache_length=3),
+        Memorizing(layers_with_memory=(0,), memory_length=8, num_neighbors=2, cache_length=3),
         pytest.param(TransformerXL(memory_length=5), marks=pytest.mark.laws),
         pytest.param(
-            Compressive(memory_length=3, compressed_memory_length=2, compression_rate=2, loss="none"),
+            Compressive(memory_length=3, compressed_memory_length=2, compression_rate=2, compression_loss="none"),
             marks=pytest.mark.laws,
         ),
         pytest.param(FullAttention(), marks=pytest.mark.laws),

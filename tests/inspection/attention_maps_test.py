@@ -37,7 +37,7 @@ def started(model):
 
 KINDS = {
     "gpt2": (config.GPT2(num_positions=LENGTH), np.tri(LENGTH, dtype=bool)),
-    "bert": (config.Bidirectional(positions=LENGTH), np.ones((LENGTH, LENGTH), bool)),
+    "bert": (config.Bidirectional(num_positions=LENGTH), np.ones((LENGTH, LENGTH), bool)),
 }
 
 

@@ -55,7 +55,7 @@ def sigmoid(x):
 
 
 def test_gates_of_heads_are_parameters():
-    model, variables = started(config.Memorizing(layers=(0, -1), memory_length=4, num_neighbors=2))
+    model, variables = started(config.Memorizing(layers_with_memory=(0, -1), memory_length=4, num_neighbors=2))
     found = gate_map(model, variables, segments())
     assert [*found.layers] == [0, 2] and found.output is None and found.tokens.shape == (ROWS, 2 * LENGTH)
     stack = split_collection(variables["params"], model.groups())["stack"]

@@ -28,7 +28,7 @@ def segments():
 
 
 def built(**fields):
-    attention = config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=2, **fields)
+    attention = config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=2, **fields)
     described = config.Model(dim=8, num_layers=2, num_heads=2, scan_layers=False, attention=attention)
     model = make_language_model(described, VOCAB, segment_length=LENGTH)
     given = segments()[0].inputs, model.init_state(ROWS)

@@ -2,12 +2,19 @@
 
 from memjax import config as configs
 
-MEMORY = configs.EpisodicMemory(policy="all", capacity=64)
+MEMORY = configs.EpisodicMemory(write_policy="all", capacity=64)
 VARIANTS = {
-    "replay": configs.Replay(memory=MEMORY, mode="sparse", every=16, rows=6),
-    "host": configs.Replay(memory=configs.EpisodicMemory(capacity=64, place="host"), rows=6),
+    "replay": configs.Replay(memory=MEMORY, mode="sparse", replay_interval=16, replay_batch_size=6),
+    "host": configs.Replay(memory=configs.EpisodicMemory(capacity=64, storage="host"), replay_batch_size=6),
     "mbpa_pp": configs.MbPA(
-        memory=MEMORY, every=16, rows=6, key="first", num_neighbors=4, steps=2, learning_rate=0.1, queries=1
+        memory=MEMORY,
+        replay_interval=16,
+        replay_batch_size=6,
+        key_source="first",
+        num_neighbors=4,
+        adaptation_steps=2,
+        adaptation_learning_rate=0.1,
+        adaptation_batch_size=1,
     ),
 }
 
@@ -28,5 +35,5 @@ def get_config(variant: str = "replay") -> configs.Config:
             tasks=tuple(configs.TaskData(name=f"task_{i}", source=source) for i, source in enumerate(blobs)),
             epochs=1,
         ),
-        sharding=configs.Sharding(timeout=60),
+        sharding=configs.Sharding(process_timeout=60),
     )

@@ -80,7 +80,7 @@ def test_a_memory_of_the_host_takes_another_task_in_one_process_alone(tmp_path):
     assert code == 0, told
     arguments = another_task(workdir)
     (first, told), (second, _) = end(start_both(workdir, (arguments, arguments), config=None))
-    line = "lifelong.method.memory.place: given 'host' in a run of 2 processes, allowed: 'device', or one process"
+    line = "lifelong.method.memory.storage: given 'host' in a run of 2 processes, allowed: 'device', or one process"
     assert (first, second) == (2, 2) and f"memjax train: {line}" in told, told
     assert (workdir / "run" / "finished.json").exists()
     ((code, told),) = end([start(workdir, devices=1, arguments=arguments, config=None)])

@@ -190,7 +190,9 @@ def test_a_process_that_never_comes_is_named(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    ((code, text),) = end([start(workdir, 0, address, num_processes=2, devices=2, arguments=("--sharding.timeout", 3))])
+    ((code, text),) = end(
+        [start(workdir, 0, address, num_processes=2, devices=2, arguments=("--sharding.process-timeout", 3))]
+    )
     assert code == 1
     assert re.search(r"memjax: processes: .* did not come within 3 s", text), text
     assert not (workdir / "run").exists()

@@ -27,7 +27,7 @@ from tests.reference.parameters import as_float64
 MESHES = ((8, 1, 1), (1, 8, 1), (4, 2, 1), (2, 2, 2), (1, 1, 8))
 ROWS, LENGTH, VOCAB, STEPS = 8, 4, 125, 20  # tables of 128 rows
 ATTENTION = {
-    "memorizing": configs.Memorizing(layers=(1,), memory_length=16, num_neighbors=3, cache_length=4),
+    "memorizing": configs.Memorizing(layers_with_memory=(1,), memory_length=16, num_neighbors=3, cache_length=4),
     "transformer_xl": configs.TransformerXL(memory_length=8, norm="pre"),
     "compressive": configs.Compressive(
         memory_length=8, compressed_memory_length=4, compression_rate=2, norm="pre", tied_biases=True
@@ -57,7 +57,7 @@ class Run:
 
     def __init__(self, attention: configs.Attention, shape: tuple[int, int, int] | None, dim: int = 16):
         model = as_float64(make_language_model(make_model(attention, dim), VOCAB, vocab_multiple=128))
-        objective = Objective(model_loss(model), attention.coefficients())
+        objective = Objective(model_loss(model), attention.auxiliary_loss_weights())
         optimizer, example = optax.adam(1e-2), batches(1)[0]
 
         def variables():
@@ -159,7 +159,7 @@ def shares(attention: str) -> dict:
 def trained(workdir: Path) -> dict:
     """`train` on one mesh, interrupted, and gone on with on another; without an interruption it is the same."""
     source = configs.KeyValueRecall(num_documents=32, filler_length=8, num_pairs=2)
-    model = make_model(configs.Memorizing(layers=(1,), memory_length=16, num_neighbors=4, cache_length=8))
+    model = make_model(configs.Memorizing(layers_with_memory=(1,), memory_length=16, num_neighbors=4, cache_length=8))
     training = configs.Training(steps=6, log_every=1, checkpoint_every=3)
 
     def run(name: str, hooks=(), **sharding: int):

@@ -23,7 +23,7 @@ from tests.training.loop_test import Crash, assert_same_run, crash_at, run
 
 
 def make_config(workdir):
-    attention = Memorizing(layers=(-1,), memory_length=24, num_neighbors=2, cache_length=8)
+    attention = Memorizing(layers_with_memory=(-1,), memory_length=24, num_neighbors=2, cache_length=8)
     model = Model(dim=8, num_layers=3, num_heads=2, attention=attention, scan_layers=True)
     model.compute_dtype = model.memory_dtype = "bfloat16"
     model.dropout = 0.1
@@ -34,9 +34,9 @@ def make_config(workdir):
         data=Data(source=KeyValueRecall(num_documents=16), batch_size=2, segment_length=8),
         training=Training(
             steps=6,
-            accumulate=2,
-            apply_every=2,
-            rematerialize="per_layer",
+            num_microbatches=2,
+            gradient_accumulation_steps=2,
+            remat="per_layer",
             optimizer=Adafactor(momentum=0.9),
             schedule=Schedule(learning_rate=1e-2, warmup_steps=1, decay="rsqrt"),
             checkpoint_every=3,

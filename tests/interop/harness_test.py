@@ -30,7 +30,7 @@ PAIRS = (
 @pytest.fixture(scope="module")
 def run():
     """An untrained model whose scores are far from uniform."""
-    attention = Memorizing(layers=(-1,), memory_length=16, num_neighbors=2, cache_length=4)
+    attention = Memorizing(layers_with_memory=(-1,), memory_length=16, num_neighbors=2, cache_length=4)
     config = Config(
         name="harness",
         model=Model(dim=16, num_layers=2, num_heads=2, attention=attention),

@@ -96,7 +96,7 @@ def test_distilbert_has_other_names_and_no_types(golden, model):
     expected, _ = run(model, hf.import_params(weights, model, MLM), zero)
     given = {"model_type": "distilbert", "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 48}
     distil = hf.model_config({**given, "max_position_embeddings": 32, "vocab_size": 61})
-    assert distil.attention == config.Bidirectional(positions=32, token_types=0, pooler=False)
+    assert distil.attention == config.Bidirectional(num_positions=32, num_token_types=0, pooler=False)
     params = jax.tree.map(np.asarray, hf.import_params(weights, model, MLM))
     first_type = params.pop("token_type_embedding")[0]
     params["position_embedding"] = params["position_embedding"] + first_type
@@ -173,7 +173,10 @@ def test_a_folder_becomes_a_run_from_which_training_starts(tmp_path):
         start, named = init_from(tmp_path / "run", variables, model)
         assert named == new
         expected = hf.import_params(WEIGHTS, described.model, MLM)
-        assert start["params"]["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
+        assert start["params"]["vocabulary"]["embedding"].shape == (
+            128,
+            24,
+        )  # padded, as sharding.pad_vocab_to_multiple says
         np.testing.assert_array_equal(
             unpad_tables(start["params"]["vocabulary"], model.vocabulary)["embedding"],
             expected["vocabulary"]["embedding"],

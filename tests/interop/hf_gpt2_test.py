@@ -148,7 +148,7 @@ def with_memory(kind: str) -> config.Model:
     model = description()
     model.attention = {
         "infinity_former": config.InfinityFormer(
-            host="gpt2", num_positions=32, num_basis=8, widths=(0.1, 0.2), num_samples=6
+            base_attention="gpt2", num_positions=32, num_basis=8, widths=(0.1, 0.2), num_samples=6
         ),
         "compressive": config.GPT2(num_positions=32, compressed_memory_length=4, compression_rate=2),
     }[kind]
@@ -185,7 +185,7 @@ def test_memories_are_added_to_imported_weights(kind):
     alone = forward(imported()[1], ids[0])[0]
     np.testing.assert_allclose(outputs[0], alone, atol=5e-6)  # before anything is remembered it is GPT-2
     assert np.abs(outputs[2] - forward(imported()[1], ids[2])[0]).max() > 1e-4
-    assert set(losses[2]) == set(described.attention.coefficients())
+    assert set(losses[2]) == set(described.attention.auxiliary_loss_weights())
     assert all(np.isfinite(value) and value > 0 for value in losses[2].values())
     exported = hf.export_params(params, described)
     np.testing.assert_array_equal(
@@ -236,7 +236,7 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     assert "params/markers" in added and all("long_term" in name for name in set(added) - {"params/markers"})
     expected = hf.import_params(WEIGHTS, marked, initial=fresh["params"], extra_ids=NUM_MARKS)
     found = start["params"]
-    assert found["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
+    assert found["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.pad_vocab_to_multiple says
     found = {**found, "vocabulary": unpad_tables(found["vocabulary"], model.vocabulary)}
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 

@@ -170,7 +170,7 @@ def test_a_tokenizer_without_a_counterpart_is_said():
             "model.feed_forward.activation: given 'swiglu', allowed: 'relu' in a Hugging Face BERT",
         ),
         (config.Model(attention=config.Bidirectional(), head_dim=16), "model.head_dim: given 16, allowed: 64"),
-        (config.Model(attention=config.Bidirectional(token_types=0)), "model.attention.pooler: given True"),
+        (config.Model(attention=config.Bidirectional(num_token_types=0)), "model.attention.pooler: given True"),
         (
             config.Model(attention=config.Compressive(norm="pre_sonnet")),
             "model.attention.norm: given 'pre_sonnet', allowed: 'pre' in a Hugging Face Transformer-XL",
@@ -183,7 +183,7 @@ def test_a_model_without_a_counterpart_is_refused_by_its_option(model, message):
 
 
 def test_a_head_that_is_another_one_there_stays_behind():
-    distil = config.Model(attention=config.Bidirectional(token_types=0, pooler=False))
+    distil = config.Model(attention=config.Bidirectional(num_token_types=0, pooler=False))
     written = hf_bert.export_config(distil, 5, config.Classification(num_classes=3))
     assert written["architectures"] == ["DistilBertModel"]
     relu = config.Model(attention=config.Bidirectional())  # the head of masked tokens has GELU here

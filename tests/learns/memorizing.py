@@ -8,7 +8,7 @@ from tests.learns.task import Task, accuracies
 
 def recall(memory_length: int) -> Config:
     """Values are asked for 24 tokens after the last practice, where the only layer sees 16 of them without memory."""
-    attention = Memorizing(layers=(0,), memory_length=memory_length, num_neighbors=4, cache_length=8)
+    attention = Memorizing(layers_with_memory=(0,), memory_length=memory_length, num_neighbors=4, cache_length=8)
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=24)
     return Config(
         model=Model(dim=64, num_layers=1, num_heads=2, attention=attention),

@@ -27,31 +27,54 @@ from tests.integration.sharding_worker import difference
 from tests.lifelong.learner_cases import config_of, memory_of, play
 
 ROWS = 8
-ALL = EpisodicMemory(policy="all", capacity=32)
+ALL = EpisodicMemory(write_policy="all", capacity=32)
 SOME = EpisodicMemory(capacity=12)  # the devices do not divide it: each has all of it
 METHODS = {
-    "replay": Replay(memory=EpisodicMemory(capacity=16), rows=8),
-    "replay_sparse": Replay(memory=ALL, mode="sparse", every=8, rows=5),
-    "agem": AGEM(memory=ALL, rows=8),
-    "agem_whole": AGEM(memory=SOME, rows=5, every=8),
-    "gem": GEM(rows=3),
-    "logit_kd": LogitKD(memory=ALL, rows=8),
-    "mbpa_pp": MbPA(memory=ALL, every=8, rows=5, key="first", num_neighbors=4, steps=3, learning_rate=0.1, queries=1),
-    "logit_kd_annealed": LogitKD(memory=ALL, rows=8, annealed=True),
-    "mbpa_random": MbPA(memory=ALL, every=8, rows=5, neighbors="random", num_neighbors=4, steps=3, queries=2),
+    "replay": Replay(memory=EpisodicMemory(capacity=16), replay_batch_size=8),
+    "replay_sparse": Replay(memory=ALL, mode="sparse", replay_interval=8, replay_batch_size=5),
+    "agem": AGEM(memory=ALL, reference_batch_size=8),
+    "agem_whole": AGEM(memory=SOME, reference_batch_size=5, projection_interval=8),
+    "gem": GEM(examples_per_task=3),
+    "logit_kd": LogitKD(memory=ALL, replay_batch_size=8),
+    "mbpa_pp": MbPA(
+        memory=ALL,
+        replay_interval=8,
+        replay_batch_size=5,
+        key_source="first",
+        num_neighbors=4,
+        adaptation_steps=3,
+        adaptation_learning_rate=0.1,
+        adaptation_batch_size=1,
+    ),
+    "logit_kd_annealed": LogitKD(memory=ALL, replay_batch_size=8, anneal_weight=True),
+    "mbpa_random": MbPA(
+        memory=ALL,
+        replay_interval=8,
+        replay_batch_size=5,
+        neighbor_choice="random",
+        num_neighbors=4,
+        adaptation_steps=3,
+        adaptation_batch_size=2,
+    ),
 }
-EPISODE = {"memory": ALL, "every": 16, "rate": 0.5, "steps": 1, "inner_learning_rate": 0.1}
+EPISODE = {"memory": ALL, "replay_interval": 16, "replay_rate": 0.5, "inner_steps": 1, "inner_learning_rate": 0.1}
 METHODS |= {
     "oml": OML(**EPISODE, last_episode="kept"),
-    "maml_second": MAML(**EPISODE, order=2, last_episode="kept"),
+    "maml_second": MAML(**EPISODE, first_order=False, last_episode="kept"),
     "meta_mbpa": MetaMbPA(
-        memory=ALL, every=8, rows=5, num_neighbors=4, inner_learning_rate=0.1, steps=2, learning_rate=0.1
+        memory=ALL,
+        replay_interval=8,
+        replay_batch_size=5,
+        num_neighbors=4,
+        inner_learning_rate=0.1,
+        adaptation_steps=2,
+        adaptation_learning_rate=0.1,
     ),
 }
 METHODS |= {
-    "emar": EMAR(size=4, rows=8, instances=2),
-    "emr": EMR(size=4),
-    "ea_emr": EAEMR(size=4, alignments=2, learning_rate=1e-3),
+    "emar": EMAR(examples_per_task=4, reconsolidation_batch_size=8, instances_per_class=2),
+    "emr": EMR(examples_per_task=4),
+    "ea_emr": EAEMR(examples_per_task=4, alignment_epochs=2, alignment_learning_rate=1e-3),
 }
 MESHES = {"replay": [(8, 1, 1), (2, 4, 1)], "mbpa_pp": [(8, 1, 1), (2, 4, 1)]}
 

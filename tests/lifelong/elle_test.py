@@ -44,7 +44,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.pieces import TextPieces
 from memjax.lifelong import elle, load_run, train
 from memjax.lifelong.contract import TaskInfo
-from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, How, next_growth
+from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, next_growth
 from memjax.lifelong.expansion import Growth
 from memjax.lifelong.factory import growth_histories, make_learner_and_stages, make_method
 from memjax.lifelong.progress import draw_task
@@ -63,8 +63,17 @@ from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arr
 
 pytestmark = pytest.mark.laws
 MEMORY = EpisodicMemory(capacity=12)
-GROWN = ELLE(dims=(10, 12), layers=(1, 2), memory=MEMORY, rows=2, warm_up=2, warm_up_rows=4)
-CODE = dataclasses.replace(GROWN, annealed=True, share=0.25, replayed="progress", memory=EpisodicMemory(capacity=16))
+GROWN = ELLE(
+    dim_per_task=(10, 12),
+    num_layers_per_task=(1, 2),
+    memory=MEMORY,
+    replay_batch_size=2,
+    recovery_steps=2,
+    recovery_batch_size=4,
+)
+CODE = dataclasses.replace(
+    GROWN, anneal_norms=True, memory_fraction=0.25, replay_sampling="progress", memory=EpisodicMemory(capacity=16)
+)
 """with all options of the published code"""
 
 
@@ -76,7 +85,7 @@ def config_of(workdir, method, *, tasks=3, **model):
         name="run",
         workdir=str(workdir),
         model=Model(**{**sizes, "attention": GPT2(num_positions=6), "scale_embeddings": False, **model}),
-        task=LanguageModeling(pieces=True),
+        task=LanguageModeling(fixed_length_examples=True),
         data=Data(source=source(2), batch_size=4, segment_length=6),
         training=Training(
             log_every=1, checkpoint_every=3, schedule=Schedule(learning_rate=1e-2, warmup_steps=0, decay="constant")
@@ -122,7 +131,7 @@ def test_a_prompt_is_read_and_never_asked_for(packed):
 @pytest.mark.parametrize("where", ["before", "after_first"])
 def test_a_prompt_for_each_domain_is_learned_and_can_be_another(tmp_path, where):
     config = config_of(tmp_path, Sequential(), tasks=2)
-    config.task = LanguageModeling(pieces=True, prompt=where, max_prompts=3)
+    config.task = LanguageModeling(fixed_length_examples=True, prompt=where, max_prompts=3)
     result = train(config)
     loaded = load_run(result.path)
     experiment, variables = loaded.experiment, loaded.variables
@@ -136,9 +145,11 @@ def test_a_prompt_for_each_domain_is_learned_and_can_be_another(tmp_path, where)
     assert len({one.targets for one in nats}) == 1
 
 
-@pytest.mark.parametrize("method", [Sequential(), Replay(memory=MEMORY, rows=2)], ids=["no_memory", "no_growth"])
+@pytest.mark.parametrize(
+    "method", [Sequential(), Replay(memory=MEMORY, replay_batch_size=2)], ids=["no_memory", "no_growth"]
+)
 def test_without_growth_elle_is_replay_and_without_a_memory_plain_training(tmp_path, method):
-    own = ELLE(memory=MEMORY, rows=0 if isinstance(method, Sequential) else 2)
+    own = ELLE(memory=MEMORY, replay_batch_size=0 if isinstance(method, Sequential) else 2)
     plain, elle = (config_of(tmp_path / name, one, tasks=2) for name, one in (("plain", method), ("elle", own)))
     arrays = [final_arrays(train(config).path)[1] for config in (plain, elle)]
     named = [{name: value for name, value in one.items() if name.startswith("params/")} for one in arrays]
@@ -174,7 +185,7 @@ def test_every_generation_is_opened_as_it_was_and_no_other_model_begins_with_it(
             if abs(found - logged[updates]) < 1e-6 * found:
                 dims.setdefault(updates, loaded.experiment.config.model.dim)  # before it has grown
     assert [*dims.values()] == [8, 10, 12] and [*dims] == [*logged]
-    other = config_of(tmp_path / "other", dataclasses.replace(GROWN, dims=(12, 14)))
+    other = config_of(tmp_path / "other", dataclasses.replace(GROWN, dim_per_task=(12, 14)))
     other.training.init_from = str(path)
     with pytest.raises(ValueError, match=r"init_from: .* does not fit: .* there and .* here|the model lacks"):
         train(other)
@@ -184,8 +195,8 @@ def test_every_generation_is_opened_as_it_was_and_no_other_model_begins_with_it(
     ("method", "moved"),
     [
         (GROWN, False),
-        (ELLE(dims=(10, 12), memory=MEMORY, rows=2, moments="mapped"), False),
-        (ELLE.as_published(dims=(10, 12), memory=MEMORY), True),
+        (ELLE(dim_per_task=(10, 12), memory=MEMORY, replay_batch_size=2, optimizer_moments="mapped"), False),
+        (ELLE.as_published(dim_per_task=(10, 12), memory=MEMORY), True),
     ],
 )
 def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
@@ -237,7 +248,13 @@ def adam_of(state):
 
 @pytest.mark.parametrize("moments", ["fresh", "mapped"])
 def test_the_optimiser_begins_anew_or_its_moments_are_those_of_the_gradients_of_the_bigger_model(tmp_path, moments):
-    method = ELLE(dims=(10, 12), layers=(3, 3), rows=0, noise="none", moments=moments)
+    method = ELLE(
+        dim_per_task=(10, 12),
+        num_layers_per_task=(3, 3),
+        replay_batch_size=0,
+        copy_noise="none",
+        optimizer_moments=moments,
+    )
     config = config_of(tmp_path, method, num_layers=2)
     config.training.schedule.learning_rate, config.training.clip_norm = 1e-30, 0.0
     batch = jax.tree.map(jnp.asarray, next(make_experiment(config).of_task("task 0").stream(epochs=1)))
@@ -264,25 +281,36 @@ def test_the_optimiser_begins_anew_or_its_moments_are_those_of_the_gradients_of_
 
 
 def test_two_growths_in_depth_copy_other_layers(tmp_path):
-    how = How(**ELLE(layers=(6, 8), memory=MEMORY).arguments())
+    method = ELLE(num_layers_per_task=(6, 8), memory=MEMORY)
     config = config_of(tmp_path, Sequential(), num_layers=4)
-    first, growth = next_growth(how, config, 1, (), jax.random.key(1))
+    first, growth = next_growth(method, config, 1, (), jax.random.key(1))
     bigger = config_after_growth(config, [first])
-    _, again = next_growth(how, bigger, 2, (first,), jax.random.key(2))
+    _, again = next_growth(method, bigger, 2, (first,), jax.random.key(2))
     copied = [{growth.layers[place] for place in growth.added}, {growth.layers[again.layers[i]] for i in again.added}]
     assert copied[0] | copied[1] == {0, 1, 2, 3} and len(copied[0]) == len(copied[1]) == 2
 
 
 def test_the_preset_of_the_paper_is_all_of_it_at_once_and_what_is_given_comes_first(tmp_path):
-    paper = ELLE.as_published(batch=1840, dims=(10, 12), layers=(1, 2), memory=MEMORY)
+    paper = ELLE.as_published(batch=1840, dim_per_task=(10, 12), num_layers_per_task=(1, 2), memory=MEMORY)
     validate(config_of(tmp_path, paper))
-    expanded = (paper.norms, paper.noise, paper.noise_stddev, paper.depth, paper.copies)
+    expanded = (paper.norm_expansion, paper.copy_noise, paper.noise_stddev, paper.new_layer_init, paper.copy_rule)
     assert expanded == ("plain", "paper", 0.01, "copy", "random")
-    recovers = (paper.warm_up, paper.moments, paper.annealed, paper.replayed, paper.warm_up_rows)
-    assert recovers == (5000, "fresh", False, "uniform", 1840 + paper.rows)
-    assert abs(paper.rows / (1840 + paper.rows) - 0.1) < 1e-3  # nine to one
-    own = ELLE.as_published(**{name: getattr(GROWN, name) for name in ("memory", "rows", "warm_up", "warm_up_rows")})
-    assert (own.rows, own.warm_up, own.warm_up_rows) == (GROWN.rows, GROWN.warm_up, GROWN.warm_up_rows)
+    recovers = (
+        paper.recovery_steps,
+        paper.optimizer_moments,
+        paper.anneal_norms,
+        paper.replay_sampling,
+        paper.recovery_batch_size,
+    )
+    assert recovers == (5000, "fresh", False, "uniform", 1840 + paper.replay_batch_size)
+    assert abs(paper.replay_batch_size / (1840 + paper.replay_batch_size) - 0.1) < 1e-3  # nine to one
+    sizes = ("replay_batch_size", "recovery_steps", "recovery_batch_size")
+    own = ELLE.as_published(**{name: getattr(GROWN, name) for name in ("memory", *sizes)})
+    assert (own.replay_batch_size, own.recovery_steps, own.recovery_batch_size) == (
+        GROWN.replay_batch_size,
+        GROWN.recovery_steps,
+        GROWN.recovery_batch_size,
+    )
     unlike = [
         field.name for field in dataclasses.fields(ELLE) if getattr(own, field.name) != getattr(GROWN, field.name)
     ]
@@ -329,7 +357,7 @@ def test_rows_are_drawn_of_one_task_by_its_odds():
 @pytest.mark.parametrize("place", ["recovering", "growing"])
 def test_a_run_killed_while_it_recovers_or_grows_goes_on_bit_for_bit(tmp_path, monkeypatch, place):
     """The stages have 3, 2, 5, 2 and 5 updates; a checkpoint stands behind the first of those that recover."""
-    method = dataclasses.replace(GROWN, moments="mapped")
+    method = dataclasses.replace(GROWN, optimizer_moments="mapped")
     whole, again = (config_of(tmp_path / name, method) for name in ("whole", "again"))
     for config in (whole, again):
         config.training.checkpoint_every, config.training.keep_checkpoints = 1, 99
@@ -368,23 +396,51 @@ def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step, method):
 TABLE = ProductKey(dim=8, num_keys=4, num_neighbors=2, key_dim=4)
 NARROWING = AdaptiveSoftmax(cutoffs=(4,), div_val=2)
 BAD = {
-    "heads": (ELLE(dims=(9, 12)), {}, "dims: given .9, 12., allowed: multiples of 2"),
-    "narrower": (ELLE(dims=(6, 12)), {}, "dims: given .6, 12., allowed: at least 8"),
-    "deeper": (ELLE(layers=(3, 3)), {}, "layers: given .3, 3., allowed: from 1 to 2"),
-    "number": (ELLE(dims=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
-    "attention": (ELLE(dims=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
-    "host": (ELLE(memory=EpisodicMemory(place="host")), {}, "memory.place: given 'host', allowed: 'device'"),
-    "share": (ELLE(rows=0, share=0.1), {}, "share: given 0.1, allowed: 0.0 without a memory"),
-    "replayed": (ELLE(rows=0, replayed="progress"), {}, "replayed: given 'progress', allowed: 'uniform' without"),
-    "annealed": (dataclasses.replace(GROWN, warm_up=0, annealed=True), {}, "annealed: given True, allowed: False"),
-    "warm_up": (ELLE(rows=0, warm_up=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
-    "narrower and back": (ELLE(dims=(6, 8)), {}, "dims: given .6, 8., allowed: at least 8 after 8"),
-    "fewer layers": (ELLE(layers=(1, 2)), {"num_layers": 2}, "layers: given .1, 2., allowed: from 2 to 4 after 2"),
-    "deeper later": (ELLE(layers=(2, 5)), {}, "layers: given .2, 5., allowed: from 2 to 4 after 2"),
-    "memory in a layer": (ELLE(dims=(10, 12)), {"feed_forward": TABLE}, "feed_forward: given 'ProductKey', allowed"),
-    "and scanned": (ELLE(layers=(7, 8)), {"feed_forward": TABLE, "num_layers": 6}, "feed_forward: given 'ProductKey'"),
-    "div_val": (ELLE(dims=(10, 12)), {"output": NARROWING}, "model.output.div_val: given 2, allowed: 1 in a model"),
-    "neighbours": (ELLE(dims=(10, 12)), {"output": Spalm()}, "model.output: given 'Spalm', allowed: Softmax in a"),
+    "heads": (ELLE(dim_per_task=(9, 12)), {}, "dims: given .9, 12., allowed: multiples of 2"),
+    "narrower": (ELLE(dim_per_task=(6, 12)), {}, "dims: given .6, 12., allowed: at least 8"),
+    "deeper": (ELLE(num_layers_per_task=(3, 3)), {}, "layers: given .3, 3., allowed: from 1 to 2"),
+    "number": (ELLE(dim_per_task=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
+    "attention": (ELLE(dim_per_task=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
+    "host": (ELLE(memory=EpisodicMemory(storage="host")), {}, "memory.place: given 'host', allowed: 'device'"),
+    "share": (ELLE(replay_batch_size=0, memory_fraction=0.1), {}, "share: given 0.1, allowed: 0.0 without a memory"),
+    "replayed": (
+        ELLE(replay_batch_size=0, replay_sampling="progress"),
+        {},
+        "replayed: given 'progress', allowed: 'uniform' without",
+    ),
+    "annealed": (
+        dataclasses.replace(GROWN, recovery_steps=0, anneal_norms=True),
+        {},
+        "annealed: given True, allowed: False",
+    ),
+    "warm_up": (ELLE(replay_batch_size=0, recovery_steps=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
+    "narrower and back": (ELLE(dim_per_task=(6, 8)), {}, "dims: given .6, 8., allowed: at least 8 after 8"),
+    "fewer layers": (
+        ELLE(num_layers_per_task=(1, 2)),
+        {"num_layers": 2},
+        "layers: given .1, 2., allowed: from 2 to 4 after 2",
+    ),
+    "deeper later": (ELLE(num_layers_per_task=(2, 5)), {}, "layers: given .2, 5., allowed: from 2 to 4 after 2"),
+    "memory in a layer": (
+        ELLE(dim_per_task=(10, 12)),
+        {"feed_forward": TABLE},
+        "feed_forward: given 'ProductKey', allowed",
+    ),
+    "and scanned": (
+        ELLE(num_layers_per_task=(7, 8)),
+        {"feed_forward": TABLE, "num_layers": 6},
+        "feed_forward: given 'ProductKey'",
+    ),
+    "div_val": (
+        ELLE(dim_per_task=(10, 12)),
+        {"output": NARROWING},
+        "model.output.div_val: given 2, allowed: 1 in a model",
+    ),
+    "neighbours": (
+        ELLE(dim_per_task=(10, 12)),
+        {"output": Spalm()},
+        "model.output: given 'Spalm', allowed: Softmax in a",
+    ),
 }
 
 
@@ -395,7 +451,9 @@ def test_what_cannot_grow_is_refused_in_one_line(tmp_path, name):
         validate(config_of(tmp_path, method, **model))
 
 
-@pytest.mark.parametrize("method", [ELLE(dims=(10, 12), rows=0), ELLE(layers=(1, 2), memory=MEMORY)])
+@pytest.mark.parametrize(
+    "method", [ELLE(dim_per_task=(10, 12), replay_batch_size=0), ELLE(num_layers_per_task=(1, 2), memory=MEMORY)]
+)
 def test_documents_that_are_read_for_ever_are_refused_where_a_model_grows(tmp_path, method):
     config = config_of(tmp_path, method)
     config.lifelong.epochs, config.training.steps = 0, 6
@@ -408,7 +466,7 @@ def test_a_model_that_has_grown_is_valid_and_no_run_begins_with_it(tmp_path):
     found = growth_histories(config)
     for lineage in found:
         validate(config_after_growth(config, lineage))
-    with pytest.raises(ValueError, match="lifelong.growths: given 1, allowed: 0 where a run begins"):
+    with pytest.raises(ValueError, match="lifelong.num_growths: given 1, allowed: 0 where a run begins"):
         train(config_after_growth(config, found[1]))
 
 
@@ -433,7 +491,7 @@ def test_every_generation_is_looked_at_before_the_first_is_trained(tmp_path, nam
 
 def test_borders_that_are_not_told_are_refused(tmp_path):
     config = config_of(tmp_path, GROWN)
-    config.lifelong.borders = "sharp"
+    config.lifelong.task_boundaries = "sharp"
     with pytest.raises(ValueError, match="borders: given 'sharp', allowed: 'known', ELLE needs to know where tasks"):
         train(config)
 
@@ -481,8 +539,8 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
         ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     source = lambda name: JsonLines(path=str(tmp_path / f"{name}.jsonl"), validation_percent=30)
-    method = dataclasses.replace(GROWN, dims=(12,), layers=())
-    config = config_of(tmp_path, method, attention=Bidirectional(positions=12), scale_embeddings=True)
+    method = dataclasses.replace(GROWN, dim_per_task=(12,), num_layers_per_task=())
+    config = config_of(tmp_path, method, attention=Bidirectional(num_positions=12), scale_embeddings=True)
     config.task = MaskedLanguageModeling(prompt=where, max_prompts=2)
     config.data = dataclasses.replace(
         config.data, source=source("one"), tokenizer=BytePairs(vocab_size=280), segment_length=12
@@ -508,13 +566,13 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
     # A task of the domain begins with it, weights of norms included, and has a head of its own.
     texts = tmp_path / "labelled.tsv"
     texts.write_text("".join(f"the cat sat {number} times\t{'ab'[number % 2]}\n" for number in range(20)))
-    labelled = LabelledFile(path=str(texts), classes=("a", "b"), numbers=(0, 1))
+    labelled = LabelledFile(path=str(texts), classes=("a", "b"), class_ids=(0, 1))
     task = dataclasses.replace(
         config,
         name="task",
         lifelong=None,
         model=experiment.config.model,
-        task=Classification(prompt=where, max_prompts=2, domain=1),
+        task=Classification(prompt=where, max_prompts=2, prompt_task_index=1),
         data=dataclasses.replace(config.data, source=labelled, protocol="separate"),
         training=dataclasses.replace(config.training, steps=1, init_from=str(result.path)),
     )
@@ -526,7 +584,7 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
     second = lambda run: {int(run.experiment.documents("train").example(i).inputs[1]) for i in range(3)}
     assert second(begun) == {280 + 3 + 1}
     # Or without a prompt.
-    task.name, task.task = "no_prompt", dataclasses.replace(task.task, domain=-1)
+    task.name, task.task = "no_prompt", dataclasses.replace(task.task, prompt_task_index=-1)
     assert max(second(load_run(train(task).path))) < 280 + 3
 
 
@@ -545,7 +603,7 @@ PROMPTS = {
         "",
         "max_prompts: given 2, allowed: at least 3",
     ),
-    "domain": ({"pieces": True, "domain": 0}, "", "task.domain: given 0, allowed: -1, or below 0"),
+    "domain": ({"pieces": True, "domain": 0}, "", "task.prompt_task_index: given 0, allowed: -1, or below 0"),
     "none there": (
         {"pieces": True},
         "task 1",
@@ -563,7 +621,7 @@ PROMPTS = {
 def test_prompts_that_do_not_fit_are_refused_in_one_line(tmp_path, name):
     fields, prompt, line = PROMPTS[name]
     config = config_of(tmp_path, Sequential())
-    task = {"pieces": False, **fields}
+    task = {"fixed_length_examples": False, **fields}
     config = dataclasses.replace(config, task=LanguageModeling(**task))
     config.evaluation = dataclasses.replace(config.evaluation, task="task 0", prompt_of_task=prompt)
     with pytest.raises(ValueError, match=line):
@@ -571,7 +629,7 @@ def test_prompts_that_do_not_fit_are_refused_in_one_line(tmp_path, name):
 
 
 def test_a_share_of_every_task_is_not_kept_in_the_order_of_the_stream(tmp_path):
-    kept = EpisodicMemory(policy="all", capacity=8)
+    kept = EpisodicMemory(write_policy="all", capacity=8)
     notes = lambda **fields: [
         line
         for stage in make_learner_and_stages(

@@ -83,7 +83,7 @@ def test_instances_are_as_many_of_each_class_and_the_same_for_a_name():
 
 @pytest.mark.laws
 def test_no_gradient_reaches_the_prototypes_and_none_the_vectors_of_the_head():
-    config = config_of(EMAR(size=4))
+    config = config_of(EMAR(examples_per_task=4))
     experiment = make_experiment(config)
     learner = make_learner_and_stages(experiment, None, make_objective)[0](())
     state = learner.init(learner.make_variables())
@@ -168,7 +168,9 @@ def lower_bound(method):
 
 @pytest.mark.laws
 @pytest.mark.parametrize(
-    "method", [EMAR(size=0, rounds=0), EMR(size=0), EAEMR(size=0, alignments=0)], ids=lambda m: type(m).__name__
+    "method",
+    [EMAR(examples_per_task=0, rounds=0), EMR(examples_per_task=0), EAEMR(examples_per_task=0, alignment_epochs=0)],
+    ids=lambda m: type(m).__name__,
 )
 def test_without_a_memory_and_without_rounds_it_is_plain_training(method):
     played, plain = play(config_of(method)), play(lower_bound(method))
@@ -183,22 +185,34 @@ def test_without_a_memory_and_without_rounds_it_is_plain_training(method):
 
 @pytest.mark.laws
 def test_ea_emr_that_stays_the_identity_with_the_selection_of_emr_is_emr():
-    aligned, plain = (play(config_of(one)) for one in (EAEMR(size=4, alignments=0, selection="random"), EMR(size=4)))
+    aligned, plain = (
+        play(config_of(one))
+        for one in (
+            EAEMR(examples_per_task=4, alignment_epochs=0, example_selection="random"),
+            EMR(examples_per_task=4),
+        )
+    )
     np.testing.assert_allclose(flat(aligned.state.params), flat(plain.state.params), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(aligned.state.method["chosen"], plain.state.method["chosen"])
-    moved = play(config_of(EAEMR(size=4, alignments=2, learning_rate=0.1, selection="random")))
+    moved = play(
+        config_of(
+            EAEMR(examples_per_task=4, alignment_epochs=2, alignment_learning_rate=0.1, example_selection="random")
+        )
+    )
     assert not np.allclose(flat(moved.state.params), flat(plain.state.params), atol=1e-6)
 
 
 @pytest.mark.laws
 def test_the_first_pass_of_the_code_reads_what_is_kept_too():
-    played = play(config_of(EMAR(size=4, rounds=0, first="both")))
+    played = play(config_of(EMAR(examples_per_task=4, rounds=0, first_pass_examples="both")))
     read = [int(np.sum(batch.extras["example"] >= 0)) for kind, batch in played.updates if kind == STREAM]
     assert sum(read) == 10 + (10 + 4) + (10 + 8)
 
 
 def test_the_first_pass_of_the_code_makes_as_many_updates_as_the_stream_asks_for():
-    config = config_of(EMAR(size=4, rounds=0, first="both"), tasks=3, epochs=2, least_updates=11)
+    config = config_of(
+        EMAR(examples_per_task=4, rounds=0, first_pass_examples="both"), tasks=3, epochs=2, least_updates=11
+    )
     assert config.lifelong is not None
     config.lifelong.tasks[1].source.num_train = 40
     played = play(config)
@@ -210,7 +224,10 @@ def test_the_first_pass_of_the_code_makes_as_many_updates_as_the_stream_asks_for
 @pytest.mark.parametrize(
     "method, steps",
     # In the middle of activation, of reconsolidation, of the batches of a task, of the alignment.
-    [(EMAR(size=4, rows=3, instances=2), (4, 8)), (EAEMR(size=4, alignments=3, learning_rate=1e-3), (6, 11))],
+    [
+        (EMAR(examples_per_task=4, reconsolidation_batch_size=3, instances_per_class=2), (4, 8)),
+        (EAEMR(examples_per_task=4, alignment_epochs=3, alignment_learning_rate=1e-3), (6, 11)),
+    ],
     ids=["EMAR", "EA-EMR"],
 )
 def test_a_run_killed_in_a_stage_of_its_own_goes_on_bit_for_bit(method, steps, tmp_path):
@@ -234,8 +251,16 @@ def test_a_run_killed_in_a_stage_of_its_own_goes_on_bit_for_bit(method, steps, t
     [
         (EMAR(), {"similarity": ""}, "task.similarity: given '', allowed: 'dot' or 'cosine' with EMAR"),
         (EMAR(), {"similarity": "dot", "margin": 0.5}, "task.margin: given 0.5, allowed: 0 with EMAR"),
-        (EMAR(embedding="name"), {"similarity": "dot"}, "lifelong.method.embedding: given 'name', allowed: 'learned'"),
-        (EAEMR(size=0), HEADS[EAEMR], "lifelong.method.alignments: given 20, allowed: 0 without a memory"),
+        (
+            EMAR(prototype_anchor="name"),
+            {"similarity": "dot"},
+            "lifelong.method.prototype_anchor: given 'name', allowed: 'learned'",
+        ),
+        (
+            EAEMR(examples_per_task=0),
+            HEADS[EAEMR],
+            "lifelong.method.alignment_epochs: given 20, allowed: 0 without a memory",
+        ),
     ],
 )
 def test_what_is_refused(method, fields, line):

@@ -56,14 +56,14 @@ def language_model(attention, sizes, layers, weighted, tied, scan, dtype, activa
 
 def bert(sizes, layers=2, *, weighted=False, tied=True, scan=False, dtype="float64"):
     assert tied
-    attention = Bidirectional(positions=LENGTH, token_types=2)
+    attention = Bidirectional(num_positions=LENGTH, num_token_types=2)
     head = MaskedTokenHead(sizes[0], weighted, jnp.dtype(dtype))
     return make_text_encoder(settings(attention, sizes, layers, weighted, tied, scan, dtype, "gelu_exact"), head, VOCAB)
 
 
 def classifier(sizes, layers=2, *, weighted=False, dtype="float64"):
     """BERT with its pooler and a head of classes."""
-    chosen = settings(Bidirectional(positions=LENGTH), sizes, layers, weighted, True, False, dtype, "gelu_exact")
+    chosen = settings(Bidirectional(num_positions=LENGTH), sizes, layers, weighted, True, False, dtype, "gelu_exact")
     return make_text_encoder(chosen, ClassificationHead(3, dtype=jnp.dtype(dtype)), VOCAB)
 
 

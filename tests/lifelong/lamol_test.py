@@ -90,7 +90,7 @@ def config_of(workdir, method, *, changes=("copy", "reverse"), dim=16, epochs=1,
     )
 
 
-SMALL = LAMOL(capacity=8, rows=2, written_at_once=4)
+SMALL = LAMOL(capacity=8, replay_batch_size=2, generation_batch_size=4)
 
 
 # What is asked for
@@ -122,10 +122,10 @@ def test_a_text_asks_for_everything_and_its_end():
     assert texts.weights[0].tolist() == [1, 1, 1, 1, 5, 1, 1, 1, 0, 0]
 
 
-SIZES = {"share": 0.4, "rows": 2, "capacity": 8}
+SIZES = {"sample_ratio": 0.4, "replay_batch_size": 2, "capacity": 8}
 STEPPING = {
     "plain": LAMOL(**SIZES),
-    "published": LAMOL.as_published(language_weight=0.5, tokens="shared", **SIZES),
+    "published": LAMOL.as_published(lm_loss_weight=0.5, generation_token="shared", **SIZES),
 }
 
 
@@ -198,21 +198,21 @@ def test_a_step_goes_down_the_loss_of_answers_and_a_share_of_that_of_texts(stepp
     new, sums = updates[kind](state, batch)
 
     def both(rows):
-        tasks = np.asarray(rows.extras["task"]) if method.tokens == "task" else None
+        tasks = np.asarray(rows.extras["task"]) if method.generation_token == "task" else None
         marks = [tokenizer.generate_id] * len(rows.inputs) if tasks is None else tokenizer.first_task_id + tasks
         return rows, whole_texts(rows, marks, tokenizer, method.answer_weight)
 
     read = [both(jax.tree.map(lambda leaf: leaf[0], batch))]
     if kind == "projected":
-        drawn = episodic.sample(state.method[EPISODES], replay_key(state), method.rows)[0]
+        drawn = episodic.sample(state.method[EPISODES], replay_key(state), method.replay_batch_size)[0]
         read.append(both(drawn))
-        assert method.tokens == "shared" or {*drawn.extras["task"].tolist()} <= {0, 1}
+        assert method.generation_token == "shared" or {*drawn.extras["task"].tolist()} <= {0, 1}
     # The shares of both are those of the tokens of their answers.
     shares = np.array([float(rows.weights.sum()) for rows, _ in read])
     shares /= shares.sum()
 
     def objective(params):
-        each = [nats(model, params, a) + method.language_weight * nats(model, params, b) for a, b in read]
+        each = [nats(model, params, a) + method.lm_loss_weight * nats(model, params, b) for a, b in read]
         return sum(share * one for share, one in zip(shares, each, strict=True))
 
     wanted = jax.jit(jax.grad(objective))(state.params)
@@ -224,14 +224,14 @@ def test_a_step_goes_down_the_loss_of_answers_and_a_share_of_that_of_texts(stepp
 
 
 def test_answers_alone_are_asked_for_at_weight_0():
-    _, updates, state, batch = begin(LAMOL(**SIZES, language_weight=0.0))
+    _, updates, state, batch = begin(LAMOL(**SIZES, lm_loss_weight=0.0))
     assert "losses/language" not in jax.eval_shape(updates["stream"], state, batch)[1]
 
 
 def test_as_published_the_answer_mark_weighs_5():
-    published = LAMOL.as_published(rows=3)
-    assert published == LAMOL(answer_weight=5.0, rows=3) and LAMOL().answer_weight == 1
-    assert (published.language_weight, published.top_k, published.temperature) == (0.25, 20, 1.0)
+    published = LAMOL.as_published(replay_batch_size=3)
+    assert published == LAMOL(answer_weight=5.0, replay_batch_size=3) and LAMOL().answer_weight == 1
+    assert (published.lm_loss_weight, published.top_k, published.temperature) == (0.25, 20, 1.0)
 
 
 def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(stepping):
@@ -432,7 +432,9 @@ def at_borders(method, *, examples):
 @pytest.mark.parametrize("tokens", ["task", "shared"])
 def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, tokens):
     drawn = {"top_k": 7, "temperature": 0.5}
-    method = LAMOL(share=0.4, rows=4, capacity=20, written_at_once=4, tokens=tokens, **drawn)
+    method = LAMOL(
+        sample_ratio=0.4, replay_batch_size=4, capacity=20, generation_batch_size=4, generation_token=tokens, **drawn
+    )
     experiment, borders = at_borders(method, examples=32)
     tokenizer, held = experiment.tokenizer, []
     for earlier, (before, after, key, lines) in enumerate(borders, start=1):
@@ -449,12 +451,15 @@ def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, token
         assert int(memory.count) == len(wanted)
         examples = PromptExamples([row for _, row in wanted], tokenizer, length=LENGTH, name="")
         for place, (task, _) in enumerate(wanted):
-            example, row = examples.example(place), jax.tree.map(lambda leaf, place=place: leaf[place], memory.rows)
+            example, row = (
+                examples.example(place),
+                jax.tree.map(lambda leaf, place=place: leaf[place], memory.replay_batch_size),
+            )
             assert row.inputs[row.mask].tolist() == example.inputs.tolist()
             assert (row.targets.tolist(), row.weights.tolist()) == (example.targets.tolist(), example.weights.tolist())
             told = (int(row.extras["task"]), int(memory.groups[place])) if tokens == "task" else (task, task)
             assert told == (task, task) and ("task" in row.extras) is (tokens == "task")
-        held.append({tuple(row.tolist()) for row in memory.rows.inputs[: len(wanted)]})
+        held.append({tuple(row.tolist()) for row in memory.replay_batch_size.inputs[: len(wanted)]})
         [(kind, said)] = lines
         assert (kind, said["samples"]) == ("generated", each * earlier)
         shares = [sum(one == task for one, _ in wanted) / each for task in range(earlier)]
@@ -463,13 +468,16 @@ def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, token
 
 
 def test_more_real_examples_than_there_are_are_drawn_more_than_once():
-    method = LAMOL(share=2.0, samples="real", rows=16, capacity=16)
+    method = LAMOL(sample_ratio=2.0, sample_source="real", replay_batch_size=16, capacity=16)
     experiment, borders = at_borders(method, examples=8)
     own = [experiment.of_task(name).documents("train") for name in ("copy", "reverse")]
     texts = [{tuple(one.example(index).inputs.tolist()) for index in range(8)} for one in own]
     for (_, after, _, lines), numbers in zip(borders, ([16], [8, 8]), strict=True):
         memory = after.method[EPISODES]
-        drawn = [tuple(row[mask].tolist()) for row, mask in zip(memory.rows.inputs, memory.rows.mask, strict=True)]
+        drawn = [
+            tuple(row[mask].tolist())
+            for row, mask in zip(memory.replay_batch_size.inputs, memory.replay_batch_size.mask, strict=True)
+        ]
         assert int(memory.count) == 16 and not lines
         for task, number in enumerate(numbers):
             mine = [text for text, group in zip(drawn, memory.groups.tolist(), strict=True) if group == task]
@@ -478,7 +486,7 @@ def test_more_real_examples_than_there_are_are_drawn_more_than_once():
 
 
 def test_a_checkpoint_has_what_was_written_of_earlier_tasks(telling, tmp_path):
-    method = dataclasses.replace(SMALL, share=0.25, rows=4, capacity=16)
+    method = dataclasses.replace(SMALL, sample_ratio=0.25, replay_batch_size=4, capacity=16)
     result = train(config_of(tmp_path, method, changes=("copy", "reverse", "sort")))
     arrays = final_arrays(result.path)[1]
     kept = {name: array for name, array in arrays.items() if EPISODES in name}
@@ -504,8 +512,8 @@ def test_without_writing_and_without_the_loss_of_texts_it_is_fine_tuning(tmp_pat
     runs = {}
     for name, method in {
         "plain": Sequential(),
-        "none": LAMOL(share=0.0, language_weight=0.0),
-        "texts": LAMOL(share=0.0),
+        "none": LAMOL(sample_ratio=0.0, lm_loss_weight=0.0),
+        "texts": LAMOL(sample_ratio=0.0),
     }.items():
         arrays = final_arrays(train(config_of(tmp_path / name, method)).path)[1]
         runs[name] = {key: value for key, value in arrays.items() if key.startswith("params/")}
@@ -516,7 +524,7 @@ def test_without_writing_and_without_the_loss_of_texts_it_is_fine_tuning(tmp_pat
 
 @pytest.mark.parametrize(("tokens", "marks"), [("task", [0, 1]), ("shared", None)])
 def test_only_marks_of_tasks_need_the_task(tmp_path, tokens, marks):
-    config = config_of(tmp_path, dataclasses.replace(SMALL, tokens=tokens))
+    config = config_of(tmp_path, dataclasses.replace(SMALL, generation_token=tokens))
     make_learner, course = make_learner_and_stages(make_experiment(config), None, make_objective)
     learner = make_learner(())
     state = jax.jit(learner.init)(learner.make_variables())
@@ -529,7 +537,7 @@ def test_only_marks_of_tasks_need_the_task(tmp_path, tokens, marks):
 def test_a_model_learns_to_write_what_it_was_taught_and_does_not_forget_it(tmp_path):
     """Copying, then reversing, three letters: fine-tuning forgets the first, LAMOL writes it and keeps it."""
     scores = {}
-    for name, method in {"lamol": LAMOL(rows=8), "fine-tuning": Sequential()}.items():
+    for name, method in {"lamol": LAMOL(replay_batch_size=8), "fine-tuning": Sequential()}.items():
         config = config_of(tmp_path / name, method, dim=64, epochs=14, examples=256, checkpoint_every=0)
         config.data.batch_size, config.training.log_every, config.evaluation.max_answers = 32, 0, 32
         lines = read_metrics(train(config).path / "metrics.jsonl")
@@ -550,14 +558,14 @@ def test_a_model_learns_to_write_what_it_was_taught_and_does_not_forget_it(tmp_p
 def test_mbpa_writes_with_parameters_of_its_own(tmp_path, steps, rate):
     """Without steps, or at rate 0, as the model does; it reads the row again for every token instead of a cache."""
     method = MbPA(
-        memory=EpisodicMemory(policy="all", capacity=64),
-        every=16,
-        rows=4,
-        key="prompt",
+        memory=EpisodicMemory(write_policy="all", capacity=64),
+        replay_interval=16,
+        replay_batch_size=4,
+        key_source="prompt",
         num_neighbors=2,
-        steps=steps,
-        learning_rate=rate,
-        penalty=0.0,
+        adaptation_steps=steps,
+        adaptation_learning_rate=rate,
+        adaptation_l2=0.0,
     )
     result = train(config_of(tmp_path, method, epochs=2))
     loaded = load_run(result.path)
@@ -610,7 +618,11 @@ def test_it_begins_with_published_weights_of_gpt2(tmp_path):
     run = tmp_path / "gpt2"
     import_run(weights.gpt2(tmp_path / "weights"), run)
     given = load_run(run).experiment.config
-    config = config_of(tmp_path, LAMOL(share=0.4, rows=4, capacity=40, written_at_once=4), changes=("copy", "reverse"))
+    config = config_of(
+        tmp_path,
+        LAMOL(sample_ratio=0.4, replay_batch_size=4, capacity=40, generation_batch_size=4),
+        changes=("copy", "reverse"),
+    )
     config.model = dataclasses.replace(given.model)
     config.data = dataclasses.replace(
         config.data, tokenizer=BytePairs(path=str(run / "tokenizer")), segment_length=given.data.segment_length

@@ -23,7 +23,7 @@ METHODS = ("sequential", "replay", "ewc", "mbpa_pp, masked")
 
 def stream(workdir, method, *, tasks=TASKS, masked=False, **fields):
     config = config_of(method, tasks=tasks, **fields)
-    task = dataclasses.replace(config.task, mask_unseen=masked)
+    task = dataclasses.replace(config.task, mask_unseen_classes=masked)
     return dataclasses.replace(config, workdir=str(workdir), task=task)
 
 
@@ -127,8 +127,10 @@ def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
     config = stream(tmp_path, Sequential(), tasks=2)
     first = run(config)
     other = dataclasses.replace(config.with_task(task(2)), evaluations=())
-    other.lifelong.order = (2, 0, 1)
-    with pytest.raises(ValueError, match=r"lifelong.order: given \['task 2', .*allowed: \['task 0', 'task 1'\] first"):
+    other.lifelong.task_order = (2, 0, 1)
+    with pytest.raises(
+        ValueError, match=r"lifelong.task_order: given \['task 2', .*allowed: \['task 0', 'task 1'\] first"
+    ):
         run(other)
     changed = copy.deepcopy(config.with_task(task(2)))
     changed.lifelong.tasks[0].source.num_train = 4
@@ -159,9 +161,17 @@ def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
 @pytest.mark.parametrize(
     "method, fields, line",
     [
-        (GEM(rows=4), {}, "lifelong.method: given GEM, allowed for a run that takes another task: one whose memory"),
+        (
+            GEM(examples_per_task=4),
+            {},
+            "lifelong.method: given GEM, allowed for a run that takes another task: one whose memory",
+        ),
         (Joint(), {}, "lifelong.method: given Joint, allowed for a run that takes another task: a stage for each"),
-        (Sequential(), {"borders": "sharp"}, "lifelong.borders: given 'sharp', allowed for a run that takes another"),
+        (
+            Sequential(),
+            {"borders": "sharp"},
+            "lifelong.task_boundaries: given 'sharp', allowed for a run that takes another",
+        ),
         (
             Sequential(),
             {"epochs": 0, "training": {"schedule": Schedule(warmup_steps=0)}},

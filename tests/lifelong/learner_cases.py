@@ -63,11 +63,23 @@ from memjax.training.stages import PhaseContext, phase_key
 ROWS, SIZE, TASKS, DIM, CAPACITY = 4, 10, 3, 6, 12
 """rows of a batch, examples of a task (the last batch is partial), tasks, width, rows of a memory"""
 MEMORY = EpisodicMemory(capacity=CAPACITY)
-ALL = EpisodicMemory(policy="all", capacity=40)
-EPISODE: dict[str, Any] = {"memory": ALL, "every": 8, "rate": 0.5, "steps": 1, "inner_learning_rate": 0.1}
+ALL = EpisodicMemory(write_policy="all", capacity=40)
+EPISODE: dict[str, Any] = {
+    "memory": ALL,
+    "replay_interval": 8,
+    "replay_rate": 0.5,
+    "inner_steps": 1,
+    "inner_learning_rate": 0.1,
+}
 """of OML-ER and its kin: every second episode replays"""
-NEAR: dict[str, Any] = {"memory": ALL, "every": 8, "rows": 4, "num_neighbors": 4, "inner_learning_rate": 0.1}
-NEAR |= {"steps": 2, "learning_rate": 0.1}
+NEAR: dict[str, Any] = {
+    "memory": ALL,
+    "replay_interval": 8,
+    "replay_batch_size": 4,
+    "num_neighbors": 4,
+    "inner_learning_rate": 0.1,
+}
+NEAR |= {"adaptation_steps": 2, "adaptation_learning_rate": 0.1}
 
 
 RANKED: dict[str, Any] = {"similarity": "cosine", "margin": 0.5}
@@ -87,56 +99,114 @@ class Case(NamedTuple):
     method: Any
 
 
-RECOVERS: dict[str, Any] = {"memory": MEMORY, "rows": 2, "warm_up": 2, "warm_up_rows": 4}
+RECOVERS: dict[str, Any] = {"memory": MEMORY, "replay_batch_size": 2, "recovery_steps": 2, "recovery_batch_size": 4}
 CASES = [
     Case("sequential", Sequential()),
     Case("single_task", SingleTask()),
     Case("multi_task", Joint()),
-    Case("cumulative", Joint(stages="cumulative")),
-    Case("joint_anew", Joint(stages="anew")),
-    Case("replay", Replay(memory=MEMORY, rows=4)),
-    Case("replay_sparse", Replay(memory=ALL, mode="sparse", every=8, rows=4)),
-    Case("replay_balanced", Replay(memory=EpisodicMemory(capacity=CAPACITY, policy="balanced"), rows=4)),
-    Case("replay_uncertain", Replay(memory=EpisodicMemory(capacity=CAPACITY, policy="uncertainty"), rows=4)),
-    Case("replay_forgettable", Replay(memory=EpisodicMemory(capacity=CAPACITY, policy="forgettable"), rows=4)),
-    Case("agem", AGEM(memory=MEMORY, rows=8)),
-    Case("agem_sparse", AGEM(memory=MEMORY, rows=8, every=8)),
-    Case("gem", GEM(rows=4)),
-    Case("ewc", EWC(weight=5.0, batches=2)),
-    Case("ewc_online", EWC(weight=5.0, batches=2, form="online", decay=0.5)),
-    Case("ewc_true", EWC(weight=5.0, batches=2, fisher="true")),
-    Case("mas", MAS(weight=0.5, batches=2)),
-    Case("si", SI(weight=1.0)),
-    Case("lwf", LwF(weight=1.0)),
-    Case("logit_kd", LogitKD(memory=MEMORY, rows=4)),
-    Case("logit_kd_annealed", LogitKD(memory=MEMORY, rows=4, annealed=True)),
-    Case("mbpa_pp", MbPA(memory=ALL, every=8, rows=4, num_neighbors=4, steps=2, learning_rate=0.1)),
-    Case("mbpa", MbPA(memory=ALL, every=0, num_neighbors=4, steps=2, learning_rate=0.1, weights="inverse_distance")),
-    Case("mbpa_random", MbPA(memory=ALL, every=8, rows=4, neighbors="random", num_neighbors=4, steps=2)),
-    Case("replay_host", Replay(memory=dataclasses.replace(MEMORY, place="host"), rows=4)),
-    Case("mbpa_host", MbPA(memory=dataclasses.replace(ALL, place="host"), every=8, rows=4, num_neighbors=4, steps=2)),
-    Case("mbpa_first", MbPA(memory=ALL, every=8, rows=4, key="first", num_neighbors=4, steps=2)),
+    Case("cumulative", Joint(schedule="cumulative")),
+    Case("joint_anew", Joint(schedule="anew")),
+    Case("replay", Replay(memory=MEMORY, replay_batch_size=4)),
+    Case("replay_sparse", Replay(memory=ALL, mode="sparse", replay_interval=8, replay_batch_size=4)),
+    Case(
+        "replay_balanced",
+        Replay(memory=EpisodicMemory(capacity=CAPACITY, write_policy="balanced"), replay_batch_size=4),
+    ),
+    Case(
+        "replay_uncertain",
+        Replay(memory=EpisodicMemory(capacity=CAPACITY, write_policy="uncertainty"), replay_batch_size=4),
+    ),
+    Case(
+        "replay_forgettable",
+        Replay(memory=EpisodicMemory(capacity=CAPACITY, write_policy="forgettable"), replay_batch_size=4),
+    ),
+    Case("agem", AGEM(memory=MEMORY, reference_batch_size=8)),
+    Case("agem_sparse", AGEM(memory=MEMORY, reference_batch_size=8, projection_interval=8)),
+    Case("gem", GEM(examples_per_task=4)),
+    Case("ewc", EWC(penalty_weight=5.0, fisher_batches=2)),
+    Case("ewc_online", EWC(penalty_weight=5.0, fisher_batches=2, consolidation="online", decay=0.5)),
+    Case("ewc_true", EWC(penalty_weight=5.0, fisher_batches=2, fisher_estimate="true")),
+    Case("mas", MAS(penalty_weight=0.5, importance_batches=2)),
+    Case("si", SI(penalty_weight=1.0)),
+    Case("lwf", LwF(distillation_weight=1.0)),
+    Case("logit_kd", LogitKD(memory=MEMORY, replay_batch_size=4)),
+    Case("logit_kd_annealed", LogitKD(memory=MEMORY, replay_batch_size=4, anneal_weight=True)),
+    Case(
+        "mbpa_pp",
+        MbPA(
+            memory=ALL,
+            replay_interval=8,
+            replay_batch_size=4,
+            num_neighbors=4,
+            adaptation_steps=2,
+            adaptation_learning_rate=0.1,
+        ),
+    ),
+    Case(
+        "mbpa",
+        MbPA(
+            memory=ALL,
+            replay_interval=0,
+            num_neighbors=4,
+            adaptation_steps=2,
+            adaptation_learning_rate=0.1,
+            neighbor_weighting="inverse_distance",
+        ),
+    ),
+    Case(
+        "mbpa_random",
+        MbPA(
+            memory=ALL,
+            replay_interval=8,
+            replay_batch_size=4,
+            neighbor_choice="random",
+            num_neighbors=4,
+            adaptation_steps=2,
+        ),
+    ),
+    Case("replay_host", Replay(memory=dataclasses.replace(MEMORY, storage="host"), replay_batch_size=4)),
+    Case(
+        "mbpa_host",
+        MbPA(
+            memory=dataclasses.replace(ALL, storage="host"),
+            replay_interval=8,
+            replay_batch_size=4,
+            num_neighbors=4,
+            adaptation_steps=2,
+        ),
+    ),
+    Case(
+        "mbpa_first",
+        MbPA(
+            memory=ALL, replay_interval=8, replay_batch_size=4, key_source="first", num_neighbors=4, adaptation_steps=2
+        ),
+    ),
     Case("oml", OML(**EPISODE)),
-    Case("oml_second", OML(**EPISODE, order=2, last_episode="kept", reduction="sum")),
-    Case("oml_host", OML(**{**EPISODE, "memory": dataclasses.replace(ALL, place="host")})),
+    Case("oml_second", OML(**EPISODE, first_order=False, last_episode="kept", replay_loss_reduction="sum")),
+    Case("oml_host", OML(**{**EPISODE, "memory": dataclasses.replace(ALL, storage="host")})),
     Case("anml", ANML(**EPISODE)),
     Case("maml", MAML(**EPISODE)),
-    Case("maml_second", MAML(**EPISODE, order=2)),
+    Case("maml_second", MAML(**EPISODE, first_order=False)),
     Case("meta_mbpa", MetaMbPA(**NEAR)),
-    Case("meta_mbpa_second", MetaMbPA(**NEAR, order=2, inner_steps=2, inference="together")),
-    Case("meta_mbpa_rows", MetaMbPA(**NEAR, shared=False, inference="each")),
+    Case("meta_mbpa_second", MetaMbPA(**NEAR, first_order=False, inner_steps=2, adaptation_scope="per_batch")),
+    Case("meta_mbpa_rows", MetaMbPA(**NEAR, share_neighborhood=False, adaptation_scope="per_example")),
     Case(
         "meta_mbpa_diverse",
-        MetaMbPA(**{**NEAR, "memory": EpisodicMemory(policy="diversity", probability=0.5, capacity=CAPACITY)}),
+        MetaMbPA(
+            **{**NEAR, "memory": EpisodicMemory(write_policy="diversity", write_probability=0.5, capacity=CAPACITY)}
+        ),
     ),
-    Case("emar", EMAR(size=4, rows=3, instances=2)),
-    Case("emar_flat", EMAR(size=4, selection="flat", instances=0, new_optimizer=True)),
-    Case("emr", EMR(size=4)),
-    Case("ea_emr", EAEMR(size=4, alignments=2, learning_rate=1e-3)),
-    Case("lamol", LAMOL(share=0.4, rows=2, capacity=8, written_at_once=4)),
-    Case("lamol_real", LAMOL(share=0.4, rows=2, capacity=8, samples="real", tokens="shared")),
+    Case("emar", EMAR(examples_per_task=4, reconsolidation_batch_size=3, instances_per_class=2)),
+    Case("emar_flat", EMAR(examples_per_task=4, example_selection="flat", instances_per_class=0, reset_optimizer=True)),
+    Case("emr", EMR(examples_per_task=4)),
+    Case("ea_emr", EAEMR(examples_per_task=4, alignment_epochs=2, alignment_learning_rate=1e-3)),
+    Case("lamol", LAMOL(sample_ratio=0.4, replay_batch_size=2, capacity=8, generation_batch_size=4)),
+    Case(
+        "lamol_real",
+        LAMOL(sample_ratio=0.4, replay_batch_size=2, capacity=8, sample_source="real", generation_token="shared"),
+    ),
     Case("elle", ELLE(**RECOVERS)),
-    Case("elle_grown", ELLE(dims=(12, 12), **RECOVERS)),
+    Case("elle_grown", ELLE(dim_per_task=(12, 12), **RECOVERS)),
     Case("pnn", ProgressiveNetwork()),
 ]
 CHANGES = ("copy", "reverse", "sort")
@@ -159,7 +229,7 @@ def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any
     }
     return Config(
         name="run",
-        model=Perceptron(widths=(5,), dropout=0.1, gate=4 if isinstance(method, ANML) else 0),
+        model=Perceptron(widths=(5,), dropout=0.1, gate_dim=4 if isinstance(method, ANML) else 0),
         task=Classification(num_classes=2 * TASKS, **HEADS.get(type(method), {})),
         data=Data(source=source(0), batch_size=ROWS, segment_length=DIM),
         training=Training(**{**training, **fields.pop("training", {})}),

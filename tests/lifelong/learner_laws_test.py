@@ -219,7 +219,7 @@ def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
         *GROWING,
     ):
         assert not all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
-        with pytest.raises(ValueError, match="lifelong.borders: given 'sharp', allowed: 'known'"):
+        with pytest.raises(ValueError, match="lifelong.task_boundaries: given 'sharp', allowed: 'known'"):
             make_learner_and_stages(
                 make_experiment(config_of(CASE[name].method, borders="sharp")), None, make_objective
             )
@@ -237,8 +237,8 @@ def params_of(method, **fields):
 @pytest.mark.laws
 def test_without_replay_sparse_replay_is_plain_training():
     plain = params_of(Sequential())
-    np.testing.assert_array_equal(params_of(Replay(memory=ALL, mode="sparse", every=10**6)), plain)
-    np.testing.assert_array_equal(params_of(AGEM(memory=ALL, every=10**6)), plain)
+    np.testing.assert_array_equal(params_of(Replay(memory=ALL, mode="sparse", replay_interval=10**6)), plain)
+    np.testing.assert_array_equal(params_of(AGEM(memory=ALL, projection_interval=10**6)), plain)
 
 
 def adapted_nats(method):
@@ -252,14 +252,26 @@ def adapted_nats(method):
 
 @pytest.mark.laws
 def test_mbpa_without_replay_without_steps_and_with_all_of_the_memory():
-    how = {"memory": ALL, "rows": 4, "num_neighbors": 40, "steps": 3, "learning_rate": 0.1}
-    np.testing.assert_array_equal(adapted_nats(MbPA(every=10**6, **how)), adapted_nats(MbPA(every=0, **how)))
+    how = {
+        "memory": ALL,
+        "replay_batch_size": 4,
+        "num_neighbors": 40,
+        "adaptation_steps": 3,
+        "adaptation_learning_rate": 0.1,
+    }
+    np.testing.assert_array_equal(
+        adapted_nats(MbPA(replay_interval=10**6, **how)), adapted_nats(MbPA(replay_interval=0, **how))
+    )
     # As many neighbours as there are rows: it does not matter how they are found.
-    nearest, random = (adapted_nats(MbPA(every=8, neighbors=kind, **how)) for kind in ("nearest", "random"))
+    nearest, random = (
+        adapted_nats(MbPA(replay_interval=8, neighbor_choice=kind, **how)) for kind in ("nearest", "random")
+    )
     np.testing.assert_allclose(nearest, random, rtol=1e-5)
-    sparse = Replay(memory=ALL, mode="sparse", every=8, rows=4)
-    np.testing.assert_array_equal(adapted_nats(MbPA(every=8, **{**how, "steps": 0})), adapted_nats(sparse))
-    assert adapted_nats(MbPA(every=8, **how)) != adapted_nats(sparse)
+    sparse = Replay(memory=ALL, mode="sparse", replay_interval=8, replay_batch_size=4)
+    np.testing.assert_array_equal(
+        adapted_nats(MbPA(replay_interval=8, **{**how, "adaptation_steps": 0})), adapted_nats(sparse)
+    )
+    assert adapted_nats(MbPA(replay_interval=8, **how)) != adapted_nats(sparse)
 
 
 @pytest.mark.laws
@@ -284,7 +296,7 @@ def test_a_memory_on_the_host_is_that_of_the_devices(name):
 
 @pytest.mark.laws
 def test_gem_comes_to_the_same_with_all_gradients_at_once():
-    found = [params_of(GEM(rows=4, stored=stored)) for stored in (False, True)]
+    found = [params_of(GEM(examples_per_task=4, cache_gradients=stored)) for stored in (False, True)]
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
     assert not np.allclose(found[0], params_of(Sequential()), atol=1e-3)
 
@@ -292,7 +304,7 @@ def test_gem_comes_to_the_same_with_all_gradients_at_once():
 @pytest.mark.laws
 @pytest.mark.parametrize(
     "method",
-    [EWC(), MAS(), SI(), LwF(), GEM(rows=4), GEM(rows=4, stored=True)],
+    [EWC(), MAS(), SI(), LwF(), GEM(examples_per_task=4), GEM(examples_per_task=4, cache_gradients=True)],
     ids=lambda method: type(method).__name__,
 )
 def test_on_one_task_they_are_plain_training(method):
@@ -302,7 +314,9 @@ def test_on_one_task_they_are_plain_training(method):
 
 @pytest.mark.laws
 @pytest.mark.parametrize(
-    "method", [EWC(weight=0.0), MAS(weight=0.0), SI(weight=0.0), LwF(weight=0.0)], ids=lambda m: type(m).__name__
+    "method",
+    [EWC(penalty_weight=0.0), MAS(penalty_weight=0.0), SI(penalty_weight=0.0), LwF(distillation_weight=0.0)],
+    ids=lambda m: type(m).__name__,
 )
 def test_a_term_of_weight_0_is_in_the_program_and_changes_nothing(method):
     played, plain = play(config_of(method)), play(config_of(Sequential()))

@@ -231,7 +231,7 @@ def test_every_kind_of_method_is_made_of_its_settings():
 @pytest.mark.laws
 def test_an_update_that_writes_and_replays_copies_no_memory():
     """In the compiled update with 100,000 rows."""
-    method = Replay(memory=EpisodicMemory(capacity=100_000), rows=4)
+    method = Replay(memory=EpisodicMemory(capacity=100_000), replay_batch_size=4)
     learner = factory.make_learner(make_real_experiment(config_of(method)))
     places = CompiledLearner(None, learner)
     size = count_bytes(places.shapes.method["episodes"])
@@ -241,7 +241,7 @@ def test_an_update_that_writes_and_replays_copies_no_memory():
 
 @pytest.mark.laws
 def test_all_rows_of_a_batch_adapt_in_one_call():
-    config = config_of(MbPA(memory=ALL, num_neighbors=4, steps=2, queries=16), tasks=1)
+    config = config_of(MbPA(memory=ALL, num_neighbors=4, adaptation_steps=2, adaptation_batch_size=16), tasks=1)
     config.evaluation.batch_size = config.data.source.num_test = 64
     played = play(config)
     evaluator, calls = played.learner.evaluators[""], []

@@ -30,7 +30,7 @@ def test_the_ends_of_each_generation_are_looked_at(monkeypatch):
     ("lineages", "line"),
     [
         ((GROWN_ONCE, GROWN_ONCE), "of 1 generation, allowed: .*--training.keep-checkpoints 99"),
-        (((), ({"lifelong.method.columns": 2},)), "which has not grown by copies, allowed: a run of ELLE"),
+        (((), ({"lifelong.method.num_columns": 2},)), "which has not grown by copies, allowed: a run of ELLE"),
     ],
 )
 def test_runs_without_ancestors_are_refused(monkeypatch, lineages, line):

@@ -221,9 +221,9 @@ def params_of(method, **fields):
 
 @pytest.mark.laws
 def test_without_inner_steps_or_at_rate_0_the_outer_step_is_on_queries_alone():
-    plain = params_of(OML(**{**EPISODE, "every": 0, "steps": 0}))
+    plain = params_of(OML(**{**EPISODE, "replay_interval": 0, "inner_steps": 0}))
     np.testing.assert_array_equal(plain, params_of(Sequential()))
-    how = {**EPISODE, "every": 0, "inner_learning_rate": 0.0}
+    how = {**EPISODE, "replay_interval": 0, "inner_learning_rate": 0.0}
     played = play(config_of(OML(**how)))
     queries = [batch for _, batch in played.updates]
     sequential = play(config_of(Sequential()))
@@ -231,14 +231,14 @@ def test_without_inner_steps_or_at_rate_0_the_outer_step_is_on_queries_alone():
     for batch in queries:
         state, _ = sequential.places.update_inlined(state, (STREAM, jax.tree.map(lambda leaf: leaf[1:], batch)))
     np.testing.assert_allclose(flat(played.state.params), flat(state.params), atol=1e-6)
-    assert not np.allclose(flat(played.state.params), params_of(OML(**{**EPISODE, "every": 0})), atol=1e-4)
+    assert not np.allclose(flat(played.state.params), params_of(OML(**{**EPISODE, "replay_interval": 0})), atol=1e-4)
 
 
 @pytest.mark.laws
 def test_the_first_order_of_an_episode_is_the_gradient_at_the_adapted_head():
     """One update by hand, with the clipped gradient of what is learned and not of its copies."""
     training = {"clip_norm": 0.01}
-    config = config_of(OML(**{**EPISODE, "every": 0}), training=training)
+    config = config_of(OML(**{**EPISODE, "replay_interval": 0}), training=training)
     config.model.dropout = 0.0
     played = play(config, stages=1)
     experiment = make_experiment(config)
@@ -266,7 +266,7 @@ def test_what_an_inner_loop_adapts():
     variables, loss = {"params": params}, model_loss(experiment.model)
     given = (experiment.model, loss, variables, batch, jax.random.key(0))
     moved = lambda adapted: {name for name in params if not np.array_equal(flat(adapted[name]), flat(params[name]))}
-    how = {"learning_rate": 0.1, "order": 1}
+    how = {"adaptation_learning_rate": 0.1, "first_order": True}
     assert moved(adapt_head(*given, select=lambda path: path.startswith("head/"), **how)) == {"head"}
     by_loss = adapt_by_loss(*given, select=lambda path: path.startswith("head/"), **how)
     assert moved(by_loss) == {"head"}
@@ -297,8 +297,8 @@ def test_with_its_gate_forced_open_anml_is_maml():
 @pytest.mark.laws
 @pytest.mark.parametrize("shared", [True, False])
 def test_meta_mbpa_with_rate_0_is_mbpa_pp_with_the_same_writes(shared):
-    how = {"memory": ALL, "every": 8, "rows": 4, "num_neighbors": 4, "steps": 0}
-    rows = {} if shared else {"shared": False}
+    how = {"memory": ALL, "replay_interval": 8, "replay_batch_size": 4, "num_neighbors": 4, "inner_steps": 0}
+    rows = {} if shared else {"share_neighborhood": False}
     config = config_of(MetaMbPA(**how, inner_learning_rate=0.0, **rows))
     config.model.dropout = 0.0
     bare = config_of(MbPA(**how))
@@ -311,7 +311,7 @@ def test_meta_mbpa_with_rate_0_is_mbpa_pp_with_the_same_writes(shared):
 
 @pytest.mark.laws
 def test_in_one_inner_step_the_penalty_has_no_effect_and_in_two_it_has():
-    of = lambda steps, penalty: params_of(MetaMbPA(**NEAR, inner_steps=steps, penalty=penalty))
+    of = lambda steps, penalty: params_of(MetaMbPA(**NEAR, inner_steps=steps, adaptation_l2=penalty))
     np.testing.assert_array_equal(of(1, 0.0), of(1, 10.0))
     assert not np.array_equal(of(2, 0.0), of(2, 10.0))
 
@@ -324,7 +324,7 @@ def test_a_replayed_row_is_not_among_its_own_neighbours():
     experiment = make_experiment(config_of(MetaMbPA(**NEAR)))
     store = DeviceMemoryBackend(at(memory.rows, 0), 1, 0, policies.write_all_policy())
     variables = {"params": played.state.params, "method": played.state.method}
-    how = {"num_neighbors": 4, "weights": "uniform", "metric": "squared_l2"}
+    how = {"num_neighbors": 4, "neighbor_weighting": "uniform", "key_distance": "squared_l2"}
     own = np.asarray(rows.extras[EXAMPLE])
     with_self, _ = neighbors_of(experiment.model, store, "inputs", **how)(variables, rows)
     assert (np.asarray(with_self.extras[EXAMPLE])[:, 0] == own).all()
@@ -345,7 +345,7 @@ def test_answers_have_no_dropout_are_adapted_and_of_every_example(method):
     assert scored(played).targets == 8  # two batches, and no row of any is left out
     config.model.dropout = 0.0
     np.testing.assert_array_equal(scored(play(config, stages=0)).nats, scored(played).nats)
-    off = {"adapts_at_test": False} if "adapts_at_test" in method.arguments() else {"steps": 0}
+    off = {"adaptation_steps": 0} if isinstance(method, MetaMbPA) else {"adapts_at_test": False}
     bare = play(config_of(dataclasses.replace(method, **off)))
     assert_equal(played.state.params, bare.state.params)
     assert scored(bare).nats != scored(played).nats
@@ -355,7 +355,8 @@ def test_answers_have_no_dropout_are_adapted_and_of_every_example(method):
 def test_the_sum_over_batches_of_a_replay_is_as_many_times_the_mean():
     """Of eight rows in batches of four the step is twice that of their mean."""
     mean, total = (
-        play(config_of(OML(**{**EPISODE, "rate": 1.0}, reduction=kind)), stages=1) for kind in ("mean", "sum")
+        play(config_of(OML(**{**EPISODE, "replay_rate": 1.0}, replay_loss_reduction=kind)), stages=1)
+        for kind in ("mean", "sum")
     )
     stream, replay = mean.updates[:2]
     assert (stream[0], replay[0]) == ("stream", "replay")
@@ -371,29 +372,41 @@ def test_the_sum_over_batches_of_a_replay_is_as_many_times_the_mean():
 def test_what_is_refused():
     line = lambda method, **fields: pytest.raises(ValueError, match=fields["match"])
     with line(OML, match="lifelong.tasks.0: given 10 examples to train on in 3 batches, allowed: 6 batches and more"):
-        make_learner_and_stages(make_experiment(config_of(OML(memory=ALL, every=0))), None, make_objective)
+        make_learner_and_stages(make_experiment(config_of(OML(memory=ALL, replay_interval=0))), None, make_objective)
     config = config_of(ANML(**EPISODE))
-    config.model.gate = 0
-    with line(ANML, match="model.gate: given 0, allowed: 1 or more with ANML"):
+    config.model.gate_dim = 0
+    with line(ANML, match="model.gate_dim: given 0, allowed: 1 or more with ANML"):
         make_experiment(config)
     for settings, match in (
-        (OML(**{**EPISODE, "steps": -1}), "lifelong.method.steps: given -1, allowed: 0"),
-        (OML(**{**EPISODE, "every": 2}), "lifelong.method.every: given 2, allowed: 0, or the 4 rows"),
-        (OML(**{**EPISODE, "rate": 0.01}), "lifelong.method.rate: given 0.01, allowed: at least 1 / every"),
-        (OML(**{**EPISODE, "order": 3}), "lifelong.method.order: given 3, allowed: 1 or 2"),
-        (MetaMbPA(memory=EpisodicMemory(temperature=0.0)), "temperature: given 0.0, allowed: more than 0"),
-        (MetaMbPA(memory=EpisodicMemory(probability=1.5)), "probability: given 1.5, allowed: a share from 0 to 1"),
-        (MetaMbPA(memory=EpisodicMemory(place="host")), "memory.place: given 'host', allowed: 'device' with"),
+        (OML(**{**EPISODE, "inner_steps": -1}), "lifelong.method.inner_steps: given -1, allowed: 0"),
+        (
+            OML(**{**EPISODE, "replay_interval": 2}),
+            "lifelong.method.replay_interval: given 2, allowed: 0, or the 4 rows",
+        ),
+        (
+            OML(**{**EPISODE, "replay_rate": 0.01}),
+            "lifelong.method.replay_rate: given 0.01, allowed: at least 1 / replay_interval",
+        ),
+        (OML(**{**EPISODE, "first_order": 3}), "lifelong.method.first_order: given 3, allowed: True or False"),
+        (
+            MetaMbPA(memory=EpisodicMemory(diversity_temperature=0.0)),
+            "diversity_temperature: given 0.0, allowed: more than 0",
+        ),
+        (
+            MetaMbPA(memory=EpisodicMemory(write_probability=1.5)),
+            "probability: given 1.5, allowed: a share from 0 to 1",
+        ),
+        (MetaMbPA(memory=EpisodicMemory(storage="host")), "memory.place: given 'host', allowed: 'device' with"),
     ):
         with line(settings, match=match):
             make_experiment(config_of(settings))
 
 
 def test_what_fills_no_episode_is_said():
-    config = config_of(OML(**{**EPISODE, "steps": 1, "every": 0}))
+    config = config_of(OML(**{**EPISODE, "inner_steps": 1, "replay_interval": 0}))
     _, stages = make_learner_and_stages(make_experiment(config), None, make_objective)
     assert [stage.notes for stage in stages] == [
         [f"task {index}: the last 2 examples fill no episode, and are left out"] for index in range(3)
     ]
-    config = config_of(OML(**{**EPISODE, "steps": 1, "every": 0, "last_episode": "kept"}))
+    config = config_of(OML(**{**EPISODE, "inner_steps": 1, "replay_interval": 0, "last_episode": "kept"}))
     assert not any(stage.notes for stage in make_learner_and_stages(make_experiment(config), None, make_objective)[1])

@@ -118,4 +118,4 @@ def test_costs_are_read_off_the_lines(tmp_path):
     projected = [{**one, "projected/targets": 5.0} for one in paced]
     assert stream_cost(stream(tmp_path, AGEM()), projected, [])["examples_per_second"] == pytest.approx(150.0)
     assert stream_cost(stream(tmp_path, MbPA()), [], evaluations[:1])["adapts"]
-    assert not stream_cost(stream(tmp_path, MbPA(steps=0)), [], evaluations[:1])["adapts"]
+    assert not stream_cost(stream(tmp_path, MbPA(adaptation_steps=0)), [], evaluations[:1])["adapts"]

@@ -116,7 +116,7 @@ def test_old_columns_get_no_update_under_decay_and_answer_as_before_bit_for_bit(
 @pytest.mark.laws
 def test_every_column_notes_the_classes_that_it_reads_and_learns_with_others_masked(tmp_path):
     config = classes_of(tmp_path, ProgressiveNetwork())
-    config.task = dataclasses.replace(config.task, mask_unseen=True)
+    config.task = dataclasses.replace(config.task, mask_unseen_classes=True)
     noted = []
     for number, (_, begun, after) in enumerate(played(config)):
         head = after["constants"][f"columns_{number}"]["head"] if number else after["constants"]["head"]
@@ -169,7 +169,7 @@ def test_parameters_are_columns_and_a_matrix_for_each_pair_of_layers(tmp_path, k
     method, widths = ProgressiveNetwork(), {"classes": (5,), "texts": (8, 8)}[kind]
     config = classes_of(tmp_path, method) if kind == "classes" else texts_of(tmp_path, method, num_layers=2)
     experiment, length = make_experiment(config), config.data.segment_length
-    grown = [experiment.with_growth([{"lifelong.method.columns": columns}]).model for columns in (1, 2, 3)]
+    grown = [experiment.with_growth([{"lifelong.method.num_columns": columns}]).model for columns in (1, 2, 3)]
     make = lambda model: lambda: init_variables(model, jax.random.key(0), length)
     one, *more = [count(jax.eval_shape(make(model))["params"]) for model in grown]
     pairs = sum(width**2 for width in widths)
@@ -200,11 +200,11 @@ def test_what_has_no_columns_is_refused_in_one_line(tmp_path, name):
 
 
 def test_a_run_begins_with_one_column_and_has_no_more_than_tasks(tmp_path):
-    config = texts_of(tmp_path, ProgressiveNetwork(columns=2))
-    with pytest.raises(ValueError, match="lifelong.method.columns: given 2, allowed: 1 where a run begins"):
+    config = texts_of(tmp_path, ProgressiveNetwork(num_columns=2))
+    with pytest.raises(ValueError, match="lifelong.method.num_columns: given 2, allowed: 1 where a run begins"):
         train(config)
     with pytest.raises(ValueError, match="columns: given 4, allowed: up to 3"):
-        validate(texts_of(tmp_path, ProgressiveNetwork(columns=4)))
+        validate(texts_of(tmp_path, ProgressiveNetwork(num_columns=4)))
 
 
 def test_borders_that_are_not_told_are_refused(tmp_path):
@@ -238,9 +238,9 @@ def test_an_evaluation_is_told_its_task_or_refused(tmp_path, capsys):
 
 @pytest.mark.laws
 def test_a_text_encoder_has_columns_with_heads_of_their_own():
-    attention = Bidirectional(positions=8)
+    attention = Bidirectional(num_positions=8)
     config = Config(model=Model(dim=8, num_layers=2, num_heads=2, attention=attention))
-    config.lifelong = Lifelong(method=ProgressiveNetwork(columns=2))
+    config.lifelong = Lifelong(method=ProgressiveNetwork(num_columns=2))
     model = make_model(config, 10, ClassificationHead(3))
     tokens, start = jnp.arange(6)[None], {"start_of_document": jnp.ones(1, bool)}
     params = init_variables(model, jax.random.key(0), 6)["params"]

@@ -65,8 +65,15 @@ def test_the_matrix_of_a_stream_of_questions_is_of_f1(tmp_path, capsys):
 @pytest.mark.parametrize(
     "method",
     [
-        MbPA(every=16, rows=4, key="question", num_neighbors=64, steps=2, adapted=("head/",)),
-        EWC(form="online", batches=2),
+        MbPA(
+            replay_interval=16,
+            replay_batch_size=4,
+            key_source="question",
+            num_neighbors=64,
+            adaptation_steps=2,
+            adapted_parameters=("head/",),
+        ),
+        EWC(consolidation="online", fisher_batches=2),
     ],
 )
 def test_methods_learn_questions(method, tmp_path):
@@ -82,9 +89,9 @@ def test_answers_from_kept_states_are_those_from_tokens(tmp_path):
     plain = tiny(tmp_path, Sequential(), dropout=0.0, attention_dropout=0.0)
     plain.model.num_layers = 2
     encoder = train(dataclasses.replace(plain, name="encoder"), on_event=lambda event: None)
-    given = dataclasses.replace(plain.training, init_from=str(encoder.path), train_layers=1)
+    given = dataclasses.replace(plain.training, init_from=str(encoder.path), num_trainable_layers=1)
     tokens = train(dataclasses.replace(plain, name="tokens", training=given), on_event=lambda event: None)
-    model = dataclasses.replace(plain.model, first_layer=1)
+    model = dataclasses.replace(plain.model, first_trained_layer=1)
     data = dataclasses.replace(plain.data, encoder_states_dir=str(tmp_path / "states"))
     own = dataclasses.replace(plain.training, init_from=str(encoder.path))
     kept = train(

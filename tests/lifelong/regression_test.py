@@ -45,17 +45,26 @@ def accuracies(method, *, mask_classes=False):
 
 
 def test_one_head_plain_training_forgets_replay_does_not_and_all_at_once_is_best():
-    memory, every = EpisodicMemory(capacity=100), EpisodicMemory(policy="all", capacity=1000)
-    plain, replay, together = (accuracies(method) for method in (Sequential(), Replay(memory=memory, rows=10), Joint()))
+    memory, every = EpisodicMemory(capacity=100), EpisodicMemory(write_policy="all", capacity=1000)
+    plain, replay, together = (
+        accuracies(method) for method in (Sequential(), Replay(memory=memory, replay_batch_size=10), Joint())
+    )
     assert plain + 0.2 < replay < together + 0.05 and together > 0.8
-    sparse = Replay(memory=every, mode="sparse", every=100, rows=10)
-    adapted = MbPA(memory=every, every=100, rows=10, num_neighbors=16, steps=10, learning_rate=0.1)
+    sparse = Replay(memory=every, mode="sparse", replay_interval=100, replay_batch_size=10)
+    adapted = MbPA(
+        memory=every,
+        replay_interval=100,
+        replay_batch_size=10,
+        num_neighbors=16,
+        adaptation_steps=10,
+        adaptation_learning_rate=0.1,
+    )
     assert accuracies(adapted) > accuracies(sparse) + 0.2
-    assert accuracies(GEM(rows=20)) > plain + 0.2
+    assert accuracies(GEM(examples_per_task=20)) > plain + 0.2
     # A penalty cannot tell classes apart that were never seen together.
-    assert accuracies(EWC(weight=10.0)) < replay - 0.2
+    assert accuracies(EWC(penalty_weight=10.0)) < replay - 0.2
 
 
 def test_where_the_classes_of_a_task_are_told_a_penalty_is_enough():
-    plain, held = (accuracies(method, mask_classes=True) for method in (Sequential(), EWC(weight=10.0)))
+    plain, held = (accuracies(method, mask_classes=True) for method in (Sequential(), EWC(penalty_weight=10.0)))
     assert held > 0.9 and held >= plain - 0.02

@@ -68,7 +68,7 @@ def run(config, **arguments):
     "method",
     [
         pytest.param(Sequential(), id="sequential", marks=pytest.mark.slow),
-        pytest.param(EWC(weight=10.0, batches=2), id="ewc", marks=pytest.mark.laws),
+        pytest.param(EWC(penalty_weight=10.0, fisher_batches=2), id="ewc", marks=pytest.mark.laws),
     ],
 )
 def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, capsys):
@@ -109,7 +109,7 @@ def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, caps
 @pytest.mark.slow
 def test_ewc_keeps_more_of_the_first_task(tmp_path):
     moved = {}
-    for name, method in (("sequential", Sequential()), ("ewc", EWC(weight=1e6, batches=4))):
+    for name, method in (("sequential", Sequential()), ("ewc", EWC(penalty_weight=1e6, fisher_batches=4))):
         ends = []
         hook = lambda info, ends=ends: ends.append(jax.device_get(info.state.params))
         run(config_of(tmp_path / name, method), hooks=[hook])

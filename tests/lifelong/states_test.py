@@ -16,7 +16,9 @@ from tests.training.loop_test import final_arrays
 
 def config_of(folder, name, *, first=0, init_from="", **training):
     config = load_config("bert_glue", "smoke")
-    model = dataclasses.replace(config.model, first_layer=first, scan_layers=False, dropout=0.0, attention_dropout=0.0)
+    model = dataclasses.replace(
+        config.model, first_trained_layer=first, scan_layers=False, dropout=0.0, attention_dropout=0.0
+    )
     data = dataclasses.replace(
         config.data, encoder_states_dir=str(folder / "states") if first else "", cache_dir=str(folder / "cache")
     )
@@ -55,14 +57,14 @@ def test_the_last_layer_learns_the_same_from_tokens_and_from_kept_states(tmp_pat
     other = config_of(tmp_path, "other", init_from=str(tokens.path), first=1)
     assert run(dataclasses.replace(other, name="again"))[0].step == 4  # the layers below are those of the encoder
     assert main(["predict", "--run", str(states.path), "--text", "a claim"]) == 2
-    assert "model.first_layer: given texts alone" in capsys.readouterr().err
+    assert "model.first_trained_layer: given texts alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "fields, line",
     [
-        ({"first": 2}, "model.first_layer: given 2, allowed: up to 1, the last layer"),
-        ({"train_layers": 3}, "training.train_layers: given 3, allowed: 0 to 2 with model.scan_layers False"),
+        ({"first": 2}, "model.first_trained_layer: given 2, allowed: up to 1, the last layer"),
+        ({"train_layers": 3}, "training.num_trainable_layers: given 3, allowed: 0 to 2 with model.scan_layers False"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, fields, line):
@@ -73,11 +75,14 @@ def test_what_does_not_fit_is_refused(tmp_path, fields, line):
 def test_layers_of_a_scan_are_not_trained_apart(tmp_path):
     config = config_of(tmp_path, "run", train_layers=1)
     config.model.scan_layers = True
-    with pytest.raises(ValueError, match=r"training.train_layers: given 1, allowed: .* layers of a scan are one array"):
+    with pytest.raises(
+        ValueError, match=r"training.num_trainable_layers: given 1, allowed: .* layers of a scan are one array"
+    ):
         validate(config)
     config = config_of(tmp_path, "run", first=1)
     config.data.encoder_states_dir = ""
     with pytest.raises(
-        ValueError, match="data.encoder_states_dir: given '', allowed: a folder, where model.first_layer is above 0"
+        ValueError,
+        match="data.encoder_states_dir: given '', allowed: a folder, where model.first_trained_layer is above 0",
     ):
         validate(config)

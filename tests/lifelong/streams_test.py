@@ -205,14 +205,14 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
     "method, fields, line",
     [
         (
-            GEM(rows=4),
+            GEM(examples_per_task=4),
             {"borders": "sharp"},
-            "lifelong.borders: given 'sharp', allowed: 'known', GEM needs to know the task",
+            "lifelong.task_boundaries: given 'sharp', allowed: 'known', GEM needs to know the task",
         ),
         (
             EWC(),
             {"borders": "mixed"},
-            "lifelong.borders: given 'mixed', allowed: 'known', EWC needs to know where tasks",
+            "lifelong.task_boundaries: given 'mixed', allowed: 'known', EWC needs to know where tasks",
         ),
         (
             Replay(),
@@ -220,34 +220,34 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             "lifelong.epochs: given 0, allowed: at least 1, Replay counts examples",
         ),
         (
-            LAMOL(share=0.0),
+            LAMOL(sample_ratio=0.0),
             {"epochs": 0, "training": {"steps": 9}},
             "lifelong.epochs: given 0, allowed: at least 1, LAMOL counts examples",
         ),
-        (Sequential(), {"borders": "blurred"}, "lifelong.border_width: given 0, allowed"),
-        (MbPA(every=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
+        (Sequential(), {"borders": "blurred"}, "lifelong.blur_width: given 0, allowed"),
+        (MbPA(replay_interval=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
         (
-            Replay(memory=EpisodicMemory(policy="diversity")),
+            Replay(memory=EpisodicMemory(write_policy="diversity")),
             {},
             "memory.policy: given 'diversity', allowed: another one",
         ),
         (
-            Replay(memory=EpisodicMemory(index="scann")),
+            Replay(memory=EpisodicMemory(key_search="scann")),
             {},
-            "lifelong.method.memory.index: given 'scann', allowed: 'exact' unless place is 'host'",
+            "lifelong.method.memory.key_search: given 'scann', allowed: 'exact' unless place is 'host'",
         ),
         (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
         (
-            MbPA(every=4, metric="inner_product", weights="inverse_distance"),
+            MbPA(replay_interval=4, key_distance="inner_product", neighbor_weighting="inverse_distance"),
             {},
             "method.weights: given 'inverse_distance', allowed: 'uniform' or 'softmax' with metric 'inner_product'",
         ),
         (
-            MbPA(every=4, neighbors="random", weights="softmax"),
+            MbPA(replay_interval=4, neighbor_choice="random", neighbor_weighting="softmax"),
             {},
-            "lifelong.method.weights: given 'softmax', allowed: 'uniform' with neighbors 'random'",
+            "lifelong.method.neighbor_weighting: given 'softmax', allowed: 'uniform' with neighbors 'random'",
         ),
-        (Sequential(), {"order": (0, 0, 2)}, "lifelong.order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
+        (Sequential(), {"order": (0, 0, 2)}, "lifelong.task_order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
     ],
 )
@@ -266,15 +266,22 @@ def notes_of(memory, **fields):
 
 def test_a_memory_that_is_full_early_says_from_where_on():
     line = "lifelong.method.memory.capacity: full after 12 rows, of task 1; rows that come later are not kept"
-    assert notes_of(EpisodicMemory(policy="all", capacity=12), epochs=1) == [[], [line], []]
-    assert notes_of(EpisodicMemory(policy="random", probability=0.5, capacity=6), epochs=1) == [[], [line], []]
-    quiet = (EpisodicMemory(policy="all", capacity=30), EpisodicMemory(policy="all", capacity=12, full="ring"))
-    for memory in (*quiet, EpisodicMemory(policy="reservoir", capacity=12)):
+    assert notes_of(EpisodicMemory(write_policy="all", capacity=12), epochs=1) == [[], [line], []]
+    assert notes_of(EpisodicMemory(write_policy="random", write_probability=0.5, capacity=6), epochs=1) == [
+        [],
+        [line],
+        [],
+    ]
+    quiet = (
+        EpisodicMemory(write_policy="all", capacity=30),
+        EpisodicMemory(write_policy="all", capacity=12, when_full="ring"),
+    )
+    for memory in (*quiet, EpisodicMemory(write_policy="reservoir", capacity=12)):
         assert not any(notes_of(memory, epochs=1))
 
 
 def test_a_memory_that_keeps_copies_says_so():
-    first, *others = notes_of(EpisodicMemory(policy="all", capacity=90), epochs=3)
+    first, *others = notes_of(EpisodicMemory(write_policy="all", capacity=90), epochs=3)
     assert len(first) == 1 and "kept 3 times" in first[0] and "probability 0.33" in first[0] and not any(others)
 
 
@@ -305,7 +312,12 @@ def test_a_run_killed_within_a_task_or_at_its_border_goes_on_bit_for_bit(tmp_pat
 def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path, place):
     """MbPA++ adapts to the neighbours of each query: also from the directory alone."""
     method = MbPA(
-        memory=dataclasses.replace(ALL, place=place), every=8, rows=4, num_neighbors=4, steps=5, learning_rate=0.5
+        memory=dataclasses.replace(ALL, place=place),
+        replay_interval=8,
+        replay_batch_size=4,
+        num_neighbors=4,
+        adaptation_steps=5,
+        adaptation_learning_rate=0.5,
     )
     config = dataclasses.replace(config_of(method), workdir=str(tmp_path))
     result = train(config, on_event=lambda event: None)
@@ -340,7 +352,7 @@ def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
     plain = play(config)
     assert config.lifelong is not None
     limits = (10, 4, 7)
-    limited = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=limits))
+    limited = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, max_examples_per_task=limits))
     numbers = [
         np.concatenate([np.ravel(batch.extras[EXAMPLE]) for _, batch in play(one).updates]) for one in (config, limited)
     ]
@@ -348,7 +360,9 @@ def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
     assert [count(numbers[0], task) for task in range(3)] == [10, 10, 10]
     # Numbers go on from those of the tasks before, which are as many as are read.
     assert sorted(numbers[1][numbers[1] >= 0].tolist()) == list(range(sum(limits)))
-    whole = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=(10, 10, 10)))
+    whole = dataclasses.replace(
+        config, lifelong=dataclasses.replace(config.lifelong, max_examples_per_task=(10, 10, 10))
+    )
     assert_equal(play(whole).state.params, plain.state.params)
     examples = [
         part.examples for part in concatenate_tasks([make_experiment(limited).of_task(f"task {i}") for i in range(3)])
@@ -366,14 +380,14 @@ def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
 def test_limits_that_do_not_fit_are_refused(limits, line):
     config = config_of(Sequential())
     assert config.lifelong is not None
-    config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=limits))
+    config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, max_examples_per_task=limits))
     with pytest.raises(ValueError, match=line):
         make_learner_and_stages(make_experiment(config), None, make_objective)
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 9), st.integers(0, 500))
 def test_passes_are_the_fewest_that_make_enough_updates(examples, rows, epochs, least):
-    passes = Lifelong(epochs=epochs, least_updates=least).passes(examples, rows)
+    passes = Lifelong(epochs=epochs, min_updates_per_task=least).passes(examples, rows)
     updates = StreamPlan(examples, rows, passes, 0, ReplaySchedule()).batches
     assert passes >= epochs and updates >= least
     assert passes == epochs or updates - -(-examples // rows) < least
@@ -386,6 +400,6 @@ def test_a_small_task_is_read_more_often_and_a_line_says_so():
     small, large = task_stages(experiment, None, make_method(config.lifelong.method))
     # Ten examples in batches of four are three updates, forty are ten.
     assert (small.steps, large.steps) == (4 * 3, 2 * 10)
-    wanted = "task 0: 4 passes over 10 examples instead of 2, for at least 11 updates (lifelong.least_updates)"
+    wanted = "task 0: 4 passes over 10 examples instead of 2, for at least 11 updates (lifelong.min_updates_per_task)"
     assert list(small.notes) == [wanted] and not large.notes
     assert int(play(config).state.step) == 32

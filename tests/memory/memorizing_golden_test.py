@@ -127,7 +127,7 @@ def test_the_attention_part_is_that_of_the_published_code(name):
 def stack(case: str):
     """The model of three layers, and its parameters."""
     fields = {"query_key_norm": False} if case == "stack_plain" else {}
-    attention = config.Memorizing(layers=(1,), **SIZES, **fields)
+    attention = config.Memorizing(layers_with_memory=(1,), **SIZES, **fields)
     sizes = {"dim": DIM, "num_layers": 3, "num_heads": HEADS, "head_dim": HEAD_DIM, "scan_layers": False}
     model = config.Model(**sizes, attention=attention, feed_forward=config.Dense(dim=20, bias=False))
     layers = {}

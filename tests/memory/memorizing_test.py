@@ -539,7 +539,7 @@ def test_where_dropout_falls(place):
 
 def test_what_the_compatibility_implies():
     paper, meliad = (config.Memorizing(cache_length=6, compatibility=side) for side in ("paper", "meliad"))
-    assert [part.local_window(4) for part in (paper, meliad)] == [10, 6]
+    assert [part.attention_span(4) for part in (paper, meliad)] == [10, 6]
     assert [part.sorts_all_scores for part in (paper, meliad)] == [True, False]
     for part, dropped in ((paper, 0.3), (meliad, 0.0), (dataclasses.replace(meliad, dropout_place="outputs"), 0.3)):
         model = make_language_model(config.Model(attention=part, dropout=0.3), 10)

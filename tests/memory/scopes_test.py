@@ -24,13 +24,15 @@ RING = {"fifo.ring_append", "fifo.write_window", "fifo.reset_rows", "sharded.sha
 MEMORIZING = CONTRACT | RING | {"memorizing.reset", "memorizing.write"}
 EXPECTED = {
     "gate": (
-        config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=6),
+        config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=6),
         MEMORIZING
         | {"memorizing.retrieve", "neighbors.select_neighbors", "neighbors.gather_slots", "mixing.head_gate"}
         | {"attention.attention", "attention.neighbor_attention", "fifo.shift_append"},
     ),
     "threshold": (
-        config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=0, retrieval="threshold"),
+        config.Memorizing(
+            layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=0, retrieval="threshold"
+        ),
         MEMORIZING | {"neighbors.threshold_mask"},
     ),
     "transformer_xl": (
@@ -87,7 +89,7 @@ def paths(name: str) -> frozenset[str]:
     """The paths of all operations of a lowered train step."""
     described = config.Model(dim=8, num_layers=2, num_heads=2, attention=EXPECTED[name][0])
     model = make_language_model(described, VOCAB, segment_length=LENGTH)
-    objective = Objective(model_loss(model), EXPECTED[name][0].coefficients())
+    objective = Objective(model_loss(model), EXPECTED[name][0].auxiliary_loss_weights())
     optimizer = optax.sgd(1e-2)
     shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((1, *sizes), dtype)
     tokens, whole = shape(ROWS, LENGTH, dtype=jnp.int32), shape(ROWS, LENGTH, dtype=bool)

@@ -20,7 +20,7 @@ KINDS = {
         norm="pre",
         attention=config.MemSizer(num_slots=3),
         cross_attention=config.T2R(num_features=4),
-        memory_tokens=config.MemoryTokens(num_tokens=2, kind="control", shared=True),
+        memory_tokens=config.MemoryTokens(num_tokens=2, kind="control", share_memory_layer=True),
     ),
     "random features": config.EncoderDecoder(
         **SMALL,

@@ -45,7 +45,7 @@ def values_of(part) -> dict:
         (FullAttention(scale_init=2.0), {"final_norm"}),
         (TransformerXL(memory_length=3, tied_biases=True), {"final_norm"}),
         (Compressive(compression="max", norm="pre_sonnet"), {"final_norm", "loss_weight"}),
-        (Memorizing(layers=(), gate_init=2.0), {"layers", "write"}),
+        (Memorizing(layers_with_memory=(), gate_init=2.0), {"layers", "write"}),
         (
             InfinityFormer(ridge=2.0, norm="pre"),
             {*("host", "layers", "final_norm", "num_positions"), "kl_weight", "over_layers"},

@@ -22,7 +22,9 @@ MEMORY = {"memory_length": 6, "num_neighbors": 2, "cache_length": 3, "num_bucket
 
 
 def memorizing(layers=(1,), num_layers: int = 3, **fields) -> config.Model:
-    return config.Model(**SMALL, num_layers=num_layers, attention=config.Memorizing(layers=layers, **MEMORY), **fields)
+    return config.Model(
+        **SMALL, num_layers=num_layers, attention=config.Memorizing(layers_with_memory=layers, **MEMORY), **fields
+    )
 
 
 def shapes_of(module):
@@ -230,7 +232,7 @@ def test_state_needs_no_parameters_and_has_the_configured_dtype():
     "attention",
     (
         config.TransformerXL(memory_length=5),
-        pytest.param(config.Memorizing(layers=(), **MEMORY), marks=pytest.mark.laws),
+        pytest.param(config.Memorizing(layers_with_memory=(), **MEMORY), marks=pytest.mark.laws),
     ),
 )
 def test_bfloat16_computation(attention):

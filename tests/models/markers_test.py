@@ -21,7 +21,12 @@ MARKS = (9, 10)
 def small():
     part = config.GPT2(num_positions=LENGTH)
     described = config.Model(
-        dim=8, num_layers=2, num_heads=2, attention=part, feed_forward=config.Dense(dim=8), markers=len(MARKS)
+        dim=8,
+        num_layers=2,
+        num_heads=2,
+        attention=part,
+        feed_forward=config.Dense(dim=8),
+        num_speaker_markers=len(MARKS),
     )
     model = make_language_model(described, VOCAB)
     start = jnp.ones(ROWS, bool)
@@ -98,10 +103,10 @@ def test_decoding_gives_the_hidden_states_of_the_segment():
 @pytest.mark.parametrize(
     "changed, line",
     [
-        ({"markers": -1}, "model.markers: given -1, allowed: 0 (none) or more ids"),
+        ({"markers": -1}, "model.num_speaker_markers: given -1, allowed: 0 (none) or more ids"),
         (
-            {"model": config.EncoderDecoder(markers=1)},
-            "model.markers: given 1, allowed: 0 but in a decoder-only language model",
+            {"model": config.EncoderDecoder(num_speaker_markers=1)},
+            "model.num_speaker_markers: given 1, allowed: 0 but in a decoder-only language model",
         ),
         ({"protocol": "contiguous"}, "data.protocol: given 'contiguous', allowed: 'separate' for dialogues"),
         (
@@ -111,10 +116,10 @@ def test_decoding_gives_the_hidden_states_of_the_segment():
     ],
 )
 def test_a_dialogue_that_cannot_be_is_refused(changed, line):
-    given = config.Config(data=config.Data(source=config.CmuDog()), model=config.Model(markers=3))
+    given = config.Config(data=config.Data(source=config.CmuDog()), model=config.Model(num_speaker_markers=3))
     validate(given)
     given.model = changed.get("model", given.model)
-    given.model.markers = changed.get("markers", given.model.markers)
+    given.model.num_speaker_markers = changed.get("markers", given.model.num_speaker_markers)
     given.data.source = changed.get("source", given.data.source)
     given.data.protocol = changed.get("protocol", given.data.protocol)
     with pytest.raises(ValueError) as error:

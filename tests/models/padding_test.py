@@ -185,7 +185,7 @@ def test_padded_tables_divide_over_the_axis_model(output):
 
 def test_runs_are_padded_and_models_of_ones_own_are_not():
     source = config.KeyValueRecall(num_documents=8)
-    attention = config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=4)
+    attention = config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=4)
     model = config.Model(dim=DIM, num_layers=1, num_heads=2, attention=attention)
     described = config.Config(model=model, data=config.Data(source=source, batch_size=2, segment_length=8))
     experiment = make_experiment(described)
@@ -195,6 +195,6 @@ def test_runs_are_padded_and_models_of_ones_own_are_not():
     assert make_evaluation_model(experiment, evaluation).vocabulary == experiment.model.vocabulary
     assert experiment.model.padding() == (-vocab_size % 128) * DIM
     assert make_language_model(model, vocab_size).padding() == 0
-    described.sharding.vocab_multiple = 0
-    with pytest.raises(ValueError, match="sharding.vocab_multiple: given 0, allowed: an integer of at least 1"):
+    described.sharding.pad_vocab_to_multiple = 0
+    with pytest.raises(ValueError, match="sharding.pad_vocab_to_multiple: given 0, allowed: an integer of at least 1"):
         make_experiment(described)

@@ -21,7 +21,7 @@ VOCAB = 11
 
 
 def make_model(**fields) -> config.Model:
-    attention = config.Bidirectional(positions=8, **fields)
+    attention = config.Bidirectional(num_positions=8, **fields)
     dense = config.Dense(dim=12, activation="gelu_exact")
     return config.Model(dim=8, num_layers=2, num_heads=2, attention=attention, feed_forward=dense)
 
@@ -98,7 +98,7 @@ def test_parameter_counts_with_product_keys_are_the_published_ones(dim, layers, 
 
 def test_distilbert_has_its_count():
     model = config.Model(num_layers=6, dim=768, num_heads=12)
-    model.attention = config.Bidirectional(token_types=0, pooler=False)
+    model.attention = config.Bidirectional(num_token_types=0, pooler=False)
     encoder = build(model, None, 30_522)
     shapes = shapes_of(encoder, 4)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 66_362_880

@@ -21,7 +21,7 @@ SMALL = {"dim": DIM, "num_heads": 2, "feed_forward": config.Dense(dim=12)}
 
 def memorizing(layers=(-2,), num_layers: int = 5, **fields) -> config.Model:
     memory = {"memory_length": 6, "num_neighbors": 2, "cache_length": 3, "num_buckets": 4, "max_distance": 6}
-    attention = config.Memorizing(layers=layers, **memory)
+    attention = config.Memorizing(layers_with_memory=layers, **memory)
     return config.Model(**SMALL | {"num_layers": num_layers, "attention": attention} | fields)
 
 

@@ -36,7 +36,13 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 
 def tiny(**attention) -> Config:
-    fields = {"layers": (-1,), "memory_length": 64, "num_neighbors": 4, "cache_length": 8, "retrieval": "approximate"}
+    fields = {
+        "layers_with_memory": (-1,),
+        "memory_length": 64,
+        "num_neighbors": 4,
+        "cache_length": 8,
+        "retrieval": "approximate",
+    }
     return Config(
         name="tiny",
         model=Model(dim=16, num_layers=2, num_heads=2, scan_layers=True, attention=Memorizing(**fields | attention)),
@@ -205,15 +211,15 @@ def test_advice_says_what_each_change_saves():
     tips = advise(config, facts_of())
     # 20 GiB: 3 of weights, 1 of gradients, 4 of memory, 12 of activations; 4 too much.
     found = saved(tips)
-    assert found["--training.rematerialize"] == pytest.approx(12 * 11 / 12, rel=0.01)
-    assert found["--training.accumulate"] == pytest.approx(6)
+    assert found["--training.remat"] == pytest.approx(12 * 11 / 12, rel=0.01)
+    assert found["--training.num-microbatches"] == pytest.approx(6)
     assert found["--data.batch-size"] == pytest.approx(8)
     assert found["--sharding.fsdp"] == pytest.approx(4 * 3 / 4)
     assert found["--model.memory-dtype"] == pytest.approx(2)
     assert [tip.saves for tip in tips] == sorted((tip.saves for tip in tips), reverse=True)
     assert {tip.change for tip in tips if tip.enough} == {
-        "--training.rematerialize per_layer",
-        "--training.accumulate 2",
+        "--training.remat per_layer",
+        "--training.num-microbatches 2",
         "--data.batch-size 16",
     }
 
@@ -235,10 +241,10 @@ def test_a_memory_of_the_evaluation_has_advice_of_its_own():
 def test_exact_search_and_long_horizons_have_advice():
     config = tiny(retrieval="exact", memory_length=2**16)
     config.data.batch_size = 32
-    config.training = Training(segments_per_update=8, rematerialize="segment")
+    config.training = Training(segments_per_update=8, remat="segment")
     changes = [tip.change for tip in advise(config, facts_of())]
     assert "--model.attention.retrieval approximate" in changes
-    assert "--training.rematerialize segment_nested" in changes
+    assert "--training.remat segment_nested" in changes
     assert "--training.segments-per-update 4" in changes
 
 
@@ -249,7 +255,7 @@ def test_a_row_alone_on_its_device_can_be_split():
     assert "--sharding.model 2 --sharding.data 2 --data.batch-size 2" in changes
     config.model.num_heads = 1
     changes = [tip.change for tip in advise(config, facts_of())]
-    assert "--sharding.model 2 --sharding.data 2 --sharding.memory slots --data.batch-size 2" in changes
+    assert "--sharding.model 2 --sharding.data 2 --sharding.split-memory-by slots --data.batch-size 2" in changes
 
 
 def test_the_message_about_too_little_memory():

@@ -56,7 +56,7 @@ def test_a_model_that_stays_is_one_case(variant):
 
 def test_a_generation_that_does_not_grow_is_no_case():
     config = load_config("lifelong_pretraining", "elle")
-    config.lifelong.method.dims, config.lifelong.method.layers = (96, 96), (2, 2)
+    config.lifelong.method.dim_per_task, config.lifelong.method.num_layers_per_task = (96, 96), (2, 2)
     cases = make_cases(config, ["v5e-8"])
     assert [(case.generation, case.config.model.dim) for case in cases] == [("encyclopedia", 64), ("news", 96)]
 
@@ -89,7 +89,7 @@ def test_the_table_names_the_task_and_says_the_parameters():
 @pytest.mark.parametrize("remat", ["none", "per_layer"])
 def test_generations_are_compiled_with_what_is_recomputed(capsys, remat):
     command = ["plan", "--config", "lifelong_pretraining", "--variant", "smoke", "--topology", "v5e:2x2"]
-    assert main([*command, "--vocab-size", "128", "--training.rematerialize", remat, "--json"]) == 0
+    assert main([*command, "--vocab-size", "128", "--training.remat", remat, "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["generation"] for one in found if one["program"] == "stream"] == ["task_0", "task_1"]
     for one in found:

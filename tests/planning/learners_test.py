@@ -28,8 +28,18 @@ def programs_of(method, what="train", **fields):
 
 
 def test_every_kind_of_update_is_planned_and_its_memory_written_and_searched():
-    memory = EpisodicMemory(policy="all", capacity=MANY)
-    found = programs_of(MbPA(memory=memory, every=8, rows=4, key="first", num_neighbors=4, steps=2, adapted=("head/",)))
+    memory = EpisodicMemory(write_policy="all", capacity=MANY)
+    found = programs_of(
+        MbPA(
+            memory=memory,
+            replay_interval=8,
+            replay_batch_size=4,
+            key_source="first",
+            num_neighbors=4,
+            adaptation_steps=2,
+            adapted_parameters=("head/",),
+        )
+    )
     assert list(found) == ["stream", "replay", "write", "search", "adapt"]
     state = found["stream"].arguments["state"]
     assert state.method["episodes"].capacity == MANY and state.method["episodes"].keys.shape == (MANY, 5)
@@ -41,7 +51,7 @@ def test_every_kind_of_update_is_planned_and_its_memory_written_and_searched():
     support, weights = jax.eval_shape(search.function, *search.arguments.values())
     assert support.inputs.shape == (ROWS, 4, DIM) and weights.shape == (ROWS, 4)
     assert jax.eval_shape(adapt.function, *adapt.arguments.values())[0].nats.shape == (4, 1)
-    assert adapt.copies.field == "lifelong.method.queries"
+    assert adapt.copies.field == "lifelong.method.adaptation_batch_size"
     assert adapt.copies.bytes == count_bytes(state.params["head"]) < count_bytes(state.params)
     assert adapt.rows_kept.field == "lifelong.method.memory.capacity"
     assert adapt.rows_kept.bytes == count_bytes(state.method["episodes"]) > MANY * 4 * DIM
@@ -50,8 +60,12 @@ def test_every_kind_of_update_is_planned_and_its_memory_written_and_searched():
 def test_a_learner_says_what_it_does():
     memory = EpisodicMemory(capacity=12)
     assert list(programs_of(Sequential())) == ["stream"]
-    assert list(programs_of(AGEM(memory=memory, rows=8, every=8))) == ["stream", "projected", "write"]
-    random = MbPA(memory=memory, every=0, neighbors="random", steps=2)
+    assert list(programs_of(AGEM(memory=memory, reference_batch_size=8, projection_interval=8))) == [
+        "stream",
+        "projected",
+        "write",
+    ]
+    random = MbPA(memory=memory, replay_interval=0, neighbor_choice="random", adaptation_steps=2)
     assert list(programs_of(random)) == ["stream", "write", "search", "adapt"]
     assert list(programs_of(random, "eval")) == ["adapt"]
     assert list(programs_of(Sequential(), "eval")) == ["eval"]
@@ -59,9 +73,9 @@ def test_a_learner_says_what_it_does():
 
 @pytest.mark.laws
 def test_episodes_are_planned_in_their_shapes():
-    memory = EpisodicMemory(policy="all", capacity=MANY)
-    how = {"memory": memory, "every": 8, "rate": 0.5, "steps": 2}
-    for method in (OML(**how), ANML(**how), MAML(**how, order=2)):
+    memory = EpisodicMemory(write_policy="all", capacity=MANY)
+    how = {"memory": memory, "replay_interval": 8, "replay_rate": 0.5, "inner_steps": 2}
+    for method in (OML(**how), ANML(**how), MAML(**how, first_order=False)):
         found = programs_of(method)
         assert list(found) == ["stream", "replay", "write"]
         assert [found[kind].arguments["batch"].inputs.shape for kind in ("stream", "replay")] == [
@@ -71,7 +85,16 @@ def test_episodes_are_planned_in_their_shapes():
         for name in ("stream", "replay"):
             new = jax.eval_shape(found[name].function, *found[name].arguments.values())[0]
             assert jax.tree.map(lambda leaf: leaf.shape, new) == jax.tree.map(lambda leaf: leaf.shape, state)
-    meta = programs_of(MetaMbPA(memory=memory, every=8, rows=4, num_neighbors=4, shared=False, inference="each"))
+    meta = programs_of(
+        MetaMbPA(
+            memory=memory,
+            replay_interval=8,
+            replay_batch_size=4,
+            num_neighbors=4,
+            share_neighborhood=False,
+            adaptation_scope="per_example",
+        )
+    )
     assert list(meta) == ["stream", "replay", "write", "search", "adapt"]
 
 
@@ -113,14 +136,14 @@ def test_widths_that_need_nothing_at_first_are_tried_by_strides():
 def test_the_table_names_the_steps_and_lines_say_what_is_kept():
     kept = {"field": "lifelong.method.memory.capacity", "capacity": 575_000, "bytes": GIB, "beside": GIB}
     stream = {**facts(), "kept": kept, "parts": {"parameters": GIB, "keys": 2 * GIB, "batch": 1}}
-    copies = {"field": "lifelong.method.queries", "bytes": GIB // 2, "at_once": 4}
+    copies = {"field": "lifelong.method.adaptation_batch_size", "bytes": GIB // 2, "at_once": 4}
     adapt = {**facts(), "program": "adapt", "copies": copies}
     header, rows = comparison([stream, adapt])
     assert header[:2] == ["topology", "step"] and [row[1] for row in rows] == ["stream", "adapt"]
     (line,) = learner_bytes(stream)
     assert line.startswith("v5e:2x2: on a device parameters 1.00 GiB, keys 2.00 GiB; 575,000 rows")
     (line,) = learner_bytes(adapt)
-    assert "4 x 0.50 GiB = 2.00 GiB on a device (lifelong.method.queries); see --widest" in line
+    assert "4 x 0.50 GiB = 2.00 GiB on a device (lifelong.method.adaptation_batch_size); see --widest" in line
     (line,) = learner_bytes({**adapt, "copies": {**copies, "widest": 9}})
     assert line.endswith("at most 9 fit side by side")
     assert comparison([facts(), facts()])[0][:2] == ["topology", "chips"]
@@ -139,10 +162,10 @@ def test_learning_to_adapt_is_planned_at_the_published_size(name):
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("method", [EMAR(size=4), EAEMR(size=4)])
+@pytest.mark.parametrize("method", [EMAR(examples_per_task=4), EAEMR(examples_per_task=4)])
 def test_methods_that_rehearse_relations_are_planned(method):
     config = load_config("lifelong_relations", "smoke")
-    config.task.vectors = "learned" if isinstance(method, EMAR) else "names"
+    config.task.relation_vectors = "learned" if isinstance(method, EMAR) else "names"
     config.lifelong.method = method
     programs = make_programs(config, "train", 50, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
     aligned = [] if isinstance(method, EMAR) else ["align"]
@@ -168,8 +191,9 @@ from memjax.config import EpisodicMemory, MbPA
 VARIANTS = {"default": "tiny"}
 
 def get_config(variant="default"):
-    method = MbPA(memory=EpisodicMemory(policy="all", capacity=4096), every=8, rows=4, key="first", num_neighbors=4,
-                  steps=3, queries=2)
+    memory = EpisodicMemory(write_policy="all", capacity=4096)
+    replay = {"memory": memory, "replay_interval": 8, "replay_batch_size": 4, "key_source": "first"}
+    method = MbPA(**replay, num_neighbors=4, adaptation_steps=3, adaptation_batch_size=2)
     config = config_of(method)
     config.data.batch_size = config.evaluation.batch_size = 8
     return config

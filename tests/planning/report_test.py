@@ -19,7 +19,8 @@ from memjax.config import *
 VARIANTS = {"default": "tiny"}
 
 def get_config(variant="default"):
-    attention = Memorizing(layers=(-1,), memory_length=16, num_neighbors=2, cache_length=4, retrieval="approximate")
+    sizes = {"memory_length": 16, "num_neighbors": 2, "cache_length": 4}
+    attention = Memorizing(layers_with_memory=(-1,), **sizes, retrieval="approximate")
     return Config(
         name="tiny",
         model=Model(dim=8, num_layers=1, num_heads=2, attention=attention),

@@ -29,7 +29,9 @@ def built(attention_settings, vocab=259, **fields):
 @pytest.fixture(scope="module")
 def recall():
     documents = KeyValueRecallDocuments(2, num_pairs=4, num_keys=4, num_values=4, filler_length=40, num_fillers=2)
-    part = config.Memorizing(layers=(0,), memory_length=32, num_neighbors=2, cache_length=8, query_key_norm=False)
+    part = config.Memorizing(
+        layers_with_memory=(0,), memory_length=32, num_neighbors=2, cache_length=8, query_key_norm=False
+    )
     run = opened(*built(part, vocab=documents.vocab_size), documents=documents, segments=2)
     return run, list(attention.panels(run))
 

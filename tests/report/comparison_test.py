@@ -143,7 +143,7 @@ def write_stream(folder, *, logged=()):
     """A finished run over several tasks with some lines in its log; returns its path as text."""
     run = write_run(folder, accuracy=0.75)
     config = load_config_file("lifelong_text", "")
-    tasks = [task.name for task in config.lifelong.in_order]
+    tasks = [task.name for task in config.lifelong.ordered_tasks]
     evaluations = tuple(dataclasses.replace(config.evaluation, name=name, task=name) for name in tasks)
     (folder / "config.json").write_text(
         json.dumps(config_to_dict(dataclasses.replace(config, evaluations=evaluations)))

@@ -36,7 +36,7 @@ class WithNeighbours(ArrayDocuments):
 
 
 def test_gates_of_heads_are_written_in_the_cells():
-    settings, model, variables = built(config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2))
+    settings, model, variables = built(config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2))
     gate = jnp.array([0.0, np.log(3.0)], jnp.float32)
     variables["params"]["stack"]["layers_1"]["attention"]["gate"] = gate
     (panel,) = gates.panels(opened(settings, model, variables, segments=2))

@@ -34,18 +34,18 @@ def arguments_of(function):
 
 @pytest.mark.parametrize("kind", SOURCES, ids=lambda kind: kind.__name__)
 def test_a_source_names_its_reader(kind):
-    assert kind.opened_by or kind.opened_as or kind.gives == ("seqio",), "no function opens it"
+    assert kind.opened_by or kind.opened_as or kind.content_types == ("seqio",), "no function opens it"
     for fact, arguments in FUNCTIONS.items():
         if name := getattr(kind, fact):
             assert arguments_of(import_by_name(name)) == arguments, name
-    assert set(kind.opened_as) <= set(kind.gives)
+    assert set(kind.opened_as) <= set(kind.content_types)
     for name in kind.opened_as.values():
         assert arguments_of(import_by_name(name)) == FUNCTIONS["opened_by"], name
     if kind.parsed_by:
         assert callable(import_by_name(kind.parsed_by))
 
 
-@pytest.mark.parametrize("kind", [configs.ClassifiedTexts, configs.Relations, configs.AskedTexts], ids=str)
+@pytest.mark.parametrize("kind", [configs.ClassifiedTexts, configs.Relations, configs.QuestionSource], ids=str)
 def test_every_source_of_a_family_names_its_parser(kind):
     assert all(child.parsed_by for child in subclasses(kind) if child in SOURCES)
 
@@ -54,7 +54,7 @@ def test_every_source_of_a_family_names_its_parser(kind):
 def test_a_task_names_its_class(kind):
     names = [kind.made_by, *kind.made_for.values()]
     assert all(issubclass(import_by_name(name), Task) for name in names)
-    contents = {content for source in SOURCES for content in source.gives} | {"images"}
+    contents = {content for source in SOURCES for content in source.content_types} | {"images"}
     assert {*kind.made_for, kind.content} <= contents | {""}
 
 

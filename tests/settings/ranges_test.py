@@ -73,4 +73,6 @@ def test_a_part_of_another_kind_is_named():
 
 def test_losses_have_one_name():
     assert RECONSTRUCTION == LOSSES
-    assert set(InfinityFormer().coefficients()) == {LOSS} and set(Compressive().coefficients()) <= set(LOSSES.values())
+    assert set(InfinityFormer().auxiliary_loss_weights()) == {LOSS} and set(
+        Compressive().auxiliary_loss_weights()
+    ) <= set(LOSSES.values())

@@ -108,8 +108,8 @@ RATE = "allowed: a divisor of data.segment_length = 128, or up to model.attentio
             "memory_length: given 127, allowed: 0 or a multiple of 128 tokens",
         ),
         attention(
-            InfinityFormer(host="gpt2", num_positions=128),
-            InfinityFormer(host="gpt2", num_positions=127),
+            InfinityFormer(base_attention="gpt2", num_positions=128),
+            InfinityFormer(base_attention="gpt2", num_positions=127),
             "num_positions: given 127, allowed: at least data.segment_length = 128",
         ),
         attention(
@@ -189,7 +189,7 @@ def small_memory(**fields) -> Memorizing:
             "model.attention.memory_length: given 100, allowed: 0 or a multiple of 128 tokens",
         ),
         (
-            {"attention": InfinityFormer(host="gpt2", memory_length=128)},
+            {"attention": InfinityFormer(base_attention="gpt2", memory_length=128)},
             "model.attention.memory_length: given 128, allowed: 0 with host = 'gpt2', which has no short-term memory",
         ),
         (
@@ -274,10 +274,13 @@ def small_memory(**fields) -> Memorizing:
             {"attention": small_memory(num_neighbors=65)},
             "model.attention.num_neighbors: given 65, allowed: 1 to model.attention.memory_length = 64",
         ),
-        ({"attention": small_memory(layers=(4,))}, "model.attention.layers: given (4,), allowed: layers from -4 to 3"),
+        (
+            {"attention": small_memory(layers=(4,))},
+            "model.attention.layers_with_memory: given (4,), allowed: layers from -4 to 3",
+        ),
         (
             {"attention": small_memory(write="evicted", cache_length=0)},
-            "model.attention.write: given 'evicted', allowed: 'current' when cache_length is 0",
+            "model.attention.write_policy: given 'evicted', allowed: 'current' when cache_length is 0",
         ),
         (
             {"attention": small_memory(cache_length=-2)},
@@ -285,7 +288,7 @@ def small_memory(**fields) -> Memorizing:
         ),
         (
             {"attention": small_memory(window=-1)},
-            "model.attention.window: given -1, allowed: 0 (all) or more keys or None",
+            "model.attention.local_window: given -1, allowed: 0 (all) or more keys or None",
         ),
         (
             {"attention": small_memory(recall_target=0.0)},
@@ -390,21 +393,33 @@ def test_a_wrong_model_gets_one_line(model, line):
         (
             "training",
             {"segments_per_update": 4, "segments_without_gradient": 4},
-            "training.segments_without_gradient: given 4, allowed: from 0 to training.segments_per_update - 1 = 3",
+            "training.burn_in_segments: given 4, allowed: from 0 to training.segments_per_update - 1 = 3",
         ),
-        ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.batch_size = 8"),
+        (
+            "training",
+            {"accumulate": 3},
+            "training.num_microbatches: given 3, allowed: a divisor of data.batch_size = 8",
+        ),
         (
             "training",
             {"tables": TableAdam(learning_rate=0.0)},
-            "training.tables.learning_rate: given 0.0, allowed: more than 0",
+            "training.value_table_optimizer.learning_rate: given 0.0, allowed: more than 0",
         ),
-        ("training", {"tables": TableAdam(b2=1.0)}, "training.tables.b2: given 1.0, allowed: a number in [0, 1)"),
-        ("training", {"tables": TableAdam(eps=0.0)}, "training.tables.eps: given 0.0, allowed: more than 0"),
+        (
+            "training",
+            {"tables": TableAdam(b2=1.0)},
+            "training.value_table_optimizer.b2: given 1.0, allowed: a number in [0, 1)",
+        ),
+        (
+            "training",
+            {"tables": TableAdam(eps=0.0)},
+            "training.value_table_optimizer.eps: given 0.0, allowed: more than 0",
+        ),
         ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
         (
             "training",
             {"reinitialized": ("a/",)},
-            "training.reinitialized: given ('a/',), allowed: () without training.init_from",
+            "training.reinitialized_parameters: given ('a/',), allowed: () without training.init_from",
         ),
         (
             "evaluation",
@@ -518,21 +533,23 @@ def test_a_long_horizon_is_warned_about():
     config.training.segments_per_update = 4
     (line,) = warnings(config)
     assert "training.segments_per_update = 4: Memorizing stops gradients between segments" in line
-    config.training.segments_without_gradient = 3
+    config.training.burn_in_segments = 3
     assert warnings(config) == []
 
 
 def test_a_compression_that_cannot_learn_is_warned_about():
-    config = Config(model=Model(attention=Compressive(loss="none")))
+    config = Config(model=Model(attention=Compressive(compression_loss="none")))
     (line,) = warnings(config)
-    assert line.startswith("training.segments_per_update = 1: with model.attention.loss = 'none' the compression")
+    assert line.startswith(
+        "training.segments_per_update = 1: with model.attention.compression_loss = 'none' the compression"
+    )
     config.training.segments_per_update = 2
     assert warnings(config) == []
     for attention in (
         Compressive(),
-        Compressive(loss="none", compression="mean"),
-        Compressive(loss="none", compressed_memory_length=0),
-        Compressive(loss="none", memory_length=0),
+        Compressive(compression_loss="none", compression="mean"),
+        Compressive(compression_loss="none", compressed_memory_length=0),
+        Compressive(compression_loss="none", memory_length=0),
     ):
         config.model.attention = attention
         (line,) = warnings(config)
@@ -618,7 +635,7 @@ def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Co
         (
             encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, token_types=0, pooler=False),
             encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, token_types=-1, pooler=False),
-            "model.attention.token_types: given -1, allowed: 0 (none) or more",
+            "model.attention.num_token_types: given -1, allowed: 0 (none) or more",
         ),
     ],
 )
@@ -645,7 +662,10 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             "data.segment_length: given 129, allowed: at most model.attention.positions = 128: a segment is a text",
         ),
         (encoder(Classification(), positions=0), "model.attention.positions: given 0, allowed: 1 or more tokens"),
-        (encoder(Classification(), token_types=-1), "model.attention.token_types: given -1, allowed: 0 (none) or more"),
+        (
+            encoder(Classification(), token_types=-1),
+            "model.attention.num_token_types: given -1, allowed: 0 (none) or more",
+        ),
         (
             encoder(Classification(), data={"tokenizer": Data().tokenizer}),
             "data.tokenizer: given 'SentencePiece', allowed: WordPiece or BytePairs",
@@ -676,10 +696,10 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             "evaluation.cache.memory_length: given 4, allowed: 0",
         ),
         (encoder(Classification(num_classes=1)), "task.num_classes: given 1, allowed: 2 or more"),
-        (encoder(MaskedLanguageModeling(rate=0.0)), "task.rate: given 0.0, allowed: a share between 0 and 1"),
+        (encoder(MaskedLanguageModeling(mask_rate=0.0)), "task.mask_rate: given 0.0, allowed: a share between 0 and 1"),
         (
-            encoder(MaskedLanguageModeling(masked=0.8, random=0.3)),
-            "task.random: given 0.3, allowed: at most 1 - masked = 0.2",
+            encoder(MaskedLanguageModeling(mask_token_fraction=0.8, random_token_fraction=0.3)),
+            "task.random_token_fraction: given 0.3, allowed: at most 1 - masked = 0.2",
         ),
         (
             encoder(QuestionAnswering(), data={"segment_length": 128}),
@@ -690,8 +710,8 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             "task.max_question_length: given 126, allowed: less than data.segment_length - 3",
         ),
         (
-            encoder(QuestionAnswering(stride=8, context_only=True), token_types=0),
-            "model.attention.token_types: given 0, allowed: 1 or more, which tell question and text apart",
+            encoder(QuestionAnswering(stride=8, answers_in_context_only=True), token_types=0),
+            "model.attention.num_token_types: given 0, allowed: 1 or more, which tell question and text apart",
         ),
         (
             encoder(QuestionAnswering(stride=8), Squad(part=2, parts=2)),
@@ -714,4 +734,4 @@ def test_defaults_are_for_models_of_any_depth(num_layers):
     validate(Config(model=Model(num_layers=num_layers, attention=memory, feed_forward=tables)))
     assert memory.chosen_layers(num_layers) == (-min(4, num_layers),)
     assert tables.chosen_layers(num_layers) == (-min(2, num_layers),)
-    assert Memorizing(layers=(0, -1)).chosen_layers(num_layers) == (0, -1)
+    assert Memorizing(layers_with_memory=(0, -1)).chosen_layers(num_layers) == (0, -1)

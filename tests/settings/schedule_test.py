@@ -11,7 +11,7 @@ from memjax.settings.relations import warnings
 
 
 def lines_of(steps: int, warmup: int, apply_every: int = 1) -> list[str]:
-    training = Training(steps=steps, apply_every=apply_every, schedule=Schedule(warmup_steps=warmup))
+    training = Training(steps=steps, gradient_accumulation_steps=apply_every, schedule=Schedule(warmup_steps=warmup))
     return [line for line in warnings(Config(training=training)) if "warmup_steps" in line]
 
 

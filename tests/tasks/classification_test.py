@@ -66,8 +66,8 @@ def test_rows_without_a_text_are_not_measured():
 @pytest.mark.parametrize("room", [4, 5, 9, 33])
 def test_classes_that_are_only_reserved_are_no_answers(room):
     sources_of_names = [
-        LabelledFile(path="a.csv", classes=("x", "y"), numbers=(0, 1)),
-        LabelledFile(path="c.csv", classes=("x", "z"), numbers=(0, 1)),
+        LabelledFile(path="a.csv", classes=("x", "y"), class_ids=(0, 1)),
+        LabelledFile(path="c.csv", classes=("x", "z"), class_ids=(0, 1)),
     ]
     task = lambda sources: ClassificationTask(
         Config(
@@ -78,7 +78,7 @@ def test_classes_that_are_only_reserved_are_no_answers(room):
     )
     known = lambda sources: task(sources).known_classes(task(sources).class_names()).tolist()
     assert known(sources_of_names) == [True] * 2 + [False] * (room - 2)
-    three = LabelledFile(path="b.csv", classes=("p", "q", "r"), numbers=(1, 2, 3))
+    three = LabelledFile(path="b.csv", classes=("p", "q", "r"), class_ids=(1, 2, 3))
     assert known([*sources_of_names, three]) == [True] * 4 + [False] * (room - 4)
     assert known([*sources_of_names, Blobs(num_classes=2, dim=4)]) == [True] * room  # names of one task are not known
 

@@ -29,7 +29,7 @@ def documents(layout="memory", length=LENGTH):
 @functools.cache
 def small():
     described = config.Model(
-        dim=8, num_layers=1, num_heads=2, attention=config.TransformerXL(memory_length=LENGTH), markers=3
+        dim=8, num_layers=1, num_heads=2, attention=config.TransformerXL(memory_length=LENGTH), num_speaker_markers=3
     )
     model = make_language_model(described, TOKENIZER.vocab_size)
     named = {"start_of_document": jnp.ones(1, bool), "dtype": np.float32}

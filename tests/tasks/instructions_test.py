@@ -107,8 +107,11 @@ BAD = {
     "protocol": ({"data": {"protocol": "contiguous"}}, "protocol: given 'contiguous', allowed: 'separate'"),
     "length": ({"task": {"max_answer_length": 23}}, "max_answer_length: given 23, allowed: less than"),
     "stride": ({"evaluation": {"stride": 4}}, "stride: given 4, allowed: 0"),
-    "share": ({"method": LAMOL(share=-0.1)}, "share: given -0.1, allowed: a share of 0"),
-    "rows": ({"method": LAMOL(share=0.5, rows=1)}, "rows: given 1, allowed: at least 2, share = 0.5 of the 4 rows"),
+    "share": ({"method": LAMOL(sample_ratio=-0.1)}, "share: given -0.1, allowed: a share of 0"),
+    "rows": (
+        {"method": LAMOL(sample_ratio=0.5, replay_batch_size=1)},
+        "rows: given 1, allowed: at least 2, share = 0.5 of the 4 rows",
+    ),
     "columns": ({"method": ProgressiveNetwork()}, "task: given 'Instructions', allowed: a task that is not written"),
     "temperature": ({"method": LAMOL(temperature=0.0)}, "temperature: given 0.0"),
 }
@@ -123,4 +126,4 @@ def test_what_does_not_fit_is_refused_in_one_line(name):
 
 
 def test_what_fits_is_taken():
-    assert validate(config_of(method=LAMOL(share=0.5, rows=2))) is None
+    assert validate(config_of(method=LAMOL(sample_ratio=0.5, replay_batch_size=2))) is None

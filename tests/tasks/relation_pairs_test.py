@@ -14,8 +14,8 @@ from memjax.config import (
     EpisodicMemory,
     Joint,
     Lifelong,
-    MadeRelations,
     RelationExtraction,
+    SyntheticRelations,
     TaskData,
     WordPiece,
 )
@@ -28,7 +28,7 @@ from memjax.tasks.choices import GroupMeasure
 from memjax.tasks.relation import encode_with_markers
 from memjax.training.experiment import make_experiment
 
-MEMORY = EpisodicMemory(policy="all", capacity=200)
+MEMORY = EpisodicMemory(write_policy="all", capacity=200)
 
 
 def test_a_group_is_right_where_its_right_one_is_above_all_others_and_only_whole_groups_count():
@@ -47,7 +47,7 @@ def test_a_group_is_right_where_its_right_one_is_above_all_others_and_only_whole
 def config_of(method, **fields):
     """Sentences of made relations with a tiny text encoder."""
     config = load_config("bert_glue", "smoke")
-    made = MadeRelations(num_relations=4, num_train=6)
+    made = SyntheticRelations(num_relations=4, num_train=6)
     tasks = tuple(
         TaskData(name=f"task_{first}", source=dataclasses.replace(made, relations=(first, first + 1)))
         for first in (1, 3)
@@ -70,7 +70,11 @@ def test_what_does_not_fit_is_refused():
 
 @pytest.mark.laws
 @pytest.mark.parametrize(
-    "method", [OML(memory=MEMORY, steps=2, every=24, rate=0.2), AGEM(memory=MEMORY, rows=4, every=8)]
+    "method",
+    [
+        OML(memory=MEMORY, inner_steps=2, replay_interval=24, replay_rate=0.2),
+        AGEM(memory=MEMORY, reference_batch_size=4, projection_interval=8),
+    ],
 )
 def test_a_text_encoder_learns_pairs_and_is_scored_by_sentences(method, tmp_path):
     config = config_of(method, workdir=str(tmp_path))
@@ -88,10 +92,14 @@ def test_a_text_encoder_learns_pairs_and_is_scored_by_sentences(method, tmp_path
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("method", [EMAR(size=4, instances=2), EMR(size=4)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [EMAR(examples_per_task=4, instances_per_class=2), EMR(examples_per_task=4)],
+    ids=lambda one: type(one).__name__,
+)
 def test_a_text_encoder_learns_relations_with_markers(method, tmp_path):
     similar = {"similarity": "dot", "margin": 0.0} if isinstance(method, EMAR) else {}
-    task = RelationExtraction(num_classes=4, vectors="learned", **similar)
+    task = RelationExtraction(num_classes=4, relation_vectors="learned", **similar)
     config = config_of(method, workdir=str(tmp_path), task=task)
     found = train(config, on_event=lambda event: None)
     assert found.step > 0 and np.isfinite(load_run(found.path).experiment.evaluate(load_run(found.path).variables).nats)

@@ -45,5 +45,5 @@ def test_replayed_rows_are_summed_as_new_ones_are(variant, stored, tmp_path):
     method = config.lifelong.method
     assert isinstance(method, Replay) and method.memory.capacity == stored
     assert isinstance(config.model, TokenBag) and config.model.weighs_errors
-    assert config.training.schedule.learning_rate == config.data.batch_size + method.rows
+    assert config.training.schedule.learning_rate == config.data.batch_size + method.replay_batch_size
     assert dataclasses.replace(config.model, weighs_errors=False) == TokenBag()

@@ -46,8 +46,8 @@ def test_the_spread_is_read_after_each_task(tmp_path):
 def test_the_spread_of_ea_emr_is_that_of_aligned_features(tmp_path):
     config = load_config("lifelong_relations", "smoke")
     config.workdir, config.name, config.training.keep_checkpoints = str(tmp_path), "run", 99
-    config.lifelong.method = EAEMR(size=4, alignments=3, learning_rate=0.1)
-    config.task.vectors, config.task.similarity = "names", "cosine"
+    config.lifelong.method = EAEMR(examples_per_task=4, alignment_epochs=3, alignment_learning_rate=0.1)
+    config.task.relation_vectors, config.task.similarity = "names", "cosine"
     run = train(config, on_event=lambda event: None).path
     last, loaded = measure(run)[1][-1], load_run(run)
     read = read_features(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))

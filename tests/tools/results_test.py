@@ -230,7 +230,7 @@ def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, tmp_path):
     for row in RECIPES[name].variants:
         given = runner.arguments(name, row, 0, tmp_path, "")
         config = apply_overrides(load_config("sorting", given[3]), given[4:], prog="memjax train")
-        horizon = config.training.segments_per_update - config.training.segments_without_gradient
+        horizon = config.training.segments_per_update - config.training.burn_in_segments
         assert int(row.split()[1].rstrip(",")) == horizon
         assert config.model.num_slots == (int(row.split()[3]) if "slots" in row else 64)
         tokens = config.data.source.length + 1 + config.data.source.num_symbols  # an update is a whole document
@@ -336,7 +336,7 @@ def _stream(row, seed, average):
 
 
 def test_rows_of_streams_are_compared_over_orders_and_seeds():
-    orders = {"order 1": "--lifelong.order 0 1", "order 2": "--lifelong.order 1 0"}
+    orders = {"order 1": "--lifelong.task-order 0 1", "order 2": "--lifelong.task-order 1 0"}
     recipe = Recipe("", "lifelong_text", {"one": "default", "two": "replay"}, 0, orders=orders, seeds=(0, 1))
     recipe = dataclasses.replace(recipe, controls={"two": ("one",)})
     given = {"one": (0.3, 0.5, 0.2, 0.4), "two": (0.5, 0.69, 0.4, 0.6)}

@@ -77,7 +77,7 @@ def experiment_path(config):
 
 
 def long_memory(layers=(-1,), **kwargs):
-    return Memorizing(layers=layers, memory_length=16, num_neighbors=2, cache_length=8, **kwargs)
+    return Memorizing(layers_with_memory=layers, memory_length=16, num_neighbors=2, cache_length=8, **kwargs)
 
 
 @pytest.mark.parametrize("dense_scale", [pytest.param(0.0, marks=pytest.mark.laws), 1.0])
@@ -195,7 +195,9 @@ def test_neighbors_come_with_the_documents(tmp_path):
 
 @pytest.mark.laws
 def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):
-    attention = Compressive(memory_length=8, compressed_memory_length=4, compression_rate=2, loss="auto_encoding")
+    attention = Compressive(
+        memory_length=8, compressed_memory_length=4, compression_rate=2, compression_loss="auto_encoding"
+    )
     config = make_config(tmp_path, attention)
     _, variables = save_run(config)
     for length, slots in ((8, 4), (8, 40), (3, 4), (0, 4)):
@@ -215,15 +217,15 @@ def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):
         (FullAttention(), {}),
         (TransformerXL(), {}),
         (Compressive(), {"compressive/attention_reconstruction": 1.0}),
-        (Compressive(loss="auto_encoding", loss_weight=0.5), {"compressive/auto_encoding": 0.5}),
-        (Compressive(loss="none"), {}),
+        (Compressive(compression_loss="auto_encoding", loss_weight=0.5), {"compressive/auto_encoding": 0.5}),
+        (Compressive(compression_loss="none"), {}),
         (Compressive(memory_length=0), {}),
         (Compressive(compressed_memory_length=0), {}),
         (Compressive(compression="max"), {"compressive/attention_reconstruction": 1.0}),
     ],
 )
 def test_coefficients_are_those_of_the_losses_that_the_model_has(tmp_path, attention, expected):
-    assert attention.coefficients() == expected
+    assert attention.auxiliary_loss_weights() == expected
     model = make_experiment(make_config(tmp_path, attention)).model
 
     def losses():
@@ -259,11 +261,11 @@ def test_optimizers_of_a_configuration(tmp_path):
 
 
 def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
-    assert make_config(tmp_path, long_memory()).model.carrier.local_window(8) == 16
-    assert make_config(tmp_path, long_memory(window=4)).model.carrier.local_window(8) == 4
-    assert make_config(tmp_path, TransformerXL(memory_length=5)).model.carrier.local_window(8) == 13
-    assert make_config(tmp_path, Compressive(memory_length=5)).model.carrier.local_window(8) == 13
-    assert make_config(tmp_path).model.carrier.local_window(8) == 8
+    assert make_config(tmp_path, long_memory()).model.memory_facts.attention_span(8) == 16
+    assert make_config(tmp_path, long_memory(window=4)).model.memory_facts.attention_span(8) == 4
+    assert make_config(tmp_path, TransformerXL(memory_length=5)).model.memory_facts.attention_span(8) == 13
+    assert make_config(tmp_path, Compressive(memory_length=5)).model.memory_facts.attention_span(8) == 13
+    assert make_config(tmp_path).model.memory_facts.attention_span(8) == 8
     experiment = make_experiment(make_config(tmp_path))
     assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}
     annotated = ArrayDocuments([np.arange(3)], annotations=[{"identifier_distance": np.zeros(3, np.int32)}])

@@ -288,7 +288,10 @@ def dying(workdir, name="run", **training):
 def test_a_dead_run_ends_and_keeps_what_was_before_also_when_it_was_resumed(tmp_path):
     with pytest.raises(Crash):
         run(dying(tmp_path, max_skipped=7), hooks=[crash_at(5)])
-    end = "training.max_skipped = 7 steps in a row were skipped: loss, gradient or update not finite; checkpoint 1 is"
+    end = (
+        "training.max_skipped_steps = 7 steps in a row were skipped: loss, gradient or update not finite; "
+        "checkpoint 1 is"
+    )
     for _ in range(2):  # started again, it ends again
         with pytest.raises(NonFiniteError, match=f"ended after step 8, {end} sound"):
             run(dying(tmp_path, max_skipped=7))

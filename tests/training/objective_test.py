@@ -76,14 +76,14 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
     "attention, wanted",
     [
         (configs.InfinityFormer(kl_weight=0.5), 1.5),
-        (configs.InfinityFormer(kl_weight=0.5, over_layers="mean"), 0.75),
+        (configs.InfinityFormer(kl_weight=0.5, kl_over_layers="mean"), 0.75),
         (configs.Compressive(loss_weight=0.5), 0.75),
         (configs.GPT2(compressed_memory_length=4, loss_weight=0.5), 0.75),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_the_losses_of_two_layers_are_added_up_or_averaged_as_published(attention, wanted):
-    (name,) = attention.coefficients()
+    (name,) = attention.auxiliary_loss_weights()
     sum_of = lambda total: WeightedSum(jnp.float32(total), jnp.float32(2))
     aux, nll = Aux({f"layer_00/{name}": sum_of(4), f"layer_01/{name}": sum_of(2)}), sum_of(6)
     objective = make_objective(configs.Config(model=configs.Model(attention=attention)), None)

@@ -66,7 +66,7 @@ def write_directories(folder):
 
 def write_labelled(folder):
     (folder / "mood.csv").write_text("".join(f"{'good' if n % 2 else 'bad'},,{sentence(n)}\n" for n in range(60)))
-    return configs.LabelledFile(path=str(folder / "mood.csv"), classes=("bad", "good"), numbers=(0, 1))
+    return configs.LabelledFile(path=str(folder / "mood.csv"), classes=("bad", "good"), class_ids=(0, 1))
 
 
 def write_glue(folder):
@@ -117,7 +117,7 @@ def make_config(folder, kind):
     (folder / "data").mkdir(parents=True)
     source = SOURCES[kind](folder / "data")
     model, task = configs.Model(dim=8, num_layers=1, num_heads=2, attention=configs.FullAttention()), None
-    bidirectional = configs.Bidirectional(positions=64)
+    bidirectional = configs.Bidirectional(num_positions=64)
     if kind in ("labelled", "glue"):
         task, model.attention = configs.Classification(num_classes=2), bidirectional
     elif kind == "questions":
@@ -204,7 +204,7 @@ def make_novels(folder):
 
 def make_labelled(folder):
     (folder / "train.csv").write_text("".join(f"{'good' if n % 2 else 'bad'},,{sentence(n)}\n" for n in range(60)))
-    return configs.LabelledFile(path=str(folder), classes=("bad", "good"), numbers=(0, 1))
+    return configs.LabelledFile(path=str(folder), classes=("bad", "good"), class_ids=(0, 1))
 
 
 FOLDERS = {"texts": write_folder, "directories": write_directories} | {

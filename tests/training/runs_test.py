@@ -17,12 +17,14 @@ from memjax.training.runs import (
 
 
 def make_config(tmp_path, **kwargs):
-    model = Model(attention=Memorizing(layers=(0, -1)))
+    model = Model(attention=Memorizing(layers_with_memory=(0, -1)))
     return Config(name="run", workdir=str(tmp_path), model=model, data=Data(tokenizer=Bytes()), **kwargs)
 
 
 def test_a_config_survives_json():
-    config = Config(model=Model(attention=Memorizing(layers=(0, -1))), training=Training(optimizer=Adafactor()))
+    config = Config(
+        model=Model(attention=Memorizing(layers_with_memory=(0, -1))), training=Training(optimizer=Adafactor())
+    )
     value = json.loads(json.dumps(config_to_dict(config)))
     assert config_from_dict(value) == config
     assert value["model"]["attention"]["type"] == "Memorizing"

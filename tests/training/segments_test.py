@@ -160,7 +160,7 @@ def instructions(attention, num_segments, num_layers, **options):
 
 
 TRANSFORMER_XL = config.TransformerXL(memory_length=4)
-MEMORIZING = config.Memorizing(layers=(-2,), memory_length=8, num_neighbors=2, cache_length=4)
+MEMORIZING = config.Memorizing(layers_with_memory=(-2,), memory_length=8, num_neighbors=2, cache_length=4)
 
 
 @pytest.mark.parametrize(

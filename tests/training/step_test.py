@@ -170,13 +170,13 @@ def compressive_batches(number: int, segments: int) -> list[Batch]:
 )
 def test_a_compression_learns_from_what_its_configuration_says(loss, segments, weight, learns):
     attention = Compressive(
-        memory_length=LENGTH, compressed_memory_length=2, compression_rate=2, loss=loss, loss_weight=weight
+        memory_length=LENGTH, compressed_memory_length=2, compression_rate=2, compression_loss=loss, loss_weight=weight
     )
     model = make_language_model(Model(dim=8, num_layers=1, num_heads=2, attention=attention), VOCAB)
     data, optimizer = compressive_batches(4, segments), make_optimizer(optax.sgd(0.1), clip_norm=0.1)
     start = toy_state(model, optimizer, batch=data[0])
     kernel = lambda state: state.params["stack"]["layers_0"]["attention"]["compression_kernel"]
-    end, metrics = run(model, data, optimizer, state=start, coefficients=attention.coefficients())
+    end, metrics = run(model, data, optimizer, state=start, coefficients=attention.auxiliary_loss_weights())
     assert np.array_equal(kernel(end), kernel(start)) == (not learns)
     assert not np.array_equal(end.params["vocabulary"]["embedding"], start.params["vocabulary"]["embedding"])
     losses = {name: total for name, total in metrics.items() if name.startswith("losses/")}

@@ -49,7 +49,7 @@ def make_config(tmp_path, task, name="run", **model):
         for number in range(40):
             (tmp_path / "texts" / f"{number}.txt").write_text(f"the cat {number} sat on the mat\n" * 3)
         source = TextFiles(path=str(tmp_path / "texts"), validation_percent=30, test_percent=20)
-    attention = Bidirectional(positions=24)
+    attention = Bidirectional(num_positions=24)
     return Config(
         name=name,
         workdir=str(tmp_path),
@@ -144,7 +144,7 @@ def test_accuracy_of_a_split_is_that_of_its_texts_one_by_one(tmp_path):
 
 
 def test_masks_of_an_evaluation_are_fixed_and_scores_do_not_depend_on_rows(tmp_path):
-    config = make_config(tmp_path, MaskedLanguageModeling(rate=0.4))
+    config = make_config(tmp_path, MaskedLanguageModeling(mask_rate=0.4))
     experiment = make_experiment(config)
     variables = random_variables(experiment)
     seeded = dataclasses.replace(config, data=dataclasses.replace(config.data, seed=5))
@@ -192,11 +192,11 @@ def test_another_task_begins_with_what_it_shares(tmp_path):
     # A head of other classes, and a model without pooler.
     run, _ = save_run(dataclasses.replace(config, name="three"))
     two = dataclasses.replace(config, task=Classification(), name="two", model=dataclasses.replace(config.model))
-    two.model.attention = Bidirectional(positions=24, pooler=False)
+    two.model.attention = Bidirectional(num_positions=24, pooler=False)
     model = make_experiment(two).model
     _, new = init_from(run, random_variables(make_experiment(two)), model)
     assert new == ["params/head/classifier/bias", "params/head/classifier/kernel"]
-    two.model.attention = Bidirectional(positions=23, pooler=False)
+    two.model.attention = Bidirectional(num_positions=23, pooler=False)
     two.data.segment_length = 23
     with pytest.raises(ValueError, match=r"params/position_embedding \[24, 8\] there and \[23, 8\] here"):
         init_from(run, random_variables(make_experiment(two)), make_experiment(two).model)
@@ -241,10 +241,12 @@ def test_a_frozen_memory_does_not_train(tmp_path):
     config = make_config(tmp_path, Classification())
     config.model.num_layers = 1
     config.model.feed_forward = ProductKey(dim=8, layers=(0,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4)
-    config.training.frozen = ("feed_forward/memory/", "nothing")
-    with pytest.raises(ValueError, match="training.frozen: given 'nothing', allowed: a part of a parameter's path"):
+    config.training.frozen_parameters = ("feed_forward/memory/", "nothing")
+    with pytest.raises(
+        ValueError, match="training.frozen_parameters: given 'nothing', allowed: a part of a parameter's path"
+    ):
         train(config, on_event=lambda event: None)
-    config.training.frozen, config.name = ("feed_forward/memory/",), "frozen"
+    config.training.frozen_parameters, config.name = ("feed_forward/memory/",), "frozen"
     seen = []
     keep = lambda info: seen.append(jax.device_get((info.state.params, info.state.tables.values)))
     train(config, hooks=[keep], on_event=lambda event: None)

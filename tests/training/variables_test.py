@@ -15,7 +15,7 @@ from memjax.training.step import init_variables
 
 
 def make_run(tmp_path, layers=(-2,), memory_length=8, **model):
-    attention = Memorizing(layers=layers, memory_length=memory_length, num_neighbors=2, cache_length=4)
+    attention = Memorizing(layers_with_memory=layers, memory_length=memory_length, num_neighbors=2, cache_length=4)
     described = Model(attention=attention, dim=8, num_heads=2, num_layers=6, **model)
     data = Data(source=KeyValueRecall(num_documents=4), batch_size=2, segment_length=8)
     experiment = make_experiment(Config(name="run", workdir=str(tmp_path), model=described, data=data))

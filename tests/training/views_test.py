@@ -36,7 +36,7 @@ def test_tensorboard_is_a_view(tmp_path):
 def test_weights_and_biases_gets_numbers_and_every_attempt_is_one_run(tmp_path, monkeypatch):
     told = Wandb()
     monkeypatch.setitem(sys.modules, "wandb", told)
-    config = Config(training=Training(wandb="memory", steps=3))
+    config = Config(training=Training(wandb_project="memory", steps=3))
     for _ in range(2):
         (view,) = open_views(config, tmp_path, 0)
         view.write("train", 20, LINE)
@@ -50,6 +50,8 @@ def test_weights_and_biases_gets_numbers_and_every_attempt_is_one_run(tmp_path, 
 
 def test_without_the_package_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match=r"^training.wandb: given 'x', but wandb is missing; pip install 'memjax\[w"):
-        open_views(Config(training=Training(wandb="x")), tmp_path, 0)
+    with pytest.raises(
+        ValueError, match=r"^training.wandb_project: given 'x', but wandb is missing; pip install 'memjax\[w"
+    ):
+        open_views(Config(training=Training(wandb_project="x")), tmp_path, 0)
     assert open_views(Config(), tmp_path, 0) == [] and not (tmp_path / WANDB_ID).exists()

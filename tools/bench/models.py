@@ -25,11 +25,11 @@ LEARNING_RATE = 1e-4
 POOL = 16  # different segments of random tokens that the steps cycle through
 
 
-def _described(model: config.AnyModel, settings: dict[str, Any]) -> config.Config:
+def _described(model: config.ModelBase, settings: dict[str, Any]) -> config.Config:
     return config.Config(model=model, data=config.Data(segment_length=settings["length"]))
 
 
-def model_config(kind: str, settings: dict[str, Any]) -> config.AnyModel:
+def model_config(kind: str, settings: dict[str, Any]) -> config.ModelBase:
     """The configuration that corresponds to a suite's settings."""
     if kind == "memformer":
         names = ("dim", "encoder_layers", "num_slots")
@@ -50,7 +50,7 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.AnyModel:
             memory_length=settings["memory_length"],
             compressed_memory_length=settings["compressed_memory_length"],
             compression_rate=settings["compression_rate"],
-            positions="contiguous",
+            compressed_positions="contiguous",
             norm="pre_sonnet",
             final_norm=False,
         )
@@ -63,7 +63,7 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.AnyModel:
         output = config.Softmax(tied=False, bias=True)
     else:
         attention = config.Memorizing(
-            layers=(settings["memory_layer"],),
+            layers_with_memory=(settings["memory_layer"],),
             memory_length=settings["memory_length"],
             num_neighbors=settings["num_neighbors"],
             cache_length=settings["window"],
@@ -102,9 +102,9 @@ def _training(settings: dict[str, Any]) -> config.Training:
     """Adam at a constant rate, without clipping: what the peers do."""
     return config.Training(
         schedule=config.Schedule(learning_rate=LEARNING_RATE, warmup_steps=0, decay="constant"),
-        tables=config.TableAdam(learning_rate=LEARNING_RATE),
+        value_table_optimizer=config.TableAdam(learning_rate=LEARNING_RATE),
         clip_norm=0.0,
-        rematerialize=settings.get("rematerialize", "none"),
+        remat=settings.get("rematerialize", "none"),
     )
 
 

@@ -35,7 +35,7 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "SEQ": ("default", ""),
     "replay": ("replay", ""),
     "GEM": ("gem", ""),
-    "EWC": ("ewc", "--lifelong.method.fisher batch --lifelong.method.batches 63"),
+    "EWC": ("ewc", "--lifelong.method.fisher-estimate batch --lifelong.method.batches 63"),
     "LwF": ("lwf", "--lifelong.method.weight 0.25"),  # Avalanche leaves out the square of the temperature, 2
     "cumulative": ("cumulative", ""),
 }
@@ -71,7 +71,15 @@ def own(method: str, seed: int, data: Path, workdir: Path) -> dict[str, Any]:
     listen = lambda event, seconds, **_: compiling.append(seconds) if event.startswith(COMPILING) else None
     jax.monitoring.register_event_duration_secs_listener(listen)
     variant, further = METHODS[method]
-    words = ["--lifelong.folder", str(data), "--training.seed", str(seed), "--data.seed", str(seed), *further.split()]
+    words = [
+        "--lifelong.sources-dir",
+        str(data),
+        "--training.seed",
+        str(seed),
+        "--data.seed",
+        str(seed),
+        *further.split(),
+    ]
     words += ["--workdir", str(workdir), "--name", f"{method}-{seed}", "--training.log-every", "21"]
     config = apply_overrides(load_config("lifelong_mnist", variant), words, prog="split_mnist")
     train(config)

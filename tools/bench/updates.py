@@ -29,8 +29,10 @@ def config_of(kind: str, settings: dict[str, Any]) -> Config:
     """MiniLM, trained plainly, with sparse replay from a memory of every text, or in episodes of which it keeps all."""
     config = load_config("lifelong_text", "encoder")
     assert config.lifelong is not None
-    memory = EpisodicMemory(policy="all", capacity=settings["capacity"])
-    method: Any = Replay(memory=memory, mode="sparse", every=settings["every"], rows=settings["replayed"])
+    memory = EpisodicMemory(write_policy="all", capacity=settings["capacity"])
+    method: Any = Replay(
+        memory=memory, mode="sparse", replay_interval=settings["every"], replay_batch_size=settings["replayed"]
+    )
     if kind in EPISODES:
         method = EPISODES[kind](memory=memory, every=0, steps=settings["episode"] - 1)
     if kind == "anml":

@@ -29,28 +29,33 @@ FORMS = {
     "each": "each text to its own neighbours (MbPA++)",
     "together": "once, to the neighbours of their mean key",
 }
+SCOPES = {"each": "per_example", "together": "per_batch"}
+"""form -> `adaptation_scope` of `MetaMbPA`"""
 
 
-def answering(config: Config, inference: str, **fields: Any) -> Config:
+def answering(config: Config, form: str, **fields: Any) -> Config:
     """A run of MbPA++ or Meta-MbPA, answering in another form.
 
     Args:
       config: of the run.
-      inference: of `MetaMbPA`.
+      form: Key of `SCOPES`.
       **fields: further ones of it.
     """
     assert config.lifelong is not None
-    given, own = config.lifelong.method.arguments(), {field.name for field in dataclasses.fields(MetaMbPA)}
-    shared = {name: value for name, value in given.items() if name in own}
-    method = MetaMbPA(**{**shared, "meta": False, "inference": inference, **fields})
+    trained = config.lifelong.method
+    shared = {field.name for field in dataclasses.fields(trained)} & {
+        field.name for field in dataclasses.fields(MetaMbPA)
+    }
+    of_run = {name: getattr(trained, name) for name in shared}
+    method = MetaMbPA(**{**of_run, "meta_train": False, "adaptation_scope": SCOPES[form], **fields})
     return dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, method=method))
 
 
 def config_of(config: Config, form: str) -> Config:
     """The same run, with all texts scored side by side."""
     assert config.lifelong is not None
-    task = config.lifelong.in_order[-1].name
-    changed = answering(config, "each", steps=0) if form == "none" else answering(config, form)
+    task = config.lifelong.ordered_tasks[-1].name
+    changed = answering(config, "each", adaptation_steps=0) if form == "none" else answering(config, form)
     named: dict[str, Any] = {
         "task": task,
         "batch_size": TEXTS,
@@ -83,7 +88,7 @@ def measure(run: Path, rounds: int) -> dict[str, Any]:
         "load": load,
         "versions": versions(),
         "texts": TEXTS,
-        "steps": config.lifelong.method.steps,  # type: ignore[union-attr]
+        "steps": config.lifelong.method.adaptation_steps,  # type: ignore[union-attr]
         "forms": [{"form": form, "seconds": found[form], "accuracy": accuracy[form]} for form in FORMS],
     }
 

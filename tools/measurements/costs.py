@@ -33,7 +33,7 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 COMPILED = (1024, 2048)
 
 
-def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.AnyModel:
+def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.ModelBase:
     """The model of a row: `memory` is slots of Memformer or positions of Transformer-XL's memory."""
     common = {"dim": sizes["dim"], "num_layers": sizes["layers"], "num_heads": sizes["heads"], "scan_layers": True}
     common["feed_forward"] = config.Dense(dim=sizes["hidden"])
@@ -43,7 +43,7 @@ def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.AnyMod
     return config.Model(**common, attention=attention)
 
 
-def program(model_config: config.AnyModel, vocab: int, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
+def program(model_config: config.ModelBase, vocab: int, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
     """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
     described = config.Config(model=model_config, data=config.Data(segment_length=length))
     model = make_model(described, vocab, vocab_multiple=1)

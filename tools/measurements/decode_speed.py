@@ -37,7 +37,7 @@ CONTENDERS: dict[str, config.Attention] = {
     "softmax": config.FullAttention(query_key_norm=False, num_buckets=0),
     "Linear Transformer": config.LinearTransformer(),
     "RFA": config.RFA(),
-    "T2R": config.T2R(folded=True),
+    "T2R": config.T2R(fold_features=True),
     "MemSizer": config.MemSizer(),
 }
 

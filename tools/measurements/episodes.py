@@ -60,7 +60,7 @@ def config_of(folder: Path, paths: list[Path]) -> Config:
     """The stream, with all rows on the host."""
     config = load_config("lifelong_text", "mbpa_pp")
     sources = [CachedFeatures(path=str(path)) for path in paths]
-    memory = EpisodicMemory(policy="all", capacity=TASKS * SIZE, place="host")
+    memory = EpisodicMemory(write_policy="all", capacity=TASKS * SIZE, storage="host")
     assert config.lifelong is not None and isinstance(config.lifelong.method, MbPA)
     method = dataclasses.replace(config.lifelong.method, memory=memory, num_neighbors=NEIGHBORS)
     tasks = tuple(TaskData(name=path.name, source=source) for path, source in zip(paths, sources, strict=True))
@@ -72,7 +72,7 @@ def config_of(folder: Path, paths: list[Path]) -> Config:
 def with_index(config: Config, index: str, steps: int) -> Config:
     """The same memory, searched in another way; 0 steps = not searched."""
     lifelong: Any = config.lifelong
-    memory = dataclasses.replace(lifelong.method.memory, index=index)
+    memory = dataclasses.replace(lifelong.method.memory, key_search=index)
     method = dataclasses.replace(lifelong.method, memory=memory, steps=steps)
     return dataclasses.replace(config, lifelong=dataclasses.replace(lifelong, method=method))
 

@@ -102,8 +102,8 @@ def config_of(variant: str, data: Path, draw: int, folder: Path) -> Config:
     stream = config.lifelong
     assert stream is not None
     tasks = tuple(TaskData(name=name, source=texts[name]) for name in order)
-    config.lifelong = dataclasses.replace(stream, tasks=tasks, folder="", vocabulary="tasks")
-    config.task = dataclasses.replace(config.task, mask_unseen=True)
+    config.lifelong = dataclasses.replace(stream, tasks=tasks, sources_dir="", vocabulary="tasks")
+    config.task = dataclasses.replace(config.task, mask_unseen_classes=True)
     config.data = dataclasses.replace(config.data, source=texts[order[0]], seed=draw, cache_dir="")
     config.training = dataclasses.replace(config.training, seed=draw, log_every=0)
     config.name, config.workdir = f"{variant}_{draw}", str(folder / "runs")

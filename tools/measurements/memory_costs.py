@@ -38,7 +38,10 @@ def memories() -> dict[str, tuple[str, dict[str, Any]]]:
     """Name -> its form, and what it changes of the decoder without memory: fields of the model, or an evaluation."""
     xl = settings.TransformerXL(memory_length=SLOTS)
     half = SLOTS // 2
-    memory, table = settings.Memorizing(layers=(-4,), memory_length=8192, cache_length=SLOTS), settings.ProductKey
+    memory, table = (
+        settings.Memorizing(layers_with_memory=(-4,), memory_length=8192, cache_length=SLOTS),
+        settings.ProductKey,
+    )
     return {
         NONE: ("a segment sees itself", {"attention": settings.TransformerXL(memory_length=0)}),
         "Transformer-XL": (f"{SLOTS} positions a layer", {"attention": xl}),

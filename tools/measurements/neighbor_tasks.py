@@ -24,7 +24,7 @@ def measure(run: Path) -> dict[str, Any]:
     config = load_config(run)
     assert config.lifelong is not None
     loaded = load_run(run, answering(config, "each", steps=1))
-    names = [task.name for task in config.lifelong.in_order]
+    names = [task.name for task in config.lifelong.ordered_tasks]
     asked = [(one, one.documents("test")) for one in map(loaded.experiment.of_task, names)]
     found = neighborhoods(loaded.experiment, loaded.variables, asked)
     firsts = [part.first for part in parts_in_order(loaded.experiment)]

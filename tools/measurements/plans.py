@@ -22,7 +22,7 @@ PLANS: dict[str, list[str]] = {
     "200m": ["--topology", "v5e-16", "--sweep", "memory_length=8192,65536,262144"],
     "200m_256_rows": ["--topology", "v5e-16", "--data.batch-size", "256", "--sweep", "memory_length=65536"],
     "200m_256_rows_changed": [
-        *("--topology", "v5e-16", "--data.batch-size", "256", "--training.rematerialize", "per_layer"),
+        *("--topology", "v5e-16", "--data.batch-size", "256", "--training.remat", "per_layer"),
         *("--sweep", "memory_length=65536"),
     ],
     "1b": ["--variant", "1b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
@@ -36,11 +36,11 @@ LEARNERS: dict[str, list[str]] = {
     ],
     "elle": [
         *("--config", "lifelong_pretraining", "--variant", "paper", "--topology", "v5p-32"),
-        *("--training.rematerialize", "per_layer", "--vocab-size", "50257"),
+        *("--training.remat", "per_layer", "--vocab-size", "50257"),
     ],
     "lamol": [
         *("--config", "lifelong_lamol", "--variant", "paper", "--topology", "v5e-8"),
-        *("--training.rematerialize", "per_layer", "--vocab-size", "50257"),
+        *("--training.remat", "per_layer", "--vocab-size", "50257"),
     ],
 }
 """likewise of learners of tasks: every kind of update, and the parts that count by themselves"""

@@ -39,7 +39,7 @@ def stages(config: Config) -> list[tuple[int, int, int]]:
     """Of every stage: operations of an update that reads the domain, of all others, and examples of the domain."""
     experiment = make_experiment(config)
     method: Any = settings_of(experiment).method
-    names = [task.name for task in settings_of(experiment).in_order]
+    names = [task.name for task in settings_of(experiment).ordered_tasks]
     parts = concatenate_tasks([experiment.of_task(name) for name in names])
     make_learner, _ = make_learner_and_stages(experiment, None, make_objective)
     found = []

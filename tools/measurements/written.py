@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memjax.config import Config, InstructionLines, Lifelong, Sequential, TaskData
+from memjax.config import LAMOL, Config, InstructionLines, Lifelong, Sequential, TaskData
 from memjax.data.instructions import Instruction, read_query, read_state
 from memjax.lifelong import load_run, train
 from memjax.lifelong.lamol import write_samples
@@ -48,7 +48,7 @@ def learned(config: Config, train_on: list[Instruction], source: Any, folder: Pa
     for name, some in (("train", train_on), ("validation", tests), ("test", tests)):
         rows = [{**dataclasses.asdict(one), "answers": list(one.answers)} for one in some]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    lines = InstructionLines(path=str(folder), answered_by=source.answered_by)
+    lines = InstructionLines(path=str(folder), answer_metric=source.answer_metric)
     stream: Any = config.lifelong
     alone = Lifelong(method=Sequential(), tasks=(TaskData(name="one", source=lines),), epochs=stream.epochs)
     data = dataclasses.replace(config.data, source=lines)
@@ -63,10 +63,11 @@ def measure(run: Path, number: int, pretrained: str) -> dict[str, Any]:
     config.training.init_from = pretrained
     loaded, stream, found = load_run(run), config.lifelong, []
     assert stream is not None
-    tokenizer, how = loaded.experiment.tokenizer, stream.method.arguments()
-    for index, task in enumerate(stream.in_order):
+    tokenizer, method = loaded.experiment.tokenizer, stream.method
+    assert isinstance(method, LAMOL)
+    for index, task in enumerate(stream.ordered_tasks):
         own = loaded.experiment.of_task(task.name)
-        mark = tokenizer.generate_id if how["tokens"] == "shared" else tokenizer.first_task_id + index
+        mark = tokenizer.generate_id if method.generation_token == "shared" else tokenizer.first_task_id + index
         begun = time.perf_counter()
         written = write_samples(
             loaded.experiment.model,
@@ -76,12 +77,12 @@ def measure(run: Path, number: int, pretrained: str) -> dict[str, Any]:
             number,
             length=config.data.segment_length,
             seed=1_000_003 * index,  # samples take one seed a block
-            top_k=how["top_k"],
-            temperature=how["temperature"],
+            top_k=method.top_k,
+            temperature=method.temperature,
         )
         seconds = time.perf_counter() - begun
         real, tests = own.documents("train").instructions, own.documents("test").instructions
-        known, answered = {answer for one in real for answer in one.answers}, task.source.answered_by
+        known, answered = {answer for one in real for answer in one.answers}, task.source.answer_metric
         texts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in written.rows]
         fits = [is_of_task(answer, prompt, known, answered) for prompt, answer in texts]
         row = {"task": task.name, "written": number, "one_mark": len(texts) / number, "seconds": seconds}

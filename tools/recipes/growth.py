@@ -39,13 +39,13 @@ TASKS = {
 }
 """task -> its domain, which is the variant, the place of that, of another one, folder"""
 _PROMPTED = {
-    f"{task}, {said}": f"{variant} --data.source.path $MEMJAX_INSTRUCTIONS/{folder} --task.domain {domain}"
+    f"{task}, {said}": f"{variant} --data.source.path $MEMJAX_INSTRUCTIONS/{folder} --task.prompt-task-index {domain}"
     for task, (variant, right, wrong, folder) in TASKS.items()
     for said, domain in (("right prompt", right), ("wrong prompt", wrong), ("no prompt", -1))
 }
 _PAGE = "lifelong_pretraining"
 _SAME = {"page": _PAGE, "config": "lifelong_pretraining", "steps": 0, "seeds": (0, 1, 2)}
-_FOLDER = "--lifelong.folder $MEMJAX_DOMAINS"
+_FOLDER = "--lifelong.sources-dir $MEMJAX_DOMAINS"
 RECIPES = {
     "lifelong_pretraining": Recipe(
         description=(
@@ -59,7 +59,7 @@ RECIPES = {
             "Settings not searched. Lower is better. `tools.measurements.domains` makes MEMJAX_DOMAINS."
         ),
         variants=ROWS,
-        orders={"order 1": "--lifelong.order 0 1 2"},
+        orders={"order 1": "--lifelong.task-order 0 1 2"},
         arguments=_FOLDER,
         **_SAME,
         controls={
@@ -96,7 +96,7 @@ RECIPES = {
             "are copied, since no post-norm layer is an identity."
         ),
         variants=_BERT,
-        orders={"order 1": "--lifelong.order 0 1 2"},
+        orders={"order 1": "--lifelong.task-order 0 1 2"},
         arguments=_FOLDER,
         controls={
             "replay": ("naive",),
@@ -117,7 +117,7 @@ RECIPES = {
             "two layers of 64 to four of 128 in three steps."
         ),
         variants=_FOUR,
-        orders={"order 1": "--lifelong.order 0 1 2 3"},
+        orders={"order 1": "--lifelong.task-order 0 1 2 3"},
         arguments=_FOLDER,
         controls={"replay": ("naive",), "ELLE": ("naive", "replay")},
         **_SAME,

@@ -5,7 +5,7 @@ from itertools import permutations
 from tools.recipes.recipe import Recipe
 
 _ORDERS = {
-    f"order {number}": f"--lifelong.order {' '.join(map(str, order))}"
+    f"order {number}": f"--lifelong.task-order {' '.join(map(str, order))}"
     for number, order in enumerate(permutations(range(3)), 1)
 }
 _ROWS = {"fine-tuning": "default", "LAMOL, shared": "shared", "LAMOL": "lamol", "LAMOL, real": "real"}
@@ -25,7 +25,7 @@ _TEXTS = {
     "single task": "texts_single_task",
     "fine-tuning": "texts_default",
     "replay": "texts_replay",
-    "MbPA++": "texts_mbpa_pp --lifelong.method.memory.probability 0.2 --evaluation.max-answers 50",
+    "MbPA++": "texts_mbpa_pp --lifelong.method.memory.write-probability 0.2 --evaluation.max-answers 50",
     "LAMOL": "texts",
     "multi-task": "texts_multi_task",
 }
@@ -36,7 +36,8 @@ _FOUR = {
         for share, rows in ((0.01, 1), (0.03, 1), (0.1, 1), (0.3, 3), (1.0, 8))
     },
     **{
-        f"LAMOL, shared, {share:g}": f"four --lifelong.method.tokens shared {_SHARE.format(share=share, rows=rows)}"
+        f"LAMOL, shared, {share:g}": "four --lifelong.method.generation-token shared "
+        f"{_SHARE.format(share=share, rows=rows)}"
         for share, rows in ((0.01, 1), (0.3, 3))
     },
 }
@@ -44,7 +45,7 @@ _FIVE = {
     "fine-tuning": "five_default",
     "LAMOL, 5%": f"five {_SHARE.format(share=0.05, rows=1)}",
     "LAMOL, 20%": f"five {_SHARE.format(share=0.2, rows=2)}",
-    "LAMOL, real, 5%": f"five --lifelong.method.samples real {_SHARE.format(share=0.05, rows=1)}",
+    "LAMOL, real, 5%": f"five --lifelong.method.sample-source real {_SHARE.format(share=0.05, rows=1)}",
     "multi-task": "five_multi_task",
 }
 _WHAT = (
@@ -57,7 +58,7 @@ _WHAT = (
 )
 _ABOUT, _SHORT, _SHORTEST = (_WHAT.format(passes=passes) for passes in ("nine", "five", "three"))
 _ARGUMENTS = (
-    "--lifelong.folder $MEMJAX_INSTRUCTIONS --training.init-from $MEMJAX_SMALL_GPT2 "
+    "--lifelong.sources-dir $MEMJAX_INSTRUCTIONS --training.init-from $MEMJAX_SMALL_GPT2 "
     "--data.tokenizer.path $MEMJAX_SMALL_GPT2/tokenizer/tokenizer.json"
 )
 _FEWER = f"{_ARGUMENTS} --lifelong.epochs 5"
@@ -104,7 +105,7 @@ RECIPES = {
         config="lifelong_lamol",
         variants=_TEXTS,
         steps=0,
-        orders={"order 1": "--lifelong.order 0 1 2 3 4"},
+        orders={"order 1": "--lifelong.task-order 0 1 2 3 4"},
         page=_PAGE,
         seeds=_SEEDS,
         arguments=_FEWER.replace("MEMJAX_INSTRUCTIONS", "MEMJAX_TEXTS"),
@@ -120,7 +121,7 @@ RECIPES = {
         config="lifelong_lamol",
         variants=_FOUR,
         steps=0,
-        orders={"order 1": "--lifelong.order 0 1 2 3"},
+        orders={"order 1": "--lifelong.task-order 0 1 2 3"},
         page=_PAGE,
         seeds=_SEEDS,
         arguments=f"{_ARGUMENTS} --lifelong.epochs 3",
@@ -131,7 +132,7 @@ RECIPES = {
         config="lifelong_lamol",
         variants=_FIVE,
         steps=0,
-        orders={"order 1": "--lifelong.order 0 1 2 3 4"},
+        orders={"order 1": "--lifelong.task-order 0 1 2 3 4"},
         page=_PAGE,
         seeds=_SEEDS,
         arguments=_FEWER,

@@ -65,11 +65,13 @@ _OML, _META = (f"{_METHODS[row]} {BATCH} {FOUND[row]}" for row in ("OML-ER", "Me
 PASSES = 15
 _PLAIN = ("SEQ", "multi-task", "online EWC", "Meta-MbPA")
 """rows without a memory of all texts"""
-_ONE_OF_ALL = f"--lifelong.method.memory.policy random --lifelong.method.memory.probability {1 / PASSES:.6f}"
+_ONE_OF_ALL = (
+    f"--lifelong.method.memory.write-policy random --lifelong.method.memory.write-probability {1 / PASSES:.6f}"
+)
 """what is kept of many passes: about as many texts as there are"""
 
-_KEPT = "--lifelong.method.memory.policy random --lifelong.method.memory.probability"
-_HUNDRED = "--lifelong.method.memory.capacity 100 --lifelong.method.memory.policy"
+_KEPT = "--lifelong.method.memory.write-policy random --lifelong.method.memory.write-probability"
+_HUNDRED = "--lifelong.method.memory.capacity 100 --lifelong.method.memory.write-policy"
 _SELECTIONS = {
     "diverse": "",
     "random": f"{_HUNDRED} random",
@@ -97,7 +99,7 @@ RECIPES = {
         search_arguments=VALIDATED,
         orders=ORDERS,
         seeds=(0, 1, 2),
-        arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_2000",
+        arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=_CONTROLS,
     ),
     "lifelong_meta_ablations": Recipe(
@@ -113,13 +115,13 @@ RECIPES = {
             "OML-ER": _OML,
             "OML-ER, no replay": f"{_OML} --lifelong.method.every 0",
             "OML-ER, no meta-test": f"{_OML} --lifelong.method.no-adapts-at-test",
-            "OML-ER, replay of 1%": f"{_OML} --lifelong.method.rate 0.01",
-            "OML-ER, second order": f"{_OML} --lifelong.method.order 2",
+            "OML-ER, replay of 1%": f"{_OML} --lifelong.method.replay-rate 0.01",
+            "OML-ER, second order": f"{_OML} --lifelong.method.no-first-order",
             **{f"OML-ER, {share:.0%} kept": f"{_OML} {_KEPT} {share:g}" for share in (0.05, 0.01)},
             **{
                 f"{name}, {policy}{words}": f"{_META} {kept} {learned} {answers}".rstrip()
                 for policy, kept in _SELECTIONS.items()
-                for name, learned in (("Meta-MbPA", ""), ("MbPA++", "--lifelong.method.no-meta"))
+                for name, learned in (("Meta-MbPA", ""), ("MbPA++", "--lifelong.method.no-meta-train"))
                 for words, answers in (("", ""), (", not adapted", "--lifelong.method.steps 0"))
             },
         },
@@ -128,7 +130,7 @@ RECIPES = {
         page=PAGE,
         orders=dict(list(ORDERS.items())[:1]),
         seeds=(0, 1, 2),
-        arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_2000",
+        arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls={
             **dict.fromkeys(
                 ("OML-ER, no replay", "OML-ER, no meta-test", "OML-ER, replay of 1%", "OML-ER, second order")
@@ -159,7 +161,7 @@ RECIPES = {
         page=PAGE,
         orders=dict(list(ORDERS.items())[:1]),
         seeds=(0, 1, 2),
-        arguments=f"--lifelong.folder $MEMJAX_TEXT_VECTORS_2000 --lifelong.epochs {PASSES}",
+        arguments=f"--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000 --lifelong.epochs {PASSES}",
         controls={
             row: tuple(one for one in before if one in FOUND) for row, before in _CONTROLS.items() if row in FOUND
         },

@@ -5,7 +5,7 @@ from tools.recipes.recipe import Recipe
 
 _FIRST = QUESTION_ORDERS[0]
 _ORDERS = {
-    f"order {number}": f"--lifelong.order {' '.join(str(_FIRST.index(name)) for name in names)}"
+    f"order {number}": f"--lifelong.task-order {' '.join(str(_FIRST.index(name)) for name in names)}"
     for number, names in enumerate(QUESTION_ORDERS, 1)
 }
 """the stages of the configuration stand in the places of the published ones"""
@@ -41,7 +41,7 @@ RECIPES = {
         orders=_ORDERS,
         seeds=(0, 1, 2),
         arguments=(
-            "--lifelong.folder $MEMJAX_QUESTIONS --training.init-from $MEMJAX_MINILM --data.encoder-states-dir "
+            "--lifelong.sources-dir $MEMJAX_QUESTIONS --training.init-from $MEMJAX_MINILM --data.encoder-states-dir "
             "$MEMJAX_STATES "
             "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json"
         ),

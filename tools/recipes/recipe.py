@@ -80,7 +80,7 @@ def signal(num_basis: int, num_samples: int = 128) -> str:
     return f"--model.attention.num-basis {num_basis} --model.attention.num-samples {num_samples}"
 
 
-SIGNAL_BEFORE = "--model.attention.first-densities published --model.attention.over-layers mean"
+SIGNAL_BEFORE = "--model.attention.density-init published --model.attention.kl-over-layers mean"
 TOKENS_BEFORE = "--model.memory-tokens.init-stddev 0.02"
 """what recorded runs were trained with where the default is another one today"""
 HIGHER_RATE = "--training.schedule.learning-rate 0.006"

@@ -31,11 +31,11 @@ BEFORE = {
 def _orders(num_tasks: int, number: int) -> dict[str, str]:
     """The first orders of so many tasks."""
     orders = enumerate(task_orders(num_tasks, number), 1)
-    return {f"order {one}": f"--lifelong.order {' '.join(map(str, order))}" for one, order in orders}
+    return {f"order {one}": f"--lifelong.task-order {' '.join(map(str, order))}" for one, order in orders}
 
 
 ORDERS = _orders(10, 5)
-DATA = "--lifelong.folder $MEMJAX_FEWREL --data.tokenizer.path $MEMJAX_GLOVE"
+DATA = "--lifelong.sources-dir $MEMJAX_FEWREL --data.tokenizer.path $MEMJAX_GLOVE"
 ABOUT = (
     "Lifelong FewRel in ten tasks, clusters of the names of its 80 relations, {orders}; {size} sentences of each task "
     "in the memory. Of the 11,200 sentences that the papers test on, 7,708 are trained on and 2,292 tested, split by a "
@@ -49,7 +49,7 @@ ABOUT = (
 def _rows(names: tuple[str, ...], size: int) -> dict[str, str]:
     """Variants with another memory."""
     options = {"GEM": "--lifelong.method.rows {0}", "A-GEM": "--lifelong.method.memory.capacity {1}"}
-    option = lambda name: options.get(name, "--lifelong.method.size {0}").format(size, 10 * size)
+    option = lambda name: options.get(name, "--lifelong.method.examples-per-task {0}").format(size, 10 * size)
     return {name: f"{ROWS[name]} {option(name)}" for name in names}
 
 
@@ -93,7 +93,7 @@ RECIPES = {
         orders=dict(list(ORDERS.items())[:1]),
         seeds=(0,),
         arguments=(
-            "--lifelong.folder $MEMJAX_FEWREL --training.init-from $MEMJAX_MINILM "
+            "--lifelong.sources-dir $MEMJAX_FEWREL --training.init-from $MEMJAX_MINILM "
             "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json"
         ),
         controls={"EMAR": ("EMR",)},
@@ -126,7 +126,7 @@ RECIPES = {
         page="lifelong_relations",
         orders=ORDERS,
         seeds=(0,),
-        arguments="--lifelong.folder $MEMJAX_PAIRS",
+        arguments="--lifelong.sources-dir $MEMJAX_PAIRS",
         controls={
             "A-GEM": ("SEQ",),
             "replay": ("SEQ",),
@@ -152,7 +152,7 @@ RECIPES = {
         steps=0,
         orders=_orders(20, 3),
         seeds=(0,),
-        arguments="--lifelong.folder $MEMJAX_SIMPLE_QUESTIONS --data.tokenizer.path $MEMJAX_GLOVE",
+        arguments="--lifelong.sources-dir $MEMJAX_SIMPLE_QUESTIONS --data.tokenizer.path $MEMJAX_GLOVE",
         controls={
             "EMR": ("lower bound",),
             "EA-EMR": ("EMR",),

@@ -13,7 +13,7 @@ VALIDATED = "--evaluation.split validation"
 
 def _order(names: Sequence[str]) -> str:
     """Of the tasks of a configuration, which stand in the first published order."""
-    return f"--lifelong.order {' '.join(str(MBPA_ORDERS[0].index(name)) for name in names)}"
+    return f"--lifelong.task-order {' '.join(str(MBPA_ORDERS[0].index(name)) for name in names)}"
 
 
 def trials(option: str, values: Sequence[float], other: str, others: Sequence[float]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ _TEXT_CONTROLS = {
 
 
 ORDERS = {f"order {number}": _order(names) for number, names in enumerate(MBPA_ORDERS, 1)}
-_KEPT = "--lifelong.method.memory.policy random"
+_KEPT = "--lifelong.method.memory.write-policy random"
 
 
 def _texts(
@@ -98,7 +98,7 @@ def _texts(
         search_arguments=VALIDATED if trials else "",
         orders=dict(list(ORDERS.items())[:orders]),
         seeds=tuple(seeds),
-        arguments=f"--lifelong.folder $MEMJAX_TEXT_VECTORS_{size}",
+        arguments=f"--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_{size}",
         controls=_TEXT_CONTROLS,
         findings=findings,
     )
@@ -133,7 +133,7 @@ RECIPES = {
         steps=0,
         orders={"order 1": ""},
         seeds=(0, 1, 2),
-        arguments="--lifelong.folder $MEMJAX_MNIST",
+        arguments="--lifelong.sources-dir $MEMJAX_MNIST",
         controls={
             **{row: ("SEQ",) for row in _DIGITS if row not in ("single task", "SEQ") and "told" not in row},
             "EWC, classes told": ("SEQ, classes told",),
@@ -167,7 +167,7 @@ RECIPES = {
             **{f"L = {steps}": f"mbpa_pp --lifelong.method.steps {steps}" for steps in (0, 1, 5, 15)},
             **{f"K = {number}": f"mbpa_pp --lifelong.method.num-neighbors {number}" for number in (8, 128)},
             **{
-                f"{share:.0%} kept": f"mbpa_pp {_KEPT} --lifelong.method.memory.probability {share:g}"
+                f"{share:.0%} kept": f"mbpa_pp {_KEPT} --lifelong.method.memory.write-probability {share:g}"
                 for share in (0.5, 0.1, 0.01)
             },
             **{f"replay of {rate:.0%}": f"mbpa_pp --lifelong.method.every {round(32 / rate)}" for rate in (0.01, 0.04)},
@@ -176,7 +176,7 @@ RECIPES = {
         page=VECTORS,
         orders=dict(list(ORDERS.items())[:1]),
         seeds=(0, 1, 2),
-        arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_500",
+        arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_500",
         controls=dict.fromkeys(
             (*(f"L = {steps}" for steps in (0, 1, 5, 15)), "K = 8", "K = 128", "50% kept", "10% kept", "1% kept")
             + ("replay of 1%", "replay of 4%"),
@@ -215,13 +215,13 @@ RECIPES = {
             "multi-task": "last_two_multi_task",
             "replay": "last_two_replay",
             "mixed 1:1": "last_two_mixed --lifelong.method.rows 8",
-            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted head/ --lifelong.method.steps 5",
+            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted-parameters head/ --lifelong.method.steps 5",
         },
         steps=0,
         orders=dict(list(ORDERS.items())[:2]),
         seeds=(0, 1, 2),
         arguments=(
-            "--lifelong.folder $MEMJAX_TEXTS_500 --training.init-from $MEMJAX_MINILM --data.encoder-states-dir "
+            "--lifelong.sources-dir $MEMJAX_TEXTS_500 --training.init-from $MEMJAX_MINILM --data.encoder-states-dir "
             "$MEMJAX_STATES "
             "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json --data.batch-size 8 "
             "--data.segment-length 48 --training.schedule.learning-rate 3e-4"
@@ -249,7 +249,7 @@ RECIPES = {
         page=VECTORS,
         orders={"order 1": ""},
         seeds=(0, 1, 2),
-        arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_FOURTEEN",
+        arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_FOURTEEN",
         controls={
             "multi-task": ("MbPA++",),
             "replay": ("SEQ",),

@@ -5,7 +5,7 @@ from tools.recipes.recipe import HIGHER_RATE, SIGNAL_BEFORE, Recipe, signal
 
 def _horizons(segments: int, *horizons: int) -> dict[str, str]:
     """Memformers with a gradient in so many of the last segments of a document."""
-    option = "--training.segments-without-gradient"
+    option = "--training.burn-in-segments"
     return {f"horizon {n}": "memformer" if n == segments else f"memformer {option} {segments - n}" for n in horizons}
 
 
@@ -57,7 +57,7 @@ RECIPES = {
         variants={
             "Transformer-XL": "transformer_xl --model.attention.memory-length 256",
             "Compressive": _SMALL_SORTING,
-            "Compressive, no reconstruction loss": f"{_SMALL_SORTING} --model.attention.loss none",
+            "Compressive, no reconstruction loss": f"{_SMALL_SORTING} --model.attention.compression-loss none",
             **{
                 f"Compressive, rate {n}": f"{_SMALL_SORTING} --model.attention.compression-rate {n}" for n in (2, 8, 12)
             },
@@ -70,7 +70,7 @@ RECIPES = {
         },
         steps=2000,
         learning_rates=(4e-3,),
-        arguments=f"{_SMALL_SORTING_TASK} --model.attention.norm pre --training.segments-without-gradient 7",
+        arguments=f"{_SMALL_SORTING_TASK} --model.attention.norm pre --training.burn-in-segments 7",
         evaluations=_lengths(1000, 1000, 2000, 4000, 8000),
     ),
     "sorting_signals": Recipe(
@@ -88,14 +88,14 @@ RECIPES = {
             "infinity-former": f"infinity_former {_SMALL_MEMORY} {signal(128)}",
             "infinity-former, sticky": f"default {_SMALL_MEMORY} {signal(128)}",
             "infinity-former, first densities as published": (
-                f"infinity_former {_SMALL_MEMORY} {signal(128)} --model.attention.first-densities published"
+                f"infinity_former {_SMALL_MEMORY} {signal(128)} --model.attention.density-init published"
             ),
         },
         steps=400,
         learning_rates=(4e-3,),
         seeds=(0, 1, 2),
         arguments=(
-            f"{_SMALL_SORTING_TASK} --model.attention.norm pre --training.segments-without-gradient 7 "
+            f"{_SMALL_SORTING_TASK} --model.attention.norm pre --training.burn-in-segments 7 "
             "--model.attention.kl-weight 1e-3"
         ),
         evaluations={
@@ -117,7 +117,7 @@ RECIPES = {
             "no signal": "events --model.attention.num-basis 0",
             "infinity-former": "events",
             "infinity-former, sticky": "events --model.attention.sticky sample",
-            "infinity-former, first densities as published": "events --model.attention.first-densities published",
+            "infinity-former, first densities as published": "events --model.attention.density-init published",
         },
         steps=400,
         learning_rates=(3e-3,),
@@ -155,7 +155,7 @@ RECIPES = {
         variants={
             **_horizons(9, 9, 4, 2, 1),
             "horizon 1, learning rate 0.004": (
-                "memformer --training.segments-without-gradient 8 --training.schedule.learning-rate 0.004"
+                "memformer --training.burn-in-segments 8 --training.schedule.learning-rate 0.004"
             ),
             **{
                 f"{row}, slots {n}": f"{given} --model.num-slots {n}"

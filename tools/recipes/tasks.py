@@ -34,7 +34,10 @@ _TUNED = {
     "MiniLM": ("", "$MEMJAX_MINILM"),
     "MiniLM, then MLM": ("", "@bert_going_on/MLM"),
     "MiniLM, then MLM with ResM": ("_resm", "@bert_going_on/MLM_with_ResM"),
-    "the same, memories frozen": ("_resm", "@bert_going_on/MLM_with_ResM --training.frozen feed_forward/memory/"),
+    "the same, memories frozen": (
+        "_resm",
+        "@bert_going_on/MLM_with_ResM --training.frozen-parameters feed_forward/memory/",
+    ),
 }
 """row -> ending of the variant, and what it begins with"""
 _FINE_TUNING = (
@@ -150,7 +153,7 @@ RECIPES = {
             "FFN, equal budget": f"wikitext2 {_STAGE_2}",
             "PKM + Init": f"wikitext2_pkm {_STAGE_2}",
             "ResM + Init": f"wikitext2_resm {_STAGE_2}",
-            "ResM + Init, networks anew": f"wikitext2_resm {_STAGE_2} --training.reinitialized {_ANEW}",
+            "ResM + Init, networks anew": f"wikitext2_resm {_STAGE_2} --training.reinitialized-parameters {_ANEW}",
         },
         steps=400,
         arguments="--training.evaluate-every 100 --training.checkpoint-every 100 --evaluation.max-segments 16",

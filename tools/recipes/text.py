@@ -17,7 +17,8 @@ _GPT2_GOES_ON = (
 )
 _GPT2_MEMORY = f"{_GPT2_GOES_ON} --training.memory-learning-rate 1e-3"
 _GPT2_SIGNAL = (
-    f"{signal(128)} --model.attention.widths 0.01 0.05 --model.attention.reset-after 0 {_GPT2_MEMORY} {SIGNAL_BEFORE}"
+    f"{signal(128)} --model.attention.widths 0.01 0.05 --model.attention.reset-after-tokens 0 "
+    f"{_GPT2_MEMORY} {SIGNAL_BEFORE}"
 )
 _MEMORY_GOES_ON = (
     "--training.steps 1000 --training.evaluate-every 100 --training.schedule.learning-rate 0.0005 "

@@ -372,7 +372,7 @@ def rematerialization(found: Measurement) -> str:
         + "".join(f" into {limit:.2f} GiB" for limit in limits)
         + ", and this is what the compiler says it wants in all, which ratios take for it. FLOPs: counted from the "
         "jaxpr, loops multiplied out. Growth: from the fewest to the most segments. Policies are those of "
-        "`training.rematerialize`.",
+        "`training.remat`.",
         f"{layers} scanned layers of width {settings['dim']} with {settings['heads']} heads, vocabulary "
         f"{settings['vocab']}, {records[0]['parameters'] / 1e6:.1f} M parameters; {memory}. {settings['batch']} rows, "
         f"segments of {settings['length']} tokens, computed in {settings['dtype']}.",
