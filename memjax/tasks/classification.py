@@ -93,9 +93,9 @@ class ClassificationTask(Task):
         model = self.config.model
         task, dtype = self.settings, jnp.dtype(model.compute_dtype)
         if model.head == "bayes":
-            options = {"masks_unseen": task.mask_unseen, "weighs_errors": model.weighs_errors}
+            options = {"masks_unseen": task.mask_unseen_classes, "weighs_errors": model.weighs_errors}
             return BayesHead(task.num_classes, model.smoothing, **options)
-        return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen)
+        return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen_classes)
 
     def similarity_head(self, **fields: Any) -> SimilarityHead:
         """Returns a head that scores the similarity of a text to each class.
@@ -105,7 +105,7 @@ class ClassificationTask(Task):
         """
         task, model, stream = self.settings, self.config.model, self.config.lifelong
         options = {name: getattr(task, name) for name in ("num_classes", "similarity", "scale", "margin")}
-        options |= {"masks_unseen": task.mask_unseen, "aligned": stream is not None and stream.method.aligns}
+        options |= {"masks_unseen": task.mask_unseen_classes, "aligned": stream is not None and stream.method.aligns}
         return SimilarityHead(**options, dtype=jnp.dtype(model.compute_dtype), **fields)
 
     def make_measure(self, split: Split) -> Callable[[], TaskMetric]:

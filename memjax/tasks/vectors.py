@@ -65,4 +65,4 @@ class VectorClassification(ClassificationTask):
             return self.similarity_head()
         model = self.config.model
         options = {"dtype": jnp.dtype(model.compute_dtype), "initializer": model.initializer}
-        return ClassificationHead(self.settings.num_classes, masks_unseen=self.settings.mask_unseen, **options)
+        return ClassificationHead(self.settings.num_classes, masks_unseen=self.settings.mask_unseen_classes, **options)

@@ -90,8 +90,12 @@ def make_update_functions(
             f"training.gradient_accumulation_steps: given {training.gradient_accumulation_steps}, allowed: {allowed}"
         )
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
-    names = ("accumulate", "rematerialize", "segments_per_checkpoint", "segments_without_gradient")
-    segments = {name: getattr(training, name) for name in names}
+    segments = {
+        "accumulate": training.num_microbatches,
+        "rematerialize": training.remat,
+        "segments_per_checkpoint": training.segments_per_remat,
+        "segments_without_gradient": training.burn_in_segments,
+    }
     step = make_train_step(loss, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
     finish = functools.partial(finish_window, optimizer=optimizer) if training.gradient_accumulation_steps > 1 else None
     return UpdateFunctions(loss, optimizer, tables, step, segments, finish)
