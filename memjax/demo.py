@@ -319,7 +319,7 @@ class _Demo:
             num_neighbors=self.plan.num_neighbors,
             interpolation_weight=settings["weight"],
             temperature=settings["temperature"],
-            feature=self.source.feature,
+            query_feature=self.source.feature,
         )
         model = add_mixtures(self.source.model, cache, near)
         variables = regroup_layers(self.source.variables, self.source.model, model)

@@ -113,7 +113,7 @@ ALIVE = {
     ),
     "knn_lm": Alive(
         ("knn_lm/effective_neighbors",),
-        mixed(KNNMemory(num_neighbors=32, temperature=8.0, feature="output_normed")),
+        mixed(KNNMemory(num_neighbors=32, temperature=8.0, query_feature="output_normed")),
         distances_of_normed_keys,
     ),
     "continuous_cache": Alive(

@@ -174,7 +174,7 @@ def evaluation_to_json(config: Config, result: Any) -> dict[str, Any]:
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """Describes an evaluation: the main metrics in a sentence, then all other numbers, one in a line."""
     show = lambda name, value: NUMBER_FORMATS.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
-    in_summary = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
+    in_summary = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.main_metrics}
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in in_summary)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
@@ -203,7 +203,7 @@ def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
 
 def summary_line(values: Mapping[str, Any], task: Any) -> str:
     """Describes in one line the main metrics of an evaluation and what was scored."""
-    scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
+    scored = f"{values['targets']:,} {task.target_unit} of the {values['split']} split"
     memory = (
         f", memory {_size(values['memory_length'])}" if task.config.model.memory_facts.memory_length is not None else ""
     )
@@ -224,13 +224,13 @@ def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, g
       trained: Number of slots of the memory in training.
       gains: Comparisons of each further size with the smallest one.
     """
-    names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
+    names = [name for name in task.main_metrics if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
     show = lambda name, value: "-" if value is None else NUMBER_FORMATS.get(name, "{:.4f}").format(value)
     size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
     table = [["memory", *(name.replace("_", " ") for name in names)]]
     table += [[size(row), *(show(name, row.get(name)) for name in names)] for row in rows]
     best = min(rows, key=lambda row: row["nats"])
-    what = f"{best['targets']:,} {task.scored} of the {best['split']} split"
+    what = f"{best['targets']:,} {task.target_unit} of the {best['split']} split"
     what += f", memory {best['memory_state']}" if "memory_state" in best else ""
     text = f"{_name(best)}: best with memory {_size(best['memory_length'])}, {_numbers(best, task)} ({what})"
     lines = [text, "", *align(table, numbers=len(names))]
@@ -254,7 +254,7 @@ def _name(values: Mapping[str, Any]) -> str:
 
 
 def _numbers(values: Mapping[str, Any], task: Any) -> str:
-    names = [name for name in task.headline if values.get(name) is not None]
+    names = [name for name in task.main_metrics if values.get(name) is not None]
     return ", ".join(f"{name.replace('_', ' ')} {values[name]:.4f}" for name in names)
 
 

@@ -60,7 +60,7 @@ def predict(
     from memjax.tasks import Query
 
     loaded = open_run(run, config, is_data_named=is_data_named)
-    if loaded.experiment.model.asks_task and config.lifelong is not None:
+    if loaded.experiment.model.needs_task_id and config.lifelong is not None:
         last = config.lifelong.ordered_tasks[loaded.experiment.config.num_columns - 1].name
         print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
     answers = loaded.experiment.predict(loaded.variables, [Query(*question) for question in asked], **settings)
@@ -105,7 +105,7 @@ def _read_queries(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, s
     for file in files:
         if not Path(file).is_file():
             raise ValueError(f"{file}: no such file, allowed: one whose rows are asked")
-    queries = [query for file in files for query in task.ask(file)]
+    queries = [query for file in files for query in task.read_queries(file)]
     if not queries:
         raise ValueError(f"{files[0]}: no rows, allowed: at least one")
     return queries
@@ -125,9 +125,9 @@ def _second_input(config: Config, options: Any) -> str:
         allowed = "a FILE by itself, .npy, float32 [vectors, width]"
         raise ValueError(f"--{option}: given with {type(task).__name__}, allowed: {allowed}")
     for name in ABOUT:
-        if getattr(options, name) and name != task.about:
-            allowed = f"--{task.about}" if task.about else "none"
+        if getattr(options, name) and name != task.second_input:
+            allowed = f"--{task.second_input}" if task.second_input else "none"
             raise ValueError(f"--{name}: given with {type(task).__name__}, allowed: {allowed}")
-    if task.about != "document":
-        return getattr(options, task.about) if task.about else ""
+    if task.second_input != "document":
+        return getattr(options, task.second_input) if task.second_input else ""
     return read_texts([], [options.document])[0] if options.document else ""

@@ -87,8 +87,8 @@ def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, A
     count = options.knn_neighbors or min(NEIGHBORS, store.entries)
     scored = evaluate_with_store(source, store, index=index, num_neighbors=count, **candidates)
     means = ("nats_per_token", "bits_per_byte", "perplexity")
-    alone = {name: value for name in means if (value := getattr(scored.alone, name)) is not None}
-    return scored.result, {**_facts(store, scored.mixing), "without": alone}
+    alone = {name: value for name in means if (value := getattr(scored.without_store, name)) is not None}
+    return scored.with_store, {**_facts(store, scored.mixing), "without": alone}
 
 
 def model_with_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str, Any]]:

@@ -49,7 +49,7 @@ class Documents(abc.ABC):
         """Returns the name that the source gives the document."""
         return str(index)
 
-    def word(self, token: int, /) -> str:
+    def token_label(self, token: int, /) -> str:
         """Returns a readable label for a token id that does not stand for text."""
         return str(token)
 
@@ -287,7 +287,7 @@ class Examples(abc.ABC):
     groups: np.ndarray | None = None
     every_token = False
 
-    def word(self, token: int, /) -> str:
+    def token_label(self, token: int, /) -> str:
         """Returns a readable label for a token id that does not stand for text."""
         return str(token)
 
@@ -296,7 +296,7 @@ class Examples(abc.ABC):
         return []
 
     @property
-    def plain(self) -> "Examples":
+    def without_states(self) -> "Examples":
         """The original examples, without data that a wrapper has added, such as states of frozen layers."""
         return self
 

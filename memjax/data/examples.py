@@ -23,7 +23,7 @@ class ExampleBatches(BatchIterator):
     `begin_token` is only stored in the position: examples contain a begin token themselves where they need one.
     """
 
-    what = "examples"
+    item_name = "examples"
     protocols = ("separate",)
 
     def _make_template(self) -> Example:

@@ -53,7 +53,7 @@ class Datasets:
       tokenizer: Tokenizer of the texts. None if the data is not text.
       vocab_size: Number of ids of the tokenizer.
       begin_token: Id that is read before the first token of a document.
-      num_words: Function from the name of a split to the number of words of its text. None unless results for the
+      words_in_split: Function from the name of a split to the number of words of its text. None unless results for the
         corpus are reported per word and its tokens preserve all of the text.
     """
 
@@ -61,7 +61,7 @@ class Datasets:
     tokenizer: Any
     vocab_size: int
     begin_token: int
-    num_words: Callable[[str], int] | None = None
+    words_in_split: Callable[[str], int] | None = None
 
     def for_encoder(self, num_prompts: int = 0) -> Datasets:
         """Returns these data sets for a text encoder.
@@ -114,7 +114,7 @@ def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progre
     half = lambda split: (
         split_at_half(datasets.documents(split), data.train_half) if split == "train" else datasets.documents(split)
     )
-    return dataclasses.replace(datasets, documents=half, num_words=None)  # words are counted in whole splits
+    return dataclasses.replace(datasets, documents=half, words_in_split=None)  # words are counted in whole splits
 
 
 def make_examples(
@@ -316,7 +316,7 @@ def _open_texts(
         return file
 
     num_words = functools.cache(lambda split: sum(map(count_words, read(split))))
-    counted = {"num_words": num_words} if data.source.counts_words and tokenizer.lossless else {}
+    counted = {"words_in_split": num_words} if data.source.counts_words and tokenizer.lossless else {}
     return Datasets(documents, tokenizer, *_ids(tokenizer), **counted)
 
 

@@ -161,7 +161,7 @@ class BatchIterator(abc.ABC):
         restored.
     """
 
-    what = "documents"
+    item_name = "documents"
     protocols = ("separate", "contiguous")
 
     def __init__(
@@ -208,7 +208,7 @@ class BatchIterator(abc.ABC):
         if protocol not in self.protocols:
             raise ValueError(f"protocol: {protocol!r}; allowed are {', '.join(self.protocols)}")
         if len(documents) == 0:
-            raise ValueError(f"{self.what}: none; give at least one {self.what[:-1]}")
+            raise ValueError(f"{self.item_name}: none; give at least one {self.item_name[:-1]}")
         sizes = {"rows": rows, "segment_length": segment_length, "segments_per_update": segments_per_update}
         for name, value in {**sizes, "epochs": 1 if epochs is None else epochs}.items():
             if value < 1:

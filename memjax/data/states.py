@@ -41,8 +41,8 @@ class ExamplesWithEncoderStates(Examples):
         self.fingerprint, self.skipped = f"{examples.fingerprint}-{about}", examples.skipped
 
     @property
-    def plain(self) -> Examples:
-        return self._examples.plain
+    def without_states(self) -> Examples:
+        return self._examples.without_states
 
     def __len__(self) -> int:
         return len(self._examples)

@@ -148,11 +148,11 @@ class KeyValueRecallDocuments(FixedLengthDocuments):
     def __getitem__(self, index: int, /) -> np.ndarray:
         return self._document(index)[0]
 
-    def word(self, token: int, /) -> str:
+    def token_label(self, token: int, /) -> str:
         """Returns a label for an id: `key3` for a key, `7` for a value, `key3=7` for a pair, `.` for filler.
 
         Example:
-          >>> [KeyValueRecallDocuments(1).word(token) for token in (1, 3, 11, 28, 59)]
+          >>> [KeyValueRecallDocuments(1).token_label(token) for token in (1, 3, 11, 28, 59)]
           ['begin', '.', '0', 'key1', 'key1=0']
         """
         if token >= self._first_pair:

@@ -80,7 +80,8 @@ def attention_by_age(
     """Measures the attention of a model over consecutive segments, by the age of the tokens that it reads.
 
     Args:
-      model: Language model whose layers can all record their attention (`LayerMemory.tracked`) and the ages of their
+      model: Language model whose layers can all record their attention (`LayerMemory.with_attention_tracking`) and the
+      ages of their
         keys.
       variables: Variables of the model.
       segments: Consecutive segments. They are read in evaluation mode, from an empty memory.

@@ -36,7 +36,7 @@ def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> A
 
     Args:
       model: Language model or text encoder. All its layers must have one kind of attention that can be recorded
-        (`LayerMemory.tracked`), as in GPT-2 and BERT.
+        (`LayerMemory.with_attention_tracking`), as in GPT-2 and BERT.
       variables: Variables of the model.
       rows: Batch of one segment of text.
 
@@ -73,5 +73,5 @@ def make_attention_tracking_model(model: Model) -> Any:
     if not model.has_stack:
         raise NotProvided(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
     stack: Any = model.stack
-    layers = tuple(layer.clone(attention=layer.attention.tracked()) for layer in stack.layers)
+    layers = tuple(layer.clone(attention=layer.attention.with_attention_tracking()) for layer in stack.layers)
     return model.clone(stack=stack.clone(layers=layers))

@@ -80,15 +80,15 @@ def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
         return {}, None
     layers: Any = model.stack.layers if model.has_stack else ()
     last: Any = model.output_memory if model.mixes else None
-    gated = {index: layer.attention for index, layer in enumerate(layers) if layer.attention.gated}
-    return gated, last if last is not None and last.gated else None
+    gated = {index: layer.attention for index, layer in enumerate(layers) if layer.attention.gate_description}
+    return gated, last if last is not None and last.gate_description else None
 
 
 def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> GateMap:
     """Reads consecutive segments from an empty memory and returns the gate values of every token.
 
     Args:
-      model: Language model with a gate in at least one memory (`Memory.gated`).
+      model: Language model with a gate in at least one memory (`Memory.gate_description`).
       variables: Variables of the model.
       segments: Consecutive segments.
 
@@ -111,16 +111,17 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
         inner.append({name: aux.arrays[name] for name in names})
     hidden = {name: jnp.concatenate([arrays[name] for arrays in inner], axis=1) for name in names}
 
-    split = {name: split_collection(collection, model.groups()) for name, collection in variables.items()}
+    split = {name: split_collection(collection, model.layer_groups()) for name, collection in variables.items()}
     part = lambda *path: {name: _get_path(tree, path) for name, tree in split.items() if _get_path(tree, path)}
     gates_of_layers = {}
     for index, name in zip(gated, names, strict=False):
         memory = gated[index]
-        values = memory.apply(part("stack", f"layer_{index:02d}", "attention"), hidden[name], method="gates")
-        gates_of_layers[index] = Gates(memory.gated, np.asarray(values))
+        values = memory.apply(part("stack", f"layer_{index:02d}", "attention"), hidden[name], method="gate_values")
+        gates_of_layers[index] = Gates(memory.gate_description, np.asarray(values))
     of_output = None
     if last is not None:
-        of_output = Gates(last.gated, np.asarray(last.apply(part("output_memory"), hidden[OUTPUT], method="gates")))
+        values = last.apply(part("output_memory"), hidden[OUTPUT], method="gate_values")
+        of_output = Gates(last.gate_description, np.asarray(values))
     joined = [
         np.concatenate([np.asarray(getattr(batch, name)) for batch in segments], axis=1) for name in ("inputs", "mask")
     ]

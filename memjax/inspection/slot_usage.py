@@ -233,7 +233,7 @@ def measure_usage(
     counts = {table: {group: SlotCounts.zeros(number) for group in groups} for table, number in slots.items()}
 
     def observe(batch: Any, scored: Any) -> None:
-        inside = {"": task.counted(batch)}
+        inside = {"": task.counted_tokens(batch)}
         for name, subset in choose.items():
             chosen = subset(batch).astype(bool)
             inside |= {name: inside[""] & chosen, f"not {name}": inside[""] & ~chosen}

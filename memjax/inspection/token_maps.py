@@ -71,7 +71,7 @@ def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequ
         *_, (batch, layers) = read_with_attention(model, variables, segments)
         weights = [arrays[WEIGHTS] for arrays in layers.values()]
         return TokenMaps(model.num_memory_tokens, np.stack(weights), np.asarray(batch.inputs), np.asarray(batch.mask))
-    chosen = model.choose_extras(segments[-1].extras)
+    chosen = model.select_extras(segments[-1].extras)
     source = chosen["source"], chosen["source_mask"]
     read = jax.jit(lambda variables, *source: model.apply(variables, *source, method="source_maps"))
     maps: Any = read(model_collections(variables), *source)

@@ -73,4 +73,4 @@ def merge_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, An
 
 def layer_groups(model: config.Model) -> tuple[tuple[int, int], ...]:
     """Returns the first layer and the number of layers of each group of scanned layers. 0 for a layer not scanned."""
-    return make_stack(model, segment_length=1).groups()
+    return make_stack(model, segment_length=1).layer_groups()

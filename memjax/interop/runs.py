@@ -186,7 +186,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
     check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
     model = experiment.model
-    params = join_arrays(arrays, model.groups())["params"]
+    params = join_arrays(arrays, model.layer_groups())["params"]
     params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}
     task = settings.task if "head" in params else None
     described = {**family.export_config(settings.model, model.vocabulary.vocab_size, task), "dtype": "float32"}
@@ -341,5 +341,5 @@ def write_run(path: Path, experiment: Experiment, params: Mapping[str, Any]) -> 
         memory=empty, key=jax.random.key(0), totals=empty, restart=np.zeros(1, bool),
     )  # fmt: skip
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(0, split_state(state, model.groups()), extra={"tokenizer": tokenizer.fingerprint})
+    checkpoints.save(0, split_state(state, model.layer_groups()), extra={"tokenizer": tokenizer.fingerprint})
     checkpoints.close()

@@ -382,12 +382,12 @@ def _map_moments(
     state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: TrainState, factor: float
 ) -> Any:
     """Expands the state of an optimiser to that of the bigger model (`memjax.lifelong.expansion.expand_moments`)."""
-    names = split_collection(parameter_names(lambda: make(model))["params"], model.groups())
+    names = split_collection(parameter_names(lambda: make(model))["params"], model.layer_groups())
     divided = scaled_norm_path(state.params, model, fresh.params)
     fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": divided, "factor": factor}
 
     def grow(tree: Any, power: int) -> Any:
-        wide = expand_gradients(split_collection(tree, model.groups()), names, growth, power=power, **fields)
-        return join_collection(copy_layers(wide, growth), bigger.groups())
+        wide = expand_gradients(split_collection(tree, model.layer_groups()), names, growth, power=power, **fields)
+        return join_collection(copy_layers(wide, growth), bigger.layer_groups())
 
     return expand_moments(state.opt_state, state.params, grow, fresh.opt_state)

@@ -509,7 +509,8 @@ def expand(
     Raises:
       ValueError: an expanded array has another shape than the array of the bigger model. The message names the first.
     """
-    by_layer = lambda variables: {part: split_collection(tree, model.groups()) for part, tree in variables.items()}
+    groups = model.layer_groups()
+    by_layer = lambda variables: {part: split_collection(tree, groups) for part, tree in variables.items()}
     names, split = by_layer(parameter_names(lambda: make(model))), by_layer(variables)
     shapes, head_dim = jax.eval_shape(lambda: make(bigger)), model.stack.layers[0].attention.head_dim
     tied, untied = TRANSPOSED[0] not in flatten(split["params"]), TRANSPOSED[0] in flatten(shapes["params"])
@@ -522,7 +523,7 @@ def expand(
     for part in split.keys() - expanded.keys():
         constant = functools.partial(_expand_constant, sources=growth.embed)
         expanded[part] = copy_layers(_map_widths(split[part], names[part], growth, head_dim, constant), growth)
-    expanded = {part: join_collection(tree, bigger.groups()) for part, tree in expanded.items()}
+    expanded = {part: join_collection(tree, bigger.layer_groups()) for part, tree in expanded.items()}
     return _with_norm_weights(expanded, shapes, growth)
 
 

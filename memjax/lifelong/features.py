@@ -80,7 +80,7 @@ def open_encoder(run: str | Path) -> FrozenEncoder:
     model = experiment.model.clone(head=None, pooler=False, vocabulary=experiment.model.vocabulary.clone(bias=False))
     of_tasks = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)  # A run may lack them.
     arrays = {name: jnp.asarray(leaf) for name, leaf in arrays.items() if not name.startswith(of_tasks)}
-    return FrozenEncoder(model, join_arrays(arrays, model.groups()), experiment.tokenizer)
+    return FrozenEncoder(model, join_arrays(arrays, model.layer_groups()), experiment.tokenizer)
 
 
 def encode_texts(
@@ -202,7 +202,7 @@ def cache_states(config: Config) -> None:
     evaluations = (config.evaluation, *config.evaluations)
     splits = dict.fromkeys(["train", *(evaluation.split for evaluation in evaluations)])
     above = tuple(f"params/stack/layer_{index:02d}/" for index in range(first, len(encoder.model.stack.layers)))
-    arrays = name_arrays(encoder.variables, encoder.model.groups())
+    arrays = name_arrays(encoder.variables, encoder.model.layer_groups())
     below = {name: leaf for name, leaf in arrays.items() if not name.startswith(above)}
     fingerprint = encoder_fingerprint(encoder._replace(variables=below), first_layer=first)
     for task in [experiment, *map(experiment.of_task, names)]:

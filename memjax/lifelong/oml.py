@@ -233,7 +233,7 @@ def adapt_head(
         rows.inputs,
         mask=rows.mask,
         deterministic=deterministic,
-        extras=model.choose_extras(rows.extras),
+        extras=model.select_extras(rows.extras),
         rngs=random_streams(inner_key(key, steps)),
         method="encode",
     )

@@ -202,7 +202,7 @@ def keep_examples(state: TrainState, task: int, numbers: np.ndarray) -> TrainSta
 
 def note_seen_classes(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
     """Marks classes as read by training in the constants of the model, if its head records them."""
-    return dataclasses.replace(state, constants=mark_seen_classes(state.constants, model.head_place, np.unique(labels)))
+    return dataclasses.replace(state, constants=mark_seen_classes(state.constants, model.head_path, np.unique(labels)))
 
 
 def with_fresh_optimizer(state: TrainState, task: TaskInfo) -> TrainState:

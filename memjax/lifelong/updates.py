@@ -207,7 +207,7 @@ def _mark_classes(parts: UpdateParts, state: TrainState, batch: Batch) -> TrainS
     """Marks the classes of a batch as read by training, in the constants of the model."""
     # Targets that weigh nothing get the number of no class.
     classes = jnp.where(batch.weights > 0, batch.targets, jnp.iinfo(jnp.int32).max)
-    return dataclasses.replace(state, constants=mark_seen_classes(state.constants, parts.model.head_place, classes))
+    return dataclasses.replace(state, constants=mark_seen_classes(state.constants, parts.model.head_path, classes))
 
 
 def _count_stream_updates(state: TrainState) -> Any:

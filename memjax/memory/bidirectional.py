@@ -67,7 +67,7 @@ class BidirectionalAttention(Residual, LayerMemory):
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
 
     @nn.nowrap
-    def tracked(self) -> Any:
+    def with_attention_tracking(self) -> Any:
         """Returns this part with its attention weights among its outputs."""
         return self.clone(track_attention=True)
 

@@ -233,7 +233,7 @@ class ContinuousCacheMemory(OutputMemory):
     across_documents: bool = False
     dtype: Any = jnp.float32
 
-    inputs = ("tokens",)
+    input_names = ("tokens",)
     """Names of the further arguments of `__call__` and `decode`."""
 
     @nn.nowrap

@@ -38,6 +38,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.functional.scopes import operation
 from memjax.memory.checks import check_calls
 from memjax.memory.state_trees import DecodeState, LayerState, StackState, num_rows, state_axes
+from memjax.settings.compatibility import warn_of_renamed_members
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = [
@@ -77,6 +78,7 @@ class Memory(nn.Module):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         check_calls(cls)
+        warn_of_renamed_members(cls)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
@@ -84,23 +86,26 @@ class Memory(nn.Module):
         return EmptyState()
 
     @nn.nowrap
-    def stands_alone(self) -> bool:
+    def excluded_from_scan(self) -> bool:
         """Whether the layer of this memory stays outside scanned groups, so that its arrays get no layer axis."""
         return False
 
     @property
-    def gated(self) -> str:
+    def gate_description(self) -> str:
         """Description of what the learned gate of this memory lets through. Empty for a memory without such a gate."""
         return ""
 
-    def gates(self, hidden: Activations) -> Float[Array, "#batch #length gates"]:
-        """Returns how far the learned gate is open at every position, 0 to 1, for a memory with a gate (`gated`).
+    def gate_values(self, hidden: Activations) -> Float[Array, "#batch #length gates"]:
+        """Returns how far the learned gate is open at every position, 0 to 1.
+
+        It is called for memories with a `gate_description`.
 
         Args:
           hidden: `[batch, length, dim]`, input of the memory's first matrix: `apply_norm(x)` in a
             layer, `x` at the output.
         """
-        raise NotImplementedError(f"gates: given {type(self).__name__}, allowed: a memory whose `gated` names one")
+        allowed = "a memory with a gate_description"
+        raise NotImplementedError(f"gate_values: given {type(self).__name__}, allowed: {allowed}")
 
 
 class LayerMemory(Memory):
@@ -116,7 +121,7 @@ class LayerMemory(Memory):
         return None
 
     @nn.nowrap
-    def tracked(self) -> LayerMemory:
+    def with_attention_tracking(self) -> LayerMemory:
         """Returns this memory with its attention weights among its outputs (`memjax.inspection.attention_maps`).
 
         Raises:
@@ -205,15 +210,16 @@ class OutputMemory(Memory):
     Candidates are returned as `NextTokenCandidates`. Class attributes name the further arguments of `__call__` and
     `decode`:
 
-    * `inputs`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the extras of a
+    * `input_names`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the
+    extras of a
       batch give the others.
-    * `needs`: Names of the arguments that must be among the extras of a batch.
-    * `feature`: Name of the inner tensor of the model with which a datastore is queried. Empty for none.
+    * `required_extras`: Names of the arguments that must be among the extras of a batch.
+    * `query_feature`: Name of the inner tensor of the model with which a datastore is queried. Empty for none.
     """
 
-    inputs = ()
-    needs = ()
-    feature = ""
+    input_names = ()
+    required_extras = ()
+    query_feature = ""
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
@@ -246,7 +252,7 @@ class StatelessMemory(Memory):
         return y, EmptyState(), aux
 
     @nn.nowrap
-    def replaced(self) -> tuple[str, ...]:
+    def replaced_parameter_names(self) -> tuple[str, ...]:
         """Names of the parameters of an ordinary feed-forward part that this part replaces by others."""
         return ()
 

@@ -147,7 +147,8 @@ class KNNMemory(OutputMemory):
       num_neighbors: Number of candidates per position before any search in generation.
       interpolation_weight: Share of the neighbours in the mixture, 0 to 1.
       temperature: Divisor of the distances, above 0.
-      feature: Inner tensor of the model that is the key, as named by `LanguageModel.features`. The paper's is the input
+      query_feature: Inner tensor of the model that is the key, as named by `LanguageModel.features`. The paper's is
+      the input
         of the last feed-forward layer after its normalisation.
       dtype: Dtype of the computation of the hidden states.
 
@@ -165,12 +166,12 @@ class KNNMemory(OutputMemory):
     num_neighbors: int = 1024
     interpolation_weight: float = 0.25
     temperature: float = 1.0
-    feature: str = "layer_-1/feed_forward_input_normed"
+    query_feature: str = "layer_-1/feed_forward_input_normed"
     dtype: Any = jnp.float32
 
-    inputs = ("features", DISTANCES, VALUES)
+    input_names = ("features", DISTANCES, VALUES)
     """Names of the further arguments of `__call__` and `decode`."""
-    needs = (DISTANCES, VALUES)
+    required_extras = (DISTANCES, VALUES)
     """Names of the arguments that must be among the extras of a batch."""
 
     @nn.nowrap
@@ -241,11 +242,12 @@ class KNNMemory(OutputMemory):
     def _recall(
         self, x: Array, features: Mapping[str, Array] | None, distances: Any, values: Any
     ) -> NextTokenCandidates:
-        if features is not None and self.feature not in features:
+        if features is not None and self.query_feature not in features:
             raise ValueError(
-                f"feature: given {self.feature!r}, the model gives {sorted(features)}; use memjax.models.add_mixtures"
+                f"query_feature: given {self.query_feature!r}, the model gives {sorted(features)}; "
+                "use memjax.models.add_mixtures"
             )
-        query = EmptyState() if features is None else jax.lax.stop_gradient(features[self.feature])
+        query = EmptyState() if features is None else jax.lax.stop_gradient(features[self.query_feature])
         if values is None:
             shape = (*x.shape[:2], self.num_neighbors)
             dtype = jnp.promote_types(x.dtype, jnp.float32)

@@ -356,16 +356,16 @@ class MemorizingAttention(Residual, LayerMemory):
             self.gate = self.param("gate", gate, (self.num_heads,))
 
     @property
-    def gated(self) -> str:
+    def gate_description(self) -> str:
         """Description of what the learned gate lets through."""
         return "the long memory" if self.memory_length and self.merge == "gate" else ""
 
-    def gates(self, hidden: Activations) -> Float[Array, "#batch #length heads"]:
+    def gate_values(self, hidden: Activations) -> Float[Array, "#batch #length heads"]:
         """Returns the gate of every head, which is the same at all positions."""
         return jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, None]
 
     @nn.nowrap
-    def tracked(self) -> MemorizingAttention:
+    def with_attention_tracking(self) -> MemorizingAttention:
         """Returns this part with attention weights and retrieved positions among its outputs. Slots are not split."""
         retrieval = "exact" if self._retrieval == "threshold" else self.retrieval  # equal neighbours except for ties
         positions = self.memory_length > 0

@@ -196,7 +196,7 @@ class ProductKeyMemory(StatelessMemory):
         self.drop_keys = nn.Dropout(self.key_dropout)
 
     @nn.nowrap
-    def stands_alone(self) -> bool:
+    def excluded_from_scan(self) -> bool:
         """Always True, since a scan over layers would copy the table of each layer."""
         return True
 

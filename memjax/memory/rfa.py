@@ -85,11 +85,11 @@ class RFAAttention(LinearTransformerAttention):
             self.gate_bias = self.param("gate_bias", bias, (self.num_heads,))
 
     @property
-    def gated(self) -> str:
+    def gate_description(self) -> str:
         """Description of what the learned gate lets through."""
         return "the sums so far" if self.gate else ""
 
-    def gates(self, hidden: Activations) -> Float[Array, "batch length heads"]:
+    def gate_values(self, hidden: Activations) -> Float[Array, "batch length heads"]:
         """Returns the share of its sums that every head keeps at each position."""
         decay = self._log_decay(hidden)
         assert decay is not None, "asked of a part without a gate"

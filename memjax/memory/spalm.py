@@ -131,9 +131,9 @@ class SpalmMemory(OutputMemory):
     gate_bins: int = 0
     dtype: Any = jnp.float32
 
-    inputs = ("embed_output", "tokens", VALUES, MASK)
+    input_names = ("embed_output", "tokens", VALUES, MASK)
     """Names of the further arguments of `__call__` and `decode`."""
-    needs = (VALUES,)
+    required_extras = (VALUES,)
     """Names of the arguments that must be among the extras of a batch."""
 
     def setup(self) -> None:
@@ -185,7 +185,7 @@ class SpalmMemory(OutputMemory):
             neighbour. None for no neighbours at all.
           neighbor_mask: bool `[batch, length, neighbors]`, neighbours to use. None for all.
         """
-        mask, gate = broadcast_mask(mask, *x.shape[:2]), self.gates(x)
+        mask, gate = broadcast_mask(mask, *x.shape[:2]), self.gate_values(x)
         if neighbor_values is None:
             return x, EmptyState(), self._metrics(gate, mask & False)
         values, valid = self._nearest(neighbor_values, neighbor_mask)
@@ -215,7 +215,7 @@ class SpalmMemory(OutputMemory):
         """Mixes the neighbours into the hidden state of one token of every active row."""
         y = x
         if neighbor_values is not None:
-            y = self._mix(x, self.gates(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
+            y = self._mix(x, self.gate_values(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
         position = decode_state.position + active.astype(jnp.int32)
         return y, DecodeState(EmptyState(), EmptyState(), position)
 
@@ -237,11 +237,11 @@ class SpalmMemory(OutputMemory):
         return mix(x, memory, gate, present), (1 - gate) * memory, present
 
     @property
-    def gated(self) -> str:
+    def gate_description(self) -> str:
         """Description of what the learned gate lets through."""
         return "the hidden state"
 
-    def gates(self, hidden: Activations) -> Float[Array, "batch length gates"]:
+    def gate_values(self, hidden: Activations) -> Float[Array, "batch length gates"]:
         """Computes the gate `g_t`, one per position or one per dimension, at least float32."""
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         weight = self.weight.astype(dtype).reshape(self.dim, -1)

@@ -282,7 +282,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         return RelativeBiases(self.num_heads, self.head_dim) if self.tied_biases else None
 
     @nn.nowrap
-    def tracked(self) -> Any:
+    def with_attention_tracking(self) -> Any:
         """Returns this part with its attention weights among its outputs."""
         return self.clone(track_attention=True)
 

@@ -53,7 +53,7 @@ class BiLSTM(EncoderWithHead):
     has a second one for them); LSTM cells are flax's `OptimizedLSTMCell`, with its initial values.
 
     Attributes:
-      head: Head of the task. It reads the two states as the `first` of an `EncodedText`.
+      head: Head of the task. It reads the two states as the `pooled` of an `EncodedText`.
       vocabulary: Vocabulary of words, of which only the size is used.
       dim: Width of word vectors.
       hidden: Width of the state in each direction.

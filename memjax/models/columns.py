@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from memjax.axes import named
 from memjax.memory.projections import matrix_init
 from memjax.models.contract import Model
-from memjax.models.heads import INIT_STDDEV, ChoiceScores, VocabularyScores
+from memjax.models.heads import INIT_STDDEV, ChoiceScorer, VocabularyScorer
 from memjax.typing import Aux, Batch
 
 __all__ = ["Columns"]
@@ -70,14 +70,14 @@ class Columns(Model):
         self.laterals = [Laterals(self.dtype) for _ in self.columns[1:]]
 
     @property
-    def asks_task(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def needs_task_id(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the column that answers is still to be chosen."""
         return self.active < 0
 
     @property
-    def head_place(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def head_path(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The names of the modules down to the head of the newest column."""
-        return (f"columns_{len(self.columns) - 1}", *self.columns[-1].head_place)
+        return (f"columns_{len(self.columns) - 1}", *self.columns[-1].head_path)
 
     @property
     def last(self) -> int:
@@ -90,9 +90,9 @@ class Columns(Model):
         return self.clone(active=min(index, len(self.columns) - 1))
 
     @nn.nowrap
-    def scores(self) -> VocabularyScores | ChoiceScores:
+    def scorer(self) -> VocabularyScorer | ChoiceScorer:
         """Returns the object that scores targets given the output of the column that answers."""
-        return self.columns[self.last].scores()
+        return self.columns[self.last].scorer()
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> Any:
@@ -115,9 +115,9 @@ class Columns(Model):
         return self.columns[0].example(batch_size, length)
 
     @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+    def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Returns those of a batch's extras that a column reads."""
-        return self.columns[0].choose_extras(extras)
+        return self.columns[0].select_extras(extras)
 
     def __call__(
         self, inputs: Any, state: Any, *, deterministic: bool = True, **named_arguments: Any

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.memory.checks import check_calls
-from memjax.models.heads import ChoiceScores, VocabularyScores
+from memjax.models.heads import ChoiceScorer, VocabularyScorer
 from memjax.models.vocabulary import num_padding
+from memjax.settings.compatibility import warn_of_renamed_members
 from memjax.typing import Batch, WeightedSum
 
 ALWAYS = ("train", "eval", "plan")
@@ -45,9 +46,10 @@ class Model(nn.Module):
     * `stores_keys`: it can return inner tensors in `Aux.arrays` (`memjax.models.add_features`).
     * `has_separate_head`: it has `encode(inputs, ...)`, everything below its head, and `apply_head(encoded, ...)`, the
       head, whose parameters are under `head/`. The input of the head is an array for each row.
-    * `asks_task`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers as
+    * `needs_task_id`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers
+    as
       for the last task.
-    * `head_place`: names of the modules down to the head that learns.
+    * `head_path`: names of the modules down to the head that learns.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
     * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).
     * `num_memory_tokens`: number of learned memory tokens that its attention reads and writes before the tokens of each
@@ -59,6 +61,7 @@ class Model(nn.Module):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         check_calls(cls)
+        warn_of_renamed_members(cls)
 
     decodes = False
     translates = False
@@ -66,17 +69,17 @@ class Model(nn.Module):
     mixes = False
     stores_keys = False
     has_separate_head = False
-    asks_task = False
-    head_place = ("head",)
+    needs_task_id = False
+    head_path = ("head",)
     has_stack = False
     has_slots = False
     num_memory_tokens = 0
     task_parameters = ()
 
     @nn.nowrap
-    def scores(self) -> VocabularyScores | ChoiceScores:
-        """Returns the object that scores targets given the model's output, such as `VocabularyScores`."""
-        return VocabularyScores(self.vocabulary)
+    def scorer(self) -> VocabularyScorer | ChoiceScorer:
+        """Returns the object that scores targets given the model's output, such as `VocabularyScorer`."""
+        return VocabularyScorer(self.vocabulary)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> Any:
@@ -84,24 +87,24 @@ class Model(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no init_state")
 
     @nn.nowrap
-    def groups(self) -> tuple[tuple[int, int], ...]:
+    def layer_groups(self) -> tuple[tuple[int, int], ...]:
         """Returns the first layer and the number of layers of each group of the stack.
 
         The number is 0 for a layer that is not in a group. Empty without a stack.
         """
-        return self.stack.groups() if self.has_stack else ()
+        return self.stack.layer_groups() if self.has_stack else ()
 
     @nn.nowrap
     def scanned_groups(self) -> tuple[str, ...]:
         """Returns the names of the parameter groups whose arrays have the layers at axis 0."""
-        return tuple(f"layers_{first}" for first, size in self.groups() if size)
+        return tuple(f"layers_{first}" for first, size in self.layer_groups() if size)
 
     @nn.nowrap
     def replaced_parameters(self) -> tuple[str, ...]:
         """Returns path prefixes of parameters that an ordinary model has and memories have replaced here, by layer."""
         layers: Any = self.stack.layers if self.has_stack else ()
-        part = lambda index: f"stack/layer_{index:02d}/feed_forward/"
-        return tuple(f"{part(i)}{name}/" for i, layer in enumerate(layers) for name in layer.feed_forward.replaced())
+        parts = [(f"stack/layer_{i:02d}/feed_forward/", layer.feed_forward) for i, layer in enumerate(layers)]
+        return tuple(f"{path}{name}/" for path, part in parts for name in part.replaced_parameter_names())
 
     @nn.nowrap
     def output_norm(self) -> str:
@@ -158,7 +161,7 @@ class Model(nn.Module):
         return {}
 
     @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+    def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Returns those of a batch's extras that the model reads.
 
         Raises:
@@ -199,21 +202,21 @@ class Model(nn.Module):
 
         A target with weight 0 has no effect on any gradient.
         """
-        nats = self.scores().nll(output, targets, weights != 0)
+        nats = self.scorer().nll(output, targets, weights != 0)
         weights = weights.astype(nats.dtype)
         return WeightedSum((nats * weights).sum(), weights.sum())
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
         """Returns the nats of each target, at least float32."""
-        return self.scores().token_nll(output, targets)
+        return self.scorer().token_nll(output, targets)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
         """Returns the log-probabilities of all tokens, or of all choices, at least float32."""
-        return self.scores().log_probs(output)
+        return self.scorer().log_probs(output)
 
     def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
         """Returns the scores of all tokens, or of all choices."""
-        return self.scores().logits(output)
+        return self.scorer().logits(output)
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Returns the output weights of some token ids."""

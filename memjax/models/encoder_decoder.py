@@ -19,7 +19,7 @@ from memjax.memory.contract import CrossMemory, LayerMemory, StatelessMemory, br
 from memjax.memory.memory_tokens import MemoryTokenEncoder, memory_aux
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
-from memjax.models.heads import SmoothedScores
+from memjax.models.heads import SmoothedVocabularyScorer
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["EncoderDecoder"]
@@ -134,9 +134,9 @@ class EncoderDecoder(Model):
         return self.encoder.num_tokens
 
     @nn.nowrap
-    def scores(self) -> SmoothedScores:
+    def scorer(self) -> SmoothedVocabularyScorer:
         """Returns the scores of the vocabulary, with smoothed targets in the training loss."""
-        return SmoothedScores(self.vocabulary, self.label_smoothing)
+        return SmoothedVocabularyScorer(self.vocabulary, self.label_smoothing)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -152,7 +152,7 @@ class EncoderDecoder(Model):
         return jax.eval_shape(start, variables, *source.values())
 
     @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+    def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the source of a batch.
 
         Raises:
@@ -180,7 +180,7 @@ class EncoderDecoder(Model):
           start_of_document: `[batch]`, rows that start a new target.
           mask: Real tokens. None = all.
           deterministic: Whether to run without dropout and sampling.
-          extras: `source` and `source_mask` of every row, from `choose_extras`.
+          extras: `source` and `source_mask` of every row, from `select_extras`.
 
         Returns:
           The last hidden states for `nll` and `log_probs`, the new state, and sums, with the memory tokens as
@@ -188,7 +188,7 @@ class EncoderDecoder(Model):
         """
         if extras is None and self.is_initializing():
             extras = {"source": tokens, "source_mask": jnp.ones(tokens.shape, bool)}
-        source_extras = self.choose_extras(extras or {})
+        source_extras = self.select_extras(extras or {})
         source, source_mask, aux = self.encode(source_extras["source"], source_extras["source_mask"], deterministic)
         position, real = jnp.where(start_of_document, 0, state.position), broadcast_mask(mask, *tokens.shape)
         x, states = self.drop(self._embed(tokens, position, real), deterministic=deterministic), []

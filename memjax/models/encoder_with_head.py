@@ -7,7 +7,7 @@ import flax.linen as nn
 from jaxtyping import Array
 
 from memjax.models.contract import Model
-from memjax.models.heads import ALLOWED, ChoiceScores, EncodedText, VocabularyScores
+from memjax.models.heads import ALLOWED, ChoiceScorer, EncodedText, VocabularyScorer
 from memjax.typing import Aux, EmptyState, Mask, Rows
 
 __all__ = ["EncoderWithHead"]
@@ -38,9 +38,9 @@ class EncoderWithHead(Model):
         return EmptyState()
 
     @nn.nowrap
-    def scores(self) -> VocabularyScores | ChoiceScores:
+    def scorer(self) -> VocabularyScorer | ChoiceScorer:
         """Returns the object that scores targets given the output of the head."""
-        return ChoiceScores() if self.head is None else self.head.scores(self.vocabulary)
+        return ChoiceScorer() if self.head is None else self.head.scorer(self.vocabulary)
 
     @nn.nowrap
     def num_classes(self) -> int:
@@ -54,7 +54,7 @@ class EncoderWithHead(Model):
         return length if self.head is None else self.head.num_targets(length)
 
     @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+    def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Returns those of a batch's extras that the encoder or its head reads."""
         return {name: extras[name] for name in self.extra_names if name in extras}
 
@@ -77,7 +77,7 @@ class EncoderWithHead(Model):
           start_of_document: Ignored, since every row is read independently.
           mask: Real tokens, or entries of the vectors to read. None = all.
           deterministic: Whether to run without dropout.
-          extras: Extras from `choose_extras`.
+          extras: Extras from `select_extras`.
           **options: Further arguments of `encode`. An encoder of layers takes `side`, a function from a layer's index
             to the tensor added to its output, after its feature is taken.
 
@@ -90,7 +90,7 @@ class EncoderWithHead(Model):
             return encoded.hidden, state, aux
         output = self.apply_head(encoded, deterministic)
         if self.head.scores_vocabulary and self.is_initializing():
-            self.scores().log_probs(output[:, :1])
+            self.scorer().log_probs(output[:, :1])
         return output, state, aux
 
     def encode(

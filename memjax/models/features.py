@@ -31,9 +31,9 @@ def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
       ValueError: The model does not support output memories.
     """
     model.require("mixes", "add_mixtures")
-    names = [memory.feature for memory in mixtures]
+    names = [memory.query_feature for memory in mixtures]
     full_names = [_full_name(feature, len(model.stack.layers)) for feature in names]
-    mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full_names, strict=True))
+    mixtures = tuple(m.clone(query_feature=f) if f else m for m, f in zip(mixtures, full_names, strict=True))
     model = add_features(model, *filter(None, full_names))
     return model.clone(mixtures=(*model.mixtures, *mixtures))
 
@@ -62,7 +62,7 @@ def regroup_layers(variables: Mapping[str, Any], model: Encoded, other: Encoded)
 
     For layers with another memory size see `memjax.training.variables.fitting`.
     """
-    before, after = model.groups(), other.groups()
+    before, after = model.layer_groups(), other.layer_groups()
     if before == after:
         return dict(variables)
     return {

@@ -48,5 +48,5 @@ class Gate(nn.Module):
           inputs: Inputs of the model, one text or vector a row.
           **read: Further arguments of the encoder's `encode`. It runs without dropout.
         """
-        features = inputs if self.encoder is None else self.encoder.encode(inputs, **read)[0].first
+        features = inputs if self.encoder is None else self.encoder.encode(inputs, **read)[0].pooled
         return nn.sigmoid(self.second(nn.relu(self.first(features.astype(self.dtype)))))

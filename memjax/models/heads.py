@@ -1,6 +1,7 @@
-"""Heads, which turn the hidden states of an encoder into an output, and scores, which compare an output with targets.
+"""Heads, which turn the hidden states of an encoder into an output, and scorers, which compare an output with targets.
 
-The scores of an output (`VocabularyScores`, `SmoothedScores`, `ChoiceScores`) say how probable its targets are.
+The scorer of an output (`VocabularyScorer`, `SmoothedVocabularyScorer`, `ChoiceScorer`) says how probable its targets
+are.
 Training minimises `nll`, and evaluation reports `token_nll` and `log_probs`. Sums and weights are left to the model
 (`memjax.models.contract.Model`). A task of text encoders has its own head with parameters between the last hidden
 states and these scores: `MaskedTokenHead`, `ClassificationHead`, `SpanHead`.
@@ -19,6 +20,7 @@ from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
 from memjax.memory.mixtures import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import ACTIVATIONS, make_norm, matrix_init
+from memjax.settings.compatibility import warn_of_renamed_members
 from memjax.typing import Activations, Mask
 
 INIT_STDDEV = 0.02
@@ -48,8 +50,8 @@ INITS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class VocabularyScores:
-    """Scores of hidden states by a vocabulary, or of a `Prediction` where output memories are mixed in.
+class VocabularyScorer:
+    """A scorer of hidden states by a vocabulary, or of a `Prediction` where output memories are mixed in.
 
     Attributes:
       vocabulary: Bound `memjax.models.vocabulary.Vocabulary`.
@@ -98,8 +100,8 @@ class VocabularyScores:
 
 
 @dataclasses.dataclass(frozen=True)
-class SmoothedScores(VocabularyScores):
-    """Scores by a vocabulary whose training loss smooths the targets.
+class SmoothedVocabularyScorer(VocabularyScorer):
+    """A scorer by a vocabulary whose training loss smooths the targets.
 
     Attributes:
       label_smoothing: Share of the target distribution that is spread evenly over the vocabulary. See
@@ -114,8 +116,8 @@ class SmoothedScores(VocabularyScores):
         return token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
 
 
-class ChoiceScores:
-    """Scores of an output that holds one score for each choice, such as classes or the tokens of a text."""
+class ChoiceScorer:
+    """A scorer of an output that holds one score for each choice, such as classes or the tokens of a text."""
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
         """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""
@@ -139,14 +141,15 @@ class EncodedText(NamedTuple):
 
     Attributes:
       hidden: `[batch, length, dim]`, last hidden states.
-      first: `[batch, dim]`, vector of the whole text for heads of classes: the first token's, after the pooler if there
+      pooled: `[batch, dim]`, vector of the whole text for heads of classes: the first token's, after the pooler if
+      there
         is one, or the mean.
       mask: `[batch, length]`, real tokens.
       extras: Part of the batch's extras that the encoder reads.
     """
 
     hidden: Activations
-    first: Float[Array, "batch dim"]
+    pooled: Float[Array, "batch dim"]
     mask: Mask
     extras: Mapping[str, Array]
 
@@ -161,11 +164,15 @@ class TaskHead(nn.Module):
     scores_vocabulary = False
     named = False
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        warn_of_renamed_members(cls)
+
     @nn.nowrap
-    def scores(self, vocabulary: Any) -> VocabularyScores | ChoiceScores:
+    def scorer(self, vocabulary: Any) -> VocabularyScorer | ChoiceScorer:
         """Returns the object that scores targets given the output."""
         del vocabulary
-        return ChoiceScores()
+        return ChoiceScorer()
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
@@ -204,9 +211,9 @@ class MaskedTokenHead(TaskHead):
         self.layer_norm = make_norm("layer_exact", self.dtype, **options)
 
     @nn.nowrap
-    def scores(self, vocabulary: Any) -> VocabularyScores:
-        """Returns the scores of the vocabulary."""
-        return VocabularyScores(vocabulary)
+    def scorer(self, vocabulary: Any) -> VocabularyScorer:
+        """Returns the scorer of hidden states by the vocabulary."""
+        return VocabularyScorer(vocabulary)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch targets dim"]:
         """Computes hidden states of the targets. Without `MASKED_POSITIONS` in the extras, all tokens are targets."""
@@ -237,7 +244,7 @@ class ClassHead(TaskHead):
 
 
 class ClassificationHead(ClassHead):
-    """A head for the class of a text or a vector: dropout and one matrix over the encoder's `first`.
+    """A head for the class of a text or a vector: dropout and one matrix over the encoder's `pooled`.
 
     Classes that the extra `CLASSES` leaves out score -inf. They are never answered and have no gradient. So one head
     serves tasks that know their own classes (task-incremental learning).
@@ -263,7 +270,7 @@ class ClassificationHead(ClassHead):
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Computes the scores of the classes, -inf where they may not be answered."""
-        scores = self.classifier(self.drop(text.first, deterministic=deterministic))
+        scores = self.classifier(self.drop(text.pooled, deterministic=deterministic))
         if self.masks_unseen:
             scores = jnp.where(self.seen.value, scores, UNSEEN_SCORE)
         if CLASSES in text.extras:
@@ -282,8 +289,8 @@ class FeatureHead(TaskHead):
         return 1
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 dim"]:
-        """Returns the encoder's `first`."""
-        return text.first[:, None]
+        """Returns the encoder's `pooled`."""
+        return text.pooled[:, None]
 
 
 class SpanHead(TaskHead):
@@ -330,7 +337,7 @@ def mark_seen_classes(constants: Mapping[str, Any], place: Sequence[str], classe
 
     Args:
       constants: Collection of constants of the model.
-      place: Names of the modules down to the head (`Model.head_place`).
+      place: Names of the modules down to the head (`Model.head_path`).
       classes: int, any shape, numbers of classes. Numbers outside the range are ignored.
 
     Example:

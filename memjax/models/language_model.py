@@ -16,15 +16,15 @@ from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.mixtures import NextTokenCandidates, Prediction
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
-from memjax.models.heads import VocabularyScores
+from memjax.models.heads import VocabularyScorer
 from memjax.models.transformer import LateralInputs, Stack
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["LanguageModel", "LanguageModelState"]
 
 MODEL_INPUTS = ("tokens", "features", "embed_output")
-"""Inputs that a model can give to a memory at the output site (`inputs`): the tokens read, its features by name, and
-the function from ids to output weights. All other inputs come with the batch (`Batch.extras`)."""
+"""Inputs that a model can give to a memory at the output site (`input_names`): the tokens read, its features by name,
+and the function from ids to output weights. All other inputs come with the batch (`Batch.extras`)."""
 
 
 @tree_dataclass
@@ -163,7 +163,7 @@ class LanguageModel(Model):
         return {name: shape for memory_shapes in shapes for name, shape in memory_shapes.items()}
 
     @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+    def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Returns those of a batch's extras that memories at the output site read.
 
         Raises:
@@ -171,13 +171,13 @@ class LanguageModel(Model):
         """
         chosen = {}
         for memory in self._output_memories():
-            missing = [name for name in memory.needs if name not in extras]
+            missing = [name for name in memory.required_extras if name not in extras]
             if missing:
                 raise ValueError(
                     f"extras: given {sorted(extras)}, {type(memory).__name__} needs {', '.join(missing)}: documents "
                     "annotated with neighbours"
                 )
-            names = [name for name in memory.inputs if name not in MODEL_INPUTS]
+            names = [name for name in memory.input_names if name not in MODEL_INPUTS]
             chosen |= {name: extras[name] for name in names if name in extras}
         return chosen
 
@@ -200,7 +200,7 @@ class LanguageModel(Model):
           start_of_document: `[batch]`, rows that start a document. Their memories are reset first.
           mask: Real tokens. None = all.
           deterministic: Whether to run without dropout and sampling.
-          extras: Extras for memories at the output site, from `choose_extras`.
+          extras: Extras for memories at the output site, from `select_extras`.
           side: Function from a layer's index to the tensor added to its output, see `Stack`. Only without memory
             tokens.
 
@@ -276,7 +276,7 @@ class LanguageModel(Model):
 
         Each is alone, without mixing.
         """
-        return VocabularyScores(self.vocabulary).token_log_probs(output, targets)
+        return VocabularyScorer(self.vocabulary).token_log_probs(output, targets)
 
     def _embed(self, tokens: Array, position: Any, mask: Array | None = None, decode_state: Any = None) -> Array:
         """Embeds tokens, and adds their positions in the document and in the segment, where the model has any.
@@ -352,7 +352,7 @@ def last_markers(
 
 def _select_inputs(memory: OutputMemory, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those of the available inputs that a memory reads."""
-    return {name: inputs[name] for name in memory.inputs if name in inputs}
+    return {name: inputs[name] for name in memory.input_names if name in inputs}
 
 
 def _predict(hidden: Array, recalled: list[NextTokenCandidates]) -> Array | Prediction:

@@ -36,7 +36,7 @@ class Perceptron(EncoderWithHead):
     Differs from the paper or its code: rectifiers instead of sigmoids; biases start at 0.
 
     Attributes:
-      head: Head of the task. It reads the last hidden layer as the `first` of an `EncodedText`.
+      head: Head of the task. It reads the last hidden layer as the `pooled` of an `EncodedText`.
       widths: Widths of the hidden layers. () = the head reads the vector itself.
       dropout: Dropout rate on the hidden layers.
       initializer: Initial values of the hidden layers' matrices, one of `memjax.models.heads.INITS`.

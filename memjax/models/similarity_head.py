@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
-from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScores, ClassHead, EncodedText
+from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScorer, ClassHead, EncodedText
 
-__all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScores", "SimilarityHead", "apply_alignment", "similarities"]
+__all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScorer", "SimilarityHead", "apply_alignment", "similarities"]
 
 NAMES = "names"
 """Key of `EncodedText.extras` for the encoded names of the classes, `[classes, dim]`."""
@@ -31,8 +31,8 @@ SMALLEST = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
-class RankingScores(ChoiceScores):
-    """Scores of classes, -inf where they may not be answered. Evaluation applies a softmax to the others.
+class RankingScorer(ChoiceScorer):
+    """A scorer of class scores, -inf where they may not be answered. Evaluation applies a softmax to the others.
 
     Attributes:
       margin: Margin of the training loss, the mean over the other classes of `max(0, margin - score of the target +
@@ -72,7 +72,7 @@ class SimilarityHead(ClassHead):
     Attributes:
       similarity: Kind of similarity: "dot" product or "cosine".
       scale: Factor of the similarities.
-      margin: Margin of the training loss, see `RankingScores`. 0 = softmax cross-entropy.
+      margin: Margin of the training loss, see `RankingScorer`. 0 = softmax cross-entropy.
       named: Whether the class vectors are encoded from the names of the classes (`NAMES`). False = they are learned.
       keeps_seen: Whether the head records which classes training has read (`SEEN`, updated by a learner).
       masks_unseen: Whether classes that training has not read are excluded in all rows. False = only in rows that say
@@ -94,15 +94,15 @@ class SimilarityHead(ClassHead):
     dtype: Any = jnp.float32
 
     @nn.nowrap
-    def scores(self, vocabulary: Any) -> RankingScores:
+    def scorer(self, vocabulary: Any) -> RankingScorer:
         """Returns the object that scores targets given class scores."""
         del vocabulary
-        return RankingScores(self.margin)
+        return RankingScorer(self.margin)
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Computes the scores of the classes, -inf where they may not be answered."""
-        read = nn.Dropout(self.dropout)(text.first, deterministic=deterministic)
+        read = nn.Dropout(self.dropout)(text.pooled, deterministic=deterministic)
         dim = read.shape[-1]
         if self.named:
             vectors = text.extras[NAMES]

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.models.contract import Model
-from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScores, ClassHead, EncodedText
+from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScorer, ClassHead, EncodedText
 from memjax.models.perceptron import Perceptron
 from memjax.models.transformer import LateralInputs
 from memjax.models.vocabulary import EmptyVocabulary
@@ -54,8 +54,8 @@ def count_hashed(
 
 
 @dataclasses.dataclass(frozen=True)
-class SummedScores(ChoiceScores):
-    """Scores of classes for `BayesHead`, whose loss has a gradient that sums the features of each class.
+class SummedScorer(ChoiceScorer):
+    """A scorer of classes for `BayesHead`, whose loss has a gradient that sums the features of each class.
 
     Attributes:
       weighs_errors: Whether an example is weighted by the probability that the scores give to all classes but its own.
@@ -101,15 +101,15 @@ class BayesHead(ClassHead):
     weighs_errors: bool = False
 
     @nn.nowrap
-    def scores(self, vocabulary: Any) -> SummedScores:
+    def scorer(self, vocabulary: Any) -> SummedScorer:
         """Returns the object that scores targets given class scores."""
         del vocabulary
-        return SummedScores(self.weighs_errors)
+        return SummedScorer(self.weighs_errors)
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Computes the log-probability of the features under each class, -inf for classes that may not be answered."""
-        shape, features = (text.first.shape[-1], self.num_classes), text.first.astype(jnp.float32)
+        shape, features = (text.pooled.shape[-1], self.num_classes), text.pooled.astype(jnp.float32)
         counts: Any = self.param("counts", named(nn.initializers.zeros, "embed", None), shape)
         sums = jax.lax.stop_gradient(jnp.maximum(counts, 0))
         shares = sums / jnp.maximum(sums.sum(axis=0, keepdims=True), jnp.finfo(sums.dtype).tiny)

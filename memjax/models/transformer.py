@@ -96,14 +96,14 @@ class FeedForwardLayer(Residual, StatelessMemory):
         return self.narrow(y).reshape(x.shape)
 
     @nn.nowrap
-    def replaced(self) -> tuple[str, ...]:
+    def replaced_parameter_names(self) -> tuple[str, ...]:
         """Returns the names of the two matrices if only the memory is there. Otherwise empty."""
         return () if self.dense_scale else ("wide", "narrow")
 
     @nn.nowrap
-    def stands_alone(self) -> bool:
+    def excluded_from_scan(self) -> bool:
         """Returns whether its memory keeps the layer out of scanned groups."""
-        return self.memory is not None and self.memory.stands_alone()
+        return self.memory is not None and self.memory.excluded_from_scan()
 
 
 class NoFeedForward(StatelessMemory):
@@ -259,9 +259,9 @@ class Stack(Memory):
         return taps
 
     @nn.nowrap
-    def groups(self) -> tuple[tuple[int, int], ...]:
+    def layer_groups(self) -> tuple[tuple[int, int], ...]:
         """Returns the first layer and the number of layers of each group. The number is 0 for a single layer."""
-        ungrouped = [index for index, layer in enumerate(self.layers) if layer.feed_forward.stands_alone()]
+        ungrouped = [index for index, layer in enumerate(self.layers) if layer.feed_forward.excluded_from_scan()]
         ungrouped = tuple(index - self.first for index in (*self.taps(), *ungrouped))
         groups = group_layers(self.layers[self.first :], scan_layers=self.scan_layers, alone=ungrouped)
         return tuple((self.first + index, size) for index, size in groups)
@@ -275,7 +275,7 @@ class Stack(Memory):
     def init_decode_state(self, state: StackState, segment_length: int, batch_size: int) -> StackState:
         """Returns the decode state at the start of a segment, one `DecodeState` for each memory."""
         groups = []
-        for (first, size), group in zip(self.groups(), state.groups, strict=True):
+        for (first, size), group in zip(self.layer_groups(), state.groups, strict=True):
             layer = self.layers[first]
             init = lambda s, layer=layer: layer.init_decode_state(s, segment_length, batch_size)
             groups.append(jax.vmap(init, axis_size=size)(group) if size else init(group))
@@ -306,7 +306,7 @@ class Stack(Memory):
         shared = None if self.shared is None else self.shared()
         taps, new_groups, total = self.taps(), [], Aux()
 
-        for (first, size), group in zip(self.groups(), state.groups, strict=True):
+        for (first, size), group in zip(self.layer_groups(), state.groups, strict=True):
 
             def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
                 y, new, aux = layer(y, layer_state, **options, shared=shared, taps=taps.get(first, ()))
@@ -332,7 +332,7 @@ class Stack(Memory):
         """Reads one token of every active row as `decode`, and returns the inner tensors that `features` names too."""
         shared = None if self.shared is None else self.shared()
         taps, groups, features = self.taps(), [], {}
-        for (first, size), group in zip(self.groups(), state.groups, strict=True):
+        for (first, size), group in zip(self.layer_groups(), state.groups, strict=True):
 
             def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
                 options = {"active": active, "shared": shared, "taps": taps.get(first, ())}
@@ -362,7 +362,7 @@ class Stack(Memory):
     @nn.nowrap
     def _map_groups(self, init: Callable[[int], Any]) -> StackState:
         """Makes the states of all groups from a function that makes the state of one layer."""
-        groups = self.groups()
+        groups = self.layer_groups()
         states = []
         for first, size in groups:
             layer_state = init(first)
@@ -408,7 +408,7 @@ def split_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str,
 
     Args:
       variables: Collection of variables of a `Stack`, such as its params.
-      groups: Groups of the stack, `Stack.groups()`.
+      groups: Groups of the stack, `Stack.layer_groups()`.
 
     Returns:
       The same values by layer. Checkpoints and imports use this form, since the grouping changes with the model.

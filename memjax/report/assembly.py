@@ -203,7 +203,7 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     facts["diverged"] = describe_divergence(results) or None
     from memjax.tasks import make_task
 
-    for measure in (*make_task(config).headline, "nats_per_token"):
+    for measure in (*make_task(config).main_metrics, "nats_per_token"):
         if isinstance(score.get(measure), int | float):
             facts[measure.replace("_", " ")] = score[measure]
     path = run.directory

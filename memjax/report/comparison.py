@@ -220,7 +220,7 @@ def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
     of_streams = {record.stream.get("measure") for record in records}
     if len(of_streams) == 1 and None not in of_streams:
         return AVERAGE, NATS not in of_streams
-    names = (*make_task(records[0].config).headline, NATS) if records else ()
+    names = (*make_task(records[0].config).main_metrics, NATS) if records else ()
     for name in names:
         if all(name in record.results["evaluation"] for record in records):
             return name, name not in LESS_IS_BETTER
@@ -247,7 +247,7 @@ def _check_finished(file: Path, config: Config, finished: Mapping[str, Any]) -> 
     if not isinstance(scores := results["evaluation"], dict):
         wrong += ["evaluation"]
     else:
-        names = (*make_task(config).headline, NATS)
+        names = (*make_task(config).main_metrics, NATS)
         wrong += [name for name in names if not isinstance(scores.get(name), int | float | None)]
     if wrong:
         raise ValueError(f"{file}: damaged (no value of {wrong[0]}), allowed: the JSON file of a finished run")

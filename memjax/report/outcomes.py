@@ -134,7 +134,7 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     if config.lifelong is None or not file.exists():
         return {}
     task = make_task(config)
-    logged = read_log(file, (*task.matrix, *task.beside))
+    logged = read_log(file, (*task.matrix_metrics, *task.extra_metrics))
     every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
     newest = {line["name"]: line for line in lines if line.get("name")}
@@ -143,9 +143,9 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     names = sorted((name for name in newest if trained.get(name)), key=lambda name: order.index(trained[name]))
     if not names:
         return {}
-    measure = next((measure for measure in task.matrix if measure in newest[names[0]]), "")
+    measure = next((measure for measure in task.matrix_metrics if measure in newest[names[0]]), "")
     if not measure:
-        raise ValueError(f"{file}: damaged ({names[0]} has none of {', '.join(task.matrix)}), allowed: {LOG}")
+        raise ValueError(f"{file}: damaged ({names[0]} has none of {', '.join(task.matrix_metrics)}), allowed: {LOG}")
     matrix = matrix_from_lines(every, measure, names)
     through = len({line.get("stage", 0) for line in lines if line.get("name") in names})
     scores = matrix.scores[:through]
@@ -153,7 +153,9 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     summed = summary(matrix.scores, matrix.before) if measure != NATS else perplexity_summary(matrix.scores)
     summary_scores = {"average": float(scores[-1].mean())} if at_once else summed
     end = 0 if at_once else -1
-    summary_scores |= {name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.beside}
+    summary_scores |= {
+        name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.extra_metrics
+    }
     number = lambda value: None if math.isnan(value) else value
     rows = [[number(float(value)) for value in row] for row in scores]
     summary_scores = {name: number(value) for name, value in summary_scores.items()}

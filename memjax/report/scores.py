@@ -27,7 +27,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     if run.finished is not None:
         from memjax.tasks import make_task
 
-        yield _results_panel(run.finished["results"], make_task(run.config).headline)
+        yield _results_panel(run.finished["results"], make_task(run.config).main_metrics)
     if not run.has_memory:
         return
     yield _memory_panel(run)
@@ -59,13 +59,15 @@ def _results_panel(results: Mapping[str, Any], headline: Sequence[str]) -> Panel
 def _memory_panel(run: OpenedRun) -> Panel:
     """Makes the panel that scores one text with the memory kept, cleared, shuffled, and of other sizes."""
     task = run.loaded_run.experiment.task
-    measure = next((name for name in task.headline if getattr(run.nats_with_memory.result, name, None) is not None), "")
+    measure = next(
+        (name for name in task.main_metrics if getattr(run.nats_with_memory.result, name, None) is not None), ""
+    )
     states = {"kept": run.nats_with_memory.result, "cleared": run.nats_without_memory.result}
     if run.evaluation.batch_size > 1:
         states["shuffled"] = _evaluate(run, memory_intervention="shuffled", intervention_path="")
     parts: list[Figure | Table] = []
     rows = tuple((name, *_result_cells(result, measure)) for name, result in states.items())
-    scored = f"{run.nats_with_memory.result.targets:,} {task.eval_choices} of the {run.split} split"
+    scored = f"{run.nats_with_memory.result.targets:,} {task.target_unit} of the {run.split} split"
     gain = _compare_with_cleared(run)
     caption = (
         f"{scored}. Cleared: the memory is reset before every segment. Shuffled: every row reads the memory of another "

@@ -84,7 +84,7 @@ def token_texts(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
     begin = run.loaded_run.experiment.begin_token
     if tokenizer is None:
         documents = run.loaded_run.experiment.documents(run.split)
-        return tuple(f" {documents.word(int(token))}" for token in ids)
+        return tuple(f" {documents.token_label(int(token))}" for token in ids)
     numbers = [int(token) for token in ids]
     decoded = {token: tokenizer.decode([token]) for token in {*numbers} if token != begin}
     return tuple(decoded.get(token, "") or " ·" for token in numbers)

@@ -279,7 +279,7 @@ def _describe_evaluation(run: OpenedRun, tasks: Sequence[str]) -> str:
     task, where = make_task(run.config), f"of the {' and '.join(splits)} split of each task"
     if task.writes_answers:
         return f"Answers to at most {run.config.evaluation.max_answers:,} questions {where}"
-    return f"{size} {task.scored} {where}"
+    return f"{size} {task.target_unit} {where}"
 
 
 # Costs

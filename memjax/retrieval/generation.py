@@ -83,10 +83,10 @@ def spalm_retriever(
       ValueError: The model has no `Spalm`, or it has mixtures, which would read hidden states without neighbours.
     """
     memory = model.output_memory
-    if memory is None or not memory.needs or model.mixtures:
+    if memory is None or not memory.required_extras or model.mixtures:
         kind, more = type(memory).__name__, len(model.mixtures)
         raise ValueError(f"model: given one with {kind} and {more} mixtures, allowed: with Spalm and none")
-    reader = add_mixtures(key_model, KNNMemory(num_neighbors=1, feature=feature))
+    reader = add_mixtures(key_model, KNNMemory(num_neighbors=1, query_feature=feature))
     key_variables = regroup_layers(key_variables, key_model, reader)
     frozen_prefix: Prefix | None = None
 

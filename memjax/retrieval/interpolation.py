@@ -2,7 +2,7 @@
 
     source = make_key_source(load_run(run))
     scored = evaluate_with_store(source, build_datastore(source, path), "test")
-    scored.alone.perplexity, scored.result.perplexity, scored.mixing
+    scored.without_store.perplexity, scored.with_store.perplexity, scored.mixing
 
 A store holds texts that the model may look up. So a store that holds the split to be scored or tuned on is refused.
 """
@@ -106,8 +106,8 @@ class ModelWithStore:
       mixing: Weights of the mixture.
     """
 
-    result: EvaluationResult
-    alone: EvaluationResult
+    with_store: EvaluationResult
+    without_store: EvaluationResult
     mixing: InterpolationWeights
 
 
@@ -223,7 +223,7 @@ def model_with_store(
         num_neighbors=mixing.neighbors,
         interpolation_weight=mixing.weight,
         temperature=mixing.temperature,
-        feature=source.tap,
+        query_feature=source.tap,
     )
     model = add_mixtures(source.model, *_make_mixtures(source), knn)
     variables = regroup_layers(source.variables, source.model, model)

@@ -110,7 +110,7 @@ class KeyReader:
                 segment.targets,
                 segment.mask,
                 segment.start_of_document,
-                self._model.choose_extras(segment.extras),
+                self._model.select_extras(segment.extras),
             )
             self._memory, scored, _ = self._read(self._variables, self._memory, *arrays)
             scored, is_scored = jax.device_get(scored), segment.weights > 0

@@ -415,6 +415,40 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 """package of memjax -> public name in an earlier version -> its name today"""
+MEMBERS = {
+    "Memory": {
+        "feature": "query_feature",
+        "gated": "gate_description",
+        "gates": "gate_values",
+        "inputs": "input_names",
+        "needs": "required_extras",
+        "replaced": "replaced_parameter_names",
+        "stands_alone": "excluded_from_scan",
+        "tracked": "with_attention_tracking",
+    },
+    "Model": {
+        "answer": "apply_head",
+        "asks_task": "needs_task_id",
+        "choose_extras": "select_extras",
+        "groups": "layer_groups",
+        "head_place": "head_path",
+        "represent": "encode",
+        "represents": "has_separate_head",
+        "scores": "scorer",
+    },
+    "Task": {
+        "about": "second_input",
+        "ask": "read_queries",
+        "beside": "extra_metrics",
+        "counted": "counted_tokens",
+        "headline": "main_metrics",
+        "matrix": "matrix_metrics",
+        "scored": "target_unit",
+    },
+    "TaskHead": {"scores": "scorer"},
+}
+"""Base class -> earlier name of a member that subclasses define -> its name today."""
+
 SAVED_TYPES = {"ModelSettings": "Model"}
 """class -> its name in every `config.json` and fingerprint, today's included"""
 DROPPED = {
@@ -636,6 +670,13 @@ def renamed_names(module: str, table: Mapping[str, str] | None = None) -> Callab
         return getattr(importlib.import_module(module), renamed[name])
 
     return __getattr__
+
+
+def warn_of_renamed_members(kind: type) -> None:
+    """Warns of members that a subclass still defines under the names of earlier versions (`MEMBERS`)."""
+    for old, new in _of_bases(MEMBERS, kind).items():
+        if old in vars(kind):
+            warnings.warn(f"{kind.__name__}: {old} is now {new}", DeprecationWarning, stacklevel=3)
 
 
 def _of_bases(table: Mapping[str, Mapping[str, Any]], kind: type) -> dict[str, Any]:

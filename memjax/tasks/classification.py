@@ -48,9 +48,9 @@ __all__ = ["LabelledTexts"]
 class ClassificationTask(Task):
     """Labelled texts with one target each, scored by accuracy and the other metrics published for the data."""
 
-    headline = ("accuracy", "matthews", "f1")
-    scored = "texts"
-    about = "pair"
+    main_metrics = ("accuracy", "matthews", "f1")
+    target_unit = "texts"
+    second_input = "pair"
     classifies = True
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
@@ -110,7 +110,7 @@ class ClassificationTask(Task):
 
     def make_measure(self, split: Split) -> Callable[[], TaskMetric]:
         """Returns a constructor for the accuracy over classes, or over groups of choices where the data has groups."""
-        groups = split.plain.groups if isinstance(split, Examples) else None
+        groups = split.without_states.groups if isinstance(split, Examples) else None
         if groups is not None:
             return functools.partial(GroupMeasure, groups)
         return functools.partial(ClassMeasure, self.config.data.source.metrics)
@@ -139,7 +139,7 @@ class ClassificationTask(Task):
                     answers[number] = {**ranked[0], "candidates": [ranked], **neighbor_numbers(part, row)}
         return answers
 
-    def ask(self, file: str) -> list[Query]:
+    def read_queries(self, file: str) -> list[Query]:
         """Reads the texts of a file with classes, or the lines of a `.txt`.
 
         See `memjax.data.labelled_rows.read_rows` for the format.

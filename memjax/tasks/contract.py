@@ -19,6 +19,7 @@ from memjax.data.token_files import Progress
 from memjax.models.contract import Model
 from memjax.models.factory import make_model
 from memjax.models.heads import TaskHead
+from memjax.settings.compatibility import warn_of_renamed_members
 from memjax.settings.pointers import import_by_name
 from memjax.typing import Batch
 
@@ -69,11 +70,11 @@ class Query(NamedTuple):
     Attributes:
       text: The text to classify, translate, fill in or answer. For a task of vectors the numbers of one vector,
         `[width]`.
-      about: Second input that belongs to the text, of the kind that `Task.about` names. '' where the task takes none.
+      second: Second input that belongs to the text, of the kind `Task.second_input`. '' where the task takes none.
     """
 
     text: Any
-    about: str = ""
+    second: str = ""
 
 
 class ScoredBatch(NamedTuple):
@@ -106,30 +107,34 @@ class Task:
       config: Configuration of the run.
       settings: Settings of the task, `config.task`.
       protocol: Protocol with which training cuts a split of documents into rows. Examples are always read one by one.
-      headline: Names of the main metrics of an evaluation, most important first. Names that an evaluation does not have
-        are skipped.
-      scored: Unit of the scored targets in printed lines, such as 'tokens' or 'texts'.
+      main_metrics: Names of the main metrics of an evaluation, most important first. Names that an evaluation does not
+        have are skipped.
+      target_unit: Unit of the scored targets in printed lines, such as 'tokens' or 'texts'.
       verbs: Subcommands that show what a run has learned, keys of `SHOWN_BY`.
       texts: Whether `predict` takes texts. False for a task that only reads a file of inputs.
-      about: Kind of the second input that `predict` takes beside a text: 'question', 'pair' (another text) or
+      second_input: Kind of the second input that `predict` takes beside a text: 'question', 'pair' (another text) or
         'document'. '' for none.
       classifies: Whether every example has one target, the class that the head predicts.
       writes_answers: Whether every evaluation generates answers, because the generated answers are what is scored.
         Otherwise only `memjax eval` generates them.
-      matrix: Metrics for the task-by-task score matrix of a stream. The first that the evaluations have is used.
-      beside: Metrics reported beside the score matrix, as means over all tasks after the last task.
+      matrix_metrics: Metrics for the task-by-task score matrix of a stream. The first that the evaluations have is
+      used. extra_metrics: Metrics reported beside the score matrix, as means over all tasks after the last task.
     """
 
     protocol = "separate"
-    headline: tuple[str, ...] = ("bits_per_byte", "perplexity", "accuracy")
-    scored = "tokens"
+    main_metrics: tuple[str, ...] = ("bits_per_byte", "perplexity", "accuracy")
+    target_unit = "tokens"
     verbs: tuple[str, ...] = ("predict",)
     texts = True
-    about = ""
+    second_input = ""
     classifies = False
     writes_answers = False
-    matrix: tuple[str, ...] = ("accuracy", "nats_per_token")
-    beside: tuple[str, ...] = ()
+    matrix_metrics: tuple[str, ...] = ("accuracy", "nats_per_token")
+    extra_metrics: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        warn_of_renamed_members(cls)
 
     def __init__(self, config: Config):
         self.config = config
@@ -231,7 +236,7 @@ class Task:
         """
         raise NotImplementedError(f"{type(self).__name__} answers nothing")
 
-    def ask(self, file: str) -> list[Query]:
+    def read_queries(self, file: str) -> list[Query]:
         """Reads questions from a file, one for each of its rows. Correct answers in the file are ignored.
 
         Raises:
@@ -245,7 +250,7 @@ class Task:
         del split, evaluation
         return {}
 
-    def counted(self, batch: Batch) -> np.ndarray:
+    def counted_tokens(self, batch: Batch) -> np.ndarray:
         """Selects the tokens over which the use of a memory is measured, bool `[batch, length]`.
 
         By default all real tokens.
@@ -285,7 +290,7 @@ def read_examples(
         return output, model.apply(variables, output, method="log_probs")
 
     def read_plainly(variables: Mapping[str, Any], batch: Batch) -> ScoredBatch:
-        arrays = batch.inputs, batch.start_of_document, batch.mask, model.choose_extras(batch.extras)
+        arrays = batch.inputs, batch.start_of_document, batch.mask, model.select_extras(batch.extras)
         return ScoredBatch(batch, *jax.device_get(apply_model(variables, *arrays)))
 
     for batch in ReadingPlan(rows=min(rows, len(examples)), segment_length=length).batches(examples):

@@ -31,9 +31,9 @@ class DialogueModeling(LanguageModeling):
     Answers are generated twice: with nucleus sampling and greedily.
     """
 
-    headline = ("perplexity", "nucleus_f1")
+    main_metrics = ("perplexity", "nucleus_f1")
     verbs = ("generate", "predict")
-    about = "document"
+    second_input = "document"
     max_tokens = 64
 
     def answers(

@@ -6,6 +6,6 @@ from memjax.tasks.language_modeling import LanguageModeling
 class ImageModeling(LanguageModeling):
     """Language modelling of the pixels of images, one pixel after the other."""
 
-    headline = ("bits_per_token", "perplexity")
-    scored = "pixels"
+    main_metrics = ("bits_per_token", "perplexity")
+    target_unit = "pixels"
     verbs = ("sample",)

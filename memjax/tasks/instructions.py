@@ -44,10 +44,10 @@ __all__ = ["Instructions", "score_written_answers"]
 class Instructions(Task):
     """Questions about contexts, scored by the answers that the model writes."""
 
-    headline = ("score", "nats_per_token")
-    matrix, beside = ("score", "nats_per_token"), ("exact_match", "f1")
-    scored = "tokens of answers"
-    about = "question"
+    main_metrics = ("score", "nats_per_token")
+    matrix_metrics, extra_metrics = ("score", "nats_per_token"), ("exact_match", "f1")
+    target_unit = "tokens of answers"
+    second_input = "question"
     writes_answers = True
 
     def __init__(self, config: Config):

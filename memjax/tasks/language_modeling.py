@@ -66,7 +66,7 @@ class LanguageModeling(Task):
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
         return subsets
 
-    def counted(self, batch: Batch) -> np.ndarray:
+    def counted_tokens(self, batch: Batch) -> np.ndarray:
         """Selects the tokens whose next token is scored, bool `[batch, length]`."""
         return batch.weights > 0
 

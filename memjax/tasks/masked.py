@@ -23,8 +23,8 @@ __all__ = ["MaskedTexts"]
 class MaskedLanguageModeling(Task):
     """Prediction of hidden tokens: new ones in every epoch of training, the same ones in every evaluation."""
 
-    headline = ("perplexity", "accuracy")
-    scored = "hidden tokens"
+    main_metrics = ("perplexity", "accuracy")
+    target_unit = "hidden tokens"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Opens the documents as frames in which some tokens are hidden."""

@@ -41,10 +41,10 @@ __all__ = ["QuestionWindows"]
 class QuestionAnswering(Task):
     """Questions about windows of texts, two targets each, scored by exact match and F1 of the best answers."""
 
-    headline = ("exact_match", "f1")
-    matrix, beside = ("f1",), ("exact_match",)
-    scored = "ends of answers"
-    about = "question"
+    main_metrics = ("exact_match", "f1")
+    matrix_metrics, extra_metrics = ("f1",), ("exact_match",)
+    target_unit = "ends of answers"
+    second_input = "question"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Opens the questions as windows, with a tokenizer of the training texts."""
@@ -73,7 +73,7 @@ class QuestionAnswering(Task):
 
     def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
         """Returns a constructor for the exact match and F1 over the windows of a split."""
-        return functools.partial(AnswerMeasure, split.plain)
+        return functools.partial(AnswerMeasure, split.without_states)
 
     def predict(
         self,
@@ -108,7 +108,7 @@ class QuestionAnswering(Task):
                     best[number] = max(best[number], (score, answer), key=lambda scored: scored[0])
         return [answer for _, answer in best]
 
-    def ask(self, file: str) -> list[Query]:
+    def read_queries(self, file: str) -> list[Query]:
         """Reads the questions of a file in SQuAD's format."""
         return [Query(question.context, question.question) for question in read_questions(Path(file))]
 

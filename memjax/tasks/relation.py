@@ -36,9 +36,9 @@ __all__ = ["LabelledSentences", "RelationMeasure"]
 class RelationExtraction(ClassificationTask):
     """Relation extraction, one target a sentence. An answer is right if it scores higher than each other choice."""
 
-    headline = ("accuracy",)
-    scored = "sentences"
-    about = ""
+    main_metrics = ("accuracy",)
+    target_unit = "sentences"
+    second_input = ""
 
     def __init__(self, config: Any):
         super().__init__(config)
@@ -152,7 +152,7 @@ class RelationExtraction(ClassificationTask):
         lines = read_relation_splits(self._source()).notes() if self.config.lifelong else []
         return lines + (split.notes() if isinstance(split, Examples) else [])
 
-    def ask(self, file: str) -> list[Query]:
+    def read_queries(self, file: str) -> list[Query]:
         """Reads a sentence from every line of a `.txt`."""
         if ".txt" not in Path(file).suffixes:
             raise ValueError(f"{file}: given with sentences, allowed: a .txt with a sentence in every line")

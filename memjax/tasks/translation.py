@@ -19,7 +19,7 @@ class Translation(LanguageModeling):
     BLEU is computed of plain texts, and of lower-cased words.
     """
 
-    headline = ("bleu", "perplexity")
+    main_metrics = ("bleu", "perplexity")
     beam_size = 5
     length_penalty = 1.0
 

@@ -25,10 +25,10 @@ __all__ = ["VectorClassification"]
 class VectorClassification(ClassificationTask):
     """Labelled vectors with one target each, scored by accuracy."""
 
-    headline = ("accuracy",)
-    scored = "vectors"
+    main_metrics = ("accuracy",)
+    target_unit = "vectors"
     texts = False
-    about = ""
+    second_input = ""
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Opens the labelled vectors. They have no tokenizer."""
@@ -43,7 +43,7 @@ class VectorClassification(ClassificationTask):
 
         return Datasets(documents, None, 0, 0)
 
-    def ask(self, file: str) -> list[Query]:
+    def read_queries(self, file: str) -> list[Query]:
         """Reads the rows of a `.npy` file, float32 `[vectors, width]`."""
         if Path(file).suffix != ".npy":
             raise ValueError(f"{file}: given with vectors, allowed: a .npy, float32 [vectors, width]")

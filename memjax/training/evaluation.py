@@ -384,7 +384,7 @@ class Evaluator:
 
     def _place_batch(self, batch: Batch) -> tuple[Any, ...]:
         """Returns the arrays of a batch that the compiled score takes, placed on the devices of the layout."""
-        extras = self.model.choose_extras(batch.extras)
+        extras = self.model.select_extras(batch.extras)
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
 
@@ -395,7 +395,7 @@ class Evaluator:
         """
         if self._retrieve is None:
             return ()
-        extras = self.model.choose_extras(batch.extras)
+        extras = self.model.select_extras(batch.extras)
         rows = _rows_of(batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return (self._retrieve(variables, rows),)
 
@@ -599,7 +599,7 @@ def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
     compiled_answer = jax.jit(answer)
 
     def read(variables: Mapping[str, Any], batch: Batch) -> ScoredBatch:
-        arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, model.choose_extras(batch.extras))
+        arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, model.select_extras(batch.extras))
         rows = _rows_of(*arrays)
         return ScoredBatch(batch, *jax.device_get(compiled_answer(variables, rows, find(variables, rows))))
 

@@ -47,7 +47,7 @@ class Experiment:
       documents: Function from the name of a split to its documents or examples.
       begin_token: Token id that is read before the first token of a document.
       tokenizer: Tokenizer of the documents. None if they have none.
-      num_words: Function from the name of a split to the number of words of its text. None if perplexity is not
+      words_in_split: Function from the name of a split to the number of words of its text. None if perplexity is not
         measured per word. See `memjax.data.opening.Datasets`.
       adapt_rows: Test-time adaptation of the parameters to each row in evaluations. None evaluates all rows with the
         same parameters.
@@ -59,7 +59,7 @@ class Experiment:
     documents: Callable[[str], Any]
     begin_token: int
     tokenizer: Any = None
-    num_words: Callable[[str], int] | None = None
+    words_in_split: Callable[[str], int] | None = None
     adapt_rows: PerRowAdaptation | None = None
     run_data: RunData = dataclasses.field(default_factory=RunData)
 
@@ -179,7 +179,9 @@ class Experiment:
             lambda split: self.run_data.open(config, name, split, datasets.documents, **options)
         )
         model = self.model.of_task([task.name for task in settings.ordered_tasks].index(name))
-        return dataclasses.replace(self, config=config, model=model, documents=documents, num_words=datasets.num_words)
+        return dataclasses.replace(
+            self, config=config, model=model, documents=documents, words_in_split=datasets.words_in_split
+        )
 
     def told(self, evaluation: configs.Evaluation) -> configs.Evaluation:
         """Returns an evaluation with its task filled in if the model needs the task.
@@ -187,7 +189,7 @@ class Experiment:
         Raises:
           ValueError: The evaluation names no task, and its data does not belong to exactly one.
         """
-        if not self.model.asks_task or evaluation.task:
+        if not self.model.needs_task_id or evaluation.task:
             return evaluation
         return dataclasses.replace(evaluation, task=task_of_evaluation(self.config, evaluation))
 
@@ -241,7 +243,7 @@ class Experiment:
         change = make_memory_intervention(
             evaluation.memory_intervention, model, part=evaluation.intervention_path, rows=evaluation.batch_size
         )
-        split, num_words = documents or self.documents(evaluation.split), self.num_words
+        split, num_words = documents or self.documents(evaluation.split), self.words_in_split
         answer = None
         if self.task.writes_answers and evaluation.max_answers:
             options = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
@@ -348,7 +350,7 @@ def make_experiment(
         return open_neighbors(config.data.neighbors_dir, split, plain) if config.data.neighbors_dir else plain
 
     open_split = functools.cache(lambda split: run_data.open(located, "", split, documents))
-    words = data.num_words
+    words = data.words_in_split
     return Experiment(config, model, open_split, data.begin_token, data.tokenizer, words, run_data=run_data)
 
 

@@ -134,7 +134,7 @@ def model_loss(model: Any, *, deterministic: bool = False, output: bool = False)
 
 def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **options: Any) -> Any:
     """Applies a model to one segment. `options` are further keyword arguments of `model.apply`."""
-    extras = model.choose_extras(segment.extras)
+    extras = model.select_extras(segment.extras)
     options |= {"start_of_document": segment.start_of_document, "mask": segment.mask}
     options |= {"extras": extras} if extras else {}
     return model.apply(variables, segment.inputs, memory, **options)

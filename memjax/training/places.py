@@ -22,7 +22,7 @@ class CompiledLearner:
     Attributes:
       layout: Shardings of all arrays over the mesh. None on a single device.
       learner: Learner whose updates are compiled.
-      groups: Groups of layers of the model whose parameters are stacked, from `Model.groups`.
+      groups: Groups of layers of the model whose parameters are stacked, from `Model.layer_groups`.
       shapes: Train state with shapes and dtypes in place of arrays. Its totals hold the sums of all kinds of update.
       state: Shardings of the train state. None on a single device.
       batches: Shardings of a batch for each kind of update. None on a single device.
@@ -30,7 +30,7 @@ class CompiledLearner:
     """
 
     def __init__(self, layout: Layout | None, learner: Learner):
-        self.layout, self.learner, self.groups = layout, learner, learner.model.groups()
+        self.layout, self.learner, self.groups = layout, learner, learner.model.layer_groups()
         # Inlined, so that an update is traced once: for the names of its sums, and as part of the program.
         inline = lambda update: jax.jit(lambda state, batch: update(state, batch), inline=True)
         self._inlined = {kind: inline(update) for kind, update in learner.updates.items()}

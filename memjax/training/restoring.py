@@ -52,7 +52,7 @@ def init_from(
       ValueError: The run has no checkpoint, the model lacks an array of the checkpoint, an array has another shape, or
         a part in `reinitialized` matches no array.
     """
-    initial, (checkpoint, saved, _) = name_arrays(variables, model.groups()), load_arrays(run)
+    initial, (checkpoint, saved, _) = name_arrays(variables, model.layer_groups()), load_arrays(run)
     report(f"parameters from {run}, {checkpoint}")
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in saved):
@@ -73,7 +73,7 @@ def init_from(
         lacks = f"the model lacks {preview_names(unexpected)}" if unexpected else ""
         raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, preview_names(shapes)]))}")
     merged = {name: jnp.asarray(saved[name], leaf.dtype) if name in saved else leaf for name, leaf in initial.items()}
-    return join_arrays(merged, model.groups()), [name for name in initial if name not in saved]
+    return join_arrays(merged, model.layer_groups()), [name for name in initial if name not in saved]
 
 
 def check_start(training: Training, tokenizer: Any) -> None:

@@ -32,7 +32,7 @@ def split_state(
 
     Args:
       state: Train state with arrays, shapes or names of axes as leaves.
-      groups: Groups of layers of the model, from `Model.groups`.
+      groups: Groups of layers of the model, from `Model.layer_groups`.
       run: Function that wraps the splitting function. `jax.jit` if arrays are split over devices.
     """
     return _map_collections(state, run(lambda collection: split_collection(collection, groups)))
@@ -75,7 +75,7 @@ def fit_variables(
     Raises:
       ValueError: The model lacks an array, an array is missing, or an array has another shape.
     """
-    groups, key = model.groups(), jax.random.key(0)
+    groups, key = model.layer_groups(), jax.random.key(0)
     expected = jax.eval_shape(lambda: name_arrays(init_variables(model, key, segment_length), groups))
     arrays = {name: leaf for name, leaf in arrays.items() if name in expected or not is_named(name, added)}
     difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in arrays.items()})
@@ -101,12 +101,12 @@ def fitting(
     """
 
     def fit(variables: Mapping[str, Any]) -> dict[str, Any]:
-        arrays = name_arrays(variables, model.groups())
+        arrays = name_arrays(variables, model.layer_groups())
         return fit_variables(arrays, other, segment_length, added=added, what=what)
 
     jax.eval_shape(lambda: fit(init_variables(model, jax.random.key(0), segment_length)))
     # If no group changes, a module looks up only the variables that it needs, so that nothing has to be copied.
-    return (lambda variables: variables) if model.groups() == other.groups() else jax.jit(fit)
+    return (lambda variables: variables) if model.layer_groups() == other.layer_groups() else jax.jit(fit)
 
 
 def _map_collections(state: TrainState, function: Callable[[Any], Any]) -> TrainState:

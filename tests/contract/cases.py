@@ -435,7 +435,7 @@ CASES = [
     ),
     Case(
         name="knn_lm",
-        make=lambda dtype: AtOutput(KNNMemory(feature="key", dtype=dtype)),
+        make=lambda dtype: AtOutput(KNNMemory(query_feature="key", dtype=dtype)),
         site="output",
         granularity="token",
     ),

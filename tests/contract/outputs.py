@@ -24,7 +24,7 @@ def inputs_of(memory: nn.Module, x: Any) -> dict[str, Any]:
         "neighbor_values": jnp.where(tokens[..., None] % 5 == 0, -1, values),
         "neighbor_mask": values % 3 > 0,
     }
-    return {name: inputs[name] for name in memory.inputs if name in inputs}
+    return {name: inputs[name] for name in memory.input_names if name in inputs}
 
 
 class AtOutput(Memory):
@@ -59,7 +59,7 @@ class AtOutput(Memory):
         return x + self._mean(x, y), decode_state
 
     def _inputs(self, x):
-        embed = {"embed_output": lambda ids: self.table[ids]} if "embed_output" in self.memory.inputs else {}
+        embed = {"embed_output": lambda ids: self.table[ids]} if "embed_output" in self.memory.input_names else {}
         return inputs_of(self.memory, x) | embed
 
     def _mean(self, x, recalled):

@@ -84,4 +84,4 @@ def test_a_run_of_an_earlier_version_reads_its_files_as_it_did(tmp_path):
 def test_rows_that_are_asked_are_read_as_those_of_training(tmp_path, source, first):
     path = write(tmp_path / "rows.csv", TEXTS)
     config = Config(name="run", data=Data(source=source), task=Classification(num_classes=2))
-    assert make_task(config).ask(str(path))[0][0] == first
+    assert make_task(config).read_queries(str(path))[0][0] == first

@@ -95,11 +95,11 @@ def test_words_are_those_of_wikitext_however_it_is_cut_and_tokenised(data, tmp_p
             for tokenizer in (configs.Words(), data.tokenizer)
         )
         words = by_word.documents("test")
-        assert by_byte.num_words is not None
-        assert by_byte.num_words("test") == sum(map(words.num_tokens, range(len(words)))) == 9
-        assert by_word.num_words is None  # its unknown words are not the text
+        assert by_byte.words_in_split is not None
+        assert by_byte.words_in_split("test") == sum(map(words.num_tokens, range(len(words)))) == 9
+        assert by_word.words_in_split is None  # its unknown words are not the text
     data.source = make_source(configs.TextFiles, tmp_path / "other")
-    assert make_datasets(data).num_words is None
+    assert make_datasets(data).words_in_split is None
 
 
 def test_halves_of_the_training_split_are_cut_at_documents(data, tmp_path):

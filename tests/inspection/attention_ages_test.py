@@ -148,7 +148,7 @@ def test_a_tracked_memorizing_part_computes_the_same_and_says_of_what(name):
     params = params_of(part, jnp.asarray(x[0]), part.init_state(ROWS), start_of_document=start, dtype=np.float32)
     params = jax.tree.map(jnp.asarray, params)
     outputs = []
-    for one in (part, part.tracked()):
+    for one in (part, part.with_attention_tracking()):
         apply = jax.jit(
             lambda x, state, start, one=one: one.apply({"params": params}, x, state, start_of_document=start)
         )

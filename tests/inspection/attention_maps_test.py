@@ -58,7 +58,7 @@ def test_maps_are_those_of_queries_and_keys(name):
     named = {"start_of_document": jnp.ones(ROWS, bool), "mask": jnp.asarray(REAL)}
     arrays = tapped.apply(variables, rows().inputs, model.init_state(ROWS), **named)[2].arrays
     (x,) = arrays.values()
-    part = split_collection(variables["params"], model.groups())["stack"]["layer_01"]["attention"]
+    part = split_collection(variables["params"], model.layer_groups())["stack"]["layer_01"]["attention"]
     if name == "gpt2":
         queries = jnp.einsum("bld,dhe->bhle", x, part["query"]) + part["query_bias"][None, :, None]
         keys = jnp.einsum("bld,dhe->bhle", x, part["key_value"][:, 0]) + part["key_value_bias"][0][None, :, None]

@@ -58,7 +58,7 @@ def test_gates_of_heads_are_parameters():
     model, variables = started(config.Memorizing(layers_with_memory=(0, -1), memory_length=4, num_neighbors=2))
     found = gate_map(model, variables, segments())
     assert [*found.layers] == [0, 2] and found.output is None and found.tokens.shape == (ROWS, 2 * LENGTH)
-    stack = split_collection(variables["params"], model.groups())["stack"]
+    stack = split_collection(variables["params"], model.layer_groups())["stack"]
     for layer, gates in found.layers.items():
         assert gates.gated == "the long memory" and not gates.by_token
         expected = sigmoid(stack[f"layer_{layer:02d}"]["attention"]["gate"])
@@ -72,7 +72,7 @@ def test_gates_of_tokens_are_those_of_what_the_layer_reads():
     name = "layer_01/attention_input_normed"
     y, part = (
         hidden(model, variables, name)[name],
-        split_collection(variables["params"], model.groups())["stack"]["layer_01"],
+        split_collection(variables["params"], model.layer_groups())["stack"]["layer_01"],
     )
     expected = sigmoid(y @ part["attention"]["gate"] + part["attention"]["gate_bias"][None, None])
     assert found.layers[1].by_token and found.layers[1].gated == "the sums so far"

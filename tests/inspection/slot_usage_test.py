@@ -231,7 +231,7 @@ def test_a_run_whose_tables_have_grown(run, tmp_path):
     model = load_run(run).experiment.with_growth(lineage).model
     variables = init_variables(model, jax.random.key(0), 8)
     checkpoints = Checkpoints(grown / "checkpoints")
-    checkpoints.save(6, name_arrays(variables, model.groups()), extra={"lineage": lineage})
+    checkpoints.save(6, name_arrays(variables, model.layer_groups()), extra={"lineage": lineage})
     checkpoints.close()
     config = load_config(grown)
     newest, facts = usage_facts(str(grown), config), usage_facts(str(grown), config, checkpoints=True)

@@ -56,7 +56,7 @@ def test_of_the_source_of_a_translation():
     described = config.EncoderDecoder(dim=8, num_layers=1, num_heads=2, memory_tokens=TOKENS)
     model = make_model(config.Config(model=described), VOCAB)
     batch = segment(source=segment().inputs, source_mask=segment().mask)
-    extras = model.choose_extras(batch.extras)
+    extras = model.select_extras(batch.extras)
     named = {"start_of_document": jnp.ones(ROWS, bool), "extras": extras}
     params = params_of(model, batch.inputs, model.init_state(ROWS), **named, dtype=np.float32)
     found = memory_token_maps(model, {"params": params}, [batch])

@@ -75,6 +75,6 @@ def test_every_option_at_once_and_resumed(tmp_path, monkeypatch):
     assert set(subsets) == {"is_answer", "is_practice"} and "accuracy" in result.results["evaluation"]
 
     loaded = load_run(result.path)
-    assert loaded.experiment.model.groups() == ((0, 2), (2, 0))
+    assert loaded.experiment.model.layer_groups() == ((0, 2), (2, 0))
     score = loaded.experiment.evaluator()(loaded.variables)
     np.testing.assert_allclose(score.nats, result.results["evaluation"]["nats"], rtol=1e-6)

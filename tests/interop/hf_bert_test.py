@@ -206,7 +206,7 @@ def test_minilm_gives_the_published_embeddings():
     features = ("layer_00/attention_input", "layer_00/output")
     model.scan_layers = False
     plain = {**params, "stack": split_layers(params["stack"], ((0, 6),))}
-    params["stack"] = join_layers(plain["stack"], make_stack(model).groups())
+    params["stack"] = join_layers(plain["stack"], make_stack(model).layer_groups())
     encoder = make_text_encoder(model, None, hf.vocab_size(params), features=features)
 
     @jax.jit

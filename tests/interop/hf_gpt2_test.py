@@ -165,8 +165,8 @@ def test_memories_are_added_to_imported_weights(kind):
     initial = random_params(jax.eval_shape(init)["params"], dtype=np.float32)
     params = hf.import_params(WEIGHTS, described, initial=initial)
     assert jax.tree.structure(params) == jax.tree.structure(initial)
-    layer = split_layers(params["stack"], model.stack.groups())["layer_01"]["attention"]
-    own = split_layers(imported()[1]["stack"], imported()[0].stack.groups())["layer_01"]["attention"]
+    layer = split_layers(params["stack"], model.stack.layer_groups())["layer_01"]["attention"]
+    own = split_layers(imported()[1]["stack"], imported()[0].stack.layer_groups())["layer_01"]["attention"]
     np.testing.assert_array_equal(layer["query"], own["query"])
     added = {"infinity_former": "long_term", "compressive": "compression_kernel"}[kind]
     assert set(layer) - set(own) == {added}

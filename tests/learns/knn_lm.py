@@ -25,8 +25,8 @@ def measure(seed: int, workdir: Path) -> dict[str, float]:
     _, found = neighbors_in_store(source, store, open_exact_index(store), source.evaluator("test"), NEIGHBORS)
     others = dataclasses.replace(found.neighbors, values=np.roll(found.neighbors.values, 2, axis=0))
     shuffled, _ = score_mixture(found.targets, others, scored.mixing.weight, scored.mixing.temperature)
-    alone, targets = scored.alone.nats, len(found.targets)
-    gains = {"kept": alone - scored.result.nats, "shuffled": alone - shuffled.nats}
+    alone, targets = scored.without_store.nats, len(found.targets)
+    gains = {"kept": alone - scored.with_store.nats, "shuffled": alone - shuffled.nats}
     return {name: gain / targets for name, gain in gains.items()} | {"alone": alone / targets}
 
 

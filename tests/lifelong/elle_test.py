@@ -267,7 +267,7 @@ def test_the_optimiser_begins_anew_or_its_moments_are_those_of_the_gradients_of_
     # One update of an optimiser that begins: its moments are the gradients, and their squares, of the bigger model.
     learned, _ = jax.jit(learner.update, static_argnums=2)(learner.init(model_variables(state)), batch, STREAM)
     found, wanted = (
-        {name: split_collection(getattr(adam_of(one), name), learner.model.groups()) for name in ("mu", "nu")}
+        {name: split_collection(getattr(adam_of(one), name), learner.model.layer_groups()) for name in ("mu", "nu")}
         for one in (state, learned)
     )
     [copied] = growth.added

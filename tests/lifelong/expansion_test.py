@@ -168,8 +168,8 @@ def test_published_noise_changes_what_a_model_computes(noise):
 
 def test_noise_of_the_paper_is_on_all_rows_that_have_copies_and_that_of_the_code_on_copies_alone():
     model = gpt2(SMALL, 1)
-    split = split_collection(started(model)["params"], model.groups())
-    names = split_collection(parameter_names(lambda: made(model))["params"], model.groups())
+    split = split_collection(started(model)["params"], model.layer_groups())
+    names = split_collection(parameter_names(lambda: made(model))["params"], model.layer_groups())
     map_of = growth(layers=(0,))
     grow = lambda noise: expand_params(split, names, map_of, head_dim=HEAD_DIM, noise=noise)
     row = lambda tree: np.asarray(tree["stack"]["layer_00"]["feed_forward"]["wide"]["kernel"])
@@ -184,8 +184,8 @@ def test_noise_has_the_deviation_that_was_asked_for(noise, share):
     """Of two copies whose noise adds up to nothing, each keeps half of the variance."""
     model, stddev = gpt2((200, 2, 300), 1), 0.02
     twice = growth("cyclic", (400, 4, 600), (200, 2, 300), layers=(0,))
-    split = split_collection(started(model)["params"], model.groups())
-    names = split_collection(parameter_names(lambda: made(model))["params"], model.groups())
+    split = split_collection(started(model)["params"], model.layer_groups())
+    names = split_collection(parameter_names(lambda: made(model))["params"], model.layer_groups())
     grow = lambda noise: expand_params(split, names, twice, head_dim=HEAD_DIM, noise=noise, stddev=stddev)
     for part in ("wide", "narrow"):
         of = lambda noise, part=part: np.asarray(grow(noise)["stack"]["layer_00"]["feed_forward"][part]["kernel"])
@@ -288,8 +288,8 @@ def test_copies_of_a_layer_that_grow_apart_do_not_compose():
 def test_sums_of_divided_rows_are_the_old_weights():
     for make in (gpt2, bert):
         model = make(SMALL)
-        split = split_collection(started(model)["params"], model.groups())
-        names = split_collection(parameter_names(lambda model=model: made(model))["params"], model.groups())
+        split = split_collection(started(model)["params"], model.layer_groups())
+        names = split_collection(parameter_names(lambda model=model: made(model))["params"], model.layer_groups())
         for noise in ("none", "zero_sum"):
             wide = expand_params(split, names, growth(), head_dim=HEAD_DIM, noise=noise)
             back = contract_params(wide, names, growth(), head_dim=HEAD_DIM)
@@ -320,10 +320,10 @@ def test_gradients_of_copies_are_equal_without_noise_and_are_what_moments_grow_b
         model, bigger = of(model, SMALL[0]), of(bigger, BIG[0])
     factor = (SMALL[0] / BIG[0]) ** 0.5 if scaled else 1.0
     variables = started(model)
-    names = split_collection(parameter_names(lambda: made(model))["params"], model.groups())
+    names = split_collection(parameter_names(lambda: made(model))["params"], model.layer_groups())
     divided = model.output_norm() if fields.get("tied", True) else ""
     mapped = expand_gradients(
-        split_collection(gradients(model, variables), model.groups()),
+        split_collection(gradients(model, variables), model.layer_groups()),
         names,
         growth(),
         head_dim=HEAD_DIM,
@@ -334,7 +334,7 @@ def test_gradients_of_copies_are_equal_without_noise_and_are_what_moments_grow_b
         noise: gradients(bigger, expand(variables, model, bigger, growth(), make=made, noise=noise, factor=factor))
         for noise in ("none", "zero_sum")
     }
-    found = split_collection(with_noise["none"], bigger.groups())
+    found = split_collection(with_noise["none"], bigger.layer_groups())
     if fields.get("tied", True):  # the two uses of a tied table grow in two ways
         for tree in (mapped, found):
             tree["vocabulary"].pop("embedding")
@@ -348,15 +348,15 @@ def test_gradients_of_copies_are_equal_without_noise_and_are_what_moments_grow_b
 def test_moments_go_on_with_copies_and_have_the_shapes_of_the_bigger_model():
     model, bigger = gpt2(SMALL), gpt2(BIG, weighted=True)
     variables, optimizer = started(model), optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
-    names = split_collection(parameter_names(lambda: made(model))["params"], model.groups())
+    names = split_collection(parameter_names(lambda: made(model))["params"], model.layer_groups())
     state = optimizer.init(variables["params"])
     _, state = optimizer.update(gradients(model, variables), state, variables["params"])
     grown = expand(variables, model, bigger, growth(), make=made)
 
     def grow(tree, power):
-        split = split_collection(tree, model.groups())
+        split = split_collection(tree, model.layer_groups())
         wide = expand_gradients(split, names, growth(), head_dim=HEAD_DIM, power=power, divided=model.output_norm())
-        return join_collection(wide, bigger.groups())
+        return join_collection(wide, bigger.layer_groups())
 
     fresh = optimizer.init(grown["params"])
     moments = expand_moments(state, variables["params"], grow, fresh)

@@ -187,7 +187,7 @@ def test_decoding_gives_the_features_of_the_segment():
     def step(model, variables, token, state):
         return model.apply(variables, token, state, active=jnp.ones(2, bool), method="decode")
 
-    model = add_mixtures(plain, *(KNNMemory(num_neighbors=2, feature=feature) for feature in FEATURES))
+    model = add_mixtures(plain, *(KNNMemory(num_neighbors=2, query_feature=feature) for feature in FEATURES))
     hidden, *_ = forward(model, variables, {})
     state = model.init_decode_state(model.init_state(2), LENGTH, 2)
     for t in range(LENGTH):
@@ -204,7 +204,7 @@ def test_features_take_layers_out_of_their_group_and_variables_follow():
     params = params_of(model, TOKENS, model.init_state(2), start_of_document=start, dtype=np.float32)
     variables = {"params": jax.tree.map(jnp.asarray, params)}
     tapped = add_features(model, "layer_-1/output", "output_normed")
-    assert model.stack.groups() == ((0, 3),) and tapped.stack.groups() == ((0, 2), (2, 0))
+    assert model.stack.layer_groups() == ((0, 3),) and tapped.stack.layer_groups() == ((0, 2), (2, 0))
     assert add_features(tapped, "layer_2/output").stack.features == ("layer_02/output",)
     regrouped = regroup_layers(variables, model, tapped)
     np.testing.assert_allclose(forward(tapped, regrouped, {})[1], forward(model, variables, {})[1], atol=1e-6)
@@ -215,13 +215,13 @@ def test_features_take_layers_out_of_their_group_and_variables_follow():
 def test_mistakes_are_named():
     plain, variables = plain_model()
     with pytest.raises(ValueError, match="KNNMemory needs knn_distances, knn_values: documents annotated"):
-        add_mixtures(plain, KNNMemory()).choose_extras({"target_bytes": np.zeros((2, 4))})
-    assert add_mixtures(plain, KNNMemory()).choose_extras(NEIGHBORS | {"more": 0}) == NEIGHBORS
+        add_mixtures(plain, KNNMemory()).select_extras({"target_bytes": np.zeros((2, 4))})
+    assert add_mixtures(plain, KNNMemory()).select_extras(NEIGHBORS | {"more": 0}) == NEIGHBORS
     with pytest.raises(ValueError, match="features: given 'outptu', allowed: layer_<index>/<tap>, output"):
         add_features(plain, "outptu")
     with pytest.raises(ValueError, match="features: given 'layer_3/output', allowed: layer_<index>/<tap>"):
         forward(add_features(plain, "layer_3/output"), variables, {})
-    with pytest.raises(ValueError, match="feature: given 'layer_-1/feed_forward_input_normed', the model gives"):
+    with pytest.raises(ValueError, match="query_feature: given 'layer_-1/feed_forward_input_normed', the model gives"):
         forward(plain.clone(mixtures=(KNNMemory(),)), variables, {})
     for fields, line in [
         ({"temperature": 0.0}, "temperature: given 0.0, allowed: a number above 0"),

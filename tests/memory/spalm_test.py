@@ -286,7 +286,7 @@ def test_neighbors_are_interpolated_besides():
     both = add_mixtures(model, KNNMemory(interpolation_weight=0.3))
     distances = jnp.asarray(RNG.gamma(2.0, 2.0, FOUND.shape), jnp.float32)
     extras = {VALUES: jnp.asarray(FOUND), "knn_distances": distances, "knn_values": jnp.asarray(FOUND)}
-    chosen = both.choose_extras(extras | {MASK: np.ones(FOUND.shape, bool), "more": 0})
+    chosen = both.select_extras(extras | {MASK: np.ones(FOUND.shape, bool), "more": 0})
     assert set(chosen) == {*extras, MASK}
     alone = np.exp(forward(model, variables, {VALUES: jnp.asarray(FOUND)})[1])
     found = np.exp(forward(both, variables, extras)[1])

@@ -7,7 +7,7 @@ import pytest
 
 from memjax.models import BiLSTM
 from memjax.models.bilstm import AT_ONCE, LazyConstant
-from memjax.models.similarity_head import RankingScores, SimilarityHead
+from memjax.models.similarity_head import RankingScorer, SimilarityHead
 from memjax.models.vocabulary import EmptyVocabulary
 
 
@@ -50,7 +50,7 @@ def test_names_are_read_as_sentences_are_and_those_that_are_not_needed_may_be_le
 def test_a_ranking_loss_by_hand():
     scores = jnp.array([[[0.9, 0.6, 0.1, -jnp.inf]], [[0.3, -jnp.inf, -jnp.inf, -jnp.inf]]])
     targets, every = jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1), bool)
-    found, gradient = jax.value_and_grad(lambda s: RankingScores(0.5).nll(s, targets, every).sum())(scores)
+    found, gradient = jax.value_and_grad(lambda s: RankingScorer(0.5).nll(s, targets, every).sum())(scores)
     np.testing.assert_allclose(found, (0.2 + 0) / 2 + 0, rtol=1e-6)
     assert np.isfinite(gradient).all() and gradient[0, 0].tolist() == [-0.5, 0.5, 0.0, 0.0]
-    assert RankingScores().token_nll(scores, targets + 3)[0, 0] == 1e4
+    assert RankingScorer().token_nll(scores, targets + 3)[0, 0] == 1e4

@@ -53,7 +53,7 @@ def config_of(kind):
 def test_the_example_of_a_model_is_a_batch_that_it_reads(kind):
     model = make(kind)
     batch = model.example(2, LENGTH)
-    assert model.choose_extras(batch.extras).keys() == batch.extras.keys()
+    assert model.select_extras(batch.extras).keys() == batch.extras.keys()
 
     def run(batch):
         variables = init_variables(model, jax.random.key(0), LENGTH)
@@ -73,7 +73,7 @@ def test_a_text_has_as_many_targets_as_its_head(task, targets):
     described = Model(**SIZES, attention=Bidirectional())
     model = make_text_encoder(described, task and make_task(Config(task=task, model=described)).head(), VOCAB)
     assert model.example(2, LENGTH).targets.shape == (2, targets)
-    assert model.groups() == ((0, 0), (1, 0))
+    assert model.layer_groups() == ((0, 0), (1, 0))
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_full_attention_is_the_memorizing_model_without_memory_and_cache():
 def test_without_memory_all_layers_form_one_group():
     attention = config.Memorizing(memory_length=0, cache_length=4)
     module = make_language_model(config.Model(**SMALL, num_layers=8, attention=attention), VOCAB)
-    assert module.stack.groups() == ((0, 8),)
+    assert module.stack.layer_groups() == ((0, 8),)
 
 
 @pytest.mark.parametrize(

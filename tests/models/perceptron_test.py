@@ -129,7 +129,7 @@ def test_a_text_encoder_takes_the_same_classes():
     model = Model(dim=4, num_layers=1, num_heads=1, attention=configs.Bidirectional(num_positions=4, pooler=False))
     encoder = make_text_encoder(model, ClassificationHead(3), vocab_size=5)
     tokens, allowed = jnp.array([[1, 2], [3, 4]]), jnp.array([[True, False, True], [False, True, True]])
-    named = encoder.choose_extras({CLASSES: allowed, "other": allowed})
+    named = encoder.select_extras({CLASSES: allowed, "other": allowed})
     assert named.keys() == {CLASSES}
 
     @jax.jit

@@ -33,7 +33,7 @@ def test_nothing_is_learned_from_a_question_or_from_missing_rows():
     head, targets = SpanHead(context_only=True), jnp.array([[3, 4], [2, 2], [0, 0]])
 
     def loss(hidden):
-        nats = head.scores(None).token_nll(scores(head, {TOKEN_TYPES: TYPES}, hidden), targets)
+        nats = head.scorer(None).token_nll(scores(head, {TOKEN_TYPES: TYPES}, hidden), targets)
         return jnp.sum(nats * jnp.array([[1.0], [1.0], [0.0]]))  # the last row is a neighbour that is missing
 
     value, slope = jax.value_and_grad(loss)(HIDDEN)

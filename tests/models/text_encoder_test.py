@@ -193,9 +193,9 @@ def test_token_types_matter_and_are_optional(texts):
     assert not np.allclose(
         apply(encoder, variables, tokens, mask, token_types=types), apply(encoder, variables, *texts)
     )
-    assert encoder.choose_extras({"token_types": types, "label": types}) == {"token_types": types}
+    assert encoder.select_extras({"token_types": types, "label": types}) == {"token_types": types}
     without, _ = make(CLASSES, token_types=0)
-    assert without.choose_extras({"token_types": types}) == {}
+    assert without.select_extras({"token_types": types}) == {}
 
 
 def test_mean_pooling_by_hand():

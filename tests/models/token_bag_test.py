@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memjax.models import TokenBag
 from memjax.models.heads import ClassificationHead
-from memjax.models.token_bag import BayesHead, SummedScores, count_hashed
+from memjax.models.token_bag import BayesHead, SummedScorer, count_hashed
 from memjax.models.vocabulary import EmptyVocabulary
 
 count = jax.jit(count_hashed, static_argnames=("buckets", "pairs"))
@@ -70,7 +70,7 @@ def test_descent_sums_the_counts_of_each_class_and_leaves_the_others():
 @settings(max_examples=25, deadline=None)
 def test_an_example_counts_by_the_probability_of_other_classes(scores, target, scored):
     output, targets = jnp.array([[scores]]), jnp.array([[target]])
-    nll = lambda output: jnp.sum(SummedScores(weighs_errors=True).nll(output, targets, jnp.array([[scored]])))
+    nll = lambda output: jnp.sum(SummedScorer(weighs_errors=True).nll(output, targets, jnp.array([[scored]])))
     others = 1 - np.exp(np.array(scores[target])) / np.exp(np.array(scores)).sum()
     expected = np.where(np.arange(3) == target, -others * scored, 0)
     np.testing.assert_allclose(jax.grad(nll)(output)[0, 0], expected, rtol=1e-4, atol=1e-6)

@@ -86,9 +86,9 @@ def test_equal_neighbours_form_a_group(layers, scan, alone, groups):
 
 def test_a_memory_and_a_tap_leave_their_group():
     model = memorizing(num_layers=8, scan_layers=True)
-    assert make_language_model(model, VOCAB).stack.groups() == ((0, 6), (6, 0), (7, 0))
+    assert make_language_model(model, VOCAB).stack.layer_groups() == ((0, 6), (6, 0), (7, 0))
     tapped = make_language_model(model, VOCAB, features=("layer_02/output", "layer_-1/attention_input"))
-    assert tapped.stack.groups() == ((0, 2), (2, 0), (3, 3), (6, 0), (7, 0))
+    assert tapped.stack.layer_groups() == ((0, 2), (2, 0), (3, 3), (6, 0), (7, 0))
     assert tapped.stack.taps() == {2: ("output",), 7: ("attention_input",)}
     sizes = tapped.init_state(ROWS).stack.sizes
     assert sizes == (2, 0, 3, 0, 0)
@@ -125,7 +125,7 @@ def test_leaves_of_a_scanned_state_have_layers_first_and_buffers_of_their_own():
 
 def test_split_and_join_are_inverse():
     module, shapes = shapes_of(memorizing(scan_layers=True))
-    groups = module.stack.groups()
+    groups = module.stack.layer_groups()
     params = random_params(shapes, dtype=np.float32)["stack"]
     split = split_layers(params, groups)
     assert sorted(split) == [f"layer_{i:02d}" for i in range(5)]
@@ -140,27 +140,27 @@ def test_shared_parameters_stay_beside_the_layers():
     attention = config.TransformerXL(memory_length=4, tied_biases=True)
     module, shapes = shapes_of(config.Model(**SMALL, num_layers=3, attention=attention, scan_layers=True))
     params = random_params(shapes, dtype=np.float32)["stack"]
-    split = split_layers(params, module.stack.groups())
+    split = split_layers(params, module.stack.layer_groups())
     assert sorted(split) == ["layer_00", "layer_01", "layer_02", "shared"]
-    jax.tree.map(np.testing.assert_array_equal, join_layers(split, module.stack.groups()), params)
+    jax.tree.map(np.testing.assert_array_equal, join_layers(split, module.stack.layer_groups()), params)
 
 
 def test_layers_are_the_same_whatever_the_grouping():
     """What a checkpoint needs when a memory moves or the scan is switched off."""
     scanned, shapes = shapes_of(memorizing(scan_layers=True))
-    by_layer = split_layers(random_params(shapes, dtype=np.float32)["stack"], scanned.stack.groups())
+    by_layer = split_layers(random_params(shapes, dtype=np.float32)["stack"], scanned.stack.layer_groups())
     for model, new in (
         (memorizing(scan_layers=False), set()),
         (memorizing(scan_layers=True, layers=(1, -2)), {"layer_01"}),
         (memorizing(scan_layers=True, layers=(3,)), set()),
     ):
         other, other_shapes = shapes_of(model)
-        wanted = jax.eval_shape(lambda tree, g=other.stack.groups(): split_layers(tree, g), other_shapes["stack"])
+        wanted = jax.eval_shape(lambda tree, g=other.stack.layer_groups(): split_layers(tree, g), other_shapes["stack"])
         for name, layer in wanted.items():
             missing = {"gate"} if name in new else set()
             assert set(layer["attention"]) - set(by_layer[name]["attention"]) == missing
         if not new:
-            joined = join_layers(by_layer, other.stack.groups())
+            joined = join_layers(by_layer, other.stack.layer_groups())
             assert jax.tree.map(np.shape, joined) == jax.tree.map(np.shape, other_shapes["stack"])
 
 
@@ -194,7 +194,7 @@ def test_scanned_and_unrolled_layers_agree():
     model = lambda scan: memorizing((), num_layers=2, scan_layers=scan)
     with jax.enable_x64(True):
         (scanned, shapes), (unrolled, _) = shapes_of(model(True)), shapes_of(model(False))
-        before, after = scanned.stack.groups(), unrolled.stack.groups()
+        before, after = scanned.stack.layer_groups(), unrolled.stack.layer_groups()
         assert before == ((0, 2),) and after == ((0, 0), (1, 0))
         params = random_params(shapes)
         regrouped = params | {"stack": join_layers(split_layers(params["stack"], before), after)}
@@ -242,6 +242,6 @@ def test_the_program_does_not_grow_with_depth():
 
 
 def test_layers_are_scanned_from_six_on():
-    groups = lambda count: make_language_model(config.Model(num_layers=count), VOCAB).stack.groups()
+    groups = lambda count: make_language_model(config.Model(num_layers=count), VOCAB).stack.layer_groups()
     assert groups(5) == tuple((i, 0) for i in range(5))
     assert groups(6) == ((0, 6),)

@@ -71,14 +71,14 @@ def test_scores_are_those_of_finding_tuning_and_mixing(source, store, cache):
     scored = evaluate_with_store(source, store, num_neighbors=4, **GRID)
     assert scored.mixing == InterpolationWeights(best.interpolation_weight, best.temperature, 4, "validation")
     expected, mixed = score_mixture(targets, neighbors, best.interpolation_weight, best.temperature)
-    assert (scored.result.nats, scored.result.targets) == (expected.nats, expected.targets)
-    assert (scored.alone.nats, scored.alone.bytes) == (alone.nats, scored.result.bytes)
-    assert alone.subsets.keys() == scored.result.subsets.keys() and alone.subsets
+    assert (scored.with_store.nats, scored.with_store.targets) == (expected.nats, expected.targets)
+    assert (scored.without_store.nats, scored.without_store.bytes) == (alone.nats, scored.with_store.bytes)
+    assert alone.subsets.keys() == scored.with_store.subsets.keys() and alone.subsets
     names, documents = source.run.experiment.subsets(config.evaluation), source.run.experiment.documents("test")
     for name, subset in names.items():
         flags = np.concatenate([subset(documents.annotate(i)) for i in range(len(documents))])[targets.numbers]
-        assert scored.result.subsets[name].nats == pytest.approx(-mixed[flags].sum()), name
-        assert scored.result.subsets[name].targets == flags.sum()
+        assert scored.with_store.subsets[name].nats == pytest.approx(-mixed[flags].sum()), name
+        assert scored.with_store.subsets[name].targets == flags.sum()
 
 
 def test_what_was_tuned_is_kept_for_the_same_conditions(source, store, monkeypatch):
@@ -89,8 +89,8 @@ def test_what_was_tuned_is_kept_for_the_same_conditions(source, store, monkeypat
     assert load_interpolation(source, store, index) == first.mixing
     monkeypatch.setattr("memjax.retrieval.interpolation.tune_interpolation", None)  # nothing is tuned again
     again = evaluate_with_store(source, store, "test", num_neighbors=4, **GRID)
-    assert dataclasses.replace(again.result, tokens_per_second=0) == dataclasses.replace(
-        first.result, tokens_per_second=0
+    assert dataclasses.replace(again.with_store, tokens_per_second=0) == dataclasses.replace(
+        first.with_store, tokens_per_second=0
     )
     given = evaluate_with_store(source, store, "test", num_neighbors=2, weights=[0.5], temperatures=[2.0])
     assert given.mixing == InterpolationWeights(0.5, 2.0, 2)
@@ -108,7 +108,9 @@ def test_a_store_of_what_is_scored_or_of_another_model_is_refused(source, store,
     with pytest.raises(ValueError, match="holds the validation split"):
         evaluate_with_store(source, held_out, "test")
     assert (
-        evaluate_with_store(source, held_out, "test", num_neighbors=2, weights=[0.0], temperatures=[1.0]).result.nats
+        evaluate_with_store(
+            source, held_out, "test", num_neighbors=2, weights=[0.0], temperatures=[1.0]
+        ).with_store.nats
         > 0
     )
     other = dataclasses.replace(source, variables={"params": {"a": np.zeros(1)}})

@@ -181,7 +181,10 @@ def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
     store = build_datastore(made, tmp_path / "store", num_shards=2)
     np.testing.assert_array_equal(store.values(np.arange(store.entries)), tokens[made.numbers("train", num_shards=2)])
     scored = evaluate_with_store(made, store, "validation", num_neighbors=2, weights=[0.5], temperatures=[4.0])
-    assert scored.result.nats != scored.alone.nats and scored.result.targets == scored.alone.targets > 0
+    assert (
+        scored.with_store.nats != scored.without_store.nats
+        and scored.with_store.targets == scored.without_store.targets > 0
+    )
     for protocol in (again, source[0]):
         with pytest.raises(ValueError, match="was made with .*protocol.stride 3, given (2|None)"):
             evaluate_with_store(protocol, store, "validation", num_neighbors=2, weights=[0.5], temperatures=[4.0])

@@ -65,7 +65,7 @@ def save_run(config, seed=0):
         np.int32(3), variables["params"], Tables(), (), {}, {}, {}, jax.random.key(0), {}, np.zeros(2, bool)
     )
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(3, split_state(state, experiment.model.groups()))
+    checkpoints.save(3, split_state(state, experiment.model.layer_groups()))
     checkpoints.close()
     return experiment, variables
 
@@ -106,7 +106,7 @@ def test_layers_are_addressed_by_index_whatever_the_grouping(tmp_path):
     assert old.model.scanned_groups() == ("layers_0",)
     # A memory in the last layer breaks the group of three into two and one; its gate is new.
     new = make_experiment(make_config(tmp_path, long_memory(layers=(-1,)), "new"))
-    assert new.model.groups() == ((0, 2), (2, 0))
+    assert new.model.layer_groups() == ((0, 2), (2, 0))
     fresh = random_variables(new.model, 1)
     merged, names = init_from(tmp_path / "old", fresh, new.model)
     assert names and all("layer_02" in name for name in names) and any("gate" in name for name in names)
@@ -180,7 +180,7 @@ def test_neighbors_come_with_the_documents(tmp_path):
     experiment = make_experiment(config)
     batch = next(experiment.stream())
     assert batch.extras["neighbor_values"].shape == (1, 2, 8, 3)
-    assert set(experiment.model.choose_extras(batch.extras)) == {"neighbor_values"}
+    assert set(experiment.model.select_extras(batch.extras)) == {"neighbor_values"}
     result = experiment.evaluator(Evaluation(max_segments=1, batch_size=2))(random_variables(experiment.model))
     assert 0 < result.metrics["output_memory/gate"] < 1
     with pytest.raises(ValueError, match="neighbors: .* has none for the split test"):
@@ -239,7 +239,7 @@ def test_split_and_join_are_inverse(tmp_path):
     model = make_experiment(make_config(tmp_path, long_memory(layers=(0,)))).model
     params = random_variables(model)["params"]
     state = TrainState(0, params, Tables({"stack": {}}), (), {}, {}, {}, None, {}, None)
-    groups = model.groups()
+    groups = model.layer_groups()
     split = split_state(state, groups)
     assert {"layer_00", "layer_01", "layer_02"} <= set(split.params["stack"])
     jax.tree.map(np.testing.assert_array_equal, join_state(split, groups).params, params)

@@ -301,7 +301,7 @@ def test_the_gradient_of_a_step_is_that_of_the_table():
 @pytest.mark.slow
 def test_layers_with_a_table_leave_their_group_and_moments_survive_a_resumed_run(tmp_path):
     model = make_language_model(product_keys(layers=(1, 2), query_norm="batch"), VOCAB)
-    assert model.stack.groups() == ((0, 0), (1, 0), (2, 0))
+    assert model.stack.layer_groups() == ((0, 0), (1, 0), (2, 0))
     named = {"model": model, "steps": 5, "log_every": 2, "checkpoint_every": 2, "evaluate_every": 0}
     named["tables"] = TableAdam(form="lazy")
 

@@ -85,7 +85,7 @@ def save_run(config, seed=0):
     tables, statistics = Tables(variables.get("tables", {})), variables.get("batch_stats", {})
     state = TrainState(np.int32(3), variables["params"], tables, (), statistics, {}, {}, jax.random.key(0), {}, rows)
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(3, split_state(state, experiment.model.groups()))
+    checkpoints.save(3, split_state(state, experiment.model.layer_groups()))
     checkpoints.close()
     return path, variables
 
@@ -105,7 +105,7 @@ def test_the_loss_is_that_of_the_targets_asked_for(task, tmp_path):
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), next(experiment.stream()))
     loss = jax.jit(model_loss(model))
     _, _, nll, _ = loss(variables, model.init_state(4), batch, jax.random.key(0))
-    extras = model.choose_extras(batch.extras)
+    extras = model.select_extras(batch.extras)
 
     @jax.jit
     def score(variables):
@@ -219,7 +219,7 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
     fresh, both = random_variables(experiment, seed=9), ("layer_01/feed_forward/wide/", "layer_01/feed_forward/narrow/")
     anew, new = init_from(run, fresh, experiment.model, reinitialized=both)
     assert sorted(name.split("/")[-2] for name in new if "memory" not in name) == ["narrow", "narrow", "wide", "wide"]
-    groups = experiment.model.groups()
+    groups = experiment.model.layer_groups()
     merged, first, loaded = (
         flatten(split_collection(tree["params"], groups)["stack"]) for tree in (anew, fresh, start)
     )

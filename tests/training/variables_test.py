@@ -28,10 +28,10 @@ def make_run(tmp_path, layers=(-2,), memory_length=8, **model):
 @pytest.mark.laws
 def test_an_evaluation_without_memory_joins_the_layers_of_a_scanned_model_anew(tmp_path):
     experiment, variables = make_run(tmp_path)
-    assert experiment.model.groups() == ((0, 4), (4, 0), (5, 0))
+    assert experiment.model.layer_groups() == ((0, 4), (4, 0), (5, 0))
     evaluation = Evaluation(memory_length=0, batch_size=2)
     model = make_evaluation_model(experiment, evaluation)
-    assert model.groups() == ((0, 6),)
+    assert model.layer_groups() == ((0, 6),)
     without = experiment.evaluator(evaluation)(jax.tree.map(jax.numpy.asarray, variables))
 
     # A gate that is shut: what is retrieved has no part in what the layer gives.
