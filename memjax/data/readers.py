@@ -115,8 +115,9 @@ def read_classified_texts(source: configs.Source) -> TextSplits:
     """
     if not isinstance(source, configs.ClassifiedTexts):
         raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts with classes")
-    names = ("text", "num_train", "num_validation", "num_test", "sampling", "equality")
+    names = ("num_train", "num_validation", "num_test", "equality")
     options: Any = {name: getattr(source, name) for name in names} | held_out_shares(source)
+    options |= {"text": source.row_text, "sampling": source.subset_sampling}
     return import_by_name(source.parsed_by)(source, seed=source.sampling_seed, names=class_names(source), **options)
 
 
@@ -154,7 +155,7 @@ def open_relations(data: configs.Data, split: str) -> Sequence[RelationSentence]
 def open_relation_pairs(data: configs.Data, split: str) -> list[RelationPair]:
     """Opens a split of a source of sentences with relations as pairs of a sentence and the name of a relation."""
     source: Any = data.source
-    return make_relation_pairs(read_relation_splits(source).of(source.relations), split, known=source.known)
+    return make_relation_pairs(read_relation_splits(source).of(source.relations), split, known=source.earlier_relations)
 
 
 def note_relations(source: configs.Relations) -> list[str]:

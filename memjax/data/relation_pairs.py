@@ -119,7 +119,7 @@ def open_cached_pairs(
 def open_pair_vectors(data: configs.Data, split: str) -> VectorArrays:
     """Opens a split of a source of pairs as vectors that a model has computed earlier."""
     source: Any = data.source
-    return open_cached_pairs(source.path, split, relations=source.relations, known=source.known)
+    return open_cached_pairs(source.path, split, relations=source.relations, known=source.earlier_relations)
 
 
 def name_pair_classes(source: configs.Source) -> dict[int, str]:

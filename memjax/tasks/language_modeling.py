@@ -23,7 +23,7 @@ class LanguageModeling(Task):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.protocol = "separate" if self.settings.pieces else config.data.protocol
+        self.protocol = "separate" if self.settings.fixed_length_examples else config.data.protocol
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Opens the documents, cut into pieces where the settings ask for them."""
@@ -31,7 +31,7 @@ class LanguageModeling(Task):
         if tokenizer is not None and self.settings.prompt != "none":
             tokenizer = tokenizer.base
         texts = make_datasets(data, tokenizer=tokenizer, progress=progress)
-        if not self.settings.pieces:
+        if not self.settings.fixed_length_examples:
             return texts
         cut: dict[str, Any] = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
         if (prompt_place := self.settings.prompt) != "none":
@@ -54,7 +54,7 @@ class LanguageModeling(Task):
 
         A distant identifier was last seen in the document more than `evaluation.identifier_distance` tokens before.
         """
-        if self.settings.pieces:
+        if self.settings.fixed_length_examples:
             return {}
         annotations = split.annotate(0)
         names = [name for name, array in annotations.items() if array.dtype == bool]

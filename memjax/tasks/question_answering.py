@@ -60,7 +60,7 @@ class QuestionAnswering(Task):
 
         def documents(split: str) -> Examples:
             windows = datasets.documents(split)
-            windows = windows.answered() if self.settings.context_only and split == "train" else windows
+            windows = windows.answered() if self.settings.answers_in_context_only and split == "train" else windows
             return (
                 attach_encoder_states(windows, data.encoder_states_dir, first) if data.encoder_states_dir else windows
             )
@@ -69,7 +69,7 @@ class QuestionAnswering(Task):
 
     def head(self) -> SpanHead:
         """Returns a head that scores the tokens as the ends of an answer."""
-        return SpanHead(jnp.dtype(self.config.model.compute_dtype), self.settings.context_only)
+        return SpanHead(jnp.dtype(self.config.model.compute_dtype), self.settings.answers_in_context_only)
 
     def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
         """Returns a constructor for the exact match and F1 over the windows of a split."""

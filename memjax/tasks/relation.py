@@ -88,7 +88,7 @@ class RelationExtraction(ClassificationTask):
         """Turns sentences into examples, with the choices that the settings give for training or for scoring."""
         task, data, stream = self.settings, self.config.data, self.config.lifelong is not None
         training = split == "train"
-        choices = task.learned if training else task.scored
+        choices = task.train_choices if training else task.eval_choices
         source: Any = data.source
         one_of_several = training or bool(source.relations)
         return LabelledSentences(
@@ -98,7 +98,7 @@ class RelationExtraction(ClassificationTask):
             num_classes=task.num_classes,
             candidates=choices == "candidates",
             seen_only=stream and (choices == "seen" or (choices == "candidates" and one_of_several)),
-            fallback=task.fallback,
+            fallback=task.keep_two_candidates,
             most=task.max_candidates if training else 0,
         )
 
@@ -113,12 +113,12 @@ class RelationExtraction(ClassificationTask):
         if self.config.model.reads != "words":
             return model
         task, tokenizer = self.settings, self._tokenizer
-        shape = (task.num_classes, task.name_length)
+        shape = (task.num_classes, task.max_name_words)
 
         def names() -> np.ndarray:
             ids = np.full(shape, -1, np.int32)
             for row, name in enumerate(read_relation_splits(self.config.data.source).names):
-                word_ids = encode_words(tokenizer, " ".join(name_words(name)))[: task.name_length]
+                word_ids = encode_words(tokenizer, " ".join(name_words(name)))[: task.max_name_words]
                 ids[row, : len(word_ids)] = word_ids
             return ids
 
@@ -136,7 +136,7 @@ class RelationExtraction(ClassificationTask):
     def head(self) -> SimilarityHead:
         """Returns a head that scores the similarity of a sentence to each relation."""
         task, stream = self.settings, self.config.lifelong is not None
-        options = {"named": task.vectors == "names", "keeps_seen": stream, "dropout": self.config.model.dropout}
+        options = {"named": task.relation_vectors == "names", "keeps_seen": stream, "dropout": self.config.model.dropout}
         return self.similarity_head(**options)
 
     def make_measure(self, split: Split) -> Callable[[], RelationMeasure]:

@@ -275,11 +275,11 @@ def small_memory(**fields) -> Memorizing:
             "model.attention.num_neighbors: given 65, allowed: 1 to model.attention.memory_length = 64",
         ),
         (
-            {"attention": small_memory(layers=(4,))},
+            {"attention": small_memory(layers_with_memory=(4,))},
             "model.attention.layers_with_memory: given (4,), allowed: layers from -4 to 3",
         ),
         (
-            {"attention": small_memory(write="evicted", cache_length=0)},
+            {"attention": small_memory(write_policy="evicted", cache_length=0)},
             "model.attention.write_policy: given 'evicted', allowed: 'current' when cache_length is 0",
         ),
         (
@@ -287,7 +287,7 @@ def small_memory(**fields) -> Memorizing:
             "model.attention.cache_length: given -2, allowed: 0 or more tokens",
         ),
         (
-            {"attention": small_memory(window=-1)},
+            {"attention": small_memory(local_window=-1)},
             "model.attention.local_window: given -1, allowed: 0 (all) or more keys or None",
         ),
         (
@@ -392,33 +392,33 @@ def test_a_wrong_model_gets_one_line(model, line):
         ("data", {"protocol": "mixed"}, "data.protocol: given 'mixed', allowed: one of 'separate', 'contiguous'"),
         (
             "training",
-            {"segments_per_update": 4, "segments_without_gradient": 4},
+            {"segments_per_update": 4, "burn_in_segments": 4},
             "training.burn_in_segments: given 4, allowed: from 0 to training.segments_per_update - 1 = 3",
         ),
         (
             "training",
-            {"accumulate": 3},
+            {"num_microbatches": 3},
             "training.num_microbatches: given 3, allowed: a divisor of data.batch_size = 8",
         ),
         (
             "training",
-            {"tables": TableAdam(learning_rate=0.0)},
+            {"value_table_optimizer": TableAdam(learning_rate=0.0)},
             "training.value_table_optimizer.learning_rate: given 0.0, allowed: more than 0",
         ),
         (
             "training",
-            {"tables": TableAdam(b2=1.0)},
+            {"value_table_optimizer": TableAdam(b2=1.0)},
             "training.value_table_optimizer.b2: given 1.0, allowed: a number in [0, 1)",
         ),
         (
             "training",
-            {"tables": TableAdam(eps=0.0)},
+            {"value_table_optimizer": TableAdam(eps=0.0)},
             "training.value_table_optimizer.eps: given 0.0, allowed: more than 0",
         ),
         ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
         (
             "training",
-            {"reinitialized": ("a/",)},
+            {"reinitialized_parameters": ("a/",)},
             "training.reinitialized_parameters: given ('a/',), allowed: () without training.init_from",
         ),
         (
@@ -618,8 +618,8 @@ def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Co
             "data.segment_length: given 2, allowed: 3 or more tokens",
         ),
         (
-            encoder(Classification(), positions=128),
-            encoder(Classification(), positions=127),
+            encoder(Classification(), num_positions=128),
+            encoder(Classification(), num_positions=127),
             "data.segment_length: given 128, allowed: at most model.attention.positions = 127: a segment is a text",
         ),
         (
@@ -633,8 +633,8 @@ def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Co
             "task.stride: given 62, allowed: at most 61: windows must not leave gaps",
         ),
         (
-            encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, token_types=0, pooler=False),
-            encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, token_types=-1, pooler=False),
+            encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, num_token_types=0, pooler=False),
+            encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, num_token_types=-1, pooler=False),
             "model.attention.num_token_types: given -1, allowed: 0 (none) or more",
         ),
     ],
@@ -658,12 +658,12 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             "model.attention: given 'FullAttention', allowed: Bidirectional (MaskedLanguageModeling)",
         ),
         (
-            encoder(Classification(), data={"segment_length": 129}, positions=128),
+            encoder(Classification(), data={"segment_length": 129}, num_positions=128),
             "data.segment_length: given 129, allowed: at most model.attention.positions = 128: a segment is a text",
         ),
-        (encoder(Classification(), positions=0), "model.attention.positions: given 0, allowed: 1 or more tokens"),
+        (encoder(Classification(), num_positions=0), "model.attention.num_positions: given 0, allowed: 1 or more tokens"),
         (
-            encoder(Classification(), token_types=-1),
+            encoder(Classification(), num_token_types=-1),
             "model.attention.num_token_types: given -1, allowed: 0 (none) or more",
         ),
         (
@@ -710,7 +710,7 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             "task.max_question_length: given 126, allowed: less than data.segment_length - 3",
         ),
         (
-            encoder(QuestionAnswering(stride=8, answers_in_context_only=True), token_types=0),
+            encoder(QuestionAnswering(stride=8, answers_in_context_only=True), num_token_types=0),
             "model.attention.num_token_types: given 0, allowed: 1 or more, which tell question and text apart",
         ),
         (
