@@ -177,11 +177,11 @@ def signal_map(
       mask: Whether each token is real, `[segments, batch, length]`. None if all are.
 
     Raises:
-      ValueError: No layer has a signal, or the signal is reset inside documents (`reset_after`).
+      ValueError: No layer has a signal, or the signal is reset inside documents (`reset_after_tokens`).
     """
     layers, signal = long_term_layers(model)
-    if signal.reset_after:
-        raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
+    if signal.reset_after_tokens:
+        raise ValueError(f"reset_after: given {signal.reset_after_tokens}, allowed: None for a map of the signal")
     tracking = with_long_term_fields(model, track_attention=True)
     arrays = _record_arrays(tracking, params, tokens, start_of_document, mask)
     stacked = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])

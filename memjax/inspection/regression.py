@@ -75,7 +75,8 @@ def regression_errors(
       num_basis: Numbers of basis functions, each a multiple of the number of widths. () for the model's own number.
 
     Raises:
-      ValueError: No layer has a signal, the signal is reset inside documents (`reset_after`), the widths do not divide
+      ValueError: No layer has a signal, the signal is reset inside documents (`reset_after_tokens`), the widths do not
+      divide
         a number of functions, or the documents have a single segment, so that nothing is written.
     """
     layers, memory = long_term_layers(model)
@@ -114,7 +115,7 @@ def _fit_signals(memory: LongTermMemory, num_basis: int, signal: SignalMap) -> F
         num_samples=memory.num_samples,
         contraction=memory.contraction,
         ridge=memory.ridge,
-        reset_after=None,
+        reset_after_tokens=None,
     )
 
     @jax.jit

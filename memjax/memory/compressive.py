@@ -242,7 +242,8 @@ class CompressiveAttention(TransformerXLAttention):
     What is stored: the part's input of the last `memory_length` positions, and slots that each stand for
     `compression_rate` older ones. When written: after each segment. The hidden states that it displaces are compressed.
     What is differentiable: the compression learns from its own loss (`attention`, `auto_encoding`). This loss reaches
-    nothing else, and the loss of the model does not reach the compression. With `loss="none"` the compression learns
+    nothing else, and the loss of the model does not reach the compression. With `compression_loss="none"` the
+    compression learns
     from the loss of the model, through the compressed slots that later segments of the same update read (plain BPTT).
     No gradient goes through the ordinary memory. When reset: at `start_of_document`.
 
@@ -259,7 +260,7 @@ class CompressiveAttention(TransformerXLAttention):
       earlier.
     * Dilated convolutions are padded on the left.
     * Most-used memories are ranked by their mean attention since they were written. The paper leaves the ranking open.
-    * The paper does not say how compressed slots are placed. `positions="separate"` is the code's way.
+    * The paper does not say how compressed slots are placed. `compressed_positions="separate"` is the code's way.
     * With a memory shorter than the segment, which the paper never has, the attention-reconstruction loss leaves out
       the queries that come before a token that is compressed.
 
@@ -273,10 +274,11 @@ class CompressiveAttention(TransformerXLAttention):
       compression: Compression function f_c: 'convolution' (width and stride are the rate), 'dilated' (causal
         convolutions before it), 'max' and 'mean' (pooling) or 'most_used'. The last three have no parameters.
       dilations: Dilation, in slots, of each layer of the compression 'dilated'.
-      loss: Loss of the compression: 'attention', 'auto_encoding' or 'none'. In `Aux.losses` as
+      compression_loss: Loss of the compression: 'attention', 'auto_encoding' or 'none'. In `Aux.losses` as
         `compressive/attention_reconstruction` and `compressive/auto_encoding`.
       loss_reduction: Reduction of the loss 'attention': 'mean_square' as the authors' code or 'norm' as the paper.
-      positions: Relative positions of compressed slots: 'separate' (relative keys and a bias v of their own, distances
+      compressed_positions: Relative positions of compressed slots: 'separate' (relative keys and a bias v of their
+      own, distances
         as if the compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each
         slot).
       norm: Place of the norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the
@@ -298,16 +300,16 @@ class CompressiveAttention(TransformerXLAttention):
     compression_rate: int = 4
     compression: str = "convolution"
     dilations: tuple[int, ...] = (1, 2, 4)
-    loss: str = "attention"
+    compression_loss: str = "attention"
     loss_reduction: str = "mean_square"
-    positions: str = "separate"
+    compressed_positions: str = "separate"
 
     def setup(self) -> None:
         super().setup()
         if not self.compressed_memory_length:
             return
         rate, dim, heads = self.compression_rate, self.dim, (self.num_heads, self.head_dim)
-        if self.positions == "separate":
+        if self.compressed_positions == "separate":
             init = matrix_init(self.init_stddev)
             self.compressed_relative = self.param(
                 "compressed_relative", named(init, "embed", "heads", None), (dim, *heads)
@@ -321,7 +323,7 @@ class CompressiveAttention(TransformerXLAttention):
             self.dilated_kernels = self.param("dilated_kernels", layers, (len(self.dilations), 2, dim, dim))
         if self.compression in ("convolution", "dilated"):
             self.compression_kernel = self.param("compression_kernel", kernel, (rate, dim, dim))
-        if self.loss == "auto_encoding":
+        if self.compression_loss == "auto_encoding":
             kernel = named(matrix_init(None, in_axis=1, out_axis=(0, 2)), None, "embed", None)
             self.decompression_kernel = self.param("decompression_kernel", kernel, (rate, dim, dim))
 
@@ -379,7 +381,7 @@ class CompressiveAttention(TransformerXLAttention):
         return stored if self.norm == "pre_sonnet" else super()._recall(stored)
 
     def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
-        if not self._compresses or self.positions == "contiguous":
+        if not self._compresses or self.compressed_positions == "contiguous":
             return super()._relative_runs(position_bias)
         compressed_bias = self.compressed_position.astype(position_bias.dtype)
         return (
@@ -432,7 +434,7 @@ class CompressiveAttention(TransformerXLAttention):
             state = add_usage(state, attended, mask.sum(axis=1))
         old = evict(state, stored, mask, self.compression_rate)
         new = self._compress(old)
-        slots = new.slots if self.loss == "none" else lax.stop_gradient(new.slots)
+        slots = new.slots if self.compression_loss == "none" else lax.stop_gradient(new.slots)
         aux = Aux() if reading is None else self._losses(old, new, mask, reading)
         rate = self.compression_rate
         return write(state, stored, mask, slots, new.valid, last=old.last, rate=rate), aux
@@ -473,10 +475,12 @@ class CompressiveAttention(TransformerXLAttention):
     def _losses(self, old: EvictedSlots, new: CompressedSlots, mask: Array, reading: SegmentAttention) -> Aux:
         """Returns the loss of the compression. Rows without a real token and empty slots have no weight."""
         rows = mask.any(axis=1)[:, None]
-        if self.loss == "auto_encoding":
+        if self.compression_loss == "auto_encoding":
             decoded = transposed_convolution(new.slots.astype(self.dtype), self.decompression_kernel)
-            return Aux(losses={LOSSES[self.loss]: auto_encoding(decoded, old.hidden, new.stands_for & rows)})
-        if self.loss == "none":
+            return Aux(
+                losses={LOSSES[self.compression_loss]: auto_encoding(decoded, old.hidden, new.stands_for & rows)}
+            )
+        if self.compression_loss == "none":
             return Aux()
         before = self.compressed_memory_length
         matrices = lax.stop_gradient(self.key_value)
@@ -492,7 +496,7 @@ class CompressiveAttention(TransformerXLAttention):
             new_mask=new.valid,
             reduction=self.loss_reduction,
         )
-        return Aux(losses={LOSSES[self.loss]: loss})
+        return Aux(losses={LOSSES[self.compression_loss]: loss})
 
     def _detached_recall(self, stored: Array) -> Array:
         """Applies `_recall` with parameters of stopped gradient."""

@@ -257,9 +257,9 @@ class LongTermMemory(nn.Module):
         queries looked, 'quantile' takes the quantiles of the same histogram. In a deterministic call 'sample' takes
         the quantiles too.
       num_bins: Number of bins of the histogram.
-      jitter: Whether to draw positions inside a bin instead of its left edge.
-      reset_after: Number of tokens after which the signal begins anew. None for never inside a document.
-      first_densities: Densities before training. 'prior' have the standard deviation `prior_stddev`, and each head
+      jitter_samples: Whether to draw positions inside a bin instead of its left edge.
+      reset_after_tokens: Number of tokens after which the signal begins anew. None for never inside a document.
+      density_init: Densities before training. 'prior' have the standard deviation `prior_stddev`, and each head
         looks at its own part of the signal. 'published' are all at the middle of the signal with 0.83, and nothing in
         the signal tells them apart.
       prior_stddev: Standard deviation sigma_0 of the regulariser.
@@ -283,9 +283,9 @@ class LongTermMemory(nn.Module):
     ridge: float = 0.5
     sticky: str = "none"
     num_bins: int = 128
-    jitter: bool = False
-    reset_after: int | None = None
-    first_densities: str = "prior"
+    jitter_samples: bool = False
+    reset_after_tokens: int | None = None
+    density_init: str = "prior"
     prior_stddev: float = 0.05
     min_variance: float = 1e-4
     init_stddev: float | None = None
@@ -367,7 +367,7 @@ class LongTermMemory(nn.Module):
             num_samples=self.num_samples,
             contraction=self.contraction,
             ridge=self.ridge,
-            reset_after=self.reset_after,
+            reset_after=self.reset_after_tokens,
         )
 
     @nn.nowrap
@@ -381,7 +381,7 @@ class LongTermMemory(nn.Module):
         self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
     ) -> tuple[Activations, Densities]:
         """Reads the signal with every query, and returns the output and the densities of the queries."""
-        offsets = initial_densities(self.num_heads, self.prior_stddev) if self.first_densities == "prior" else None
+        offsets = initial_densities(self.num_heads, self.prior_stddev) if self.density_init == "prior" else None
         query_densities = attention_densities(queries.astype(self.dtype), pooled, self.min_variance, offsets)
         return project(read(query_densities, values, self._basis), self.output, axes=2), query_densities
 
@@ -407,7 +407,7 @@ class LongTermMemory(nn.Module):
             return None
         if key is None:
             return quantile_positions(state.histogram, self.num_samples)
-        return sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter)
+        return sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter_samples)
 
     def _tracked_arrays(
         self, weights: LongTermWeights, query_densities: Densities, state: LongTermState, rows: Array
@@ -445,11 +445,11 @@ class LongTermMemory(nn.Module):
         _matrices(self._basis, self.segment_length, self.num_samples, self.contraction, self.ridge)
         fits = self.sticky in ("none", "sample", "quantile")
         require(fits, "sticky", self.sticky, "'none', 'sample', 'quantile'")
-        fits = self.first_densities in ("prior", "published")
-        require(fits, "first_densities", self.first_densities, "'prior', 'published'")
+        fits = self.density_init in ("prior", "published")
+        require(fits, "density_init", self.density_init, "'prior', 'published'")
         require(self.num_bins >= 1, "num_bins", self.num_bins, "at least 1")
-        fits = self.reset_after is None or self.reset_after >= 1
-        require(fits, "reset_after", self.reset_after, "at least 1 token, or None")
+        fits = self.reset_after_tokens is None or self.reset_after_tokens >= 1
+        require(fits, "reset_after_tokens", self.reset_after_tokens, "at least 1 token, or None")
 
 
 def _masked_sum(values: Array, counted: Array) -> WeightedSum:
@@ -557,7 +557,8 @@ class InfinityFormerAttention(AttentionWithLongTermMemory, TransformerXLAttentio
     What is stored: coefficients of the signal, and the inputs of the part that left the short-term memory last. When
     written: these inputs enter the signal at the start of the next segment, and the signal is contracted to make room.
     What is differentiable: nothing stored. The gate learns through the inputs that enter the signal in the same
-    segment, all other parameters through reading. When reset: at `start_of_document`, and every `reset_after` tokens.
+    segment, all other parameters through reading. When reset: at `start_of_document`, and every `reset_after_tokens`
+    tokens.
 
     Symbols: `B -> state.long.coefficients`, `X -> state.long.previous`, `psi -> GaussianBasis`, `tau -> contraction`,
     `W^K, W^V, W^O -> key, value, output` of `long_term`, `mu, sigma^2 -> Densities`, `Z_LTM ->` summand of the output
@@ -571,10 +572,10 @@ class InfinityFormerAttention(AttentionWithLongTermMemory, TransformerXLAttentio
       formula.
     * Densities begin at `prior_stddev`, each head's at its own part of the signal. In paper and code all begin at 0.5
       with a standard deviation of 0.83, where a coefficient of 1e-6 leaves them for thousands of updates
-      (`first_densities="published"`).
+      (`density_init="published"`).
     * Keys and values are projected from all of `dim` as in the code. In the paper each head projects its own part.
     * The regression is solved in float64. The code computes an inverse in float32.
-    * `reset_after` is off. The code begins the signal anew every 2,048 tokens, and counts across documents.
+    * `reset_after_tokens` is off. The code begins the signal anew every 2,048 tokens, and counts across documents.
     * Positions of sticky updates are drawn in training only, and are the quantiles of the same histogram otherwise. The
       code always draws.
     * The keys are pooled before the product with the queries, which gives equal numbers.

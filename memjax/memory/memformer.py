@@ -201,7 +201,8 @@ class MemformerEncoder(StackMemory):
     * The slot's own value in the writer is the slot itself, without a projection before or after, so that a slot which
       attends to itself alone does not change.
     * Slots have unit length as printed. The reader, and queries and keys of the writer, see them times sqrt(dim).
-    * Token values in the writer are multiplied by dim**-0.5 (`unit_values`). They are projections of normed hidden
+    * Token values in the writer are multiplied by dim**-0.5 (`unit_length_updates`). They are projections of normed
+    hidden
       states of length sqrt(dim), beside which a slot of unit length would be gone in one write.
     * A learned number of each head is added to the score of a slot on itself (`retain_bias`), as the bias of a forget
       gate. Without it a new writer gives a slot no more than any token, and after six segments all slots are equal.
@@ -221,17 +222,18 @@ class MemformerEncoder(StackMemory):
       num_slots: Number of slots. 0 for no memory.
       writer_heads: Number of heads of the writer.
       temperature: Temperature of the writer's attention.
-      unit_values: Whether the writer's token values have the length of a slot, times dim**-0.5. False gives them the
+      unit_length_updates: Whether the writer's token values have the length of a slot, times dim**-0.5. False gives
+      them the
         length of hidden states, which leaves next to nothing of a slot.
       retain_bias: Advantage of a slot over tokens in the writer's scores at the start of training, a learned number of
         each head. 0 for none.
-      forgetting: Whether to add v at every update. False uses v as the initial memory only.
+      use_forgetting: Whether to add v at every update. False uses v as the initial memory only.
       forget_norm: Length of each v at the start of training.
       num_classification_tokens: Number of learned tokens after the segment, which writer and decoder see too.
       num_heads: Number of heads of the layers' attention, for the position bias.
       num_buckets: Number of relative-position buckets. 0 for no positions.
       max_distance: Distance in tokens from which on all distances share the last bucket.
-      slots_per_chunk: Number of slots to write at a time. 0 for all at once. The writer's weights, `[batch, heads,
+      write_chunk_size: Number of slots to write at a time. 0 for all at once. The writer's weights, `[batch, heads,
         slots, 1 + encoded]`, are the largest array of many slots. Chunks compute them again in the backward pass.
       scan_layers: Whether to run all layers as one scan. False unrolls them.
       rematerialize: Whether to recompute each layer in the backward pass.
@@ -261,14 +263,14 @@ class MemformerEncoder(StackMemory):
     num_heads: int
     writer_heads: int = 1
     temperature: float = 0.25
-    unit_values: bool = True
+    unit_length_updates: bool = True
     retain_bias: float = 8.0
-    forgetting: bool = True
+    use_forgetting: bool = True
     forget_norm: float = 0.05
     num_classification_tokens: int = 1
     num_buckets: int = 32
     max_distance: int = 128
-    slots_per_chunk: int = 256
+    write_chunk_size: int = 256
     scan_layers: bool = False
     rematerialize: bool = False
     track_attention: bool = False
@@ -348,8 +350,8 @@ class MemformerEncoder(StackMemory):
         if not isinstance(read, MemformerState):
             return output, state, Aux()
         written, writer_weights = self._run_writer(read.slots, hidden, mask)
-        new = write(read, written, self.forget if self.forgetting else None, writes)
-        moved = written + self.forget.astype(written.dtype)[None] if self.forgetting else written
+        new = write(read, written, self.forget if self.use_forgetting else None, writes)
+        moved = written + self.forget.astype(written.dtype)[None] if self.use_forgetting else written
         old, moved = (self._split_heads(jax.lax.stop_gradient(each)) for each in (read.slots, moved))
         shares = jnp.where(writes[:, None], slot_shares(old, jax.lax.stop_gradient(writer_weights[..., 0]), moved), 1)
         arrays = {"memformer/writer": writer_weights, "memformer/shares": shares, "memformer/reader": reader}
@@ -377,7 +379,7 @@ class MemformerEncoder(StackMemory):
     def _run_writer(self, unit: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
         """Computes M' of every slot, and its weights, of which the first is on itself. Chunks return that one only."""
         keys, values = project(hidden, self.writer_key), project(hidden, self.writer_value)
-        if self.unit_values:
+        if self.unit_length_updates:
             values = values * self.dim**-0.5
 
         def attend(unit: Array) -> tuple[Array, Array]:
@@ -389,7 +391,7 @@ class MemformerEncoder(StackMemory):
             new, weights = slot_attention(queries, own_keys, keys, by_head, values, mask, **scaled)
             return new.reshape(unit.shape), weights
 
-        if self.track_attention or not 0 < self.slots_per_chunk < unit.shape[1]:
+        if self.track_attention or not 0 < self.write_chunk_size < unit.shape[1]:
             return attend(unit)
 
         @jax.checkpoint
@@ -397,7 +399,7 @@ class MemformerEncoder(StackMemory):
             written, weights = attend(unit[:, None])
             return written[:, 0], weights[:, :, 0, :1]
 
-        written, weights = jax.lax.map(attend_one, jnp.moveaxis(unit, 1, 0), batch_size=self.slots_per_chunk)
+        written, weights = jax.lax.map(attend_one, jnp.moveaxis(unit, 1, 0), batch_size=self.write_chunk_size)
         return jnp.moveaxis(written, 0, 1), jnp.moveaxis(weights, 0, 2)
 
     def _split_heads(self, slots: Array) -> Array:

@@ -255,7 +255,8 @@ class MemorizingAttention(Residual, LayerMemory):
       memory_length: Number of slots of the long memory. 0 for none.
       num_neighbors: Number of retrieved slots per query and head.
       cache_length: Number of tokens of the local cache. 0 for none.
-      window: Number of keys of local attention including the query's own (for 'meliad': earlier keys). 0 for all keys.
+      local_window: Number of keys of local attention including the query's own (for 'meliad': earlier keys). 0 for all
+      keys.
         None for all keys, or for `cache_length` with 'meliad'.
       merge: Merge of memory and local attention: 'gate' (a learned gate per head), 'joint' (one softmax), 'add', or
         'stop_forward' (the memory's output forward, the gradient of both).
@@ -284,7 +285,7 @@ class MemorizingAttention(Residual, LayerMemory):
       norm_kind: Kind of norm: 'rms' or 'layer'.
       dropout: Dropout rate of the output or the input.
       attention_dropout: Dropout rate of the attention weights.
-      dropout_place: Place of the dropout. 'outputs' drops from the output of the part and from all attention weights.
+      dropout_on: Place of the dropout. 'outputs' drops from the output of the part and from all attention weights.
         'inputs' drops from the normed input of queries, keys and values, and from the weights of local attention.
         None for 'outputs', or for 'inputs' with 'meliad'.
       init_stddev: Standard deviation of initial matrices. None for a truncated normal scaled by fan-in.
@@ -310,7 +311,7 @@ class MemorizingAttention(Residual, LayerMemory):
     memory_length: int = 0
     num_neighbors: int = 32
     cache_length: int = 0
-    window: int | None = None
+    local_window: int | None = None
     merge: str = "gate"
     write_policy: str = "current"
     retrieval: str | None = None
@@ -329,7 +330,7 @@ class MemorizingAttention(Residual, LayerMemory):
     norm_kind: str = "rms"
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    dropout_place: str | None = None
+    dropout_on: str | None = None
     init_stddev: float | None = None
     dtype: Any = jnp.float32
     track_attention: bool = False
@@ -689,7 +690,7 @@ class MemorizingAttention(Residual, LayerMemory):
     @property
     def _reach(self) -> int | None:
         """Number of keys, the query's own included, that local attention reaches. None for all."""
-        window = self.window
+        window = self.local_window
         if window is None:
             window = self.cache_length if self._meliad else 0
         # A window counts the query's own key. The authors' code counts earlier keys only.
@@ -697,7 +698,7 @@ class MemorizingAttention(Residual, LayerMemory):
 
     @property
     def _drops_inputs(self) -> bool:
-        return self.dropout_place == "inputs" or (self.dropout_place is None and self._meliad)
+        return self.dropout_on == "inputs" or (self.dropout_on is None and self._meliad)
 
     @property
     def _has_bias(self) -> bool:

@@ -42,7 +42,7 @@ class MemSizerAttention(LinearTransformerAttention):
 
     Attributes:
       num_slots: Number of slots of the memory.
-      frozen_queries: Whether the keys of the slots keep their random initial values, as constants.
+      freeze_slot_keys: Whether the keys of the slots keep their random initial values, as constants.
       query_init_scale: Number whose square root divides the Xavier size of the initial query matrix (the published
         language model: 32, translation: 8).
       source_init_scale: Number whose square root divides the Xavier size of the two initial adaptors (1 and 8).
@@ -62,7 +62,7 @@ class MemSizerAttention(LinearTransformerAttention):
     figure: ClassVar[str] = "memsizer/effective_rank"
 
     num_slots: int = 32
-    frozen_queries: bool = False
+    freeze_slot_keys: bool = False
     query_init_scale: float = 32.0
     source_init_scale: float = 1.0
     attention_dropout: float = 0.0
@@ -72,7 +72,7 @@ class MemSizerAttention(LinearTransformerAttention):
         heads = (self.num_heads, self.num_slots)
         init = named(xavier_init(self.query_init_scale**-0.5, 0, (1, 2)), "embed", "heads", None)
         zeros = named(nn.initializers.zeros, "heads", None)
-        if self.frozen_queries:
+        if self.freeze_slot_keys:
             draw = lambda: init(self.make_rng("features"), (self.dim, *heads), jnp.float32)
             self.query = self.variable("constants", "query", draw).value
             self.query_bias = None

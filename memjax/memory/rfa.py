@@ -26,7 +26,7 @@ class RFAAttention(LinearTransformerAttention):
 
     What is stored: the sums of `phi(k) v^T` and `phi(k)`, or their decaying averages with `gate`. The state has a fixed
     size. When written: every token. What is differentiable: all of it. When reset: at `start_of_document`, and with
-    `redraw` in every training segment.
+    `redraw_each_segment` in every training segment.
 
     Symbols: `w_i -> constants/directions`, `sigma -> scale`, `tau -> temperature`, `S_t, z_t -> state.products,
     state.normalizer`, `g_t = sigmoid(w_g x_t + b_g) -> gate, gate_bias`.
@@ -34,7 +34,7 @@ class RFAAttention(LinearTransformerAttention):
     Differs from the paper or its code:
 
     * The random directions are drawn once, for every layer, and stored with the parameters. The code draws from a pool
-      of 500 anew in every step. `redraw` does so, and then no state crosses a segment in training.
+      of 500 anew in every step. `redraw_each_segment` does so, and then no state crosses a segment in training.
     * Both forms have one rule against small denominators, `max(|phi(q) z|, 1e-3)`. The code's recurrent form has 1.0,
       so that its first tokens have other outputs.
     * The gate is the paper's. The released code has none. Its bias starts at 3, our choice, which keeps a share of
@@ -49,7 +49,7 @@ class RFAAttention(LinearTransformerAttention):
       gate: Whether the sums decay by a gate per head and token.
       gate_bias_init: Initial bias of the gate.
       orthogonal: Whether the directions are orthogonal in blocks of `head_dim`.
-      redraw: Whether to draw new directions in every training segment, from the stream `features`.
+      redraw_each_segment: Whether to draw new directions in every training segment, from the stream `features`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -70,7 +70,7 @@ class RFAAttention(LinearTransformerAttention):
     gate: bool = False
     gate_bias_init: float = 3.0
     orthogonal: bool = False
-    redraw: bool = False
+    redraw_each_segment: bool = False
 
     def setup(self) -> None:
         super().setup()
@@ -107,7 +107,7 @@ class RFAAttention(LinearTransformerAttention):
 
     @nn.nowrap
     def _renews(self, deterministic: bool) -> bool:
-        return self.redraw and not deterministic
+        return self.redraw_each_segment and not deterministic
 
     def _queries(self, y: Array, maps: Array, deterministic: bool) -> Array:
         return random_features(project_biased(y, self.query, self.query_bias), maps)

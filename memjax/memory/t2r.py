@@ -42,7 +42,7 @@ class T2RAttention(LinearTransformerAttention):
 
     Attributes:
       num_features: Width of the feature map of a head.
-      folded: Whether the parameters are those that `fold` returns.
+      fold_features: Whether the parameters are those that `fold` returns.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -59,11 +59,11 @@ class T2RAttention(LinearTransformerAttention):
 
     init_gain: float | None = 8**-0.5
     num_features: int = 32
-    folded: bool = False
+    fold_features: bool = False
 
     def setup(self) -> None:
         super().setup()
-        if self.folded:
+        if self.fold_features:
             return
         shape = (self.num_heads, self.head_dim, self.num_features)
         kernel = named(matrix_init(None, in_axis=1), "heads", None, None)
@@ -76,7 +76,7 @@ class T2RAttention(LinearTransformerAttention):
         return self.num_heads, self.num_features, self.head_dim
 
     def _projection(self, name: str, width: int = 0) -> tuple[Array, Array | None]:
-        if not self.folded or name == "value":
+        if not self.fold_features or name == "value":
             return super()._projection(name, width)
         matrix, bias = super()._projection(name, self.num_features)
         if bias is None:  # the bias of the feature map remains
@@ -86,11 +86,11 @@ class T2RAttention(LinearTransformerAttention):
 
     def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
         queries = project_biased(y, self.query, self.query_bias)
-        return jax.nn.relu(queries) if self.folded else self._features(queries * self.head_dim**-0.5)
+        return jax.nn.relu(queries) if self.fold_features else self._features(queries * self.head_dim**-0.5)
 
     def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
         keys = project_biased(y, self.key, self.key_bias)
-        keys = jax.nn.relu(keys) if self.folded else self._features(keys)
+        keys = jax.nn.relu(keys) if self.fold_features else self._features(keys)
         return keys, project_biased(y, self.value, self.value_bias)
 
     def _features(self, x: Array) -> Array:
@@ -99,7 +99,8 @@ class T2RAttention(LinearTransformerAttention):
 
 @operation
 def fold(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts parameters for `folded=True`: multiplies every feature map into the projections of queries and keys.
+    """Converts parameters for `fold_features=True`: multiplies every feature map into the projections of queries and
+    keys.
 
     `relu(W_h (W_q x + b_q) + b_h)` is `relu((W_h W_q) x + (W_h b_q + b_h))`, so that no query or key is ever formed.
 

@@ -227,7 +227,7 @@ def _make_infinity_former(
         return _build(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
     if not segment_length:
         raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
-    long_term_options = {"reset_after": part.reset_after_tokens or None, "init_stddev": part.init_stddev}
+    long_term_options = {"reset_after_tokens": part.reset_after_tokens or None, "init_stddev": part.init_stddev}
     long_term = _build(memory.LongTermMemory, part, model, **common, **long_term_options, segment_length=segment_length)
     kind = memory.InfinityFormerAttention if is_xl else memory.GPT2InfinityFormerAttention
     return _build(kind, *parts, **common, long_term=long_term)
@@ -419,7 +419,7 @@ def make_text_encoder(
         vocabulary=vocabulary,
         head=head,
         max_length=part.num_positions,
-        token_types=part.num_token_types,
+        num_token_types=part.num_token_types,
         pooler=part.pooler,
         pooling=part.pooling,
         gate=gate,

@@ -298,12 +298,13 @@ class SpanHead(TaskHead):
 
     Attributes:
       dtype: Dtype of the computation.
-      context_only: Whether only tokens of the text may be answered: those of type 1 without the last one, [SEP]. Tokens
+      answers_in_context_only: Whether only tokens of the text may be answered: those of type 1 without the last one,
+      [SEP]. Tokens
         of the question then have no gradient. False = all real tokens.
     """
 
     dtype: Any = jnp.float32
-    context_only: bool = False
+    answers_in_context_only: bool = False
 
     def setup(self) -> None:
         self.spans = make_dense(2, self.dtype)
@@ -319,7 +320,7 @@ class SpanHead(TaskHead):
         A row in which no token may be one has finite scores without meaning.
         """
         scores, allowed = jnp.swapaxes(self.spans(text.hidden), 1, 2), text.mask
-        if self.context_only and not self.is_initializing():
+        if self.answers_in_context_only and not self.is_initializing():
             if TOKEN_TYPES not in text.extras:
                 raise ValueError(
                     "task.answers_in_context_only: given texts without types of tokens, allowed: texts with them"

@@ -167,7 +167,7 @@ class Memformer(Model):
     Differs from the paper or its code (which is not public): see `MemformerEncoder`. The decoder's positions are T5's
     relative buckets too. The position in the segment is added to the embeddings of encoder and decoder
     (`segment_positions`), since memory readers and cross-attention have no buckets, and large distances share one. The
-    encoding of the begin token, which has no content, is not written (`writes_begin`), so that the first text of a
+    encoding of the begin token, which has no content, is not written (`write_begin_token`), so that the first text of a
     document reads the learned memory.
 
     Attributes:
@@ -178,7 +178,7 @@ class Memformer(Model):
       num_buckets: Number of relative-position buckets of the decoder. 0 = no relative positions.
       max_distance: Distance in tokens from which on all distances share the last bucket.
       segment_positions: Positions in the segment that are added to the embeddings: 'sinusoids' or 'none'.
-      writes_begin: Whether the encoding of the begin token is written into the slots.
+      write_begin_token: Whether the encoding of the begin token is written into the slots.
       scan_layers: Whether to run the decoder's layers by one `nn.scan`. False unrolls them.
       rematerialize: Whether to recompute each decoder layer in the backward pass.
       norm_kind: Kind of the norm of the last hidden state, 'layer' or 'rms'.
@@ -193,7 +193,7 @@ class Memformer(Model):
     num_buckets: int = 32
     max_distance: int = 128
     segment_positions: str = "sinusoids"
-    writes_begin: bool = False
+    write_begin_token: bool = False
     scan_layers: bool = False
     rematerialize: bool = False
     norm_kind: str = "layer"
@@ -369,7 +369,7 @@ class Memformer(Model):
         begin = jnp.broadcast_to(self.begin.astype(x.dtype)[None, None], x.shape)
         x = jnp.where(fresh[:, None, None], begin, x)
         mask = jnp.where(fresh[:, None], first[None], state.mask) & rows[:, None]
-        writes = None if self.writes_begin else ~fresh
+        writes = None if self.write_begin_token else ~fresh
         options = {"start_of_document": fresh, "mask": mask, "writes": writes, "deterministic": deterministic}
         return self.encoder.encode(x, state.memory, **options)
 

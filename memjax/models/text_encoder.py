@@ -55,7 +55,7 @@ class TextEncoder(EncoderWithHead):
       vocabulary: Token embeddings, and the output weights tied to them.
       head: Head of the task. None = the output is the last hidden states.
       max_length: Number of learned positions, the largest length of a text.
-      token_types: Number of learned types of tokens. 0 = none.
+      num_token_types: Number of learned types of tokens. 0 = none.
       pooler: Whether a dense layer and tanh are applied to the first token.
       pooling: Input of a head of classes: 'first' token, after the pooler if there is one, or 'mean' over all tokens.
       gate: Gate on the input of the head. None = no gate.
@@ -76,7 +76,7 @@ class TextEncoder(EncoderWithHead):
     vocabulary: Vocabulary
     head: TaskHead | None = None
     max_length: int = 512
-    token_types: int = 2
+    num_token_types: int = 2
     pooler: bool = True
     pooling: str = "first"
     gate: Gate | None = None
@@ -96,7 +96,7 @@ class TextEncoder(EncoderWithHead):
     @property
     def extra_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Names of the extras of a batch that the encoder or its head reads."""
-        return (*((TOKEN_TYPES,) if self.token_types else ()), MASKED_POSITIONS, STATES, *ALLOWED)
+        return (*((TOKEN_TYPES,) if self.num_token_types else ()), MASKED_POSITIONS, STATES, *ALLOWED)
 
     @property
     def num_memory_tokens(self) -> int:
@@ -111,8 +111,8 @@ class TextEncoder(EncoderWithHead):
             return
         init = named(matrix_init(INIT_STDDEV), None, "embed")
         self.position_embedding = self.param("position_embedding", init, (self.max_length, dim))
-        if self.token_types:
-            self.token_type_embedding = self.param("token_type_embedding", init, (self.token_types, dim))
+        if self.num_token_types:
+            self.token_type_embedding = self.param("token_type_embedding", init, (self.num_token_types, dim))
         if self.memory_tokens:
             rows = named(matrix_init(self.memory_stddev), None, "embed")
             self.memory_rows = self.param("memory_tokens", rows, (self.memory_tokens, dim))
@@ -129,7 +129,7 @@ class TextEncoder(EncoderWithHead):
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns the shapes of the token types and of the states for the first layer, where the encoder needs them."""
         types_shape, states_shape = (batch_size, length), (batch_size, length, self.vocabulary.dim)
-        token_types = {TOKEN_TYPES: jax.ShapeDtypeStruct(types_shape, jnp.int32)} if self.token_types else {}
+        token_types = {TOKEN_TYPES: jax.ShapeDtypeStruct(types_shape, jnp.int32)} if self.num_token_types else {}
         return token_types | ({STATES: jax.ShapeDtypeStruct(states_shape, jnp.float32)} if self.stack.first else {})
 
     @nn.nowrap
@@ -228,7 +228,7 @@ class TextEncoder(EncoderWithHead):
                 f"tokens: a text of {length} tokens given, allowed: up to {self.max_length}, the positions of the model"
             )
         x = self.vocabulary.embed(tokens) + self.position_embedding[None, :length].astype(self.dtype)
-        if self.token_types:
+        if self.num_token_types:
             types = jnp.zeros_like(tokens) if token_types is None else token_types
             x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
         return self.drop(self.layer_norm(x), deterministic=deterministic)

@@ -31,7 +31,11 @@ class MaskedLanguageModeling(Task):
         data, task = self.config.data, self.settings
         texts = make_datasets(data, tokenizer=tokenizer and tokenizer.base, progress=progress)
         texts = texts.for_encoder(task.num_prompts)
-        fields: dict[str, Any] = {"rate": task.mask_rate, "masked": task.mask_token_fraction, "random": task.random_token_fraction}
+        fields: dict[str, Any] = {
+            "rate": task.mask_rate,
+            "masked": task.mask_token_fraction,
+            "random": task.random_token_fraction,
+        }
         fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous", **self.prompt(texts)}
 
         def hide_tokens(split: str) -> MaskedTexts:

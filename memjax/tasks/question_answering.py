@@ -129,7 +129,8 @@ class QuestionWindows(Examples):
     """Questions as examples `[CLS] question [SEP] window of the text [SEP]` that ask for the ends of the answer.
 
     A text that is too long is read in windows whose starts are `stride` tokens apart. A window without the whole answer
-    has [CLS] as its targets, as in the published code of BERT. With `context_only` its targets have weight 0 instead. A
+    has [CLS] as its targets, as in the published code of BERT. With `answers_in_context_only` its targets have weight
+    0 instead. A
     window has two targets, the first and the last token of the answer, the annotation `token_types`, and its number in
     `extras["window"]`.
     """
@@ -143,8 +144,8 @@ class QuestionWindows(Examples):
         stride: int = 128,
         max_question_length: int = 64,
         max_answer_length: int = 30,
-        num_best: int = 20,
-        context_only: bool = False,
+        num_best_spans: int = 20,
+        answers_in_context_only: bool = False,
     ):
         """Tokenises all questions and texts, and cuts the texts into windows.
 
@@ -155,8 +156,10 @@ class QuestionWindows(Examples):
           stride: Number of tokens from the start of a window to the start of the next.
           max_question_length: Largest number of tokens of a question. The rest is cut off.
           max_answer_length: Largest number of tokens in an answer of the model.
-          num_best: Number of best starts, and of best ends, of each window that are combined to find the best span.
-          context_only: Whether the targets of a window without the whole answer have weight 0. False = they are [CLS].
+          num_best_spans: Number of best starts, and of best ends, of each window that are combined to find the best
+          span.
+          answers_in_context_only: Whether the targets of a window without the whole answer have weight 0. False = they
+          are [CLS].
 
         Raises:
           ValueError: There are no questions, a question leaves no room for its text, or windows would leave gaps.
@@ -164,7 +167,11 @@ class QuestionWindows(Examples):
         if not questions:
             raise ValueError("questions: none in this split; give more articles, or a larger share")
         self.questions, self._tokenizer = list(questions), tokenizer
-        self._max_answer_length, self._num_best, self._context_only = max_answer_length, num_best, context_only
+        self._max_answer_length, self._num_best, self._context_only = (
+            max_answer_length,
+            num_best_spans,
+            answers_in_context_only,
+        )
         texts = list(dict.fromkeys(question.context for question in questions))
         self._contexts = {text: _Context(*tokenizer.encode_offsets(text)) for text in texts}
         self._asked = [ids[:max_question_length] for ids in tokenizer.encode_many([q.question for q in questions])]
@@ -179,7 +186,9 @@ class QuestionWindows(Examples):
                 raise ValueError(f"task.stride: given {stride}, allowed: up to {room}: windows must not leave gaps")
             size = len(self._contexts[question.context].ids)
             self.windows += [(number, *window) for window in cut_windows(size, room, stride)]
-        settings = f"{length}/{stride}/{max_question_length}/{tokenizer.fingerprint}/{'context' * context_only}"
+        settings = (
+            f"{length}/{stride}/{max_question_length}/{tokenizer.fingerprint}/{'context' * answers_in_context_only}"
+        )
         digest = hashlib.sha256(settings.encode())
         for question in questions:
             digest.update(json.dumps(dataclasses.astuple(question)).encode())

@@ -136,7 +136,11 @@ class RelationExtraction(ClassificationTask):
     def head(self) -> SimilarityHead:
         """Returns a head that scores the similarity of a sentence to each relation."""
         task, stream = self.settings, self.config.lifelong is not None
-        options = {"named": task.relation_vectors == "names", "keeps_seen": stream, "dropout": self.config.model.dropout}
+        options = {
+            "named": task.relation_vectors == "names",
+            "keeps_seen": stream,
+            "dropout": self.config.model.dropout,
+        }
         return self.similarity_head(**options)
 
     def make_measure(self, split: Split) -> Callable[[], RelationMeasure]:

@@ -247,8 +247,8 @@ CASES = [
             compressed_memory_length=5,
             compression="dilated",
             dilations=(1, 2),
-            loss="auto_encoding",
-            positions="contiguous",
+            compression_loss="auto_encoding",
+            compressed_positions="contiguous",
             norm="pre",
             clamp_length=6,
         ),
@@ -267,7 +267,7 @@ CASES = [
     Case(
         name="compressive_bptt_not_whole_windows",
         is_variant=True,
-        make=compressive(compression_rate=3, loss="none"),
+        make=compressive(compression_rate=3, compression_loss="none"),
         capacity=8,
         fifos=hidden_fifo,
         slots=COMPRESSED_SLOTS,
@@ -318,7 +318,7 @@ CASES = [
         name="memorizing_window",
         is_variant=True,
         make=memorizing(
-            memory_length=3, num_neighbors=2, cache_length=4, window=5, merge="joint", retrieval="threshold"
+            memory_length=3, num_neighbors=2, cache_length=4, local_window=5, merge="joint", retrieval="threshold"
         ),
         capacity=3,
         fifos=lambda state: [ring(state), cache(state)],
@@ -328,7 +328,7 @@ CASES = [
     Case(
         name="memorizing_meliad",
         is_variant=True,
-        make=memorizing(compatibility="meliad", retrieval="bucket", cache_length=4, window=4),
+        make=memorizing(compatibility="meliad", retrieval="bucket", cache_length=4, local_window=4),
         capacity=8,
         fifos=lambda state: [ring(state), cache(state)],
         slots=MEMORY_SLOTS | CACHE_SLOTS,
@@ -339,7 +339,7 @@ CASES = [
     Case(
         name="infinity_former_sticky",
         is_variant=True,
-        make=infinity_former(memory_length=4, sticky="sample", jitter=True, reset_after=20),
+        make=infinity_former(memory_length=4, sticky="sample", jitter_samples=True, reset_after_tokens=20),
         fixed_length=True,
         capacity=4,
         fifos=lambda state: hidden_fifo(state.short),
@@ -366,7 +366,12 @@ CASES = [
         name="memformer_one_slot",
         is_variant=True,
         make=memformer(
-            num_layers=1, num_slots=1, writer_heads=1, temperature=1.0, forgetting=False, num_classification_tokens=0
+            num_layers=1,
+            num_slots=1,
+            writer_heads=1,
+            temperature=1.0,
+            use_forgetting=False,
+            num_classification_tokens=0,
         ),
         site="stack",
         causal=False,
@@ -405,7 +410,7 @@ CASES = [
     Case(
         name="memsizer_cross",
         is_variant=True,
-        make=linear_cross(MemSizerAttention, num_slots=3, frozen_queries=True),
+        make=linear_cross(MemSizerAttention, num_slots=3, freeze_slot_keys=True),
         site="cross",
         granularity="token",
         slots={"products": 2},

@@ -146,7 +146,7 @@ RELATIONS = [
     ),
     Relation(
         name="compressive that compresses nothing is transformer_xl with a longer memory",
-        child=compressive(memory_length=3, compression_rate=1, positions="contiguous", norm="pre"),
+        child=compressive(memory_length=3, compression_rate=1, compressed_positions="contiguous", norm="pre"),
         parent=transformer_xl(memory_length=7, norm="pre"),
         change=kernel_of(1.0),
         adapt=without(*COMPRESSION),
@@ -160,7 +160,9 @@ RELATIONS = [
     ),
     Relation(
         name="compressive that keeps every slot is transformer_xl with a longer memory",
-        child=compressive(memory_length=4, compression_rate=1, compression="most_used", positions="contiguous"),
+        child=compressive(
+            memory_length=4, compression_rate=1, compression="most_used", compressed_positions="contiguous"
+        ),
         parent=TRANSFORMER_XL,
     ),
     Relation(
@@ -226,7 +228,7 @@ RELATIONS = [
     ),
     Relation(
         name="a window as wide as cache and segment is no window",
-        child=memorizing(cache_length=4, window=8),
+        child=memorizing(cache_length=4, local_window=8),
         parent=CACHED,
     ),
     Relation(

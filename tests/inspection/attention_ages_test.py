@@ -113,7 +113,7 @@ def test_what_cannot_be_told_is_refused(short):
 @pytest.mark.parametrize(("length", "memory"), [(4, 4), (4, 3), (3, 4), (3, 5)])
 def test_compressed_slots_are_as_old_as_what_they_hold(length, memory):
     part = CompressiveAttention(
-        8, 2, 4, memory, compressed_memory_length=4, compression_rate=2, compression="mean", loss="none"
+        8, 2, 4, memory, compressed_memory_length=4, compression_rate=2, compression="mean", compression_loss="none"
     )
     x = np.broadcast_to(np.arange(24, dtype=np.float32)[None, :, None], (1, 24, 8))  # a token's place in its document
     state, start = part.init_state(1), jnp.ones(1, bool)

@@ -90,7 +90,7 @@ def test_a_model_without_a_memory_has_no_map():
     plain = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2), VOCAB)
     with pytest.raises(ValueError, match="given a model without infinity-former"):
         signal_map(plain, {}, tokens(), start_of_document=STARTS)
-    short, _ = infinity_former(reset_after=8)
+    short, _ = infinity_former(reset_after_tokens=8)
     with pytest.raises(ValueError, match="reset_after: given 8"):
         signal_map(short, {}, tokens(), start_of_document=STARTS)
 

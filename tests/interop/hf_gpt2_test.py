@@ -197,7 +197,7 @@ def test_a_memory_needs_its_initial_parameters():
     with pytest.raises(ValueError, match="initial: given None for a model with a memory"):
         hf.import_params(WEIGHTS, with_memory("compressive"))
     with pytest.raises(ValueError, match="initial: given None for a model with a memory or marks"):
-        hf.import_params(WEIGHTS, dataclasses.replace(description(), markers=NUM_MARKS))
+        hf.import_params(WEIGHTS, dataclasses.replace(description(), num_speaker_markers=NUM_MARKS))
 
 
 def test_further_entries_leave_the_logits_of_the_others_as_they_were():
@@ -229,7 +229,7 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     folder = made.gpt2(tmp_path / "weights")
     described = import_run(folder, tmp_path / "run", dialogues=True).config
     assert load_config(tmp_path / "run") == described and isinstance(described.data.source, config.CmuDog)
-    marked = dataclasses.replace(with_memory("infinity_former"), markers=NUM_MARKS)
+    marked = dataclasses.replace(with_memory("infinity_former"), num_speaker_markers=NUM_MARKS)
     model = make_model(dataclasses.replace(described, model=marked), 61 + NUM_MARKS)
     fresh = init_variables(model, jax.random.key(0), described.data.segment_length)
     start, added = init_from(tmp_path / "run", fresh, model)

@@ -146,7 +146,7 @@ def test_equals_the_float64_reference(fields):
             total, weight = np.sum([layer.losses[-1] for layer in layers], axis=0)
             np.testing.assert_allclose((loss.total, loss.weight), (total, weight), rtol=0, atol=1e-12)
     assert states[-1].compressed_valid.all() and not states[1].compressed_valid.all()
-    assert total > 0 and weight > 0 or part.loss == "none"
+    assert total > 0 and weight > 0 or part.compression_loss == "none"
 
 
 def test_zeros_that_are_attended_to_equal_the_reference_with_zero_slots():
@@ -186,7 +186,7 @@ def gradients_of(part: CompressiveAttention):
     def gradients(params, x):
         _, pull = jax.vjp(functools.partial(losses_of, part), params, x)
         one, zero = jnp.ones((), x.dtype), jnp.zeros((), x.dtype)
-        return pull((one, zero)), pull((zero, one)) if part.loss != "none" else None
+        return pull((one, zero)), pull((zero, one)) if part.compression_loss != "none" else None
 
     return gradients(some_params(part), jnp.asarray(document(tokens=4 * SEGMENT)))
 
@@ -217,14 +217,14 @@ def test_the_compression_learns_from_its_own_loss_and_nothing_else_does(compress
 
 @pytest.mark.parametrize("compression", ["convolution", pytest.param("dilated", marks=pytest.mark.laws)])
 def test_without_a_loss_the_compression_learns_through_later_segments(compression):
-    (params, x), _ = gradients_of(make(compression=compression, loss="none"))
+    (params, x), _ = gradients_of(make(compression=compression, compression_loss="none"))
     for name, gradient in params.items():
         assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient)), name
     assert np.any(x)
 
 
 def test_the_gradient_through_the_compression_is_that_of_difference_quotients():
-    part, x = make(loss="none"), jnp.asarray(document(tokens=4 * SEGMENT))
+    part, x = make(compression_loss="none"), jnp.asarray(document(tokens=4 * SEGMENT))
     params = jax.tree.map(jnp.asarray, some_params(part))
     direction = np.random.default_rng(5).normal(size=params["compression_kernel"].shape)
 
@@ -531,7 +531,9 @@ def test_layers_memories_and_losses_equal_those_of_another_implementation():
         "compression_kernel": file[name + "compress_mem_fn.conv.weight"].transpose(2, 1, 0),
     }
     sizes = {"compressed_memory_length": 4, "compression_rate": 3}
-    part = CompressiveAttention(16, 2, 8, 6, **sizes, norm="pre_sonnet", positions="contiguous", dtype=jnp.float64)
+    part = CompressiveAttention(
+        16, 2, 8, 6, **sizes, norm="pre_sonnet", compressed_positions="contiguous", dtype=jnp.float64
+    )
     step = stepper(part)
 
     start, mask = jnp.zeros(2, bool), jnp.ones((2, 6), bool)

@@ -93,7 +93,7 @@ def read_segments(module, queries, hidden, params=None, key=None):
 )
 def test_equals_the_float64_reference(sticky, begin):
     queries, hidden = random(0, SEGMENTS, ROWS, LENGTH, HEADS, HEAD_DIM), random(1, SEGMENTS, ROWS, LENGTH, DIM)
-    found, losses, _ = read_segments(memory(sticky=sticky, contraction=0.75, first_densities=begin), queries, hidden)
+    found, losses, _ = read_segments(memory(sticky=sticky, contraction=0.75, density_init=begin), queries, hidden)
     divergences = []
     for row in range(ROWS):
         expected, kl = reference.long_term_memory(
@@ -130,7 +130,7 @@ def test_figures_are_those_of_the_densities():
     np.testing.assert_allclose(found["stddev"].mean(), 0.05, rtol=1e-9)
     np.testing.assert_allclose(found["inside"].mean(), math.erf(0.25 / 0.05 / 2**0.5), atol=1e-6)
     np.testing.assert_allclose(found["sticky_evenness"].mean(), 1, rtol=1e-9)  # a head in each half
-    published = module.clone(first_densities="published")
+    published = module.clone(density_init="published")
     _, _, aux = jax.jit(published.apply)({"params": quiet}, queries, state, mask=mask)
     wide = math.log(2) ** 0.5
     np.testing.assert_allclose(aux.metrics["infinity_former/stddev"].mean(), wide, rtol=1e-9)
@@ -219,7 +219,7 @@ def test_state_is_constant_finite_and_bounded_over_a_thousand_updates():
 
 
 def test_reset_after_begins_the_signal_anew():
-    module = memory(reset_after=8)
+    module = memory(reset_after_tokens=8)
     queries, hidden = random(0, 6, ROWS, LENGTH, HEADS, HEAD_DIM), random(1, 6, ROWS, LENGTH, DIM)
     counts, state = [], module.init_state(ROWS, jnp.float64)
     read = jax.jit(
@@ -286,8 +286,11 @@ def test_constant_and_extreme_inputs_are_finite(value):
     [
         (lambda: part(3).init_state(1), "memory_length: given 3, allowed: 0 or a multiple of segment_length = 4"),
         (lambda: memory(sticky="often").init_state(1), "sticky: given 'often', allowed: 'none', 'sample', 'quantile'"),
-        (lambda: memory(first_densities="wide").init_state(1), "first_densities: given 'wide', allowed: 'prior', 'pub"),
-        (lambda: memory(reset_after=0).init_state(1), "reset_after: given 0, allowed: at least 1 token, or None"),
+        (lambda: memory(density_init="wide").init_state(1), "density_init: given 'wide', allowed: 'prior', 'pub"),
+        (
+            lambda: memory(reset_after_tokens=0).init_state(1),
+            "reset_after_tokens: given 0, allowed: at least 1 token, or None",
+        ),
         (lambda: memory(num_bins=0).init_state(1), "num_bins: given 0, allowed: at least 1"),
         (lambda: memory(num_basis=7).init_state(1), "num_basis: given 7, allowed: a multiple of the 2 widths"),
     ],

@@ -159,7 +159,7 @@ def test_memsizer_norms_slots_and_values_of_each_token():
 def test_frozen_queries_are_constants():
     x = random(0, ROWS, LENGTH, DIM)
     learned, frozen = (
-        variables_of(MemSizerAttention(**SIZES, num_slots=3, frozen_queries=frozen), x) for frozen in (False, True)
+        variables_of(MemSizerAttention(**SIZES, num_slots=3, freeze_slot_keys=frozen), x) for frozen in (False, True)
     )
     assert frozen["constants"]["query"].shape == learned["params"]["query"].shape == (DIM, HEADS, 3)
     assert set(learned["params"]) - set(frozen["params"]) == {"query", "query_bias"}
@@ -176,7 +176,7 @@ def test_published_initial_sizes():
 
 
 def test_redrawn_directions_leave_nothing_of_the_segment_before():
-    module = RFAAttention(**SIZES, num_directions=6, redraw=True)
+    module = RFAAttention(**SIZES, num_directions=6, redraw_each_segment=True)
     x = random(0, ROWS, LENGTH, DIM)
     variables = variables_of(module, x)
 
@@ -217,7 +217,7 @@ def test_folded_features_are_the_same_model(bias):
     module = T2RAttention(**SIZES, num_features=6, bias=bias)
     y, variables = run(module, x)
     folded = fold(variables["params"])
-    other = module.clone(folded=True)
+    other = module.clone(fold_features=True)
     assert jax.tree.structure(folded) == jax.tree.structure(dict(variables_of(other, x)["params"]))
     state = other.init_state(ROWS, jnp.float64)
     z = jax.jit(lambda p: other.apply({"params": p}, x, state, start_of_document=START)[0] - x)(folded)
@@ -245,7 +245,7 @@ def test_t2r_takes_the_parameters_of_softmax_attention():
     assert before.items() <= after.items()
     assert {name.split("'")[-2] for name in set(after) - set(before)} == {"feature_kernel", "feature_bias"}
     # All of a model at once, also in scanned groups
-    folded = next(iter([model for model in softmax_and_t2r(folded=True)][1:]))
+    folded = next(iter([model for model in softmax_and_t2r(fold_features=True)][1:]))
     assert shapes(fold(params(learned))) == shapes(params(folded))
 
 

@@ -50,7 +50,7 @@ def step(**fields):
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, pytest.param({"unit_values": False, "retain_bias": 0.0}, marks=pytest.mark.laws)]
+    "fields", [{}, pytest.param({"unit_length_updates": False, "retain_bias": 0.0}, marks=pytest.mark.laws)]
 )
 def test_the_memory_equals_loops(fields):
     p, x = jax.tree.map(np.asarray, params()), random(0, ROWS, LENGTH, DIM)
@@ -150,8 +150,8 @@ def test_a_reader_without_output_is_no_reader():
     assert not jax.tree.leaves(new)
 
 
-@pytest.mark.parametrize("slots_per_chunk", [pytest.param(1, marks=pytest.mark.laws), 2])
-def test_slots_that_are_written_in_chunks_are_the_same(slots_per_chunk):
+@pytest.mark.parametrize("write_chunk_size", [pytest.param(1, marks=pytest.mark.laws), 2])
+def test_slots_that_are_written_in_chunks_are_the_same(write_chunk_size):
     xs, real = random(3, 3, ROWS, LENGTH, DIM), jnp.array([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
 
     def loss(p, module):
@@ -162,10 +162,10 @@ def test_slots_that_are_written_in_chunks_are_the_same(slots_per_chunk):
         return total, (state, aux.metrics)
 
     chunks, expected = (
-        jax.jit(jax.value_and_grad(functools.partial(loss, module=encoder(slots_per_chunk=size)), has_aux=True))(
+        jax.jit(jax.value_and_grad(functools.partial(loss, module=encoder(write_chunk_size=size)), has_aux=True))(
             params()
         )
-        for size in (slots_per_chunk, 0)
+        for size in (write_chunk_size, 0)
     )
     chex.assert_trees_all_close(chunks, expected, rtol=1e-12, atol=1e-12)
 

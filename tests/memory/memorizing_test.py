@@ -22,7 +22,7 @@ DIM, HEADS, HEAD_DIM, ROWS, SEGMENT, SEGMENTS = 8, 2, 4, 2, 4, 4
 TOKENS = SEGMENT * SEGMENTS
 PAPER = {"memory_length": 6, "num_neighbors": 3, "cache_length": 3, "num_buckets": 4, "max_distance": 6}
 LOCAL = PAPER | {"memory_length": 0}
-MELIAD = PAPER | {"compatibility": "meliad", "retrieval": "exact", "window": 0}
+MELIAD = PAPER | {"compatibility": "meliad", "retrieval": "exact", "local_window": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def expected_row(x, row: int, params, starts, mask, fields):
     if fields.get("retrieval") in ("threshold", "approximate"):
         fields["retrieval"] = "exact"
     if fields["meliad"]:
-        fields = {"retrieval": "bucket", "window": fields["cache_length"]} | fields
+        fields = {"retrieval": "bucket", "local_window": fields["cache_length"]} | fields
     state, outputs, retrieved = reference.Row(params, **fields), [], []
     for index in range(SEGMENTS):
         if starts is not None and starts[row, index]:
@@ -112,7 +112,7 @@ VARIANTS = {
     "paper": PAPER,
     "local only": LOCAL,
     "joint, evicted, window": PAPER
-    | {"merge": "joint", "write_policy": "evicted", "window": 3, "memory_length": 7, "track_positions": True},
+    | {"merge": "joint", "write_policy": "evicted", "local_window": 3, "memory_length": 7, "track_positions": True},
     "add, buckets, no norm of keys": PAPER | {"merge": "add", "retrieval": "bucket", "query_key_norm": False},
     "bias scaled without norm of keys": LOCAL | {"query_key_norm": False, "bias_scaling": "always"},
     "stop forward, long memory": PAPER | {"merge": "stop_forward", "memory_length": 11, "num_buckets": 0},
@@ -121,7 +121,7 @@ VARIANTS = {
     "all of the memory": PAPER | {"memory_length": 9, "num_neighbors": 9},
     "meliad": MELIAD,
     "meliad, buckets, window": PAPER | {"compatibility": "meliad"},
-    "meliad, layer without memory": LOCAL | {"compatibility": "meliad", "window": 0},
+    "meliad, layer without memory": LOCAL | {"compatibility": "meliad", "local_window": 0},
     "meliad, stop forward": MELIAD | {"merge": "stop_forward"},
     "meliad, gate by threshold": MELIAD | {"retrieval": "threshold"},
     "meliad, joint by threshold": MELIAD | {"retrieval": "threshold", "merge": "joint", "memory_length": 7},
@@ -516,7 +516,7 @@ def test_a_learned_scale_is_not_rounded_to_bfloat16():
 @pytest.mark.parametrize("place", ("outputs", pytest.param("inputs", marks=pytest.mark.laws)))
 def test_where_dropout_falls(place):
     part, x = (
-        make(**PAPER | {"dropout": 0.5, "attention_dropout": 0.5, "dropout_place": place}),
+        make(**PAPER | {"dropout": 0.5, "attention_dropout": 0.5, "dropout_on": place}),
         jnp.asarray(document()),
     )
     # What was retrieved, alone.
@@ -541,7 +541,7 @@ def test_what_the_compatibility_implies():
     paper, meliad = (config.Memorizing(cache_length=6, compatibility=side) for side in ("paper", "meliad"))
     assert [part.attention_span(4) for part in (paper, meliad)] == [10, 6]
     assert [part.sorts_all_scores for part in (paper, meliad)] == [True, False]
-    for part, dropped in ((paper, 0.3), (meliad, 0.0), (dataclasses.replace(meliad, dropout_place="outputs"), 0.3)):
+    for part, dropped in ((paper, 0.3), (meliad, 0.0), (dataclasses.replace(meliad, dropout_on="outputs"), 0.3)):
         model = make_language_model(config.Model(attention=part, dropout=0.3), 10)
         assert model.dropout == dropped and model.stack.layers[0].attention.dropout == 0.3
         assert model.stack.layers[0].feed_forward.hidden_dropout == (dropped > 0)

@@ -45,10 +45,10 @@ def values_of(part) -> dict:
         (FullAttention(scale_init=2.0), {"final_norm"}),
         (TransformerXL(memory_length=3, tied_biases=True), {"final_norm"}),
         (Compressive(compression="max", norm="pre_sonnet"), {"final_norm", "loss_weight"}),
-        (Memorizing(layers_with_memory=(), gate_init=2.0), {"layers", "write"}),
+        (Memorizing(layers_with_memory=(), gate_init=2.0), {"layers_with_memory"}),
         (
             InfinityFormer(ridge=2.0, norm="pre"),
-            {*("host", "layers", "final_norm", "num_positions"), "kl_weight", "over_layers"},
+            {*("base_attention", "layers_with_memory", "final_norm"), "num_positions", "kl_weight", "kl_over_layers"},
         ),
         (GPT2(compressed_memory_length=8, compression_rate=2), {"num_positions", "loss_weight"}),
         (LinearTransformer(bias=False), {"final_norm"}),
@@ -61,7 +61,7 @@ def values_of(part) -> dict:
 def test_every_setting_of_an_attention_reaches_its_module(part, elsewhere):
     given, module = values_of(part), values_of(make_attention(Model(attention=part), 0, segment_length=4))
     assert given.keys() - module.keys() == elsewhere
-    never = {"reset_after": None}  # 0 tokens, as settings say it
+    never = {"reset_after_tokens": None}  # 0 tokens, as settings say it
     assert {name: module[name] for name in given if name in module} == {
         name: never.get(name, value) for name, value in given.items() if name in module
     }

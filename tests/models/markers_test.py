@@ -103,7 +103,7 @@ def test_decoding_gives_the_hidden_states_of_the_segment():
 @pytest.mark.parametrize(
     "changed, line",
     [
-        ({"markers": -1}, "model.num_speaker_markers: given -1, allowed: 0 (none) or more ids"),
+        ({"num_speaker_markers": -1}, "model.num_speaker_markers: given -1, allowed: 0 (none) or more ids"),
         (
             {"model": config.EncoderDecoder(num_speaker_markers=1)},
             "model.num_speaker_markers: given 1, allowed: 0 but in a decoder-only language model",
@@ -119,7 +119,7 @@ def test_a_dialogue_that_cannot_be_is_refused(changed, line):
     given = config.Config(data=config.Data(source=config.CmuDog()), model=config.Model(num_speaker_markers=3))
     validate(given)
     given.model = changed.get("model", given.model)
-    given.model.num_speaker_markers = changed.get("markers", given.model.num_speaker_markers)
+    given.model.num_speaker_markers = changed.get("num_speaker_markers", given.model.num_speaker_markers)
     given.data.source = changed.get("source", given.data.source)
     given.data.protocol = changed.get("protocol", given.data.protocol)
     with pytest.raises(ValueError) as error:

@@ -41,7 +41,7 @@ def tokens(seed: int = 0, segments: int = SEGMENTS):
     return jnp.asarray(np.random.default_rng(seed).integers(0, VOCAB, (segments, ROWS, LENGTH)), jnp.int32)
 
 
-BEFORE = {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"}
+BEFORE = {"unit_length_updates": False, "retain_bias": 0.0, "write_begin_token": True, "segment_positions": "none"}
 
 
 def params(**fields):
@@ -192,15 +192,15 @@ def test_rows_of_padding_keep_their_state_and_have_no_weight():
     np.testing.assert_array_equal(after, same)
 
 
-@pytest.mark.parametrize("writes_begin", [False, True])
-def test_the_first_text_of_a_document_reads_the_learned_memory(writes_begin):
-    model, ids = make(writes_begin=writes_begin), tokens()
+@pytest.mark.parametrize("write_begin_token", [False, True])
+def test_the_first_text_of_a_document_reads_the_learned_memory(write_begin_token):
+    model, ids = make(write_begin_token=write_begin_token), tokens()
     start = jnp.zeros(ROWS, bool)
     apply = lambda state, segment: program(model)(own_params(), segment, state, start)
     _, begun, _ = apply(model.init_state(ROWS, jnp.float64), ids[0])
     bias = own_params()["encoder"]["forgetting"]
     learned = np.broadcast_to(bias / np.linalg.norm(bias, axis=1, keepdims=True), begun.memory.slots.shape)
-    assert np.allclose(begun.memory.slots, learned, atol=1e-9) != writes_begin
+    assert np.allclose(begun.memory.slots, learned, atol=1e-9) != write_begin_token
     _, after, aux = apply(begun, ids[1])
     assert (np.abs(after.memory.slots - begun.memory.slots).max(axis=(1, 2)) > 1e-3).all()
     assert float(aux.metrics["memformer/retaining"].weight) == ROWS * 3

@@ -21,7 +21,7 @@ def scores(head, extras, hidden=HIDDEN):
 
 
 def test_no_token_but_those_of_the_text_is_an_answer():
-    found = np.asarray(scores(SpanHead(context_only=True), {TOKEN_TYPES: TYPES}))
+    found = np.asarray(scores(SpanHead(answers_in_context_only=True), {TOKEN_TYPES: TYPES}))
     np.testing.assert_array_equal(np.isfinite(found), np.broadcast_to(CONTEXT[:, None], found.shape))
     whole = np.asarray(scores(SpanHead(), {}))
     real = np.asarray(MASK | ~MASK.any(axis=1, keepdims=True))
@@ -30,7 +30,7 @@ def test_no_token_but_those_of_the_text_is_an_answer():
 
 
 def test_nothing_is_learned_from_a_question_or_from_missing_rows():
-    head, targets = SpanHead(context_only=True), jnp.array([[3, 4], [2, 2], [0, 0]])
+    head, targets = SpanHead(answers_in_context_only=True), jnp.array([[3, 4], [2, 2], [0, 0]])
 
     def loss(hidden):
         nats = head.scorer(None).token_nll(scores(head, {TOKEN_TYPES: TYPES}, hidden), targets)
@@ -43,7 +43,7 @@ def test_nothing_is_learned_from_a_question_or_from_missing_rows():
 
 
 def test_texts_without_types_are_refused():
-    head = SpanHead(context_only=True)
+    head = SpanHead(answers_in_context_only=True)
     text = EncodedText(HIDDEN, HIDDEN[:, 0], MASK, {})
     with pytest.raises(ValueError, match=r"task\.context_only: given texts without types of tokens"):
         head.apply(head.init(jax.random.key(1), text, True), text, True)

@@ -194,7 +194,7 @@ def test_token_types_matter_and_are_optional(texts):
         apply(encoder, variables, tokens, mask, token_types=types), apply(encoder, variables, *texts)
     )
     assert encoder.select_extras({"token_types": types, "label": types}) == {"token_types": types}
-    without, _ = make(CLASSES, token_types=0)
+    without, _ = make(CLASSES, num_token_types=0)
     assert without.select_extras({"token_types": types}) == {}
 
 

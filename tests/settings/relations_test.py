@@ -661,7 +661,10 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             encoder(Classification(), data={"segment_length": 129}, num_positions=128),
             "data.segment_length: given 129, allowed: at most model.attention.positions = 128: a segment is a text",
         ),
-        (encoder(Classification(), num_positions=0), "model.attention.num_positions: given 0, allowed: 1 or more tokens"),
+        (
+            encoder(Classification(), num_positions=0),
+            "model.attention.num_positions: given 0, allowed: 1 or more tokens",
+        ),
         (
             encoder(Classification(), num_token_types=-1),
             "model.attention.num_token_types: given -1, allowed: 0 (none) or more",

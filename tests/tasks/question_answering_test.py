@@ -140,7 +140,7 @@ def test_gaps_between_windows_are_refused():
 
 
 def test_in_the_context_alone_a_window_without_the_answer_asks_for_nothing():
-    documents = windows(context_only=True)
+    documents = windows(answers_in_context_only=True)
     found = [documents.example(index) for index in range(3)]
     assert [one.weights.tolist() for one in found] == [[0, 0], [1, 1], [0, 0]]
     assert [one.targets.tolist() for one in found] == [[-1, -1], [9, 9], [-1, -1]]
@@ -148,11 +148,11 @@ def test_in_the_context_alone_a_window_without_the_answer_asks_for_nothing():
     assert len(some) == 1 and some.skipped == 2 and some.fingerprint not in (documents.fingerprint, None)
     assert some.example(0).targets.tolist() == [9, 9] and len(documents) == 3
     with pytest.raises(ValueError, match="questions: no window has a whole answer"):
-        windows(length=7, stride=1, max_question_length=3, questions=[ACROSS], context_only=True).answered()
+        windows(length=7, stride=1, max_question_length=3, questions=[ACROSS], answers_in_context_only=True).answered()
 
 
 def test_every_answer_is_words_of_the_text_whatever_the_scores_are():
-    random, documents = np.random.RandomState(0), windows(context_only=True)
+    random, documents = np.random.RandomState(0), windows(answers_in_context_only=True)
     for _ in range(50):
         for index in range(len(documents)):
             scores = random.normal(size=(2, 14)) * 10

@@ -262,7 +262,7 @@ def test_optimizers_of_a_configuration(tmp_path):
 
 def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
     assert make_config(tmp_path, long_memory()).model.memory_facts.attention_span(8) == 16
-    assert make_config(tmp_path, long_memory(window=4)).model.memory_facts.attention_span(8) == 4
+    assert make_config(tmp_path, long_memory(local_window=4)).model.memory_facts.attention_span(8) == 4
     assert make_config(tmp_path, TransformerXL(memory_length=5)).model.memory_facts.attention_span(8) == 13
     assert make_config(tmp_path, Compressive(memory_length=5)).model.memory_facts.attention_span(8) == 13
     assert make_config(tmp_path).model.memory_facts.attention_span(8) == 8

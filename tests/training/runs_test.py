@@ -38,8 +38,11 @@ def test_a_config_survives_json():
     "today, before",
     [
         (Spalm(), {"scale_neighbors": False}),
-        (Memformer(), {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"}),
-        (InfinityFormer(), {"first_densities": "published", "over_layers": "mean"}),
+        (
+            Memformer(),
+            {"unit_length_updates": False, "retain_bias": 0.0, "write_begin_token": True, "segment_positions": "none"},
+        ),
+        (InfinityFormer(), {"density_init": "published", "kl_over_layers": "mean"}),
     ],
     ids=lambda value: type(value).__name__,
 )
