@@ -115,7 +115,7 @@ def _fit_signals(memory: LongTermMemory, num_basis: int, signal: SignalMap) -> F
         num_samples=memory.num_samples,
         contraction=memory.contraction,
         ridge=memory.ridge,
-        reset_after_tokens=None,
+        reset_after=None,
     )
 
     @jax.jit
