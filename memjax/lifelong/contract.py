@@ -17,12 +17,9 @@ from memjax.config import Config, Lifelong
 from memjax.data.documents import Examples
 from memjax.data.rows import epoch_order
 from memjax.lifelong.streams import (
-    EpisodePlan,
     EpisodeSchedule,
-    EpisodeStream,
     ExampleSubset,
     JoinedExamples,
-    PlannedStream,
     ReplaySchedule,
     StreamPlan,
     TaskSlice,
@@ -31,7 +28,16 @@ from memjax.lifelong.streams import (
 from memjax.training.experiment import Experiment, task_of_evaluation
 from memjax.training.loop import MakeObjective, make_stage
 from memjax.training.sharding import Layout
-from memjax.training.stages import GrowthHistory, Learner, PhaseContext, PhaseResult, Requirements, Stage, do_nothing
+from memjax.training.stages import (
+    GrowthHistory,
+    Learner,
+    PhaseContext,
+    PhaseResult,
+    Requirements,
+    Stage,
+    UpdateStream,
+    do_nothing,
+)
 from memjax.training.step import TrainState
 
 __all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
@@ -150,7 +156,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     def stage(
         name: str,
         split: Examples,
-        plan: StreamPlan | EpisodePlan,
+        plan: StreamPlan,
         read: Mapping[str, Experiment],
         seen: int,
         **fields: Any,
@@ -158,7 +164,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         host_rows = layout.host_rows(config.data.batch_size) if layout else None
         passes = settings.passes(len(split), config.data.batch_size)
 
-        def open_stream(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
+        def open_stream(state: TrainState, position: Mapping[str, Any] | None) -> UpdateStream:
             reading = {"epochs": passes, "shuffle": settings.task_boundaries == "known"}
             return plan.stream(experiment.stream(position, host_rows, split=split, **reading), position)
 
@@ -201,7 +207,7 @@ def describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:
     return [f"{name}, {split}: {line}" for split in splits for line in task.task.notes(task.documents(split))]
 
 
-def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> list[StreamPlan | EpisodePlan]:
+def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> list[StreamPlan]:
     """Plans the updates of every stage.
 
     Args:
@@ -213,13 +219,14 @@ def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> l
       ValueError: a stage has too few examples for a single update.
     """
     assert config.lifelong is not None
-    plans: list[Any] = []
+    plans: list[StreamPlan] = []
     for index, split in enumerate(splits):
         sizes = (len(split), config.data.batch_size, config.lifelong.passes(len(split), config.data.batch_size))
-        plan: Any = method.schedule.plan(*sizes, plans[-1] if plans else None)
+        plan = method.schedule.plan(*sizes, plans[-1] if plans else None)
         if not plan.updates:
             what = f"lifelong.tasks.{index}: given {plan.total} examples to train on in {plan.batches} batches"
-            raise ValueError(f"{what}, allowed: {plan.size(0)} batches and more, an episode")
+            first = plan.update(0)
+            raise ValueError(f"{what}, allowed: {first.reads + first.padding} batches and more, an episode")
         plans.append(plan)
     return plans
 

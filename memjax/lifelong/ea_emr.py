@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,11 +50,20 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage, Update
+from memjax.training.stages import (
+    STREAM,
+    Learner,
+    PhaseContext,
+    PlannedUpdate,
+    Requirements,
+    Stage,
+    Update,
+    UpdateStream,
+)
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum
 
-__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "CyclingBatches", "alignment_loss", "ea_emr", "emr"]
+__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "alignment_loss", "alternate_batches", "cycle_batches", "ea_emr", "emr"]
 
 EA_EMR = "ea_emr"
 """Name of the state in `TrainState.method`: embeddings of stored sentences and classes, and the map's optimiser."""
@@ -132,8 +142,8 @@ class _TaskStages:
         task_stage = task_stage._replace(before=phase_of(self._begin), after=phase_of(self._store_examples))
         if not (rehearses and self.settings.alignment_epochs):
             return [task_stage]
-        open_stream = lambda state, position: CyclingBatches(
-            self._stored_batches(state), ALIGN, self.settings.alignment_epochs, position=position
+        open_stream = lambda state, position: cycle_batches(
+            self._stored_batches(state), ALIGN, self.settings.alignment_epochs, position
         )
         fields: dict[str, Any] = {
             "open_stream": open_stream,
@@ -146,9 +156,13 @@ class _TaskStages:
     def _open_with_rehearsal(self, task_stage: Stage) -> Any:
         """Makes the function that opens the stream of a task, with stored batches of earlier tasks between its own."""
 
-        def open_stream(state: TrainState, position: Any) -> CyclingBatches:
-            inner = task_stage.open_stream(state, position and position["own"])
-            return CyclingBatches(self._stored_batches(state, self.index), REHEARSE, between=inner, position=position)
+        def open_stream(state: TrainState, position: Any) -> UpdateStream:
+            assert isinstance(task_stage.steps, int)
+            own, stored = (
+                task_stage.open_stream(state, position and position["own"]),
+                self._stored_batches(state, self.index),
+            )
+            return alternate_batches(stored, REHEARSE, own, task_stage.steps, position)
 
         return open_stream
 
@@ -235,55 +249,46 @@ def _with_method_state(state: TrainState, **kept: Any) -> TrainState:
     return dataclasses.replace(state, method={**state.method, EA_EMR: new})
 
 
-class CyclingBatches:
-    """A stream of updates that repeats a list of batches in turn, optionally alternating with another stream.
+def cycle_batches(batches: Sequence[Any], kind: str, times: int, position: Any = None) -> UpdateStream:
+    """Makes a stream of updates that reads a list of batches in turn.
 
-    Attributes:
-      position: JSON value with the number of batches that were read, the position of the other stream, and whether its
-        next update is due.
+    Args:
+      batches: The batches, at least one.
+      kind: Kind of the updates.
+      times: Number of times that each batch is read.
+      position: Position of an earlier stream, with the number of batches that were read. None for the beginning.
     """
+    number = position["given"] if position else 0
+    return UpdateStream(
+        lambda number: PlannedUpdate(kind),
+        times * len(batches),
+        itertools.islice(itertools.cycle(batches), number % len(batches), None),
+        lambda number: {"given": number, "due": False, "own": None},
+        number=number,
+    )
 
-    def __init__(self, batches: Sequence[Any], kind: str, times: int = 0, *, between: Any = None, position: Any = None):
-        """Makes a stream that continues with the update after `position`.
 
-        Args:
-          batches: Batches to repeat, at least one.
-          kind: Kind of the updates that read these batches.
-          times: Number of times that each batch is read. Used only without `between`.
-          between: Stream of updates, one of which follows each batch. The whole stream ends with it.
-          position: Position of an earlier stream. `between` must already be at its position. None for the beginning.
-        """
-        self._batches, self._kind, self._times, self._between = batches, kind, times, between
-        self._given, self._due = (position["given"], position["due"]) if position else (0, False)
-        self._held: Any = None
-        self._own = between.position if between is not None else None
+def alternate_batches(batches: Sequence[Any], kind: str, own: Any, steps: int, position: Any = None) -> UpdateStream:
+    """Makes a stream of updates that reads a list of batches in turn, and one batch of another stream after each.
 
-    @property
-    def position(self) -> dict[str, Any]:
-        return {"given": self._given, "due": self._due, "own": self._own}
-
-    def __iter__(self) -> CyclingBatches:
-        return self
-
-    def __next__(self) -> tuple[str, Any]:
-        if self._between is None:
-            if self._given == self._times * len(self._batches):
-                raise StopIteration
-            return self._kind, self._next()
-        if self._held is None:
-            self._held = next(self._between)
-        if self._due:
-            held, self._held, self._due = self._held, None, False
-            self._own = self._between.position
-            return held
-        self._due = True
-        return self._kind, self._next()
-
-    def _next(self) -> Any:
-        """Returns the next batch in turn."""
-        batch = self._batches[self._given % len(self._batches)]
-        self._given += 1
-        return batch
+    Args:
+      batches: The batches, at least one.
+      kind: Kind of the updates that read these batches. The others are those of the stream.
+      own: The other stream, which must already be at its position.
+      steps: Number of updates of the other stream.
+      position: Position of an earlier stream, with the number of batches of the list that were read, and whether an
+        update of the other stream is due. None for the beginning.
+    """
+    number = 2 * position["given"] - position["due"] if position else 0
+    turns = itertools.islice(itertools.cycle(batches), (number + 1) // 2 % len(batches), None)
+    sources = itertools.islice(itertools.cycle([turns, (batch for _, batch in own)]), number % 2, None)
+    return UpdateStream(
+        lambda number: PlannedUpdate(STREAM if number % 2 else kind),
+        2 * steps,
+        (next(source) for source in sources),
+        lambda number: {"given": (number + 1) // 2, "due": number % 2 == 1, "own": own.position},
+        number=number,
+    )
 
 
 # The alignment

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -51,7 +51,17 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
-from memjax.training.stages import GROWTH, GrowthHistory, Learner, PhaseContext, PhaseResult, Stage, Update
+from memjax.training.stages import (
+    GROWTH,
+    GrowthHistory,
+    Learner,
+    PhaseContext,
+    PhaseResult,
+    PlannedUpdate,
+    Stage,
+    Update,
+    UpdateStream,
+)
 from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.typing import Batch, WeightedSum
 
@@ -65,24 +75,15 @@ WARM_UP = "warm_up"
 """Kind of the updates that learn rows of the memory only, after the model has grown."""
 
 
-class RepeatedUpdate:
-    """An iterator over a number of updates of one kind that read no batch of the stream.
+def stream_warm_up(steps: int, position: int | None) -> UpdateStream:
+    """Makes a stream of updates of the warm-up, which read no batch of the stream of the task.
 
-    Attributes:
-      position: Number of updates that were made.
+    Args:
+      steps: Number of updates.
+      position: Number of updates that were made. None for the beginning.
     """
-
-    def __init__(self, kind: str, steps: int, position: Any):
-        self._kind, self._steps, self.position = kind, steps, position or 0
-
-    def __iter__(self) -> Iterator[tuple[str, Batch | None]]:
-        return self
-
-    def __next__(self) -> tuple[str, Batch | None]:
-        if self.position == self._steps:
-            raise StopIteration
-        self.position += 1
-        return self._kind, None
+    plan = lambda number: PlannedUpdate(WARM_UP, 0)
+    return UpdateStream(plan, steps, iter(()), lambda number: number, number=position or 0)
 
 
 def elle(settings: configs.ELLE) -> Method:
@@ -124,7 +125,7 @@ def elle(settings: configs.ELLE) -> Method:
         if task.index and (settings.dim_per_task or settings.num_layers_per_task or settings.recovery_steps):
             grow_before = lambda state, context: grow_model_for_task(settings, learner, task, state, context)
             if settings.recovery_steps:
-                open_stream = lambda state, position: RepeatedUpdate(WARM_UP, settings.recovery_steps, position)
+                open_stream = lambda state, position: stream_warm_up(settings.recovery_steps, position)
                 stages_of_task.insert(
                     0, Stage(f"{stage.name}, warm-up", open_stream, settings.recovery_steps, task=stage.task)
                 )

@@ -57,7 +57,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_collections
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, SingleKindStream, Stage
+from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage, UpdateStream, stream_one_kind
 from memjax.training.step import TrainState, model_variables
 
 __all__ = [
@@ -162,8 +162,8 @@ class _TaskStages:
     ) -> dict[str, Any]:
         """Makes the fields of a stage that reads the examples of `numbers(state)`, in another order in every round."""
 
-        def open_stream(state: TrainState, position: Any) -> SingleKindStream:
-            return SingleKindStream(
+        def open_stream(state: TrainState, position: Any) -> UpdateStream:
+            return stream_one_kind(
                 self.chosen.stream(numbers(state), position, rows=rows, epochs=epochs, order=number), kind
             )
 

@@ -6,9 +6,10 @@ stood, even in the middle of an epoch.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,18 +18,16 @@ import numpy as np
 from memjax.data.documents import Example, Examples
 from memjax.data.examples import EXAMPLE
 from memjax.data.rows import BatchIterator, epoch_order
-from memjax.training.stages import STREAM
+from memjax.training.stages import STREAM, PlannedUpdate, UpdateStream
 from memjax.typing import Batch
 
 __all__ = [
     "TASK",
     "ExampleSubset",
-    "EpisodePlan",
     "EpisodeSchedule",
     "JoinedExamples",
     "TaskSlice",
     "StreamPlan",
-    "PlannedStream",
     "ReplaySchedule",
     "replay_frequency",
     "task_free_order",
@@ -174,8 +173,80 @@ def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndar
     return order[np.argsort(moved, kind="stable")]
 
 
+class StreamPlan(NamedTuple):
+    """A plan of the updates of a stage, made before it begins. No update reads batches of two stages.
+
+    Rows do not wait for each other at the end of an epoch (`memjax.data.rows`). Batches are full as long as all rows
+    have something to read, and the examples that are left over are spread over the last batches.
+
+    Attributes:
+      examples: Number of different examples of the stage.
+      rows: Number of rows of a batch.
+      epochs: Number of times that each example is read.
+      earlier: Number of examples that the run reads before the stage, or of episodes for a schedule of episodes.
+      schedule: Schedule of the updates.
+
+    Example:
+      >>> plan = StreamPlan(examples=7, rows=3, epochs=1, earlier=0, schedule=ReplaySchedule(every=3))
+      >>> plan.batches, plan.updates, [plan.count(batch) for batch in range(plan.batches)]
+      (3, 5, [3, 3, 1])
+      >>> [plan.update(number).kind for number in range(plan.updates)]
+      ['stream', 'replay', 'stream', 'replay', 'stream']
+      >>> plan = StreamPlan(575_000, 16, 1, 0, EpisodeSchedule(every=9600, steps=5))
+      >>> plan.updates, plan.left_out  # Episodes, and examples in none.
+      (5999, 40)
+    """
+
+    examples: int
+    rows: int
+    epochs: int
+    earlier: int
+    schedule: ReplaySchedule | EpisodeSchedule
+
+    @property
+    def total(self) -> int:
+        """Number of examples that the stage reads, with repetitions."""
+        return self.examples * self.epochs
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of the stream."""
+        return self.epochs * -(-self.examples // self.rows)
+
+    def count(self, batch: int) -> int:
+        """Returns the number of examples of a batch, by the number of the batch in the stage."""
+        return self.examples_before(batch + 1) - self.examples_before(batch)
+
+    def examples_before(self, batch: int) -> int:
+        """Returns the number of examples of the stage in front of a batch, by the number of the batch in the stage."""
+        full = self.epochs * (self.examples // self.rows)
+        return min(batch, full) * self.rows + max(batch - full, 0) * (self.examples % self.rows)
+
+    @property
+    def updates(self) -> int:
+        """Number of updates."""
+        return self.schedule.count_updates(self)
+
+    def update(self, number: int) -> PlannedUpdate:
+        """Returns the plan of an update, by the number of the update in the stage."""
+        return self.schedule.update(self, number)
+
+    @property
+    def left_out(self) -> int:
+        """Number of examples that no update reads."""
+        return self.total - self.examples_before(self.schedule.batches_before(self, self.updates))
+
+    def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> UpdateStream:
+        """Returns the updates of the stage from a position on. `batches` must be at the same position."""
+        number = self.schedule.number_at(self, position) if position else 0
+        place = lambda number: {**batches.position, **self.schedule.position_of(self, number)}
+        return UpdateStream(self.update, self.updates, batches, place, number=number)
+
+
 class ReplaySchedule(NamedTuple):
     """A schedule of updates of another kind, such as replay, between those of the stream.
+
+    Its methods are functions of the plan of a stage and of a number of an update in the stage.
 
     Attributes:
       every: Number of examples of the stream from one such update to the next, counted from the beginning of the run.
@@ -198,83 +269,112 @@ class ReplaySchedule(NamedTuple):
           epochs: Number of times that each example is read.
           before: Plan of the stage before. None for the first stage.
         """
-        return StreamPlan(examples, rows, epochs, before.seen + before.total if before else 0, self)
+        return StreamPlan(examples, rows, epochs, before.earlier + before.total if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
         """Returns a batch for each kind of update, or None for updates without one, from a batch of the stream."""
         other = {self.kind: example if self.reads else None} if self.every else {}
         return {STREAM: example, **other}
 
+    def count_due(self, plan: StreamPlan, batch: int) -> int:
+        """Counts the updates of the schedule that are due with the batches in front of a batch."""
+        seen = plan.earlier + plan.examples_before(batch)
+        return seen // self.every - plan.earlier // self.every if self.every else 0
 
-class StreamPlan(NamedTuple):
-    """A plan of the updates of a stage, made before it begins: one for every batch, and those of its schedule.
+    def batches_before(self, plan: StreamPlan, number: int) -> int:
+        """Counts the batches that the updates in front of an update read."""
+        if self.reads or not self.every:
+            return number
+        # A batch is read by the update whose number is that of the batch and of all updates of the schedule before it.
+        number_of = lambda batch: batch + self.count_due(plan, batch)
+        return bisect.bisect_left(range(plan.batches), number, key=number_of)
 
-    Rows do not wait for each other at the end of an epoch (`memjax.data.rows`). Batches are full as long as all rows
-    have something to read, and the examples that are left over are spread over the last batches.
+    def count_updates(self, plan: StreamPlan) -> int:
+        """Counts the updates of a stage."""
+        return plan.batches + (0 if self.reads else self.count_due(plan, plan.batches))
+
+    def update(self, plan: StreamPlan, number: int) -> PlannedUpdate:
+        """Returns the plan of an update."""
+        batch = self.batches_before(plan, number)
+        if self.reads:
+            is_due = self.count_due(plan, batch + 1) > self.count_due(plan, batch)
+            return PlannedUpdate(self.kind if is_due else STREAM)
+        return PlannedUpdate() if batch + self.count_due(plan, batch) == number else PlannedUpdate(self.kind, 0)
+
+    def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
+        """Returns the part of a position that says which update is next: the batches read, and whether one is due."""
+        return {"read": self.batches_before(plan, number), "due": not self.update(plan, number).reads}
+
+    def number_at(self, plan: StreamPlan, position: Mapping[str, Any]) -> int:
+        """Returns the number of the next update at a position, the inverse of `position_of`."""
+        read = position["read"]
+        return read if self.reads else read + self.count_due(plan, read) - position["due"]
+
+
+class EpisodeSchedule(NamedTuple):
+    """A schedule of episodes: updates that adapt to several batches and learn a query, sometimes from the memory.
+
+    Its methods are functions of the plan of a stage and of the number of an episode in the stage.
 
     Attributes:
-      examples: Number of different examples of the stage.
-      rows: Number of rows of a batch.
-      epochs: Number of times that each example is read.
-      seen: Number of examples that the run reads before the stage.
-      schedule: Schedule of the other updates.
-
-    Example:
-      >>> plan = StreamPlan(examples=7, rows=3, epochs=1, seen=0, schedule=ReplaySchedule(every=3))
-      >>> plan.batches, plan.updates, [plan.count(i) for i in range(plan.batches)], [plan.is_due(i) for i in range(3)]
-      (3, 5, [3, 3, 1], [True, True, False])
+      every: Approximate number of examples of the stream from one replay episode to the next (`replay_frequency`). 0
+        for no replay.
+      kind: Name of the kind of replay episodes, whose query comes from the memory.
+      steps: Number of batches that an episode adapts to (m).
+      keeps_last: Whether batches that are left at the end of a stage form an episode with fewer steps. If not, they are
+        not read.
     """
 
-    examples: int
-    rows: int
-    epochs: int
-    seen: int
-    schedule: ReplaySchedule
+    every: int = 0
+    kind: str = "replay"
+    steps: int = 0
+    keeps_last: bool = False
 
-    @property
-    def total(self) -> int:
-        """Number of examples that the stage reads, with repetitions."""
-        return self.examples * self.epochs
+    def plan(self, examples: int, rows: int, epochs: int, before: StreamPlan | None) -> StreamPlan:
+        """Plans the episodes of a stage. See `ReplaySchedule.plan`."""
+        return StreamPlan(examples, rows, epochs, before.earlier + before.updates if before else 0, self)
 
-    @property
-    def batches(self) -> int:
-        """Number of updates that read a batch of the stream."""
-        return self.epochs * -(-self.examples // self.rows)
+    def kinds(self, example: Batch) -> dict[str, Batch | None]:
+        """Returns the shapes of the batches of each kind of update, from a batch of the stream."""
+        shape = lambda leaf, size: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
+        several = lambda size: jax.tree.map(lambda leaf: shape(leaf, size), example) if size else None
+        other = {self.kind: several(self.steps)} if self.every else {}
+        return {STREAM: several(self.steps + 1), **other}
 
-    @property
-    def updates(self) -> int:
-        """Number of all updates."""
-        return self.batches + (0 if self.schedule.reads else self.num_due)
+    def count_due(self, plan: StreamPlan, number: int) -> int:
+        """Counts the episodes in front of an episode whose query comes from the memory."""
+        if not self.every:
+            return 0
+        frequency = replay_frequency(self.every, plan.rows, self.steps)
+        return (plan.earlier + number) // frequency - plan.earlier // frequency
 
-    @property
-    def left_out(self) -> int:
-        """Number of examples that no update reads."""
-        return 0
+    def batches_before(self, plan: StreamPlan, number: int) -> int:
+        """Counts the batches that the episodes in front of an episode read."""
+        return min(number * (self.steps + 1) - self.count_due(plan, number), plan.batches)
 
-    @property
-    def num_due(self) -> int:
-        """Number of updates of the schedule."""
-        every = self.schedule.every
-        return (self.seen + self.total) // every - self.seen // every if every else 0
+    def count_updates(self, plan: StreamPlan) -> int:
+        """Counts the episodes of a stage."""
+        needed = lambda number: number * (self.steps + 1) - self.count_due(plan, number)
+        # At most every second episode replays, and without steps such an episode reads nothing.
+        full = bisect.bisect_right(range(2 * plan.batches + 2), plan.batches, key=needed) - 1
+        return full + (self.keeps_last and needed(full) < plan.batches)
 
-    def count(self, batch: int) -> int:
-        """Returns the number of examples of a batch, by the number of the batch in the stage."""
-        full = self.epochs * (self.examples // self.rows)
-        return self.rows if batch < full else self.examples % self.rows
+    def update(self, plan: StreamPlan, number: int) -> PlannedUpdate:
+        """Returns the plan of an episode. A last episode that lacks batches is padded in front, before its support."""
+        replays = self.count_due(plan, number + 1) > self.count_due(plan, number)
+        size = self.steps + (not replays)
+        reads = min(size, plan.batches - self.batches_before(plan, number))
+        return PlannedUpdate(self.kind if replays else STREAM, reads, size - reads)
 
-    def before(self, batch: int) -> int:
-        """Returns the number of examples that the run reads before a batch, by the number of the batch in the stage."""
-        full = self.epochs * (self.examples // self.rows)
-        return self.seen + min(batch, full) * self.rows + max(batch - full, 0) * (self.examples % self.rows)
+    def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
+        """Returns the part of a position that says which episode is next."""
+        del plan
+        return {"episodes": number}
 
-    def is_due(self, batch: int) -> bool:
-        """Returns whether an update of the schedule is due with a batch, by the number of the batch in the stage."""
-        every, before = self.schedule.every, self.before(batch)
-        return bool(every) and (before + self.count(batch)) // every > before // every
-
-    def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> PlannedStream:
-        """Returns the updates of the stage from a position on. `batches` must be at the same position."""
-        return PlannedStream(batches, self, position)
+    def number_at(self, plan: StreamPlan, position: Mapping[str, Any]) -> int:
+        """Returns the number of the next episode at a position, the inverse of `position_of`."""
+        del plan
+        return position["episodes"]
 
 
 def replay_frequency(interval: int, batch: int, steps: int) -> int:
@@ -293,190 +393,3 @@ def replay_frequency(interval: int, batch: int, steps: int) -> int:
       (101, 67, 2)
     """
     return -(-(interval + batch) // (batch * (steps + 1)))
-
-
-class EpisodeSchedule(NamedTuple):
-    """A schedule of episodes: updates that adapt to several batches and learn a query, sometimes from the memory.
-
-    Attributes:
-      every: Approximate number of examples of the stream from one replay episode to the next (`replay_frequency`). 0
-        for no replay.
-      kind: Name of the kind of replay episodes, whose query comes from the memory.
-      reads: Whether replay episodes read batches of the stream. They always do.
-      steps: Number of batches that an episode adapts to (m).
-      keeps_last: Whether batches that are left at the end of a stage form an episode with fewer steps. If not, they are
-        not read.
-    """
-
-    every: int = 0
-    kind: str = "replay"
-    reads: bool = True
-    steps: int = 0
-    keeps_last: bool = False
-
-    def plan(self, examples: int, rows: int, epochs: int, before: EpisodePlan | None) -> EpisodePlan:
-        """Plans the episodes of a stage.
-
-        Args:
-          examples: Number of examples of the stage.
-          rows: Number of rows of a batch.
-          epochs: Number of times that each example is read.
-          before: Plan of the stage before. None for the first stage.
-        """
-        return EpisodePlan(examples, rows, epochs, before.first + before.updates if before else 0, self)
-
-    def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Returns the shapes of the batches of each kind of update, from a batch of the stream."""
-        shape = lambda leaf, size: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
-        several = lambda size: jax.tree.map(lambda leaf: shape(leaf, size), example) if size else None
-        other = {self.kind: several(self.steps)} if self.every else {}
-        return {STREAM: several(self.steps + 1), **other}
-
-
-class EpisodePlan(NamedTuple):
-    """A plan of the episodes of a stage, made before it begins. No episode extends into the next stage.
-
-    Attributes:
-      examples: Number of different examples of the stage.
-      rows: Number of rows of a batch.
-      epochs: Number of times that each example is read.
-      first: Number of episodes that the run has before the stage.
-      schedule: Schedule of the episodes.
-
-    Example:
-      >>> plan = EpisodePlan(575_000, 16, 1, 0, EpisodeSchedule(every=9600, steps=5))
-      >>> plan.updates, plan.num_due, plan.left_out  # episodes, those that replay, examples in none
-      (5999, 59, 40)
-    """
-
-    examples: int
-    rows: int
-    epochs: int
-    first: int
-    schedule: EpisodeSchedule
-
-    @property
-    def total(self) -> int:
-        """Number of examples of the stream, with repetitions."""
-        return self.examples * self.epochs
-
-    @property
-    def batches(self) -> int:
-        """Number of batches of the stream."""
-        return self.epochs * -(-self.examples // self.rows)
-
-    def replays(self, episode: int) -> bool:
-        """Returns whether the query of an episode comes from the memory, by the number of the episode in the stage."""
-        every, _, _, steps, _ = self.schedule
-        return bool(every) and (self.first + episode + 1) % replay_frequency(every, self.rows, steps) == 0
-
-    def size(self, episode: int) -> int:
-        """Returns the number of batches of an episode, by the number of the episode in the stage."""
-        return self.schedule.steps + (not self.replays(episode))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of batches that every episode reads. A last episode that is kept may have fewer than the others."""
-        left, sizes = self.batches, list[int]()
-        while left >= (size := self.size(len(sizes))):
-            sizes.append(size)
-            left -= size
-        return (*sizes, left) if left and self.schedule.keeps_last else tuple(sizes)
-
-    @property
-    def updates(self) -> int:
-        """Number of episodes."""
-        return len(self.sizes)
-
-    @property
-    def num_due(self) -> int:
-        """Number of episodes that replay."""
-        return sum(self.replays(episode) for episode in range(self.updates))
-
-    @property
-    def left_out(self) -> int:
-        """Number of examples that are in no episode."""
-        plan = StreamPlan(self.examples, self.rows, self.epochs, 0, ReplaySchedule())
-        return plan.total - plan.before(sum(self.sizes))
-
-    def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> EpisodeStream:
-        """Returns the episodes of the stage from a position on. `batches` must be at the same position."""
-        return EpisodeStream(batches, self, position)
-
-
-class PlannedStream:
-    """An iterator over the updates of a stage: batches of a stream, with the updates of its plan between them.
-
-    Attributes:
-      position: JSON value with the position of the batches, the number of batches that were read, and whether an update
-        of the schedule is due before the next batch.
-    """
-
-    def __init__(self, batches: BatchIterator, plan: StreamPlan, position: Mapping[str, Any] | None = None):
-        """Makes an iterator that continues with the update after `position`.
-
-        Args:
-          batches: Batches of the stream, at the same position.
-          plan: Plan of the stage.
-          position: Position of an earlier iterator. None for the beginning of the stage.
-        """
-        self._batches, self._plan = batches, plan
-        self._read, self._due = (position["read"], position["due"]) if position else (0, False)
-
-    @property
-    def position(self) -> dict[str, Any]:
-        return {**self._batches.position, "read": self._read, "due": self._due}
-
-    def __iter__(self) -> Iterator[tuple[str, Batch | None]]:
-        return self
-
-    def __next__(self) -> tuple[str, Batch | None]:
-        schedule = self._plan.schedule
-        if self._due:
-            self._due = False
-            return schedule.kind, None
-        batch, due = next(self._batches), self._plan.is_due(self._read)
-        self._read += 1
-        if due and schedule.reads:
-            return schedule.kind, batch
-        self._due = due
-        return STREAM, batch
-
-
-class EpisodeStream:
-    """An iterator over the episodes of a stage: `[batches, rows, ...]` of a stream, the support first, then the query.
-
-    Attributes:
-      position: JSON value with the position of the batches and the number of episodes that were read.
-    """
-
-    def __init__(self, batches: BatchIterator, plan: EpisodePlan, position: Mapping[str, Any] | None = None):
-        """Makes an iterator that continues with the episode after `position`.
-
-        Args:
-          batches: Batches of the stream, at the same position.
-          plan: Plan of the stage.
-          position: Position of an earlier iterator. None for the beginning of the stage.
-        """
-        self._batches, self._plan, self._sizes = batches, plan, plan.sizes
-        self._read = position["episodes"] if position else 0
-
-    @property
-    def position(self) -> dict[str, Any]:
-        return {**self._batches.position, "episodes": self._read}
-
-    def __iter__(self) -> Iterator[tuple[str, Batch | None]]:
-        return self
-
-    def __next__(self) -> tuple[str, Batch | None]:
-        if self._read == len(self._sizes):
-            raise StopIteration
-        number, replays = self._read, self._plan.replays(self._read)
-        self._read += 1
-        batches = [next(self._batches) for _ in range(self._sizes[number])]
-        kind, size = self._plan.schedule.kind if replays else STREAM, self._plan.size(number)
-        if not size:
-            return kind, None
-        # The batches that a last episode lacks are padded in front: its query is the last batch of the stage.
-        nothing = [self._batches.make_padding_batch() for _ in range(size - len(batches))]
-        return kind, jax.tree.map(lambda *leaves: np.concatenate(leaves), *nothing, *batches)

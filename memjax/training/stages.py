@@ -7,10 +7,12 @@ stages is saved as `{stage, phase, steps, stream}`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from memjax.training.evaluation import Evaluator, PerRowAdaptation
 from memjax.training.step import TrainState, model_variables
@@ -40,21 +42,71 @@ class Stream(Protocol):
         ...
 
 
-class SingleKindStream:
-    """A stream of updates of a single kind, made from an iterator of batches."""
+class PlannedUpdate(NamedTuple):
+    """The plan of one update of a stream.
 
-    def __init__(self, stream: Any, kind: str = STREAM):
-        self._stream, self._kind = stream, kind
+    Attributes:
+      kind: Kind of the update.
+      reads: Number of batches that the update reads, joined along their first axis. An update that reads none gets None
+        as its batch.
+      padding: Number of empty batches in front of them.
+    """
+
+    kind: str = STREAM
+    reads: int = 1
+    padding: int = 0
+
+
+class UpdateStream:
+    """A stream of updates that reads batches by a plan, which is a function of the number of the update.
+
+    Attributes:
+      position: Position of the next update, a JSON value.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[int], PlannedUpdate],
+        total: float,
+        batches: Any,
+        position: Callable[[int], Any],
+        *,
+        number: int = 0,
+    ):
+        """Makes a stream that continues with the update of a given number.
+
+        Args:
+          plan: `plan(number)` returns the plan of an update.
+          total: Number of all updates. `inf` for a stream that ends with its batches.
+          batches: Iterator over batches, at the batch that the update reads next.
+          position: `position(number)` returns the position before an update. The iterator is then at its batch.
+          number: Number of the next update.
+        """
+        self._plan, self._total, self._batches, self._position = plan, total, batches, position
+        self._number = number
 
     @property
     def position(self) -> Any:
-        return self._stream.position
+        return self._position(self._number)
 
-    def __iter__(self) -> Iterator[tuple[str, Batch]]:
+    def __iter__(self) -> Iterator[tuple[str, Batch | None]]:
         return self
 
-    def __next__(self) -> tuple[str, Batch]:
-        return self._kind, next(self._stream)
+    def __next__(self) -> tuple[str, Batch | None]:
+        if self._number >= self._total:
+            raise StopIteration
+        kind, reads, padding = self._plan(self._number)
+        batches = [next(self._batches) for _ in range(reads)]
+        self._number += 1
+        if not padding and reads < 2:
+            return kind, batches[0] if batches else None
+        empty = [self._batches.make_padding_batch() for _ in range(padding)]
+        return kind, jax.tree.map(lambda *leaves: np.concatenate(leaves), *empty, *batches)
+
+
+def stream_one_kind(batches: Any, kind: str = STREAM) -> UpdateStream:
+    """Makes a stream of updates of one kind that read one batch each, until the batches end."""
+    return UpdateStream(lambda number: PlannedUpdate(kind), math.inf, batches, lambda number: batches.position)
 
 
 class HostArrays(NamedTuple):

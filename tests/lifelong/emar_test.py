@@ -10,7 +10,7 @@ import pytest
 
 from memjax.config import EAEMR, EMAR, EMR, Sequential
 from memjax.lifelong import train
-from memjax.lifelong.ea_emr import CyclingBatches, alignment_loss
+from memjax.lifelong.ea_emr import alignment_loss, alternate_batches, cycle_batches
 from memjax.lifelong.emar import class_sums, draw_instances, final_prototypes, head_vectors, use_prototypes
 from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.head_features import HeadFeatures
@@ -134,14 +134,17 @@ def test_what_comes_in_turn_goes_on_where_it_stood():
         def __init__(self, position=0):
             self.position = position
 
+        def __iter__(self):
+            return self
+
         def __next__(self):
             if self.position == 4:
                 raise StopIteration
             self.position += 1
             return STREAM, self.position
 
-    between = lambda position=None: CyclingBatches(
-        "ab", "old", between=Numbers((position or {"own": 0})["own"]), position=position
+    between = lambda position=None: alternate_batches(
+        "ab", "old", Numbers((position or {"own": 0})["own"]), 4, position
     )
     whole = list(between())
     assert whole == [
@@ -158,7 +161,7 @@ def test_what_comes_in_turn_goes_on_where_it_stood():
         one = between()
         first = [next(one) for _ in range(stop)]
         assert first + list(between(one.position)) == whole
-    assert [batch for _, batch in CyclingBatches("ab", "align", 2)] == [*"abab"]
+    assert [batch for _, batch in cycle_batches("ab", "align", 2)] == [*"abab"]
 
 
 def lower_bound(method):

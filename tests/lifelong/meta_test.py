@@ -16,7 +16,7 @@ from memjax.lifelong.episodes import DeviceMemoryBackend
 from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.mbpa import neighbors_of
 from memjax.lifelong.oml import adapt_by_loss, adapt_head
-from memjax.lifelong.streams import EpisodePlan, EpisodeSchedule, replay_frequency
+from memjax.lifelong.streams import EpisodeSchedule, StreamPlan, replay_frequency
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.objective import model_loss
@@ -186,20 +186,24 @@ def test_a_kernel_without_second_derivative_is_named():
 )
 def test_episodes_of_the_published_sizes(interval, batch, steps, frequency, examples, episodes, replays, gap):
     assert replay_frequency(interval, batch, steps) == frequency
-    plan = EpisodePlan(examples, batch, 1, 0, EpisodeSchedule(interval, steps=steps))
-    sizes = np.array(plan.sizes)
-    assert (len(sizes), plan.num_due) == (episodes, replays)
-    due = [number for number in range(episodes) if plan.replays(number)]
+    plan = StreamPlan(examples, batch, 1, 0, EpisodeSchedule(interval, steps=steps))
+    planned = [plan.update(number) for number in range(plan.updates)]
+    sizes, due = (
+        np.array([update.reads for update in planned]),
+        [n for n, update in enumerate(planned) if update.kind != STREAM],
+    )
+    assert (len(sizes), len(due)) == (episodes, replays)
     assert set(np.diff((np.cumsum(sizes) * batch)[due])) == {gap} and set(sizes[due]) == {steps}
 
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_every_batch_is_in_one_episode_but_for_the_last_ones(keeps):
     for examples, rows, steps, every in itertools.product((1, 11, 40), (3, 4), (0, 1, 3), (0, 4, 12)):
-        plan = EpisodePlan(examples, rows, 2, 3, EpisodeSchedule(every, steps=steps, keeps_last=keeps))
-        full = plan.sizes[:-1] if keeps else plan.sizes
-        assert all(size == steps + (not plan.replays(number)) for number, size in enumerate(full))
-        left = plan.batches - sum(plan.sizes)
+        plan = StreamPlan(examples, rows, 2, 3, EpisodeSchedule(every, steps=steps, keeps_last=keeps))
+        planned = [plan.update(number) for number in range(plan.updates)]
+        full = planned[:-1] if keeps else planned
+        assert all(update.reads == steps + (update.kind == STREAM) for update in full)
+        left = plan.batches - sum(update.reads for update in planned)
         assert left == 0 if keeps else left <= steps
         assert (plan.left_out == 0) == (left == 0)
 
@@ -208,8 +212,9 @@ def test_episodes_are_counted_over_stages():
     schedule = EpisodeSchedule(8, steps=1)
     first = schedule.plan(12, 4, 1, None)
     second = schedule.plan(12, 4, 1, first)
-    assert [first.replays(0), first.replays(1), second.replays(0)] == [False, True, False]
-    assert second.first == first.updates == 2
+    kinds = [first.update(0).kind, first.update(1).kind, second.update(0).kind]
+    assert kinds == [STREAM, schedule.kind, STREAM]
+    assert second.earlier == first.updates == 2
 
 
 # Learners

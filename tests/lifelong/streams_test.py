@@ -21,7 +21,6 @@ from memjax.lifelong.contract import concatenate_tasks, task_stages
 from memjax.lifelong.factory import load_run, make_learner_and_stages, make_method
 from memjax.lifelong.streams import (
     TASK,
-    EpisodePlan,
     EpisodeSchedule,
     JoinedExamples,
     ReplaySchedule,
@@ -77,17 +76,17 @@ def test_a_plan_counts_what_its_stream_gives(size, epochs, every, seen, reads):
     read = [batch for _, batch in updates if batch is not None]
     counts = [int(batch.weights.any(axis=-1).sum()) for batch in read]
     assert counts == [plan.count(i) for i in range(plan.batches)] and sum(counts) == plan.total
-    assert [plan.before(i) for i in range(plan.batches)] == [seen + sum(counts[:i]) for i in range(plan.batches)]
+    assert [plan.examples_before(i) for i in range(plan.batches)] == [sum(counts[:i]) for i in range(plan.batches)]
     others = [kind for kind, _ in updates if kind != STREAM]
     wanted = (seen + plan.total) // every - seen // every if every else 0
-    assert len(others) == plan.num_due == wanted
+    assert len(others) == plan.schedule.count_due(plan, plan.batches) == wanted
     assert all((batch is not None) == reads for kind, batch in updates if kind != STREAM)
 
 
 def test_replays_are_counted_in_examples_whatever_the_batch():
     for rows in (1, 3, 4, 7):
         plan = StreamPlan(100, rows, 1, 0, ReplaySchedule(10))
-        assert plan.num_due == sum(plan.is_due(i) for i in range(plan.batches)) == 10
+        assert sum(plan.update(number).kind != STREAM for number in range(plan.updates)) == 10
 
 
 EPISODES = EpisodeSchedule(every=4, steps=1, keeps_last=True)
@@ -100,15 +99,16 @@ EPISODES = EpisodeSchedule(every=4, steps=1, keeps_last=True)
 def test_episodes_read_every_batch_once_with_the_query_behind_what_it_is_adapted_to(
     size, epochs, steps, every, keeps_last
 ):
-    plan = EpisodePlan(size, ROWS, epochs, 1, EpisodeSchedule(every, steps=steps, keeps_last=keeps_last))
+    plan = StreamPlan(size, ROWS, epochs, 1, EpisodeSchedule(every, steps=steps, keeps_last=keeps_last))
     updates = list(stream_of(joined(size), plan))
-    assert [kind != STREAM for kind, _ in updates] == [plan.replays(number) for number in range(plan.updates)]
+    assert [kind for kind, _ in updates] == [plan.update(number).kind for number in range(plan.updates)]
     lengths = [0 if batch is None else len(batch.inputs) for _, batch in updates]
     assert lengths == [steps + (kind == STREAM) for kind, _ in updates]
     plain = list(stream_of(joined(size), StreamPlan(size, ROWS, epochs, 0, ReplaySchedule())))
     read = ids_of(updates) if any(lengths) else []
     assert read == ids_of(plain)[: len(read)] and len(read) == size * epochs - plan.left_out
-    for (_, batch), real in zip(updates, plan.sizes, strict=True):
+    for number, (_, batch) in enumerate(updates):
+        real = plan.update(number).reads
         if batch is not None:  # what a last episode lacks stands in front
             assert not batch.weights[: len(batch.inputs) - real].any() and batch.weights[-1].any()
 
