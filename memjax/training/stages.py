@@ -89,10 +89,10 @@ class UpdateStream:
     def position(self) -> Any:
         return self._position(self._number)
 
-    def __iter__(self) -> Iterator[tuple[str, Batch | None]]:
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
         return self
 
-    def __next__(self) -> tuple[str, Batch | None]:
+    def __next__(self) -> tuple[str, Any]:
         if self._number >= self._total:
             raise StopIteration
         kind, reads, padding = self._plan(self._number)
