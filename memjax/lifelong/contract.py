@@ -72,6 +72,21 @@ class TaskInfo(NamedTuple):
     parts: Sequence[TaskSlice] = ()
 
 
+class ModelGrowth(NamedTuple):
+    """The growth of a model before tasks of a stream. It is known and traced for shapes before any training.
+
+    Attributes:
+      fields_before: `fields_before(index, config, lineage, key)` returns the fields of the configuration that change
+        before task number `index`, as one entry of the growth history. None if the model does not grow before the task.
+        `config` is the configuration of the model so far.
+      grow_state: `grow_state(small, big, fields)` returns a function that turns the train state of experiment `small`
+        into that of the bigger experiment `big`. `fields` is the entry of the growth history.
+    """
+
+    fields_before: Callable[[int, Config, GrowthHistory, Any], Mapping[str, Any] | None]
+    grow_state: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]]
+
+
 class Method(NamedTuple):
     """A method of lifelong learning for one configuration.
 
@@ -86,11 +101,7 @@ class Method(NamedTuple):
       takes_tasks: Whether a run can continue with tasks that were unknown when it began.
       stages: `stages(task, stage)` returns the stages of a task. `stage` is the one that reads the examples of the
         task, with its phases. Evaluations follow the last stage.
-      growth: `growth(config, index, lineage, key)` returns the fields of the configuration that change before task
-        number `index`, as one entry of the growth history. None if the model does not grow. `config` is the
-        configuration of the model so far.
-      grow: `grow(small, big, fields)` returns a function that turns the train state of experiment `small` into that of
-        the bigger experiment `big`. `fields` is the result of `growth`. It is traced for shapes before any training.
+      growth: Growth of the model before tasks. None for a model that does not grow.
       notes: `notes(name, seen, total, epochs)` returns lines about a task: its name, the number of examples that the
         run reads before it, the number that it reads with repetitions, and how often it reads each.
     """
@@ -103,8 +114,7 @@ class Method(NamedTuple):
     needs: Requirements = Requirements()
     takes_tasks: bool = True
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, stage: (stage,)
-    growth: Callable[[Config, int, GrowthHistory, Any], Mapping[str, Any] | None] = lambda *_: None
-    grow: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]] | None = None
+    growth: ModelGrowth | None = None
     notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
 
 

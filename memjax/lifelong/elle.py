@@ -26,7 +26,7 @@ from memjax.config import Config
 from memjax.lifelong import policies
 from memjax.lifelong.components import REPLAY, Component, ReplayOptions
 from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method, Phase, TaskInfo, settings_of
+from memjax.lifelong.contract import Method, ModelGrowth, Phase, TaskInfo, settings_of
 from memjax.lifelong.episodes import EPISODES, fill_memory
 from memjax.lifelong.expansion import (
     Growth,
@@ -136,19 +136,16 @@ def elle(settings: configs.ELLE) -> Method:
             else stages_of_task
         )
 
-    def growth(config: Config, index: int, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
+
+    def fields_before(index: int, config: Config, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(settings, config, index, lineage, key)
         return step and step[0]
 
-    quiet = dataclasses.replace(
-        settings, copy_noise="none"
-    )  # Noise changes no shapes, so tracing for shapes leaves it out.
-
-    def shapes(small: Experiment, big: Experiment, fields: Mapping[str, Any]) -> Callable[[TrainState], TrainState]:
-        return grow_state(quiet, learner(big, None, make_objective), small, big, fields)
-
+    # Noise changes no shapes, so tracing for shapes leaves it out.
+    quiet = dataclasses.replace(settings, copy_noise="none")
+    shapes = lambda small, big, fields: grow_state(quiet, learner(big, None, make_objective), small, big, fields)
     needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)
-    growing = {"growth": growth, "grow": shapes, "takes_tasks": False}
+    growing = {"growth": ModelGrowth(fields_before, shapes), "takes_tasks": False}
     return base._replace(learner=learner, stages=stages, needs=needs, **growing)
 
 

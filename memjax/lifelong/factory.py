@@ -56,8 +56,10 @@ def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.k
     assert config.lifelong is not None
     method, histories = make_method(config.lifelong.method), list[GrowthHistory]([()])
     for index in range(1, len(config.lifelong.tasks)):
-        step = method.growth(config_after_growth(config, histories[-1]), index, histories[-1], key_of(index))
-        histories.append((*histories[-1], step) if step else histories[-1])
+        history, fields = histories[-1], None
+        if method.growth is not None:
+            fields = method.growth.fields_before(index, config_after_growth(config, history), history, key_of(index))
+        histories.append((*history, fields) if fields else history)
     return histories
 
 
@@ -74,14 +76,14 @@ def check_growth(experiment: Experiment, method: Method, planned: Sequence[Growt
     """
     names, old = [task.name for task in settings_of(experiment).ordered_tasks], None
     for name, before, after in zip(names[1:], planned, planned[1:], strict=False):
-        if after == before or method.grow is None:
+        if after == before or method.growth is None:
             continue
         try:
             small, big = experiment.with_growth(before), experiment.with_growth(after)
             validate(big.config)
             check_sizes(big.config, available_bytes())
             old, new = old or state_shapes(method, small), state_shapes(method, big)
-            result = jax.eval_shape(method.grow(small, big, after[-1]), old)
+            result = jax.eval_shape(method.growth.grow_state(small, big, after[-1]), old)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(error).splitlines()[0]}, in the model for {name}") from error
         if result != new:

@@ -16,7 +16,7 @@ import jax
 from memjax import config as configs
 from memjax.lifelong.components import Component
 from memjax.lifelong.compose import chain_components, freeze_parameters
-from memjax.lifelong.contract import Method, Phase, TaskInfo
+from memjax.lifelong.contract import Method, ModelGrowth, Phase, TaskInfo
 from memjax.lifelong.methods import TOLD_BORDERS
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
@@ -42,9 +42,11 @@ def progressive(settings: configs.ProgressiveNetwork) -> Method:
         return lambda state, context: with_column(task, state, context, 1 + task.index)
 
     rule = Component("progressive", requirements=TOLD_BORDERS._replace(tasks_in_evaluation=True))
-    growth = lambda config, index, lineage, key: {COLUMNS: 1 + index} if index else None
-    shapes = lambda small, big, fields: grow(big, learner(big, None, make_objective), jax.random.key(0))
-    return chain_components(rule)._replace(learner=learner, before=before, growth=growth, grow=shapes)
+    growth = ModelGrowth(
+        lambda index, config, lineage, key: {COLUMNS: 1 + index} if index else None,
+        lambda small, big, fields: grow(big, learner(big, None, make_objective), jax.random.key(0)),
+    )
+    return chain_components(rule)._replace(learner=learner, before=before, growth=growth)
 
 
 def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
