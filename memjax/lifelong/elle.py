@@ -136,7 +136,6 @@ def elle(settings: configs.ELLE) -> Method:
             else stages_of_task
         )
 
-
     def fields_before(index: int, config: Config, lineage: GrowthHistory, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(settings, config, index, lineage, key)
         return step and step[0]
