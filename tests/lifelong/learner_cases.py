@@ -217,7 +217,7 @@ def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any
     """A stream of clouds of points: two new classes in every task, one head; of LAMOL, and where a model becomes wider,
     one of letters to be changed.
     """
-    if isinstance(method, LAMOL) or getattr(method, "dims", ()):
+    if isinstance(method, LAMOL) or getattr(method, "dim_per_task", ()):
         return texts_of(method, tasks=tasks, epochs=epochs, **fields)
     source = lambda i: Blobs(classes=(2 * i, 2 * i + 1), num_classes=2 * TASKS, dim=DIM, num_train=SIZE, num_test=8)
     training = {
