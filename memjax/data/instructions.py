@@ -22,7 +22,7 @@ from memjax.data.paths import read_text
 from memjax.data.questions import find_required_file
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.seqio import seqio_pairs
-from memjax.data.sources import SPLITS
+from memjax.data.sources import SPLITS, count_in_split
 from memjax.data.tokenizers import Tokenizer
 
 __all__ = [
@@ -35,10 +35,8 @@ __all__ = [
     "read_query",
     "read_state",
     "select_instructions",
-    "seqio_instructions",
     "sst_instructions",
     "write_state",
-    "toy_instructions",
     "wikisql_instructions",
     "woz_instructions",
 ]
@@ -437,47 +435,32 @@ def read_instruction_lines(path: str, split: str) -> list[Instruction]:
     return instructions
 
 
-def seqio_instructions(name: str, split: str) -> list[Instruction]:
+def open_seqio_instructions(data: configs.Data, split: str) -> list[Instruction]:
     """Reads the examples of a registered seqio Task as instructions: `inputs` are the context, `targets` the answer.
 
     A Task does not mark where its question ends, so the question is empty. If `inputs` are too long, their end is cut
     off, which is the context in Tasks of T5's form (`question: ... context: ...`).
     """
-    return [Instruction(inputs, "", (targets,)) for inputs, targets in seqio_pairs(name, split=split)]
-
-
-def toy_instructions(split: str, *, change: str, num_letters: int, length: int, num_examples: int) -> list[Instruction]:
-    """Generates synthetic instructions to copy, reverse or sort a sequence of letters.
-
-    Args:
-      split: 'train', 'validation' or 'test'. Splits other than 'train' have an eighth of the examples.
-      change: Task: 'copy', 'reverse' or 'sort'.
-      num_letters: Number of different letters, the first ones of the alphabet.
-      length: Number of letters of a sequence.
-      num_examples: Number of training examples.
-
-    Example:
-      >>> example = toy_instructions("train", change="reverse", num_letters=4, length=3, num_examples=1)[0]
-      >>> example.question, example.answers[0] == example.context[::-1]
-      ('reverse', True)
-    """
-    rng = random.Random(f"{change}/{split}/{num_letters}/{length}")
-    changes = {"copy": list, "reverse": lambda letters: letters[::-1], "sort": sorted}
-    instructions = []
-    for _ in range(num_examples if split == "train" else max(num_examples // 8, 1)):
-        letters = [chr(ord("a") + rng.randrange(num_letters)) for _ in range(length)]
-        instructions.append(Instruction("".join(letters), change, ("".join(changes[change](letters)),)))
-    return instructions
-
-
-def open_seqio_instructions(data: configs.Data, split: str) -> list[Instruction]:
-    """Opens a split of a source of a seqio Task as instructions."""
-    return seqio_instructions(data.source.name, split)
+    return [Instruction(inputs, "", (targets,)) for inputs, targets in seqio_pairs(data.source.name, split=split)]
 
 
 def open_toy_instructions(data: configs.Data, split: str) -> list[Instruction]:
-    """Makes a split of a source of synthetic instructions."""
-    return toy_instructions(split, **dataclasses.asdict(data.source))
+    """Generates synthetic instructions to copy, reverse or sort a sequence of letters.
+
+    Example:
+      >>> source = configs.ToyInstructions(change="reverse", num_letters=4, num_examples=1)
+      >>> example = open_toy_instructions(configs.Data(source=source), "train")[0]
+      >>> example.question, example.answers[0] == example.context[::-1]
+      ('reverse', True)
+    """
+    source: Any = data.source
+    rng = random.Random(f"{source.change}/{split}/{source.num_letters}/{source.length}")
+    answer = {"copy": list, "reverse": lambda letters: letters[::-1], "sort": sorted}[source.change]
+    instructions = []
+    for _ in range(count_in_split(source.num_examples, split)):
+        letters = [chr(ord("a") + rng.randrange(source.num_letters)) for _ in range(source.length)]
+        instructions.append(Instruction("".join(letters), source.change, ("".join(answer(letters)),)))
+    return instructions
 
 
 def _file_part(split: str, validation: str) -> str:

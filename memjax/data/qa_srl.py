@@ -14,45 +14,36 @@ from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, find_required_file
 from memjax.data.sources import SPLITS, assign_split
-from memjax.settings.reading_rules import held_out_shares
 
-__all__ = ["qa_srl_questions"]
+__all__ = ["parse_qa_srl"]
 
 BETWEEN = "~!~"
 """Separator between several answers of a question."""
 LACKS = "have no answer in their sentence"
 
 
-def qa_srl_questions(path: str, *, domain: str, split: str, validation: float) -> QuestionSplit:
-    """Reads one split of QA-SRL.
+def parse_qa_srl(source: configs.QaSrl, split: str) -> QuestionSplit:
+    """Parses one split of QA-SRL, from `gold/wikinews.dev.gold.csv`, `sentences/wikinews.dev.full.csv` and so on.
 
     The files `test` are the test split. The files `dev` are divided into training and validation by a hash of the name
     of each sentence.
 
     Args:
-      path: Folder with `gold/wikinews.dev.gold.csv`, `sentences/wikinews.dev.full.csv` and so on.
-      domain: 'wikinews' or 'wikipedia'.
+      source: Settings of the source.
       split: 'train', 'validation' or 'test'.
-      validation: Share of the development sentences in [0, 1] that is the validation split.
 
     Raises:
       ValueError: An unknown split, or a file that is missing or of another form.
     """
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
-    part = "test" if split == "test" else "dev"
+    part, validation = "test" if split == "test" else "dev", source.validation_percent / 100
     rows = (
-        find_required_file(path, f"gold/{domain}.{part}.gold.csv"),
-        find_required_file(path, f"sentences/{domain}.{part}.full.csv"),
+        find_required_file(source.path, f"gold/{source.domain}.{part}.gold.csv"),
+        find_required_file(source.path, f"sentences/{source.domain}.{part}.full.csv"),
     )
     place = lambda entry: "test" if part == "test" else assign_split(entry.group, validation=validation, test=0)
     return collect_questions(entry for entry in _entries(*rows) if place(entry) == split)
-
-
-def parse_qa_srl(source: configs.QaSrl, split: str) -> QuestionSplit:
-    """Parses a split of QA-SRL."""
-    validation = held_out_shares(source)["validation"]
-    return qa_srl_questions(source.path, domain=source.domain, split=split, validation=validation)
 
 
 def _entries(gold: Path, sentences: Path) -> Iterator[QuestionRecord]:

@@ -18,7 +18,7 @@ from memjax.data.questions import Question, QuestionRecord, QuestionSplit, colle
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
 
-__all__ = ["quac_questions", "tfds_quac_questions"]
+__all__ = ["parse_quac"]
 
 FILES = ("train_v0.2.json", "val_v0.2.json")
 NO_ANSWER = "CANNOTANSWER"
@@ -28,29 +28,21 @@ LACKS = "have no answer in their text"
 Answers = Sequence[tuple[str, int]]
 
 
-def quac_questions(path: str, **options: Any) -> QuestionSplit:
-    """Reads one split of QuAC from a folder with `train_v0.2.json` and `val_v0.2.json`.
+def parse_quac(source: configs.Quac, split: str) -> QuestionSplit:
+    """Parses one split of QuAC, from `train_v0.2.json` and `val_v0.2.json` or, without a folder, from TFDS.
 
-    The file `val_v0.2.json` is both the validation and the test split.
+    The held-out file is both the validation and the test split. A folder with only one of the files is split by a hash
+    of the titles of its articles.
 
     Args:
-      path: Folder of the files.
-      **options: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the titles of the
-        articles.
+      source: Settings of the source.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
       ValueError: An unknown split, a folder without the files, or a file of another form.
     """
-    return split_questions(path, FILES, _read_json, **options)
-
-
-def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
-    """Reads one split of QuAC from the prepared builder `quac` of TensorFlow Datasets.
-
-    Args:
-      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
-      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
-    """
+    if source.path:
+        return split_questions(source.path, FILES, _read_json, split=split, **held_out_shares(source))
     text = lambda value: value.decode("utf-8")
 
     def entry(turn: Any) -> QuestionRecord:
@@ -63,14 +55,7 @@ def tfds_quac_questions(*, split: str, data_dir: str) -> QuestionSplit:
         )
 
     part = "train" if split == "train" else "validation"
-    return collect_questions(map(entry, tfds_examples("quac", split=part, data_dir=data_dir or None)))
-
-
-def parse_quac(source: configs.Quac, split: str) -> QuestionSplit:
-    """Parses a split of QuAC, from its files or, if the settings name no folder, from TFDS."""
-    if source.path:
-        return quac_questions(source.path, split=split, **held_out_shares(source))
-    return tfds_quac_questions(split=split, data_dir=source.data_dir)
+    return collect_questions(map(entry, tfds_examples("quac", split=part, data_dir=source.data_dir or None)))
 
 
 def _entry_of_turn(title: str, question: str, context: str, original: str, answers: Answers) -> QuestionRecord:

@@ -36,8 +36,8 @@ __all__ = [
     "sample_candidates",
     "make_synthetic_relations",
     "name_words",
-    "read_relation_files",
-    "read_tacred",
+    "parse_relation_files",
+    "parse_tacred",
 ]
 
 NO_NEGATIVES = "noNegativeAnswer"
@@ -122,42 +122,26 @@ def name_words(name: str) -> list[str]:
     return re.findall(r"[^\W_]+", name.lower())
 
 
-def read_relation_files(
-    path: str,
-    *,
-    names: str,
-    train: Sequence[str],
-    test: Sequence[str] = (),
-    entities: Sequence[str] = (),
-    validation_share: float = 0.1,
-    test_share: float = 0.2,
-) -> RelationSplits:
-    """Reads all splits of Lifelong FewRel or SimpleQuestions from a folder. No sentence is in two splits.
-
-    Args:
-      path: Folder of the files.
-      names: Name of the file with the names of the relations (also `.xz`, `.gz`).
-      train: Names of the training files (also `.xz`, `.gz`).
-      test: Names of the test files (also `.xz`, `.gz`). Empty to hold out a share of the training sentences.
-      entities: Names of files with the positions of the two entities of a sentence (see `read_entity_positions`).
-        Empty for none.
-      validation_share: Share of the training sentences in [0, 1] that is held out for validation, by a hash of the
-        sentence.
-      test_share: Share of the training sentences in [0, 1] that is held out for the test if there are no test files.
+def parse_relation_files(source: configs.RelationFiles) -> RelationSplits:
+    """Parses all splits of Lifelong FewRel or SimpleQuestions. No sentence is in two splits.
 
     Raises:
       ValueError: A file that is missing or of another form, a relation without a name, or a sentence whose candidates
         do not contain its relation.
     """
+    if not source.path:
+        raise ValueError(f"data.source.path: given '', allowed: the folder of {source.names}")
     files = []
-    for file in (names, *train, *test, *entities):
-        found_path = find_packed(Path(path).expanduser(), file)
+    for file in (source.names, *source.train, *source.test, *source.entities):
+        found_path = find_packed(Path(source.path).expanduser(), file)
         if found_path is None:
             allowed = f"a folder with {' or '.join(packed_names(file))}"
-            raise ValueError(f"data.source.path: given {path!r}, allowed: {allowed}")
+            raise ValueError(f"data.source.path: given {source.path!r}, allowed: {allowed}")
         files.append((str(found_path), found_path.stat().st_mtime_ns))
-    count = len(files) - len(entities)
-    return _read_files(tuple(files[:count]), tuple(files[count:]), len(train), validation_share, test_share)
+    count, shares = len(files) - len(source.entities), held_out_shares(source)
+    return _read_files(
+        tuple(files[:count]), tuple(files[count:]), len(source.train), shares["validation"], shares["test"]
+    )
 
 
 @functools.lru_cache(maxsize=4)  # the tasks of one run read the same files
@@ -168,7 +152,7 @@ def _read_files(
     validation_share: float,
     test_share: float,
 ) -> RelationSplits:
-    """Reads the splits of `read_relation_files`.
+    """Reads the splits of `parse_relation_files`.
 
     Args:
       files: Path and time of change of the file of names, the training files and the test files, in this order.
@@ -273,20 +257,16 @@ def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[Re
     return sentences, without
 
 
-def read_tacred(path: str, *, num_candidates: int = 10, seed: int = 0) -> RelationSplits:
-    """Reads the three splits of TACRED. Sentences of `no_relation` are left out.
+def parse_tacred(source: configs.Tacred) -> RelationSplits:
+    """Parses the three splits of TACRED, from `train.json`, `dev.json` and `test.json` (also `.xz`, `.gz`).
 
-    Relations are numbered in the order of their names. The candidates of a sentence depend only on the seed and the id
-    of the sentence, so that they are the same in every run.
-
-    Args:
-      path: Folder with `train.json`, `dev.json` and `test.json` (also `.xz`, `.gz`).
-      num_candidates: Largest number of candidates of a sentence, other relations than its own.
-      seed: Seed of the choice of candidates.
+    Sentences of `no_relation` are left out. Relations are numbered in the order of their names. The candidates of a
+    sentence depend only on the seed and the id of the sentence, so that they are the same in every run.
 
     Raises:
       ValueError: A file that is missing or of another form, or an entity beyond its sentence.
     """
+    path, seed = source.path, source.seed
     rows: dict[str, list[dict[str, Any]]] = {}
     for split, name in zip(SPLITS, ("train.json", "dev.json", "test.json"), strict=True):
         file = find_packed(Path(path).expanduser(), name)
@@ -306,7 +286,7 @@ def read_tacred(path: str, *, num_candidates: int = 10, seed: int = 0) -> Relati
         ranked = sorted(
             range(len(names)), key=lambda relation: hashlib.sha256(f"{seed}/{row['id']}/{relation}".encode()).digest()
         )
-        others = tuple([relation for relation in ranked if relation != label][:num_candidates])
+        others = tuple([relation for relation in ranked if relation != label][: source.num_candidates])
         return RelationSentence(" ".join(words).lower(), label, others, spans)  # type: ignore[arg-type]
 
     try:
@@ -377,24 +357,6 @@ def make_synthetic_relations(
                 split_sentences.append(RelationSentence(text, label, candidates, (0, 0, 4, 4)))
         sentences[split] = split_sentences
     return RelationSplits(tuple(f"/made/cue{number}" for number in range(num_relations)), sentences)
-
-
-def parse_relation_files(source: configs.RelationFiles) -> RelationSplits:
-    """Parses all splits of Lifelong FewRel or SimpleQuestions.
-
-    Raises:
-      ValueError: The settings name no folder, or `read_relation_files` raises it.
-    """
-    if not source.path:
-        raise ValueError(f"data.source.path: given '', allowed: the folder of {source.names}")
-    shares = {f"{name}_share": share for name, share in held_out_shares(source).items()}
-    files: Any = {"names": source.names, "train": source.train, "test": source.test, "entities": source.entities}
-    return read_relation_files(source.path, **files, **shares)
-
-
-def parse_tacred(source: configs.Tacred) -> RelationSplits:
-    """Parses all splits of TACRED."""
-    return read_tacred(source.path, num_candidates=source.num_candidates, seed=source.seed)
 
 
 def parse_made_relations(source: configs.SyntheticRelations) -> RelationSplits:

@@ -17,52 +17,36 @@ from memjax.data.questions import Question, QuestionRecord, QuestionSplit, colle
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
 
-__all__ = ["read_questions", "squad_questions", "tfds_squad_questions"]
+__all__ = ["parse_squad", "read_questions"]
 
 FILES = ("train-v1.1.json", "dev-v1.1.json")
 
 
-def squad_questions(path: str, *, part: int = 0, parts: int = 1, **options: Any) -> QuestionSplit:
-    """Reads one split of SQuAD from a folder with `train-v1.1.json` and `dev-v1.1.json`.
+def parse_squad(source: configs.Squad, split: str) -> QuestionSplit:
+    """Parses one split of SQuAD, from `train-v1.1.json` and `dev-v1.1.json` or, without a folder, from TFDS.
 
     The development file is both the validation and the test split, as in papers. A folder with only one of the files is
     split by a hash of the titles of its articles.
 
     Args:
-      path: Folder of the files.
-      part: Number of the group of articles to read, from 0 to `parts - 1`.
-      parts: Number of groups into which articles are divided, by another hash of their titles. 1 to read all articles.
-      **options: Arguments `split`, `validation` and `test` of `split_questions`.
+      source: Settings of the source.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
       ValueError: An unknown split, a folder without the files, or a file of another form.
     """
-    return split_questions(path, FILES, functools.partial(_entries, part=part, parts=parts), **options)
-
-
-def tfds_squad_questions(*, split: str, data_dir: str, part: int = 0, parts: int = 1) -> QuestionSplit:
-    """Reads one split of SQuAD from the prepared builder `squad` of TensorFlow Datasets.
-
-    Args:
-      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
-      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
-      part: Number of the group of articles to read, from 0 to `parts - 1`.
-      parts: Number of groups into which articles are divided, by a hash of their titles. 1 to read all articles.
-    """
+    if source.path:
+        read = functools.partial(_entries, part=source.part, parts=source.parts)
+        return split_questions(source.path, FILES, read, split=split, **held_out_shares(source))
     text = lambda value: value.decode("utf-8")
     answers = lambda value: tuple((text(t), int(s)) for t, s in zip(value["text"], value["answer_start"], strict=True))
-    examples = tfds_examples("squad", split="train" if split == "train" else "validation", data_dir=data_dir or None)
     question = lambda row: Question(text(row["question"]), text(row["context"]), answers(row["answers"]))
-    selected = (example for example in examples if parts == 1 or _part_of(text(example["title"]), parts) == part)
-    return collect_questions(QuestionRecord("", question(example)) for example in selected)
-
-
-def parse_squad(source: configs.Squad, split: str) -> QuestionSplit:
-    """Parses a split of SQuAD, from its files or, if the settings name no folder, from TFDS."""
-    articles = {"part": source.part, "parts": source.parts}
-    if source.path:
-        return squad_questions(source.path, split=split, **articles, **held_out_shares(source))
-    return tfds_squad_questions(split=split, data_dir=source.data_dir, **articles)
+    part = "train" if split == "train" else "validation"
+    return collect_questions(
+        QuestionRecord("", question(example))
+        for example in tfds_examples("squad", split=part, data_dir=source.data_dir or None)
+        if source.parts == 1 or _part_of(text(example["title"]), source.parts) == source.part
+    )
 
 
 def read_questions(file: Path) -> list[Question]:

@@ -42,8 +42,8 @@ __all__ = [
     "find_labels",
     "read_rows",
     "read_titled_texts",
-    "seqio_class_texts",
-    "tfds_class_texts",
+    "parse_seqio_classes",
+    "parse_tfds_classes",
 ]
 
 CLASSES = (
@@ -178,53 +178,57 @@ def cl_benchmark_texts(task: str, path: str, **options: Any) -> TextSplits:
     return split_texts(files, **options)
 
 
-def tfds_class_texts(
-    name: str, *, title: str, body: str, label: str, first_class: int, data_dir: str, **options: Any
-) -> TextSplits:
-    """Reads and splits the labelled texts of a prepared builder of TensorFlow Datasets.
+def parse_text_classes(source: configs.TextClasses, **options: Any) -> TextSplits:
+    """Parses a data set of Zhang et al. The options are arguments of `split_texts`."""
+    files: Any = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
+    return class_texts(source.data_set, source.path, **files, **options)
+
+
+def parse_cl_benchmark(source: configs.CLBenchmark, **options: Any) -> TextSplits:
+    """Parses a task of O-LoRA's benchmark. The options are arguments of `split_texts`."""
+    return cl_benchmark_texts(source.task, source.path, **options)
+
+
+def parse_tfds_classes(source: configs.TfdsClasses, **options: Any) -> TextSplits:
+    """Parses the labelled texts of a prepared builder of TFDS, of which negative class numbers are read as no class.
 
     Args:
-      name: Name of the builder, optionally with configuration and version.
-      title: Name of the feature with the title. Empty if there is none.
-      body: Name of the feature with the text.
-      label: Name of the feature with the class. Negative numbers are read as no class.
-      first_class: Number to add to the classes of the builder.
-      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
+      source: Settings of the source.
       **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: A builder that is unknown or not prepared, or lacks a feature.
     """
-    spaced, available = name.startswith("ag_news"), tfds_splits(name, data_dir=data_dir or None)
+    name, data_dir, spaced = source.name, source.data_dir or None, source.name.startswith("ag_news")
+    texts, label = (source.title_feature, source.text_feature), source.label_feature
 
     def row(example: Mapping[str, Any]) -> TitledText:
-        missing = [feature for feature in filter(None, (title, body, label)) if feature not in example]
+        missing = [feature for feature in filter(None, (*texts, label)) if feature not in example]
         if missing:
             raise ValueError(
                 f"data.source: {name} has no feature {missing[0]!r}, allowed: {', '.join(sorted(example))}"
             )
-        words = [unescape(example[field].decode("utf-8"), spaced) if field else "" for field in (title, body)]
+        words = [unescape(example[field].decode("utf-8"), spaced) if field else "" for field in texts]
         number = int(example[label])
-        return TitledText(words[0], words[1], first_class + number if number >= 0 else None)
+        return TitledText(words[0], words[1], source.first_class + number if number >= 0 else None)
 
-    report = ReadingReport("examples", name, ReadingRules())
-    read = lambda split: list(map(row, tfds_examples(name, split=split, data_dir=data_dir or None, report=report)))
+    available, report = tfds_splits(name, data_dir=data_dir), ReadingReport("examples", name, ReadingRules())
+    read = lambda split: list(map(row, tfds_examples(name, split=split, data_dir=data_dir, report=report)))
     splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **options)
     return replace(splits, skipped=report.finish())
 
 
-def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **options: Any) -> TextSplits:
-    """Reads and splits the examples of a seqio Task whose `inputs` are texts and whose `targets` are names of classes.
+def parse_seqio_classes(source: configs.SeqioClasses, **options: Any) -> TextSplits:
+    """Parses the examples of a seqio Task whose `inputs` are texts and whose `targets` name or number classes.
 
     Args:
-      name: Name of the registered Task.
-      classes: Names of the classes in the order of their numbers. Empty if the targets are numbers.
-      first_class: Number of the first class (or number to add to the targets, if they are numbers).
+      source: Settings of the source.
       **options: Arguments of `split_texts` except `files`.
 
     Raises:
       ValueError: An unknown Task, one without `inputs`, or a target that is no class.
     """
+    name, classes, first_class = source.name, source.classes, source.first_class
 
     def row(inputs: str, target: str) -> TitledText:
         if classes and target in classes:
@@ -238,29 +242,6 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
     available = seqio_splits(name)
     splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **options)
     return replace(splits, skipped=report.finish())
-
-
-def parse_text_classes(source: configs.TextClasses, **options: Any) -> TextSplits:
-    """Parses a data set of Zhang et al. The options are arguments of `split_texts`."""
-    files: Any = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
-    return class_texts(source.data_set, source.path, **files, **options)
-
-
-def parse_cl_benchmark(source: configs.CLBenchmark, **options: Any) -> TextSplits:
-    """Parses a task of O-LoRA's benchmark. The options are arguments of `split_texts`."""
-    return cl_benchmark_texts(source.task, source.path, **options)
-
-
-def parse_tfds_classes(source: configs.TfdsClasses, **options: Any) -> TextSplits:
-    """Parses the labelled texts of a builder of TFDS. The options are arguments of `split_texts`."""
-    features = {"title": source.title_feature, "body": source.text_feature, "label": source.label_feature}
-    location: Any = {"first_class": source.first_class, "data_dir": source.data_dir}
-    return tfds_class_texts(source.name, **features, **location, **options)
-
-
-def parse_seqio_classes(source: configs.SeqioClasses, **options: Any) -> TextSplits:
-    """Parses the labelled texts of a seqio Task. The options are arguments of `split_texts`."""
-    return seqio_class_texts(source.name, classes=source.classes, first_class=source.first_class, **options)
 
 
 def name_text_classes(source: configs.TextClasses) -> dict[int, str]:

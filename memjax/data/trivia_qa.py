@@ -19,7 +19,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from memjax import config as configs
 from memjax.data.paths import find_packed, read_text
@@ -27,77 +26,56 @@ from memjax.data.questions import Question, QuestionRecord, QuestionSplit, colle
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
 
-__all__ = ["first_match", "tfds_trivia_qa_questions", "trivia_qa_questions"]
+__all__ = ["first_match", "parse_trivia_qa"]
 
 PAGES = {"web": "SearchResults", "wikipedia": "EntityPages"}
 """Kind of pages -> field of a question with the list of its pages."""
 LACKS = "have no name of the answer on their pages"
 
 
-def trivia_qa_questions(path: str, *, pages: str, max_words: int, **options: Any) -> QuestionSplit:
-    """Reads one split of TriviaQA from the published folder `triviaqa-rc`.
+def parse_trivia_qa(source: configs.TriviaQa, split: str) -> QuestionSplit:
+    """Parses one split of TriviaQA, from the published folder `triviaqa-rc` or, without a folder, from TFDS.
 
-    The development file is both the validation and the test split.
+    The development file is both the validation and the test split. A folder with only one of the files is split by a
+    hash of the ids of its questions. The builder of TFDS has joined the questions for both kinds of pages. A question
+    with pages of a web search is one for 'web'.
 
     Args:
-      path: Folder with `qa/web-train.json`, `evidence/web` and so on.
-      pages: Kind of pages: 'web' or 'wikipedia'.
-      max_words: Number of words of a page to read, the first ones. 0 for all.
-      **options: Arguments `split`, `validation` and `test` of `split_questions`. The groups are the ids of the
-        questions.
+      source: Settings of the source.
+      split: 'train', 'validation' or 'test'.
 
     Raises:
       ValueError: An unknown split, a folder without the files, or a file of another form.
     """
-    evidence = Path(path) / "evidence" / pages
+    if not source.path:
+        return collect_questions(_builder_entries(source, "train" if split == "train" else "validation"))
+    pages, evidence = source.pages, Path(source.path) / "evidence" / source.pages
     if not evidence.is_dir():
-        raise ValueError(f"data.source.path: {path} has no evidence/{pages}, allowed: the folder of triviaqa-rc")
+        raise ValueError(f"data.source.path: {source.path} has no evidence/{pages}, allowed: the folder of triviaqa-rc")
 
     def read(file: Path) -> Iterator[QuestionRecord]:
         try:
             for row in json.loads(read_text(file))["Data"]:
                 texts = (_page(evidence, page["Filename"]) for page in row.get(PAGES[pages], ()) if "Filename" in page)
                 names = (row["Answer"]["Value"], *row["Answer"]["Aliases"])
-                yield _entry(row["QuestionId"], row["Question"], names, texts, max_words)
+                yield _entry(row["QuestionId"], row["Question"], names, texts, source.max_words)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{file}: not of the form of TriviaQA ({type(error).__name__}: {error})") from None
 
-    return split_questions(path, (f"qa/{pages}-train.json", f"qa/{pages}-dev.json"), read, **options)
+    files = (f"qa/{pages}-train.json", f"qa/{pages}-dev.json")
+    return split_questions(source.path, files, read, split=split, **held_out_shares(source))
 
 
-def tfds_trivia_qa_questions(*, pages: str, max_words: int, split: str, data_dir: str) -> QuestionSplit:
-    """Reads one split of TriviaQA from the prepared builder `trivia_qa/rc` of TensorFlow Datasets.
-
-    The builder has joined the questions for both kinds of pages. A question with pages of a web search is one for
-    'web'.
-
-    Args:
-      pages: Kind of pages: 'web' or 'wikipedia'.
-      max_words: Number of words of a page to read, the first ones. 0 for all.
-      split: 'train', 'validation' or 'test'. The last two are the builder's validation split.
-      data_dir: Folder of prepared data sets. Empty for the default of TFDS.
-    """
+def _builder_entries(source: configs.TriviaQa, part: str) -> Iterator[QuestionRecord]:
+    """Reads the questions of a split of the prepared builder `trivia_qa/rc` of TensorFlow Datasets."""
     text = lambda value: value.decode("utf-8")
-
-    def entries() -> Iterator[QuestionRecord]:
-        part = "train" if split == "train" else "validation"
-        for example in tfds_examples("trivia_qa/rc", split=part, data_dir=data_dir or None):
-            searched = example["search_results"]["search_context"]
-            if bool(len(searched)) != (pages == "web"):
-                continue
-            texts = map(text, searched if pages == "web" else example["entity_pages"]["wiki_context"])
-            names = (text(example["answer"]["value"]), *map(text, example["answer"]["aliases"]))
-            yield _entry("", text(example["question"]), names, texts, max_words)
-
-    return collect_questions(entries())
-
-
-def parse_trivia_qa(source: configs.TriviaQa, split: str) -> QuestionSplit:
-    """Parses a split of TriviaQA, from its files or, if the settings name no folder, from TFDS."""
-    pages: Any = {"pages": source.pages, "max_words": source.max_words}
-    if source.path:
-        return trivia_qa_questions(source.path, split=split, **pages, **held_out_shares(source))
-    return tfds_trivia_qa_questions(split=split, data_dir=source.data_dir, **pages)
+    for example in tfds_examples("trivia_qa/rc", split=part, data_dir=source.data_dir or None):
+        searched = example["search_results"]["search_context"]
+        if bool(len(searched)) != (source.pages == "web"):
+            continue
+        texts = map(text, searched if source.pages == "web" else example["entity_pages"]["wiki_context"])
+        names = (text(example["answer"]["value"]), *map(text, example["answer"]["aliases"]))
+        yield _entry("", text(example["question"]), names, texts, source.max_words)
 
 
 def first_match(names: Iterable[str], text: str) -> tuple[str, int] | None:

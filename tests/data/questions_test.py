@@ -1,18 +1,19 @@
 """Readers of questions, on small files of the published forms."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from memjax.config import QaSrl, Quac, Squad, TriviaQa
-from memjax.data.qa_srl import qa_srl_questions
-from memjax.data.quac import quac_questions, tfds_quac_questions
+from memjax.data.qa_srl import parse_qa_srl
+from memjax.data.quac import parse_quac
 from memjax.data.questions import Question, select_questions
 from memjax.data.readers import read_all_questions, source_notes
-from memjax.data.trivia_qa import first_match, tfds_trivia_qa_questions, trivia_qa_questions
+from memjax.data.trivia_qa import first_match, parse_trivia_qa
 
-SHARES = {"validation": 0.0, "test": 0.0}
+SHARES: Any = {"validation_percent": 0, "test_percent": 0}
 
 
 def put(path, text):
@@ -52,7 +53,7 @@ def write_quac(folder, name, turns=TURNS):
 def test_turns_without_an_answer_are_dropped_and_counted(tmp_path):
     write_quac(tmp_path, "train_v0.2.json")
     write_quac(tmp_path, "val_v0.2.json", TURNS[:2])
-    found = quac_questions(str(tmp_path), split="train", **SHARES)
+    found = parse_quac(Quac(path=str(tmp_path), **SHARES), "train")
     assert found.questions == ANSWERED and found.left_out == {"have no answer in their text": 2}
     notes = source_notes(Quac(path=str(tmp_path)))
     assert notes[0] == "2 questions of the train split have no answer in their text, and are left out"
@@ -77,7 +78,7 @@ def test_the_builder_of_quac_has_the_same_turns(monkeypatch):
             }
 
     monkeypatch.setattr("memjax.data.quac.tfds_examples", examples)
-    found = tfds_quac_questions(split="test", data_dir="")
+    found = parse_quac(Quac(), "test")
     assert found.questions == ANSWERED and sum(found.left_out.values()) == 2
 
 
@@ -119,8 +120,8 @@ def write_trivia(folder):
 
 def test_pages_that_name_the_answer(tmp_path):
     write_trivia(tmp_path)
-    read = lambda pages, words: trivia_qa_questions(
-        str(tmp_path), pages=pages, max_words=words, split="train", **SHARES
+    read = lambda pages, words: parse_trivia_qa(
+        TriviaQa(path=str(tmp_path), pages=pages, max_words=words, **SHARES), "train"
     )
     answers = (("city of light", 4), ("Paris", -1), ("City of Light", -1))
     first = Question("q0", "The city of light, Paris.", answers)
@@ -147,7 +148,7 @@ def test_the_builder_of_trivia_qa_is_taken_apart(monkeypatch):
             yield named | {"search_results": {"search_context": searched}, "entity_pages": {"wiki_context": wiki}}
 
     monkeypatch.setattr("memjax.data.trivia_qa.tfds_examples", examples)
-    read = lambda pages: tfds_trivia_qa_questions(pages=pages, max_words=800, split="train", data_dir="there").questions
+    read = lambda pages: parse_trivia_qa(TriviaQa(pages=pages, data_dir="there"), "train").questions
     assert [(one.question, one.context, one.answers[0]) for one in read("web")] == [("q0", "in Paris", ("Paris", 3))]
     assert [(one.question, one.context) for one in read("wikipedia")] == [("q1", "by Paris")]
 
@@ -169,14 +170,14 @@ def write_srl(folder, ranges="0:2~!~3:4"):
 
 def test_answers_in_a_sentence(tmp_path):
     write_srl(tmp_path)
-    read = lambda split: qa_srl_questions(str(tmp_path), domain="wikinews", split=split, validation=0.3)
+    read = lambda split: parse_qa_srl(QaSrl(path=str(tmp_path), validation_percent=30), split)
     parts = [read(split) for split in ("train", "validation", "test")]
     assert len(parts[0].questions) + len(parts[1].questions) == 20 == len(parts[2].questions)
     assert parts[0].questions[0].answers == (("The cat", 0), ("Ada", 12)) and parts[1].questions
     assert parts[2].questions[0] == Question("What0?", "A dog ran .", (("A dog", 0), (".", 10)))
     assert parts[2].left_out == {"have no answer in their sentence": 1}
     with pytest.raises(ValueError, match=r"has no gold/wikipedia\.test\.gold\.csv, allowed"):
-        qa_srl_questions(str(tmp_path), domain="wikipedia", split="test", validation=0.1)
+        parse_qa_srl(QaSrl(path=str(tmp_path), domain="wikipedia"), "test")
     write_srl(tmp_path, ranges="3:9")
     with pytest.raises(ValueError, match=r"dev\.gold\.csv: answer_range '3:9', allowed: tokens of the sentence"):
         read("train")
@@ -211,8 +212,8 @@ def test_a_folder_without_the_files_is_refused(source, line, tmp_path):
 def test_files_of_another_form_are_refused(tmp_path):
     put(tmp_path / "train_v0.2.json", {"data": [{"title": "x"}]})
     with pytest.raises(ValueError, match=r"train_v0\.2\.json: not of the form of QuAC"):
-        quac_questions(str(tmp_path), split="train", **SHARES)
+        parse_quac(Quac(path=str(tmp_path), **SHARES), "train")
     put(tmp_path / "qa/web-train.json", "[]")
     put(tmp_path / "evidence/web/x", "")
     with pytest.raises(ValueError, match=r"web-train\.json: not of the form of TriviaQA"):
-        trivia_qa_questions(str(tmp_path), pages="web", max_words=0, split="train", **SHARES)
+        parse_trivia_qa(TriviaQa(path=str(tmp_path), max_words=0, **SHARES), "train")

@@ -6,7 +6,8 @@ import lzma
 import numpy as np
 import pytest
 
-from memjax.data.relation_sentences import make_synthetic_relations, read_relation_files, read_tacred
+from memjax.config import RelationFiles, Tacred
+from memjax.data.relation_sentences import make_synthetic_relations, parse_relation_files, parse_tacred
 from memjax.data.sources import SPLITS
 from memjax.data.word_vectors import embedding_table, mean_vectors, read_word_vectors
 
@@ -23,7 +24,7 @@ def folder(path, rows, names=NAMES):
 
 
 def read(path, **named):
-    return read_relation_files(path, names="names.txt", train=("rows.txt",), **named)
+    return parse_relation_files(RelationFiles(path=path, names="names.txt", train=("rows.txt",), **named))
 
 
 def test_relations_are_numbered_from_their_names_and_no_sentence_is_in_two_splits(tmp_path):
@@ -71,19 +72,21 @@ def tacred(path, **changes):
 
 
 def test_tacred_without_no_relation_and_with_candidates_that_a_seed_has_drawn(tmp_path):
-    found = read_tacred(tacred(tmp_path), num_candidates=1)
+    path = tacred(tmp_path)
+    read_tacred = lambda **fields: parse_tacred(Tacred(path=path, num_candidates=1, **fields))
+    found = read_tacred()
     assert found.names == ("org:founded", "per:age", "per:title") and found.without == 3
     assert [one.label for one in found.sentences["train"]] == [2, 0, 1]
     one = found.sentences["train"][0]
     assert one.text == "ada is queen" and one.entities == (0, 0, 2, 2) and len(one.candidates) == 1
-    assert found == read_tacred(tacred(tmp_path), num_candidates=1)
-    drawn = {read_tacred(tacred(tmp_path), num_candidates=1, seed=s).sentences["train"][0].candidates for s in range(9)}
+    assert found == read_tacred()
+    drawn = {read_tacred(seed=s).sentences["train"][0].candidates for s in range(9)}
     assert drawn == {(0,), (1,)}
 
 
 def test_an_entity_beyond_its_sentence_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a: given an entity from word 2 to 3, allowed: within 0 to 2$"):
-        read_tacred(tacred(tmp_path, obj_end=3))
+        parse_tacred(Tacred(path=tacred(tmp_path, obj_end=3)))
 
 
 PLACES = "2\t1 2\tAda , queen of  Bath .\tada\t0\tbath\t{}\tQ1\tQ2\n"
