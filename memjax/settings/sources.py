@@ -95,7 +95,7 @@ class Source(Settings):
         return ()
 
     def opener(self, content: str) -> str:
-        """Returns the name of the function that opens a kind of content, one of `gives`. '' is the default kind."""
+        """Returns the name of the function that opens one of the `content_types`, '' for the default one."""
         return self.opened_as.get(content, self.opened_by)
 
     def following(self, earlier: Sequence[Any]) -> Source:
