@@ -90,8 +90,7 @@ def chain_components(
         return make_composed_learner(method, rules, memory, replay, adapting, episode, experiment, layout, objective)
 
     before, after = make_phase([rule.before_task for rule in rules]), make_phase([rule.after_task for rule in rules])
-    takes_tasks = memory is None or not memory.of_each_task
-    method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
+    method = Method(learner, before, after, scope, schedule, needs)
     return method if memory is None else method._replace(notes=memory.notes)
 
 
@@ -179,13 +178,12 @@ def make_composed_learner(
         store = make_store(
             memory,
             jax.eval_shape(offer, jax.eval_shape(plain.make_variables), kinds[STREAM]),
-            num_tasks=len(settings.tasks),
             layout=layout,
             reads=replay.is_read_by if replay else lambda kind: False,
             rows=replay.rows if replay else 0,
             replace=bool(replay and replay.replace),
         )
-        stream_memory = StreamMemory(store, memory, experiment.model, len(kinds[STREAM].inputs), len(settings.tasks))
+        stream_memory = StreamMemory(store, memory, experiment.model, len(kinds[STREAM].inputs))
         parts = dataclasses.replace(parts, memory=stream_memory, replay=replay)
     if episode is not None:
         parts = with_episodes(parts, episode, config.data.batch_size)

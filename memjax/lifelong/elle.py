@@ -90,7 +90,7 @@ def elle(settings: configs.ELLE) -> Method:
     """Makes the method ELLE."""
     memory, by_progress = make_memory_options(settings.memory), settings.replay_sampling == "progress"
     if settings.memory_fraction:  # The memory is written after a task, not while it is learned.
-        memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, written=0.0)
+        memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, notes=lambda *_: ())
     if by_progress:
         memory = memory._replace(groups="task")
     counters, choice = (

@@ -9,7 +9,7 @@ draw and store the same rows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -82,13 +82,10 @@ class MemoryOptions(NamedTuple):
       scores: Function that computes the score of every row, for policies that need scores.
       again: Function that says whether replayed rows are answered correctly, for policies that count forgetting.
       metrics: Metrics of the rows that are offered, by name: `metric(entries, offered)` returns a sum.
-      of_each_task: Whether every task of the stream has its own share of `capacity` rows.
       place: Storage of the rows: "device" (in the train state) or "host".
       index: Search of keys on the host: "exact" or "scann".
       setting: Name of the setting that holds the capacity, for messages.
-      written: Fraction of the rows of the stream that the policy appends to the memory. 0 for policies that choose
-        slots in another way.
-      drops: Whether a memory that appends takes no more rows once it is full.
+      notes: `notes(task, seen, total, epochs)` returns lines about the rows of a task. See `Method.notes`.
     """
 
     capacity: int
@@ -98,37 +95,42 @@ class MemoryOptions(NamedTuple):
     scores: OfRows | None = None
     again: OfRows | None = None
     metrics: Mapping[str, Callable[[MemoryEntries, CandidateRows], WeightedSum]] = {}
-    of_each_task: bool = False
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
     setting: str = "lifelong.method.memory.capacity"
-    written: float = 0.0
-    drops: bool = False
+    notes: Callable[[str, int, int, int], Sequence[str]] = lambda task, seen, total, epochs: ()
 
-    def notes(self, task: str, seen: int, total: int, epochs: int) -> list[str]:
-        """Returns notes about rows of a task that are stored several times or not at all. See `Method.notes`.
 
-        Args:
-          task: Name of the task.
-          seen: Number of examples that the run has read before the task.
-          total: Number of examples that the task reads, with repetitions.
-          epochs: Number of times that each example is read.
+def describe_writes(
+    capacity: int, setting: str, written: float, drops: bool, task: str, seen: int, total: int, epochs: int
+) -> list[str]:
+    """Returns notes about rows of a task that a memory stores several times or not at all. See `Method.notes`.
 
-        Example:
-          >>> memory = MemoryOptions(8, policies.write_all_policy("drop"), written=1.0, drops=True)
-          >>> for line in memory.notes("news", seen=0, total=12, epochs=2): print(line)
-          lifelong.method.memory: an example is read 2 times and kept 2 times; 'random' with probability 0.5 keeps one
-          lifelong.method.memory.capacity: full after 8 rows, of news; rows that come later are not kept
-          >>> memory._replace(capacity=12, written=0.5).notes("news", 0, 12, 2)
-          []
-        """
-        lines, times = list[str](), self.written * epochs
-        if times > 1 and not seen:
-            what = f"an example is read {epochs} times and kept {times:g} times"
-            lines.append(f"lifelong.method.memory: {what}; 'random' with probability {1 / epochs:.2g} keeps one")
-        if self.drops and self.written and seen <= (room := self.capacity / self.written) < seen + total:
-            lines.append(f"{self.setting}: full after {room:,.0f} rows, of {task}; rows that come later are not kept")
-        return lines
+    Args:
+      capacity: Number of rows of the memory.
+      setting: Name of the setting that holds the capacity.
+      written: Fraction of the rows of the stream that the policy appends to the memory.
+      drops: Whether the memory takes no more rows once it is full.
+      task: Name of the task.
+      seen: Number of examples that the run has read before the task.
+      total: Number of examples that the task reads, with repetitions.
+      epochs: Number of times that each example is read.
+
+    Example:
+      >>> setting = "lifelong.method.memory.capacity"
+      >>> for line in describe_writes(8, setting, 1.0, True, "news", seen=0, total=12, epochs=2): print(line)
+      lifelong.method.memory: an example is read 2 times and kept 2 times; 'random' with probability 0.5 keeps one
+      lifelong.method.memory.capacity: full after 8 rows, of news; rows that come later are not kept
+      >>> describe_writes(12, setting, 0.5, True, "news", seen=0, total=12, epochs=2)
+      []
+    """
+    lines, times = list[str](), written * epochs
+    if times > 1 and not seen:
+        what = f"an example is read {epochs} times and kept {times:g} times"
+        lines.append(f"lifelong.method.memory: {what}; 'random' with probability {1 / epochs:.2g} keeps one")
+    if drops and written and seen <= (room := capacity / written) < seen + total:
+        lines.append(f"{setting}: full after {room:,.0f} rows, of {task}; rows that come later are not kept")
+    return lines
 
 
 class DeviceMemoryBackend:
@@ -318,14 +320,12 @@ class StreamMemory(NamedTuple):
       options: Options of the memory.
       model: Model that computes keys and scores.
       batches: Number of batches that an update offers. Updates that read fewer are padded with empty rows.
-      num_tasks: Number of tasks of the stream.
     """
 
     store: Store
     options: MemoryOptions
     model: Any
     batches: int
-    num_tasks: int
 
     def candidates(
         self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
@@ -385,7 +385,6 @@ def make_store(
     options: MemoryOptions,
     offered: dict[str, Any],
     *,
-    num_tasks: int,
     layout: Layout | None,
     reads: Callable[[str], bool],
     rows: int,
@@ -396,15 +395,13 @@ def make_store(
     Args:
       options: Options of the memory.
       offered: Shapes of the rows that an update offers, from `candidate_rows`.
-      num_tasks: Number of tasks of the stream.
       layout: Shardings of all arrays over the mesh. None on a single device.
       reads: `reads(kind)` returns whether updates of a kind replay rows.
       rows: Number of rows that an update replays.
       replace: Whether rows are drawn with replacement.
     """
     row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), offered["rows"])
-    capacity = options.capacity * (num_tasks if options.of_each_task else 1)
-    sizes = (row, capacity, 0 if offered["keys"] is None else offered["keys"].shape[-1])
+    sizes = (row, options.capacity, 0 if offered["keys"] is None else offered["keys"].shape[-1])
     if options.place == "device":
         return DeviceMemoryBackend(*sizes, options.policy, layout)
     memory = HostMemory(*sizes, index=options.index)

@@ -23,15 +23,18 @@ from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
 from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method, TaskInfo
-from memjax.lifelong.episodes import MemoryOptions, key_for, rows_of
+from memjax.lifelong.contract import Method, TaskInfo, settings_of
+from memjax.lifelong.episodes import MemoryOptions, describe_writes, key_for, rows_of
 from memjax.lifelong.spans import UPDATE_COUNTER, count_updates, fraction_done
 from memjax.lifelong.task_references import gradients_of_tasks
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
 from memjax.training.assembly import make_update_functions
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
-from memjax.training.stages import PhaseContext, Requirements
+from memjax.training.sharding import Layout
+from memjax.training.stages import Learner, PhaseContext, Requirements
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
@@ -139,10 +142,18 @@ def gem(settings: configs.GEM) -> Method:
     """
     link = projection.gem(margin=settings.memory_strength, epsilon=settings.epsilon, stored=settings.cache_gradients)
     rule = Component("gem", gradient_transformation=link, requirements=Requirements(tasks_in_training=True))
-    of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
-    memory = MemoryOptions(settings.examples_per_task, policies.balanced_policy(), **of_tasks)
-    make_update = functools.partial(make_stream_update, references=gradients_of_tasks)
-    return chain_components(rule, memory=memory, replay=ReplayOptions(settings.examples_per_task, make_update))
+    rows, setting = settings.examples_per_task, "lifelong.method.examples_per_task"
+
+    def of_tasks(num_tasks: int) -> Method:
+        memory = MemoryOptions(rows * num_tasks, policies.balanced_policy(), groups="task", setting=setting)
+        references = functools.partial(gradients_of_tasks, num_tasks)
+        replayed = ReplayOptions(rows, functools.partial(make_stream_update, references=references))
+        return chain_components(rule, memory=memory, replay=replayed)
+
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        return of_tasks(len(settings_of(experiment).tasks)).learner(experiment, layout, objective)
+
+    return of_tasks(1)._replace(learner=learner, takes_tasks=False)
 
 
 def ewc(settings: configs.EWC) -> Method:
@@ -295,8 +306,9 @@ def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> Memory
                 metrics = {"odds_of_writing": policies.spread_of_odds(*chances, relative=relative)}
     memory = MemoryOptions(settings.capacity, policy, keys, settings.balance_by, scores, again, metrics)
     written = {"all": 1.0, "random": settings.write_probability}.get(settings.write_policy, 0.0)
-    memory = memory._replace(written=written, drops=settings.when_full == "drop")
-    return memory._replace(place=settings.storage, index=settings.key_search)
+    drops = settings.when_full == "drop"
+    notes = functools.partial(describe_writes, memory.capacity, memory.setting, written, drops)
+    return memory._replace(notes=notes, place=settings.storage, index=settings.key_search)
 
 
 # Components

@@ -17,25 +17,27 @@ from memjax.typing import Batch
 __all__ = ["gradients_of_tasks"]
 
 
-def gradients_of_tasks(parts: UpdateParts, state: TrainState, episodes: Any, batch: Batch) -> ReferenceGradients:
+def gradients_of_tasks(
+    num_tasks: int, parts: UpdateParts, state: TrainState, episodes: Any, batch: Batch
+) -> ReferenceGradients:
     """Makes the gradients of the loss of every task but that of a batch, at the parameters before the update.
 
     Args:
+      num_tasks: Number of tasks of the stream.
       parts: Parts of the updates of the learner, with the number of rows of each task in `parts.replay`.
       state: Train state before the update, without its memory.
       episodes: The memory, whose groups are tasks. The gradient of a task without rows is 0.
       batch: Batch of the stream, with the number of its task.
     """
     assert parts.replay is not None and parts.memory is not None
-    take, rows_of_each = parts.memory.store.take, parts.replay.rows
-    tasks, current = parts.memory.num_tasks, batch.extras[TASK][0, 0]
+    take, rows_of_each, current = parts.memory.store.take, parts.replay.rows, batch.extras[TASK][0, 0]
     used = jnp.arange(episodes.capacity) < episodes.count
 
     def rows_of_task(task: Any) -> Batch:
         of_task = used & (episodes.groups == task) & (task != current)
         return take(episodes, jnp.nonzero(of_task, size=rows_of_each, fill_value=-1)[0])
 
-    rows = split_over_devices(jax.vmap(rows_of_task)(jnp.arange(tasks)))
+    rows = split_over_devices(jax.vmap(rows_of_task)(jnp.arange(num_tasks)))
     start, key = parts.model.init_state(rows.inputs.shape[1]), key_for(state.key, "replay", state.step)
 
     def loss(params: Any, rows: Batch) -> Any:
@@ -44,7 +46,7 @@ def gradients_of_tasks(parts: UpdateParts, state: TrainState, episodes: Any, bat
 
     def losses(params: Any) -> dict[str, Any]:
         each = jax.vmap(loss, in_axes=(None, 0))(params, rows)
-        return {f"task_{index}": each[index] for index in range(tasks)}
+        return {f"task_{index}": each[index] for index in range(num_tasks)}
 
     def gradient(rows: Batch) -> Any:  # Costs nothing for a task that has no rows yet.
         none = lambda: jax.tree.map(jnp.zeros_like, state.params)
