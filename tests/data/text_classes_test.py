@@ -278,9 +278,9 @@ def test_what_does_not_fit_is_named(tmp_path):
             class_texts(**{"data_set": "ag_news", "path": str(tmp_path), **given})
         assert line in str(error.value) and "\n" not in str(error.value)
     rows = {"train": {"a": rows_of(3)}}
-    with pytest.raises(ValueError, match="source.text: given 'all', allowed: 'title_and_text', 'text'"):
+    with pytest.raises(ValueError, match="source.row_text: given 'all', allowed: 'title_and_text', 'text'"):
         split_texts(rows, text="all")
-    with pytest.raises(ValueError, match="source.sampling: given 'any', allowed: 'balanced', 'random'"):
+    with pytest.raises(ValueError, match="source.subset_sampling: given 'any', allowed: 'balanced', 'random'"):
         split_texts(rows, sampling="any")
     with pytest.raises(ValueError, match="data.source.task: given 'sst', allowed: mnli, cb"):
         cl_benchmark_texts("sst", str(tmp_path))
