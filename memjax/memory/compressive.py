@@ -351,8 +351,8 @@ class CompressiveAttention(TransformerXLAttention):
             raise ValueError("same_length: given True with a compressed memory, allowed: False; its slots are older")
         choices = {
             "compression": ("convolution", "dilated", "max", "mean", "most_used"),
-            "loss": ("attention", "auto_encoding", "none"),
-            "positions": ("separate", "contiguous"),
+            "compression_loss": ("attention", "auto_encoding", "none"),
+            "compressed_positions": ("separate", "contiguous"),
             "norm": ("post", "pre", "pre_sonnet"),
         }
         for name, allowed in choices.items():

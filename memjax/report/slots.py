@@ -47,7 +47,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         "rewritten if 0.1 or less is left, and aggregating in between. They show what the writer of each kind attends "
         "to (https://arxiv.org/abs/2010.06891)."
     )
-    moves = model.encoder.forgetting
+    moves = model.encoder.use_forgetting
     types = Figure(
         "slot_types",
         "Kinds of slots over a text",

@@ -20,7 +20,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
-CLASSES: dict[str, str] = {"MadeRelations": "SyntheticRelations"}
+CLASSES: dict[str, str] = {
+    "AnyModel": "ModelBase",
+    "AskedTexts": "QuestionSource",
+    "Episodic": "MetaLearningMethod",
+    "HeldOut": "HoldoutSource",
+    "LayeredModel": "TransformerBase",
+    "Made": "SyntheticVectors",
+    "MadeRelations": "SyntheticRelations",
+    "Neighborly": "NeighborAdaptationMethod",
+    "Rehearsing": "RehearsalMethod",
+}
 """class of settings in an earlier version -> its name today"""
 FIELDS: dict[str, dict[str, str]] = {
     "AGEM": {

@@ -214,7 +214,7 @@ def test_the_first_pass_of_the_code_reads_what_is_kept_too():
 
 def test_the_first_pass_of_the_code_makes_as_many_updates_as_the_stream_asks_for():
     config = config_of(
-        EMAR(examples_per_task=4, rounds=0, first_pass_examples="both"), tasks=3, epochs=2, least_updates=11
+        EMAR(examples_per_task=4, rounds=0, first_pass_examples="both"), tasks=3, epochs=2, min_updates_per_task=11
     )
     assert config.lifelong is not None
     config.lifelong.tasks[1].source.num_train = 40

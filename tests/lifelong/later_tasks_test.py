@@ -169,7 +169,7 @@ def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
         (Joint(), {}, "lifelong.method: given Joint, allowed for a run that takes another task: a stage for each"),
         (
             Sequential(),
-            {"borders": "sharp"},
+            {"task_boundaries": "sharp"},
             "lifelong.task_boundaries: given 'sharp', allowed for a run that takes another",
         ),
         (

@@ -221,7 +221,7 @@ def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
         assert not all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
         with pytest.raises(ValueError, match="lifelong.task_boundaries: given 'sharp', allowed: 'known'"):
             make_learner_and_stages(
-                make_experiment(config_of(CASE[name].method, borders="sharp")), None, make_objective
+                make_experiment(config_of(CASE[name].method, task_boundaries="sharp")), None, make_objective
             )
     else:
         assert all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)

@@ -401,7 +401,7 @@ def test_what_is_refused():
             MetaMbPA(memory=EpisodicMemory(write_probability=1.5)),
             "probability: given 1.5, allowed: a share from 0 to 1",
         ),
-        (MetaMbPA(memory=EpisodicMemory(storage="host")), "memory.place: given 'host', allowed: 'device' with"),
+        (MetaMbPA(memory=EpisodicMemory(storage="host")), "memory.storage: given 'host', allowed: 'device' with"),
     ):
         with line(settings, match=match):
             make_experiment(config_of(settings))

@@ -38,7 +38,7 @@ def test_training_reads_windows_with_the_answer_and_evaluation_all(tmp_path):
     documents: dict[str, Examples] = {split: experiment.documents(split) for split in ("train", "test")}
     weights = {name: [one.example(i).weights[0] for i in range(len(one))] for name, one in documents.items()}
     assert set(weights["train"]) == {1.0} and set(weights["test"]) == {0.0, 1.0}
-    assert documents["train"].skipped > 0 and make_task(config).head().context_only
+    assert documents["train"].skipped > 0 and make_task(config).head().answers_in_context_only
 
 
 @pytest.mark.laws

@@ -36,7 +36,7 @@ def run(config):
 @pytest.mark.slow
 def test_the_last_layer_learns_the_same_from_tokens_and_from_kept_states(tmp_path, capsys):
     encoder, before = run(config_of(tmp_path, "encoder", steps=1))
-    tokens, whole = run(config_of(tmp_path, "tokens", init_from=str(encoder.path), train_layers=1))
+    tokens, whole = run(config_of(tmp_path, "tokens", init_from=str(encoder.path), num_trainable_layers=1))
     states, upper = run(config_of(tmp_path, "kept", init_from=str(encoder.path), first=1))
     trained = [name for name in upper if name.startswith("params/")]
     assert {name.split("/")[1] for name in trained} == {"head", "pooler", "stack"}
@@ -64,7 +64,7 @@ def test_the_last_layer_learns_the_same_from_tokens_and_from_kept_states(tmp_pat
     "fields, line",
     [
         ({"first": 2}, "model.first_trained_layer: given 2, allowed: up to 1, the last layer"),
-        ({"train_layers": 3}, "training.num_trainable_layers: given 3, allowed: 0 to 2 with model.scan_layers False"),
+        ({"num_trainable_layers": 3}, "training.num_trainable_layers: given 3, allowed: 0 to 2 with model.scan_layers False"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, fields, line):
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused(tmp_path, fields, line):
 
 
 def test_layers_of_a_scan_are_not_trained_apart(tmp_path):
-    config = config_of(tmp_path, "run", train_layers=1)
+    config = config_of(tmp_path, "run", num_trainable_layers=1)
     config.model.scan_layers = True
     with pytest.raises(
         ValueError, match=r"training.num_trainable_layers: given 1, allowed: .* layers of a scan are one array"

@@ -184,7 +184,7 @@ def test_the_same_examples_in_another_container_give_the_same_batches():
 
 
 def test_tasks_are_learned_in_the_order_that_is_given():
-    config = config_of(Sequential(), order=(2, 0, 1))
+    config = config_of(Sequential(), task_order=(2, 0, 1))
     make_learner, stages = make_learner_and_stages(make_experiment(config), None, make_objective)
     learner = make_learner(())
     state = learner.init(learner.make_variables())
@@ -194,7 +194,7 @@ def test_tasks_are_learned_in_the_order_that_is_given():
 
 
 def test_a_stream_without_borders_is_one_stage_of_all_examples():
-    config = config_of(Sequential(), borders="blurred", border_width=4)
+    config = config_of(Sequential(), task_boundaries="blurred", blur_width=4)
     make_learner, (stage,) = make_learner_and_stages(make_experiment(config), None, make_objective)
     learner = make_learner(())
     updates = list(stage.open_stream(learner.init(learner.make_variables()), None))
@@ -206,12 +206,12 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
     [
         (
             GEM(examples_per_task=4),
-            {"borders": "sharp"},
+            {"task_boundaries": "sharp"},
             "lifelong.task_boundaries: given 'sharp', allowed: 'known', GEM needs to know the task",
         ),
         (
             EWC(),
-            {"borders": "mixed"},
+            {"task_boundaries": "mixed"},
             "lifelong.task_boundaries: given 'mixed', allowed: 'known', EWC needs to know where tasks",
         ),
         (
@@ -224,7 +224,7 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             {"epochs": 0, "training": {"steps": 9}},
             "lifelong.epochs: given 0, allowed: at least 1, LAMOL counts examples",
         ),
-        (Sequential(), {"borders": "blurred"}, "lifelong.blur_width: given 0, allowed"),
+        (Sequential(), {"task_boundaries": "blurred"}, "lifelong.blur_width: given 0, allowed"),
         (MbPA(replay_interval=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
         (
             Replay(memory=EpisodicMemory(write_policy="diversity")),
@@ -234,20 +234,20 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
         (
             Replay(memory=EpisodicMemory(key_search="scann")),
             {},
-            "lifelong.method.memory.key_search: given 'scann', allowed: 'exact' unless place is 'host'",
+            "lifelong.method.memory.key_search: given 'scann', allowed: 'exact' unless storage is 'host'",
         ),
         (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
         (
             MbPA(replay_interval=4, key_distance="inner_product", neighbor_weighting="inverse_distance"),
             {},
-            "method.weights: given 'inverse_distance', allowed: 'uniform' or 'softmax' with metric 'inner_product'",
+            "method.neighbor_weighting: given 'inverse_distance', allowed: 'uniform' or 'softmax' with key_distance 'inner_product'",
         ),
         (
             MbPA(replay_interval=4, neighbor_choice="random", neighbor_weighting="softmax"),
             {},
-            "lifelong.method.neighbor_weighting: given 'softmax', allowed: 'uniform' with neighbors 'random'",
+            "lifelong.method.neighbor_weighting: given 'softmax', allowed: 'uniform' with neighbor_choice 'random'",
         ),
-        (Sequential(), {"order": (0, 0, 2)}, "lifelong.task_order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
+        (Sequential(), {"task_order": (0, 0, 2)}, "lifelong.task_order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path, place):
 
 @pytest.mark.slow
 def test_eval_and_compare_show_what_a_stream_has_come_to(tmp_path, capsys):
-    config = config_of(Sequential(), evaluate_before=True)
+    config = config_of(Sequential(), evaluate_before_training=True)
     result = train(dataclasses.replace(config, workdir=str(tmp_path)), on_event=lambda event: None)
     assert main(["eval", "--run", str(result.path), "--json"]) == 0
     stream = json.loads(capsys.readouterr().out)["stream"]
@@ -375,7 +375,7 @@ def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
 
 
 @pytest.mark.parametrize(
-    ("limits", "line"), [((4,), "limits: given .4,., allowed: .., or 3 numbers"), ((4, 4, 11), "limits.2: given 11")]
+    ("limits", "line"), [((4,), "max_examples_per_task: given .4,., allowed: .., or 3 numbers"), ((4, 4, 11), "max_examples_per_task.2: given 11")]
 )
 def test_limits_that_do_not_fit_are_refused(limits, line):
     config = config_of(Sequential())
@@ -394,7 +394,7 @@ def test_passes_are_the_fewest_that_make_enough_updates(examples, rows, epochs, 
 
 
 def test_a_small_task_is_read_more_often_and_a_line_says_so():
-    config = config_of(Sequential(), tasks=2, epochs=2, least_updates=11)
+    config = config_of(Sequential(), tasks=2, epochs=2, min_updates_per_task=11)
     config.lifelong.tasks[1].source.num_train = 40
     experiment = make_experiment(config)
     small, large = task_stages(experiment, None, make_method(config.lifelong.method))

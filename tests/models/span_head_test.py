@@ -45,5 +45,5 @@ def test_nothing_is_learned_from_a_question_or_from_missing_rows():
 def test_texts_without_types_are_refused():
     head = SpanHead(answers_in_context_only=True)
     text = EncodedText(HIDDEN, HIDDEN[:, 0], MASK, {})
-    with pytest.raises(ValueError, match=r"task\.context_only: given texts without types of tokens"):
+    with pytest.raises(ValueError, match=r"task\.answers_in_context_only: given texts without types of tokens"):
         head.apply(head.init(jax.random.key(1), text, True), text, True)

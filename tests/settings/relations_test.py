@@ -676,7 +676,7 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
         (
             encoder(Classification(), Squad()),
             "data.source: given 'Squad', allowed: Glue or TextClasses or CLBenchmark or TfdsClasses or SeqioClasses or "
-            "LabelledFile or Templates or RelationFiles or Tacred or MadeRelations (Classification)",
+            "LabelledFile or Templates or RelationFiles or Tacred or SyntheticRelations (Classification)",
         ),
         (
             encoder(QuestionAnswering(), Glue()),

@@ -107,10 +107,10 @@ BAD = {
     "protocol": ({"data": {"protocol": "contiguous"}}, "protocol: given 'contiguous', allowed: 'separate'"),
     "length": ({"task": {"max_answer_length": 23}}, "max_answer_length: given 23, allowed: less than"),
     "stride": ({"evaluation": {"stride": 4}}, "stride: given 4, allowed: 0"),
-    "share": ({"method": LAMOL(sample_ratio=-0.1)}, "share: given -0.1, allowed: a share of 0"),
+    "share": ({"method": LAMOL(sample_ratio=-0.1)}, "sample_ratio: given -0.1, allowed: a share of 0"),
     "rows": (
         {"method": LAMOL(sample_ratio=0.5, replay_batch_size=1)},
-        "rows: given 1, allowed: at least 2, share = 0.5 of the 4 rows",
+        "replay_batch_size: given 1, allowed: at least 2, sample_ratio = 0.5 of the 4 rows",
     ),
     "columns": ({"method": ProgressiveNetwork()}, "task: given 'Instructions', allowed: a task that is not written"),
     "temperature": ({"method": LAMOL(temperature=0.0)}, "temperature: given 0.0"),

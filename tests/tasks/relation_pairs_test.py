@@ -64,7 +64,7 @@ def config_of(method, **fields):
 
 def test_what_does_not_fit_is_refused():
     config = config_of(Joint(), task=Classification(num_classes=4))
-    with pytest.raises(ValueError, match=r"^task.num_classes: given 4, allowed: 2 with pairs of MadeRelations$"):
+    with pytest.raises(ValueError, match=r"^task.num_classes: given 4, allowed: 2 with pairs of SyntheticRelations$"):
         make_experiment(config)
 
 

@@ -256,7 +256,7 @@ def test_optimizers_of_a_configuration(tmp_path):
         optimizer = made(optimizer=rule, schedule=rate)
         updates, _ = optimizer.update(gradient, optimizer.init(params), params)
         assert np.all(np.asarray(updates["w"]) < 0)
-    optimizer = made(optimizer=Adam(), schedule=rate, apply_every=2, clip_norm=0.0)
+    optimizer = made(optimizer=Adam(), schedule=rate, gradient_accumulation_steps=2, clip_norm=0.0)
     assert isinstance(optimizer.init(params), optax.MultiStepsState)
 
 

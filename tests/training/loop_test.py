@@ -287,14 +287,14 @@ def dying(workdir, name="run", **training):
 
 def test_a_dead_run_ends_and_keeps_what_was_before_also_when_it_was_resumed(tmp_path):
     with pytest.raises(Crash):
-        run(dying(tmp_path, max_skipped=7), hooks=[crash_at(5)])
+        run(dying(tmp_path, max_skipped_steps=7), hooks=[crash_at(5)])
     end = (
         "training.max_skipped_steps = 7 steps in a row were skipped: loss, gradient or update not finite; "
         "checkpoint 1 is"
     )
     for _ in range(2):  # started again, it ends again
         with pytest.raises(NonFiniteError, match=f"ended after step 8, {end} sound"):
-            run(dying(tmp_path, max_skipped=7))
+            run(dying(tmp_path, max_skipped_steps=7))
     path = tmp_path / "run"
     checkpoints = Checkpoints(path / "checkpoints", read_only=True)
     assert checkpoints.steps() == [1, 6, 7] and not (path / "finished.json").exists()
@@ -310,7 +310,7 @@ def test_nothing_finishes_with_a_loss_that_is_not_finite(tmp_path):
         with pytest.raises(
             NonFiniteError, match="not finished, the loss of the evaluation is nan; checkpoint 1 is sound"
         ):
-            run(dying(tmp_path, steps=4, max_skipped=0))
+            run(dying(tmp_path, steps=4, max_skipped_steps=0))
     assert not (tmp_path / "run" / "finished.json").exists()
 
 
@@ -354,7 +354,7 @@ def test_a_run_that_is_trained_longer_equals_a_long_one_where_its_rate_does(tmp_
 def test_a_window_of_steps_ends_with_its_stage(tmp_path):
     seen = []
     hook = lambda info: seen.append(np.asarray(info.state.params["mix"]["kernel"]))
-    often = {"apply_every": 4, "steps": 6, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 6}
+    often = {"gradient_accumulation_steps": 4, "steps": 6, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 6}
     often["schedule"] = Schedule(learning_rate=1e-2, warmup_steps=0)
     result, _ = run(make_experiment(tmp_path, **often), hooks=[hook])
     changed = [not np.array_equal(a, b) for a, b in zip(seen, seen[1:], strict=False)]

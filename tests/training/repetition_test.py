@@ -75,7 +75,7 @@ ENDS = [
 
 def train_until(workdir, hook, error):
     """Trains in a folder and returns what was raised, which must be an `error`."""
-    config = toy_config(workdir, max_skipped=2)
+    config = toy_config(workdir, max_skipped_steps=2)
     if error is None:
         train(config, hooks=[hook], on_event=lambda event: None)
         return None
