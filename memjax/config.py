@@ -98,7 +98,7 @@ class Config(Settings):
         stream = self._stream()
         number, evaluation = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
         longer = replace(
-            stream, tasks=(*stream.tasks, task), order=(*stream.task_order, number) if stream.task_order else ()
+            stream, tasks=(*stream.tasks, task), task_order=(*stream.task_order, number) if stream.task_order else ()
         )
         scored = (*self.evaluations, evaluation) if self.evaluations else ()
         return replace(self._with_steps(number + 1), lifelong=longer, evaluations=scored)

@@ -69,8 +69,8 @@ class Bert(Encoder):
         keys.activation_key("hidden_act", "gelu"),
         keys.Field("hidden_dropout_prob", 0.1, "dropout"),
         keys.Field("attention_probs_dropout_prob", 0.1, "attention_dropout"),
-        keys.Field("max_position_embeddings", 512, "attention.positions"),
-        keys.Field("type_vocab_size", 2, "attention.token_types"),
+        keys.Field("max_position_embeddings", 512, "attention.num_positions"),
+        keys.Field("type_vocab_size", 2, "attention.num_token_types"),
         keys.epsilon_key("layer_norm_eps", 1e-12, EPSILON),
         keys.fixed_key("position_embedding_type", "absolute"),
         keys.fixed_key("is_decoder", False),
@@ -118,7 +118,7 @@ class DistilBert(Encoder):
         keys.activation_key("activation", "gelu"),
         keys.Field("dropout", 0.1, "dropout"),
         keys.Field("attention_dropout", 0.1, "attention_dropout"),
-        keys.Field("max_position_embeddings", 512, "attention.positions"),
+        keys.Field("max_position_embeddings", 512, "attention.num_positions"),
         keys.Field("tie_word_embeddings", True, "output.tied"),
     )
 

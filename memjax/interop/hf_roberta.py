@@ -48,7 +48,7 @@ class Roberta(Encoder):
         keys.Field(
             "max_position_embeddings",
             512,
-            "attention.positions",
+            "attention.num_positions",
             lambda rows, described: rows - OFFSET,
             lambda count, model: count + OFFSET,
         ),

@@ -61,7 +61,9 @@ class LAMOL(Method):
         task = type(config.task).__name__
         require(config.task.is_generative, "task", task, "Instructions with LAMOL")
         least = config.data.batch_size * self.sample_ratio
-        allowed = f"at least {least:g}, sample_ratio = {self.sample_ratio:g} of the {config.data.batch_size} rows of a batch"
+        allowed = (
+            f"at least {least:g}, sample_ratio = {self.sample_ratio:g} of the {config.data.batch_size} rows of a batch"
+        )
         require(
             not self.sample_ratio or self.interval >= config.data.batch_size,
             f"{field}replay_batch_size",

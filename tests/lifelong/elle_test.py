@@ -402,7 +402,11 @@ BAD = {
     "number": (ELLE(dim_per_task=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
     "attention": (ELLE(dim_per_task=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
     "host": (ELLE(memory=EpisodicMemory(storage="host")), {}, "memory.storage: given 'host', allowed: 'device'"),
-    "share": (ELLE(replay_batch_size=0, memory_fraction=0.1), {}, "memory_fraction: given 0.1, allowed: 0.0 without a memory"),
+    "share": (
+        ELLE(replay_batch_size=0, memory_fraction=0.1),
+        {},
+        "memory_fraction: given 0.1, allowed: 0.0 without a memory",
+    ),
     "replayed": (
         ELLE(replay_batch_size=0, replay_sampling="progress"),
         {},

@@ -279,7 +279,7 @@ def test_mbpa_without_replay_without_steps_and_with_all_of_the_memory():
 def test_a_memory_on_the_host_is_that_of_the_devices(name):
     method = CASE[name].method
     device, host = (
-        play(config_of(dataclasses.replace(method, memory=dataclasses.replace(method.memory, place=place))))
+        play(config_of(dataclasses.replace(method, memory=dataclasses.replace(method.memory, storage=place))))
         for place in ("device", "host")
     )
     np.testing.assert_allclose(flat(device.state.params), flat(host.state.params), rtol=1e-6, atol=1e-7)

@@ -64,7 +64,10 @@ def test_the_last_layer_learns_the_same_from_tokens_and_from_kept_states(tmp_pat
     "fields, line",
     [
         ({"first": 2}, "model.first_trained_layer: given 2, allowed: up to 1, the last layer"),
-        ({"num_trainable_layers": 3}, "training.num_trainable_layers: given 3, allowed: 0 to 2 with model.scan_layers False"),
+        (
+            {"num_trainable_layers": 3},
+            "training.num_trainable_layers: given 3, allowed: 0 to 2 with model.scan_layers False",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, fields, line):

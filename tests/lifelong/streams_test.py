@@ -247,7 +247,11 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             {},
             "lifelong.method.neighbor_weighting: given 'softmax', allowed: 'uniform' with neighbor_choice 'random'",
         ),
-        (Sequential(), {"task_order": (0, 0, 2)}, "lifelong.task_order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
+        (
+            Sequential(),
+            {"task_order": (0, 0, 2)},
+            "lifelong.task_order: given .0, 0, 2., allowed: each of .0, 1, 2. once",
+        ),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
     ],
 )
@@ -312,7 +316,7 @@ def test_a_run_killed_within_a_task_or_at_its_border_goes_on_bit_for_bit(tmp_pat
 def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path, place):
     """MbPA++ adapts to the neighbours of each query: also from the directory alone."""
     method = MbPA(
-        memory=dataclasses.replace(ALL, place=place),
+        memory=dataclasses.replace(ALL, storage=place),
         replay_interval=8,
         replay_batch_size=4,
         num_neighbors=4,
@@ -375,7 +379,11 @@ def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
 
 
 @pytest.mark.parametrize(
-    ("limits", "line"), [((4,), "max_examples_per_task: given .4,., allowed: .., or 3 numbers"), ((4, 4, 11), "max_examples_per_task.2: given 11")]
+    ("limits", "line"),
+    [
+        ((4,), "max_examples_per_task: given .4,., allowed: .., or 3 numbers"),
+        ((4, 4, 11), "max_examples_per_task.2: given 11"),
+    ],
 )
 def test_limits_that_do_not_fit_are_refused(limits, line):
     config = config_of(Sequential())

@@ -371,7 +371,7 @@ def test_own_files_are_parsed_once_before_the_first_update(tmp_path, monkeypatch
         parses[Path(path).name] += 1
         return labelled_texts(path, *arguments, **named)
 
-    monkeypatch.setattr("memjax.data.readers.labelled_texts", count)
+    monkeypatch.setattr("memjax.data.labelled_rows.labelled_texts", count)
     monkeypatch.chdir(tmp_path)
     for name in ("fruit", "mood"):
         rows = (f"{'good' if n % 2 else name},,{sentence(n)} {name}\n" for n in range(60))

@@ -68,7 +68,9 @@ def limits(variant: str, domains: str, work: list[int]) -> list[int]:
 def of(variant: str, domains: str) -> Config:
     """The configuration without limits."""
     config = load_config(CONFIG, variant)
-    return dataclasses.replace(config, lifelong=dataclasses.replace(settings(config), folder=domains, limits=()))
+    return dataclasses.replace(
+        config, lifelong=dataclasses.replace(settings(config), sources_dir=domains, max_examples_per_task=())
+    )
 
 
 def settings(config: Config) -> Any:
