@@ -240,7 +240,7 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
         (
             MbPA(replay_interval=4, key_distance="inner_product", neighbor_weighting="inverse_distance"),
             {},
-            "method.neighbor_weighting: given 'inverse_distance', allowed: 'uniform' or 'softmax' with key_distance 'inner_product'",
+            "method.neighbor_weighting: given 'inverse_distance', allowed: 'uniform' or 'softmax' with key_distance",
         ),
         (
             MbPA(replay_interval=4, neighbor_choice="random", neighbor_weighting="softmax"),
