@@ -245,7 +245,7 @@ def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(steppi
 
 
 def test_frozen_parameters_stay_under_weight_decay():
-    _, updates, state, batch = begin(LAMOL(**SIZES), optimizer=Adam(weight_decay=0.5), frozen=("layers_0/",))
+    _, updates, state, batch = begin(LAMOL(**SIZES), optimizer=Adam(weight_decay=0.5), frozen_parameters=("layers_0/",))
     new, _ = updates["projected"](state, batch)
     moved = {
         jax.tree_util.keystr(path): not np.array_equal(old, now)

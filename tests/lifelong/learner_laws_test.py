@@ -164,7 +164,7 @@ def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(whole,
 @pytest.mark.laws
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.name not in WRITING])
 def test_frozen_parameters_stay_under_weight_decay(name):
-    training = {"optimizer": Adam(weight_decay=0.5), "frozen": ("layers_0/",)}
+    training = {"optimizer": Adam(weight_decay=0.5), "frozen_parameters": ("layers_0/",)}
     played = play(config_of(CASE[name].method, training=training), stages=2)
     # Growth alone changes them, and stands before the updates of a stage.
     fresh = played.begun[-1].params if name in GROWING else played.places.new_variables()["params"]
