@@ -308,7 +308,9 @@ def _average_gradients(stream: Gradients, replayed: Gradients) -> Gradients:
 
 def _refuse_losses(*_: Any) -> Any:
     """Raises, because there is one reference gradient and a gradient transformation asks for several."""
-    raise ValueError("reference: a link asked for more than one gradient, allowed: with replay of mode 'tasks'")
+    raise ValueError(
+        "reference: given a request for several gradients, allowed: one, or a method with one a task (GEM)"
+    )
 
 
 # Replayed rows
