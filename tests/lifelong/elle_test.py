@@ -396,10 +396,10 @@ def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step, method):
 TABLE = ProductKey(dim=8, num_keys=4, num_neighbors=2, key_dim=4)
 NARROWING = AdaptiveSoftmax(cutoffs=(4,), div_val=2)
 BAD = {
-    "heads": (ELLE(dim_per_task=(9, 12)), {}, "dims: given .9, 12., allowed: multiples of 2"),
-    "narrower": (ELLE(dim_per_task=(6, 12)), {}, "dims: given .6, 12., allowed: at least 8"),
-    "deeper": (ELLE(num_layers_per_task=(3, 3)), {}, "layers: given .3, 3., allowed: from 1 to 2"),
-    "number": (ELLE(dim_per_task=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
+    "heads": (ELLE(dim_per_task=(9, 12)), {}, "dim_per_task: given .9, 12., allowed: multiples of 2"),
+    "narrower": (ELLE(dim_per_task=(6, 12)), {}, "dim_per_task: given .6, 12., allowed: at least 8"),
+    "deeper": (ELLE(num_layers_per_task=(3, 3)), {}, "num_layers_per_task: given .3, 3., allowed: from 1 to 2"),
+    "number": (ELLE(dim_per_task=(12,)), {}, "dim_per_task: given .12,., allowed: .., or 2 numbers"),
     "attention": (ELLE(dim_per_task=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
     "host": (ELLE(memory=EpisodicMemory(storage="host")), {}, "memory.storage: given 'host', allowed: 'device'"),
     "share": (
@@ -410,21 +410,21 @@ BAD = {
     "replayed": (
         ELLE(replay_batch_size=0, replay_sampling="progress"),
         {},
-        "replayed: given 'progress', allowed: 'uniform' without",
+        "replay_sampling: given 'progress', allowed: 'uniform' without",
     ),
     "annealed": (
         dataclasses.replace(GROWN, recovery_steps=0, anneal_norms=True),
         {},
-        "annealed: given True, allowed: False",
+        "anneal_norms: given True, allowed: False",
     ),
-    "warm_up": (ELLE(replay_batch_size=0, recovery_steps=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
-    "narrower and back": (ELLE(dim_per_task=(6, 8)), {}, "dims: given .6, 8., allowed: at least 8 after 8"),
+    "warm_up": (ELLE(replay_batch_size=0, recovery_steps=3), {}, "recovery_steps: given 3, allowed: 0 without a memory"),
+    "narrower and back": (ELLE(dim_per_task=(6, 8)), {}, "dim_per_task: given .6, 8., allowed: at least 8 after 8"),
     "fewer layers": (
         ELLE(num_layers_per_task=(1, 2)),
         {"num_layers": 2},
-        "layers: given .1, 2., allowed: from 2 to 4 after 2",
+        "num_layers_per_task: given .1, 2., allowed: from 2 to 4 after 2",
     ),
-    "deeper later": (ELLE(num_layers_per_task=(2, 5)), {}, "layers: given .2, 5., allowed: from 2 to 4 after 2"),
+    "deeper later": (ELLE(num_layers_per_task=(2, 5)), {}, "num_layers_per_task: given .2, 5., allowed: from 2 to 4 after 2"),
     "memory in a layer": (
         ELLE(dim_per_task=(10, 12)),
         {"feed_forward": TABLE},
@@ -496,7 +496,7 @@ def test_every_generation_is_looked_at_before_the_first_is_trained(tmp_path, nam
 def test_borders_that_are_not_told_are_refused(tmp_path):
     config = config_of(tmp_path, GROWN)
     config.lifelong.task_boundaries = "sharp"
-    with pytest.raises(ValueError, match="borders: given 'sharp', allowed: 'known', ELLE needs to know where tasks"):
+    with pytest.raises(ValueError, match="task_boundaries: given 'sharp', allowed: 'known', ELLE needs to know where tasks"):
         train(config)
 
 

@@ -225,11 +225,11 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             "lifelong.epochs: given 0, allowed: at least 1, LAMOL counts examples",
         ),
         (Sequential(), {"task_boundaries": "blurred"}, "lifelong.blur_width: given 0, allowed"),
-        (MbPA(replay_interval=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
+        (MbPA(replay_interval=3), {}, "lifelong.method.replay_interval: given 3, allowed: 0, or the 4 rows of a batch"),
         (
             Replay(memory=EpisodicMemory(write_policy="diversity")),
             {},
-            "memory.policy: given 'diversity', allowed: another one",
+            "memory.write_policy: given 'diversity', allowed: another one",
         ),
         (
             Replay(memory=EpisodicMemory(key_search="scann")),
