@@ -417,14 +417,22 @@ BAD = {
         {},
         "anneal_norms: given True, allowed: False",
     ),
-    "warm_up": (ELLE(replay_batch_size=0, recovery_steps=3), {}, "recovery_steps: given 3, allowed: 0 without a memory"),
+    "warm_up": (
+        ELLE(replay_batch_size=0, recovery_steps=3),
+        {},
+        "recovery_steps: given 3, allowed: 0 without a memory",
+    ),
     "narrower and back": (ELLE(dim_per_task=(6, 8)), {}, "dim_per_task: given .6, 8., allowed: at least 8 after 8"),
     "fewer layers": (
         ELLE(num_layers_per_task=(1, 2)),
         {"num_layers": 2},
         "num_layers_per_task: given .1, 2., allowed: from 2 to 4 after 2",
     ),
-    "deeper later": (ELLE(num_layers_per_task=(2, 5)), {}, "num_layers_per_task: given .2, 5., allowed: from 2 to 4 after 2"),
+    "deeper later": (
+        ELLE(num_layers_per_task=(2, 5)),
+        {},
+        "num_layers_per_task: given .2, 5., allowed: from 2 to 4 after 2",
+    ),
     "memory in a layer": (
         ELLE(dim_per_task=(10, 12)),
         {"feed_forward": TABLE},
@@ -496,7 +504,9 @@ def test_every_generation_is_looked_at_before_the_first_is_trained(tmp_path, nam
 def test_borders_that_are_not_told_are_refused(tmp_path):
     config = config_of(tmp_path, GROWN)
     config.lifelong.task_boundaries = "sharp"
-    with pytest.raises(ValueError, match="task_boundaries: given 'sharp', allowed: 'known', ELLE needs to know where tasks"):
+    with pytest.raises(
+        ValueError, match="task_boundaries: given 'sharp', allowed: 'known', ELLE needs to know where tasks"
+    ):
         train(config)
 
 

@@ -208,7 +208,9 @@ def test_a_run_begins_with_one_column_and_has_no_more_than_tasks(tmp_path):
 
 
 def test_borders_that_are_not_told_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="task_boundaries: given 'sharp', allowed: 'known', ProgressiveNetwork needs to know"):
+    with pytest.raises(
+        ValueError, match="task_boundaries: given 'sharp', allowed: 'known', ProgressiveNetwork needs to know"
+    ):
         train(classes_of(tmp_path, ProgressiveNetwork(), task_boundaries="sharp"))
 
 
