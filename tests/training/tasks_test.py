@@ -226,9 +226,7 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
     for name, leaf in merged.items():
         is_new = name.startswith((*both, "layer_01/feed_forward/memory/"))
         np.testing.assert_array_equal(leaf, (first if is_new else loaded)[name], err_msg=name)
-    with pytest.raises(
-        ValueError, match=r"training\.reinitialized_parameters: given 'wider/', allowed: a part"
-    ):
+    with pytest.raises(ValueError, match=r"training\.reinitialized_parameters: given 'wider/', allowed: a part"):
         init_from(run, fresh, experiment.model, reinitialized=["wider/"])
     documents = experiment.documents("validation")
     counts = measure_usage(experiment, start)["layer_01/values"]
