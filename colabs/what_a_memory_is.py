@@ -234,7 +234,7 @@ print(
 )
 
 # %%
-from memjax.data.synthetic import KeyValueRecallDocuments
+from memjax.data.key_value_recall import KeyValueRecallDocuments
 
 documents = KeyValueRecallDocuments(1)
 first = {"~": 3, "=": 3 + 8, "?": 3 + 8 + documents.num_values}  # noise, values, keys; then pairs of key and value

@@ -4,7 +4,8 @@
     memjax train --config associative_recall --variant softmax          # no state: the segment alone
     python -m tools.results run associative_recall                      # all, three seeds
 
-A document (`memjax.data.synthetic`) binds one of 16 values to each of 24 keys, with practice questions in the same
+A document (`memjax.data.key_value_recall`) binds one of 16 values to each of 24 keys, with practice questions in the
+same
 segment, and then asks for every key in 48 further tokens. Segments have 24 tokens, so that no final question is in the
 segment of its binding. An update reads 1,920 tokens: 16 documents with gradients from end to end, or a segment of each
 of 80 documents where gradients stop between segments. All states have about 2,048 numbers in a layer.
@@ -13,7 +14,7 @@ The task resembles MQAR, the multi-query associative recall of Zoology (Arora et
 https://arxiv.org/abs/2312.04927), with these differences: key and value of a binding are one token instead of two,
 groups of four bindings are followed by practice questions, there is no filler between or before the questions, the
 value follows each question in the input, and a document is read in segments. Closest to MQAR is
-`--data.source.layout sequence --data.source.group 0`. See `memjax.data.synthetic` for all differences.
+`--data.source.layout sequence --data.source.group 0`. See `memjax.data.key_value_recall` for all differences.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
 Our number: not run for 2,000 steps. After 500, seed 0: 53.0 % of the answers right with MemSizer, 45.7 % with T2R. A

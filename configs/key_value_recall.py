@@ -3,7 +3,8 @@
     memjax train --config key_value_recall                       # with a memory: nearly all answers right
     memjax train --config key_value_recall --variant cache_only  # with its local cache: chance
 
-A document (`memjax.data.synthetic`) has bindings of values to keys with practice questions among them, then filler, and
+A document (`memjax.data.key_value_recall`) has bindings of values to keys with practice questions among them, then
+filler, and
 then a question for every key. The filler has 48 tokens and each of the two layers sees 16 tokens. So only a memory can
 supply the answers, and the accuracy shows whether the model uses it.
 
@@ -11,8 +12,8 @@ The task resembles MQAR, the multi-query associative recall of Zoology (Arora et
 https://arxiv.org/abs/2312.04927), with these differences: key and value of a binding are one token instead of two,
 groups of four bindings are followed by practice questions, one block of filler tokens of their own lies before the
 questions instead of filler between them, the value follows each question in the input, and a document is read in
-segments. `--data.source.layout sequence --data.source.group 0` is closest to MQAR. See `memjax.data.synthetic` for all
-differences.
+segments. `--data.source.layout sequence --data.source.group 0` is closest to MQAR. See `memjax.data.key_value_recall`
+for all differences.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
 Our number: 99.3 % of 2,048 held-out answers right with the memory, 5.5 % without it (chance 6.25 %), seed 0.

@@ -7,7 +7,8 @@
     memjax eval --run runs/lifelong_text_mbpa_pp                                    # accuracies, forgetting, transfer
 
 Variants without a prefix train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy`
-and so on (`memjax.config.CachedFeatures`), which `memjax.lifelong.features` makes from texts with a frozen encoder.
+and so on (`memjax.config.CachedFeatures`), which `memjax.lifelong.text_features` makes from texts with a frozen
+encoder.
 `encoder*` train MiniLM itself on the CSV files of Zhang et al.; RUN is the run that `memjax import` makes from its
 weights. `small*` train an encoder of 2 layers from scratch, for your own texts. `last_two*` train the last two layers
 of MiniLM; the hidden states of the other layers are computed once, and stored in the folder

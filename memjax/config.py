@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memjax.settings.attention import *
+from memjax.settings.checks import Settings, require, validate
 from memjax.settings.compatibility import CLASSES, renamed_names
 from memjax.settings.data import *
 from memjax.settings.evaluation import *
@@ -26,9 +27,8 @@ from memjax.settings.model import *
 from memjax.settings.output import *
 from memjax.settings.pairs import *
 from memjax.settings.questions import *
-from memjax.settings.relation_methods import *
-from memjax.settings.relation_sources import *
-from memjax.settings.relations import Settings, require, validate
+from memjax.settings.rehearsal_methods import *
+from memjax.settings.relation_data import *
 from memjax.settings.sources import *
 from memjax.settings.task import *
 from memjax.settings.tokenizers import *

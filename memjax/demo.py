@@ -302,7 +302,7 @@ class _Demo:
         """Continues the first held-out document that is long enough, without and with the memories."""
         from memjax.inference import Sampling
         from memjax.memory.knn_lm import KNNMemory
-        from memjax.models.features import add_mixtures, regroup_layers
+        from memjax.models.feature_taps import add_mixtures, regroup_layers
         from memjax.retrieval.generation import knn_retriever
 
         experiment, settings = self.trained.experiment, self.results["mixtures"]["rows"]["both"]

@@ -23,9 +23,9 @@ from typing import Any, Literal, TypeVar
 
 import memjax.config
 from memjax.config import Config
+from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import describe_renamed_option
 from memjax.settings.ranges import PLAIN
-from memjax.settings.relations import check_fields
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from memjax.config import Config, JsonLines, TextFiles
 from memjax.data.file_contents import estimate_text_size
 from memjax.data.paths import readable_files
-from memjax.data.readers import open_source
 from memjax.data.record_files import find_record_files
 from memjax.data.records import record_format
+from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
 from memjax.overrides import UsageError, load_config
 from memjax.settings.reading_rules import ReadingRules

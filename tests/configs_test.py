@@ -22,7 +22,7 @@ from memjax.config import (
     Words,
 )
 from memjax.overrides import load_config
-from memjax.settings.relations import validate, warnings
+from memjax.settings.checks import validate, warnings
 from memjax.tasks import make_task
 
 FOLDER = Path(__file__).parent.parent / "configs"

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.contract import Memory, StackState
-from memjax.models.contract import Model
+from memjax.memory.interface import Memory, StackState
+from memjax.models.interface import Model
 from memjax.training.checkpoints import Checkpoints
 from memjax.typing import EmptyState
 from tests.compiling import AS_USERS_DO

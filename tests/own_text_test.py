@@ -8,7 +8,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import JsonLines, TextFiles
 from memjax.own_text import SIZES, text_config
-from memjax.settings.relations import validate
+from memjax.settings.checks import validate
 
 TEXT = "".join(f"line {number}: a sentence that goes on for a while.\n" for number in range(1500))
 

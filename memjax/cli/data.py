@@ -18,7 +18,7 @@ def run(arguments: list[str]) -> int:
         arguments[1:] if arguments[:1] == ["prepare"] else arguments,
         check=lambda _, config: check_data_folders(config),
     )
-    from memjax.data.readers import source_notes
+    from memjax.data.source_readers import source_notes
     from memjax.tasks import make_task
     from memjax.training.experiment import with_task_source
 

@@ -24,7 +24,7 @@ from memjax.console import ANY_SIZE, align, check_serves, describe_facts, show_w
 from memjax.overrides import UsageError
 from memjax.report.outcomes import stream_facts
 from memjax.report.verdicts import Comparison, compare_documents, correct_for_many, describe_test, show_difference
-from memjax.settings.relations import validate
+from memjax.settings.checks import validate
 
 if TYPE_CHECKING:
     from memjax.training.evaluation import DocumentScores

@@ -10,9 +10,9 @@ from typing import Any, NoReturn, get_args
 
 from memjax.config import Config, Data
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
+from memjax.settings.checks import validate
 from memjax.settings.ranges import Encoding, describe_invalid
 from memjax.settings.reading_rules import ReadingRules
-from memjax.settings.relations import validate
 
 DEFAULT_CONFIG = "memorizing_python"
 

@@ -22,7 +22,7 @@ def run(arguments: list[str]) -> int:
     ids = "number of ids of the vocabulary, where only the data tells it"
     parser.add_argument("--vocab-size", type=make_reader(Number), default=0, metavar="N", help=ids)
     options, config = parse_with_config(parser, arguments)
-    from memjax.planning.cases import check_topologies, plan
+    from memjax.planning.plan_cases import check_topologies, plan
     from memjax.planning.report import describe_shapes, make_cases, report
 
     names = options.topology.split(",")

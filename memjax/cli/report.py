@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
 
         Store(Path(options.datastore).expanduser())  # refuses what is no store
     check_installed()
-    from memjax.report.assembly import make_report
+    from memjax.report.build import make_report
     from memjax.report.comparison import split_readable
     from memjax.report.page import make_page
     from memjax.report.panel import OpenedRun

@@ -21,8 +21,8 @@ from memjax.data.dialogue import NUM_MARKS, DialogueDocuments, TokenizerWithDial
 from memjax.data.documents import Documents, split_at_half
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments
-from memjax.data.readers import open_source
 from memjax.data.seqio import register_tasks, seqio_content, seqio_documents, seqio_tokenizer
+from memjax.data.source_readers import open_source
 from memjax.data.sources import SPLITS, Texts, texts_without_names
 from memjax.data.token_files import Progress, TokenFile, write_token_file
 from memjax.data.tokenizers import count_words

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memjax import config as configs
+from memjax.data.batch_iterator import epoch_order
 from memjax.data.documents import Example, Examples
 from memjax.data.images import FILES, VALIDATION_IMAGES, read_idx, read_labels
 from memjax.data.paths import find_packed
-from memjax.data.rows import epoch_order
 from memjax.data.sources import SPLITS, assign_split
 
 __all__ = [

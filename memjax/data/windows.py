@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from memjax.data.batch_iterator import make_padding_batch, write_row
 from memjax.data.documents import Documents, Example
-from memjax.data.rows import make_padding_batch, write_row
 from memjax.typing import Batch
 
 

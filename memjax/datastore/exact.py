@@ -34,7 +34,7 @@ from memjax.datastore.index import (
     pad_neighbors,
 )
 from memjax.datastore.store import Store
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 
 __all__ = ["ExactIndex", "StreamedIndex", "half_squared_norms", "nearest_entries"]
 

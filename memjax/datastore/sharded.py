@@ -28,7 +28,7 @@ from memjax.datastore.exact import (
 )
 from memjax.datastore.index import Metric, Neighbors
 from memjax.datastore.store import Store
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 
 __all__ = ["ShardedIndex", "nearest_entries_sharded"]
 

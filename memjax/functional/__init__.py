@@ -7,19 +7,19 @@ sizes are equal, or if all arguments have it.
 """
 
 from memjax.functional.attention import *
-from memjax.functional.basis import *
 from memjax.functional.compression import *
 from memjax.functional.divergence import *
 from memjax.functional.fifo import *
+from memjax.functional.gaussian_basis import *
 from memjax.functional.linear_attention import *
 from memjax.functional.losses import *
 from memjax.functional.mixing import *
+from memjax.functional.mrbp import *
+from memjax.functional.named_operations import *
 from memjax.functional.neighbors import *
 from memjax.functional.positions import *
 from memjax.functional.precision import *
 from memjax.functional.product_keys import *
-from memjax.functional.replay import *
-from memjax.functional.scopes import *
 from memjax.functional.shapes import *
 from memjax.functional.sharded import *
-from memjax.functional.slots import *
+from memjax.functional.slot_attention import *

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from memjax.functional.attention import attention
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 from memjax.typing import WeightedSum
 
 __all__ = [

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 from memjax.typing import WeightedSum
 
 __all__ = ["divergence", "divergence_sum"]

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
-from memjax.functional.scopes import operation
 from memjax.functional.shapes import check_shapes
 from memjax.typing import EmptyState, Leaf, tree_dataclass
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 from memjax.typing import WeightedSum
 
 __all__ = ["cross_entropy_sum", "token_cross_entropy"]

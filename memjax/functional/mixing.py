@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 from memjax.functional.shapes import check_shapes
 
 __all__ = [

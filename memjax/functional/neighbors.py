@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.attention import masked_softmax, scale_queries
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 
 __all__ = ["gather_bucket_slots", "gather_slots", "select_neighbors", "threshold_attention", "threshold_mask"]
 

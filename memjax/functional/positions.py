@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 
 __all__ = ["bidirectional_bias", "bucket_bias", "relative_buckets", "relative_distances", "relative_shift", "sinusoids"]
 

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 
 __all__ = [
     "candidate_pairs",

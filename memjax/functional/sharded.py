@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from memjax.functional.attention import scale_queries
 from memjax.functional.fifo import check_ring, read_window, ring_append, write_window
+from memjax.functional.named_operations import operation
 from memjax.functional.neighbors import gather_slots, select_neighbors
-from memjax.functional.scopes import operation
 from memjax.functional.shapes import check_shapes
 
 __all__ = [

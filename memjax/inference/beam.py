@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.memory.contract import take_rows
+from memjax.memory.interface import take_rows
 from memjax.programs import jit_by_model
 from memjax.typing import Leaf
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from memjax.inference.sampling import Sampling, row_keys, sample
-from memjax.memory.contract import where_rows
+from memjax.memory.interface import where_rows
 from memjax.programs import jit_by_model
 from memjax.typing import Rows, tree_dataclass
 

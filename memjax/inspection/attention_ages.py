@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from memjax.inspection.attention_maps import make_attention_tracking_model
-from memjax.memory.contract import NotProvided
-from memjax.memory.projections import AGES, COMPRESSED, RETRIEVED, ROW, SEGMENT, SHORT, SOURCES, SPANS, WEIGHTS
-from memjax.models.contract import Model
+from memjax.memory.interface import NotProvided
+from memjax.memory.layer_parts import AGES, COMPRESSED, RETRIEVED, ROW, SEGMENT, SHORT, SOURCES, SPANS, WEIGHTS
+from memjax.models.interface import Model
 from memjax.training.objective import model_collections, read_segment
 from memjax.typing import Batch
 
@@ -38,7 +38,7 @@ class AttentionAges:
 
     Attributes:
       layers: Numbers of the layers, from 0, along axis 0 of `mass`.
-      mass: Attention by source of the key (`memjax.memory.projections.ROW` to `RETRIEVED`) and by its age in tokens,
+      mass: Attention by source of the key (`memjax.memory.layer_parts.ROW` to `RETRIEVED`) and by its age in tokens,
         mean over heads and tokens, `[layers, sources, ages]`. The attention on a compressed slot is spread evenly over
         the tokens that it stands for. Learned rows have the age 0.
       tokens: Number of tokens that attended, summed over rows.

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from memjax.memory.contract import NotProvided
-from memjax.memory.projections import VISIBLE, WEIGHTS
-from memjax.models.contract import Model
+from memjax.memory.interface import NotProvided
+from memjax.memory.layer_parts import VISIBLE, WEIGHTS
+from memjax.models.interface import Model
 from memjax.training.objective import model_collections, read_segment
 from memjax.typing import Batch
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from memjax.memory.contract import NotProvided
-from memjax.models.contract import Model
-from memjax.models.features import add_features, regroup_layers
+from memjax.memory.interface import NotProvided
+from memjax.models.feature_taps import add_features, regroup_layers
+from memjax.models.interface import Model
 from memjax.models.transformer import split_collection
 from memjax.training.objective import model_collections, read_segment
 from memjax.typing import Batch

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.functional.basis import bin_masses, token_positions
-from memjax.functional.slots import slot_types
-from memjax.memory.contract import NotProvided
+from memjax.functional.gaussian_basis import bin_masses, token_positions
+from memjax.functional.slot_attention import slot_types
 from memjax.memory.infinity_former import AttentionWithLongTermMemory, LongTermMemory
-from memjax.models.contract import Model
+from memjax.memory.interface import NotProvided
+from memjax.models.interface import Model
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 

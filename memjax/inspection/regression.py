@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.functional.basis import evaluate_basis, gaussian_basis
+from memjax.functional.gaussian_basis import evaluate_basis, gaussian_basis
 from memjax.inspection.memory_maps import SignalMap, long_term_layers, signal_map
 from memjax.memory.infinity_former import LongTermMemory, update
 from memjax.models.language_model import LanguageModel
@@ -64,8 +64,8 @@ def regression_errors(
     The written tokens are hidden states of the unchanged model, after the gate. They are fitted again, update by
     update, with each number of basis functions. For a number other than the model's this measures the error of the
     regression, not of a model that was trained with that number. Each token is looked up at the position to which the
-    updates have moved it (`memjax.functional.basis.token_positions`). Sticky updates sample the old signal at the
-    positions of the model's own run.
+    updates have moved it (`memjax.functional.gaussian_basis.token_positions`). Sticky updates sample the old signal at
+    the positions of the model's own run.
 
     Args:
       model: Language model with an infinity-former signal in its layers.

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from memjax.inspection.attention_ages import read_with_attention
-from memjax.memory.contract import NotProvided
-from memjax.memory.projections import RETRIEVED, SOURCES, WEIGHTS
-from memjax.models.contract import Model
+from memjax.memory.interface import NotProvided
+from memjax.memory.layer_parts import RETRIEVED, SOURCES, WEIGHTS
+from memjax.models.interface import Model
 from memjax.typing import Batch
 
 __all__ = ["Retrieval", "Retrievals", "retrievals"]

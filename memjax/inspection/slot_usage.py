@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.memory.contract import NotProvided
+from memjax.memory.interface import NotProvided
 from memjax.training.slot_counters import COUNTERS
 from memjax.training.tables import layer_prefixes
 

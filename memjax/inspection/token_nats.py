@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from memjax.config import Evaluation
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 from memjax.training.evaluation import BatchScore, EvaluationResult
 from memjax.training.experiment import Experiment
 from memjax.typing import Batch

@@ -1,6 +1,6 @@
 """The parts that a lifelong-learning method is built from: components, and options for replay, episodes and adaptation.
 
-`memjax.lifelong.compose.chain_components` combines them.
+`memjax.lifelong.composition.chain_components` combines them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import optax
 
-from memjax.lifelong.contract import TaskInfo
-from memjax.lifelong.episodes import Store
-from memjax.lifelong.streams import ReplaySchedule
+from memjax.lifelong.memory_backends import Store
+from memjax.lifelong.method import TaskInfo
+from memjax.lifelong.update_streams import ReplaySchedule
 from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective

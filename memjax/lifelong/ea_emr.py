@@ -28,12 +28,12 @@ import optax
 from jaxtyping import Array, Float
 
 from memjax import config as configs
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.data.vectors import make_random_state
+from memjax.lifelong.class_features import features_of, read_features
 from memjax.lifelong.components import Component
-from memjax.lifelong.compose import chain_components, make_update
-from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
-from memjax.lifelong.head_features import features_of, read_features
+from memjax.lifelong.composition import chain_components, make_update
+from memjax.lifelong.method import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.rehearsal import (
     CHOSEN,
     KeptExamples,

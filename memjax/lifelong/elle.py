@@ -25,9 +25,7 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.lifelong import policies
 from memjax.lifelong.components import REPLAY, Component, ReplayOptions
-from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method, ModelGrowth, Phase, TaskInfo, settings_of
-from memjax.lifelong.episodes import EPISODES, fill_memory
+from memjax.lifelong.composition import chain_components
 from memjax.lifelong.expansion import (
     Growth,
     copied_layers,
@@ -38,15 +36,16 @@ from memjax.lifelong.expansion import (
     expand_moments,
     scaled_norm_path,
 )
+from memjax.lifelong.memory_backends import EPISODES, fill_memory
+from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo, settings_of
 from memjax.lifelong.methods import TOLD_BORDERS, make_memory_options
-from memjax.lifelong.progress import BY_PROGRESS, PROGRESS, init_progress
 from memjax.lifelong.rehearsal import with_fresh_optimizer
-from memjax.lifelong.spans import SPAN, UPDATE_COUNTER, count_stage_updates
-from memjax.lifelong.streams import JoinedExamples
+from memjax.lifelong.stage_progress import SPAN, UPDATE_COUNTER, count_stage_updates
+from memjax.lifelong.task_progress import BY_PROGRESS, PROGRESS, init_progress
+from memjax.lifelong.update_streams import JoinedExamples
 from memjax.lifelong.updates import make_joint_update
-from memjax.memory.projections import NORM_WEIGHTS
+from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
-from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_loss
@@ -63,6 +62,7 @@ from memjax.training.stages import (
     UpdateStream,
 )
 from memjax.training.step import TrainState, init_variables, model_variables
+from memjax.training.update_functions import make_objective
 from memjax.typing import Batch, WeightedSum
 
 __all__ = ["WARM_UP", "elle", "make_growth"]

@@ -38,10 +38,10 @@ from jaxtyping import Float, Int
 
 from memjax import config as configs
 from memjax.data.vectors import make_random_state
+from memjax.lifelong.class_features import read_features
 from memjax.lifelong.components import Component
-from memjax.lifelong.compose import chain_components, make_update
-from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
-from memjax.lifelong.head_features import read_features
+from memjax.lifelong.composition import chain_components, make_update
+from memjax.lifelong.method import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.rehearsal import (
     KeptExamples,
     allocate_kept,

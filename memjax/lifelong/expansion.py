@@ -28,7 +28,7 @@ from flax.traverse_util import unflatten_dict
 from jaxtyping import Array
 
 from memjax.axes import Names, parameter_names
-from memjax.memory.projections import NORM_WEIGHTS
+from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.checkpoints import flatten
 

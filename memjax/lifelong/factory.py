@@ -9,20 +9,20 @@ import jax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.lifelong.contract import Method, check_takes_tasks, settings_of, task_stages
-from memjax.lifelong.features import cache_states
+from memjax.lifelong.method import Method, check_takes_tasks, settings_of, task_stages
+from memjax.lifelong.text_features import cache_states
+from memjax.settings.checks import validate
+from memjax.settings.minimum_memory import check_sizes
 from memjax.settings.pointers import import_by_name
-from memjax.settings.relations import validate
-from memjax.settings.sizes import check_sizes
 from memjax.training import loop, restoring
-from memjax.training.assembly import make_objective
-from memjax.training.capacity import available_bytes
+from memjax.training.available_memory import available_bytes
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_after_growth, load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, GrowthHistory, Learner, Stage, count_steps, phase_key
+from memjax.training.update_functions import make_objective
 
 __all__ = ["make_learner_and_stages", "growth_histories", "load_run", "make_learner", "train"]
 

@@ -1,4 +1,4 @@
-"""Episodic memory on the host, for more rows than the devices can hold. See `memjax.lifelong.memory`."""
+"""Episodic memory on the host, for more rows than the devices can hold. See `memjax.lifelong.episodic_memory`."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from memjax.datastore.index import (
     merge_neighbors,
 )
 from memjax.datastore.scann import ScannIndex, ScannSettings, build_scann_in_memory
-from memjax.lifelong.memory import (
+from memjax.lifelong.episodic_memory import (
     Nearest,
     assign_slots,
     draw,
@@ -46,7 +46,8 @@ SPARE = 3
 
 
 class HostMemory:
-    """An episodic memory of NumPy arrays. Its methods are the functions of `memjax.lifelong.memory` and change it.
+    """An episodic memory of NumPy arrays. Its methods are the functions of `memjax.lifelong.episodic_memory` and
+    change it.
 
     The same random keys give the same writes and draws as on a device. `arrays` and `restore` make it usable as the
     `host` of a `memjax.training.stages.Learner`. A policy is compiled when it is first used, so make it once.
@@ -127,7 +128,8 @@ class HostMemory:
         scores: Float[Any, " rows"] | None = None,
         weights: Float[Any, " rows"] | None = None,
     ) -> None:
-        """Offers rows to a policy, and writes those that the policy gives a slot. See `memjax.lifelong.memory.write`.
+        """Offers rows to a policy, and writes those that the policy gives a slot. See
+        `memjax.lifelong.episodic_memory.write`.
 
         Raises:
           ValueError: shapes or dtypes do not fit the memory, or a key of an offered row is not finite.
@@ -151,13 +153,13 @@ class HostMemory:
         self._mark_changed(slots)
 
     def sample(self, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, np.ndarray]:
-        """Draws rows uniformly at random. See `memjax.lifelong.memory.sample`."""
+        """Draws rows uniformly at random. See `memjax.lifelong.episodic_memory.sample`."""
         with _on_host():
             ids = np.asarray(_draw(self.count, self.capacity, _to_host(key), number, replace=replace))
         return self.take(ids), (ids >= 0).astype(np.float32)
 
     def take(self, ids: Int[Any, " *some"]) -> Batch:
-        """Reads the rows of slots. See `memjax.lifelong.memory.read_slots`."""
+        """Reads the rows of slots. See `memjax.lifelong.episodic_memory.read_slots`."""
         ids = np.asarray(ids)
         valid = (ids >= 0) & (ids < self.count)
         return mask_invalid(jax.tree.map(lambda leaf: leaf[np.where(valid, ids, 0)], self.rows), valid)
@@ -165,7 +167,8 @@ class HostMemory:
     def nearest(
         self, queries: Shaped[Any, "queries key_dim"], number: int, *, metric: Metric = "squared_l2"
     ) -> Nearest:
-        """Finds the rows whose keys are nearest to each query. See `memjax.lifelong.memory.nearest`. Ids are int64.
+        """Finds the rows whose keys are nearest to each query. See `memjax.lifelong.episodic_memory.nearest`. Ids are
+        int64.
 
         Raises:
           ValueError: the memory has no keys, the metric is unknown, or queries are not finite or have another width.
@@ -182,7 +185,7 @@ class HostMemory:
         return Nearest(neighbors.ids, neighbors.scores, neighbors.valid)
 
     def delete(self, chosen: Shaped[Any, " some"]) -> None:
-        """Deletes rows. The last rows in use move to the free slots. See `memjax.lifelong.memory.delete`."""
+        """Deletes rows. The last rows in use move to the free slots. See `memjax.lifelong.episodic_memory.delete`."""
         with _on_host():
             holes, sources, count = jax.device_get(_moves(self.count, self.capacity, jax.device_get(chosen)))
         sources, holes = sources[holes < self.capacity], holes[holes < self.capacity]
@@ -192,13 +195,13 @@ class HostMemory:
         self._mark_changed(holes)
 
     def set_scores(self, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> None:
-        """Replaces the scores of rows. See `memjax.lifelong.memory.set_scores`."""
+        """Replaces the scores of rows. See `memjax.lifelong.episodic_memory.set_scores`."""
         ids = np.asarray(ids)
         known = (ids >= 0) & (ids < self.capacity)
         self.scores[ids[known]] = np.asarray(scores)[known]
 
     def statistics(self, num_groups: int) -> dict[str, Any]:
-        """Computes statistics of the memory. See `memjax.lifelong.memory.statistics`."""
+        """Computes statistics of the memory. See `memjax.lifelong.episodic_memory.statistics`."""
         with _on_host():
             counted = jax.device_get(_shares(self.entries, num_groups))
         return {**counted, "bytes": float(sum(array.nbytes for array in self.arrays().values()))}

@@ -27,13 +27,13 @@ from memjax import config as configs
 from memjax.data.instructions import InstructionTokenizer, Marks, PromptExamples
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
-from memjax.lifelong import memory as episodic
+from memjax.lifelong import episodic_memory as episodic
 from memjax.lifelong import policies
 from memjax.lifelong.components import Component, ObjectiveWrapper, ReplayOptions, identity_wrapper
-from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method, Phase, TaskInfo
-from memjax.lifelong.episodes import EPISODES, MemoryOptions, fill_memory, key_for
-from memjax.lifelong.streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
+from memjax.lifelong.composition import chain_components
+from memjax.lifelong.memory_backends import EPISODES, MemoryOptions, fill_memory, key_for
+from memjax.lifelong.method import Method, Phase, TaskInfo
+from memjax.lifelong.update_streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
 from memjax.lifelong.updates import make_joint_update
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective

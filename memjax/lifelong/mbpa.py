@@ -23,12 +23,12 @@ import optax
 
 from memjax import config as configs
 from memjax.axes import constrain
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
 from memjax.lifelong.components import Component, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method
-from memjax.lifelong.episodes import EPISODES, PURPOSES, OfRows, Store
+from memjax.lifelong.composition import chain_components
+from memjax.lifelong.memory_backends import EPISODES, PURPOSES, OfRows, Store
+from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
 from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.objective import model_collections, read_segment

@@ -43,9 +43,7 @@ import optax
 from memjax import config as configs
 from memjax.lifelong.adaptation import adapt, selected
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method
-from memjax.lifelong.episodes import EPISODES, PURPOSES, Store
+from memjax.lifelong.composition import chain_components
 from memjax.lifelong.mbpa import (
     adapt_to_own_neighbors,
     adapted_variables,
@@ -57,6 +55,8 @@ from memjax.lifelong.mbpa import (
     neighbor_shares,
     neighbors_of,
 )
+from memjax.lifelong.memory_backends import EPISODES, PURPOSES, Store
+from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
 from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment

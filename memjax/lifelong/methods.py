@@ -22,20 +22,20 @@ from memjax import config as configs
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
-from memjax.lifelong.compose import chain_components
-from memjax.lifelong.contract import Method, TaskInfo, settings_of
-from memjax.lifelong.episodes import MemoryOptions, describe_writes, key_for, rows_of
-from memjax.lifelong.spans import UPDATE_COUNTER, count_updates, fraction_done
+from memjax.lifelong.composition import chain_components
+from memjax.lifelong.memory_backends import MemoryOptions, describe_writes, key_for, rows_of
+from memjax.lifelong.method import Method, TaskInfo, settings_of
+from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
 from memjax.lifelong.task_references import gradients_of_tasks
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
-from memjax.training.assembly import make_update_functions
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, Requirements
 from memjax.training.step import TrainState, model_variables
+from memjax.training.update_functions import make_update_functions
 from memjax.typing import Batch
 
 __all__ = [

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from memjax.data.documents import Examples
-from memjax.data.examples import EXAMPLE
-from memjax.lifelong.contract import concatenate_tasks, settings_of
-from memjax.lifelong.streams import TaskSlice
+from memjax.data.example_batches import EXAMPLE
+from memjax.lifelong.method import concatenate_tasks, settings_of
+from memjax.lifelong.update_streams import TaskSlice
 from memjax.training.experiment import Experiment
 
 __all__ = ["Neighborhood", "neighborhoods", "parts_in_order", "task_shares", "task_counts", "task_of_number"]

@@ -14,7 +14,7 @@ paper                   here
 ======================  ==========================================================
 m                       `steps`
 alpha                   `inner_learning_rate`
-R_I, r                  `every`, `rate` (`memjax.lifelong.streams.replay_frequency`)
+R_I, r                  `every`, `rate` (`memjax.lifelong.update_streams.replay_frequency`)
 phi, W                  all other parameters, and the adapted ones: OML the
                         head (the prediction network), ANML all but the gate,
                         MAML all
@@ -43,9 +43,9 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.lifelong.adaptation import inner_steps
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.compose import chain_components, freeze_parameters
-from memjax.lifelong.contract import Method
-from memjax.lifelong.episodes import EPISODES, PURPOSES, Store, key_for
+from memjax.lifelong.composition import chain_components, freeze_parameters
+from memjax.lifelong.memory_backends import EPISODES, PURPOSES, Store, key_for
+from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
 from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.training.experiment import Experiment

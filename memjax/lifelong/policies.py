@@ -7,7 +7,7 @@ slot or none:
 
 All randomness comes from `key` and a policy has no state, so the same arguments give the same decision. The first
 `count` slots are in use. A policy takes free slots in their order before it replaces rows. If it assigns a slot twice,
-the later row is written. `memjax.lifelong.memory` calls policies, on devices and on the host.
+the later row is written. `memjax.lifelong.episodic_memory` calls policies, on devices and on the host.
 """
 
 from collections.abc import Callable
@@ -188,7 +188,7 @@ def forgetting_policy() -> Policy:
     https://arxiv.org/abs/1812.05159. In a forgetting event a row is answered correctly and later wrongly, so it must
     have been read twice. Within one pass over the data only replayed rows are. The stored score is the number of
     events plus a random value from 0 to 1 that breaks ties. `add_forgetting_events` adds events to scores, and
-    `memjax.lifelong.memory.set_scores` stores them.
+    `memjax.lifelong.episodic_memory.set_scores` stores them.
     """
 
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:

@@ -6,7 +6,7 @@ If the probe of a task stays accurate and the accuracy of the model falls, only 
 from collections.abc import Mapping
 from typing import Any
 
-from memjax.lifelong.head_features import read_features
+from memjax.lifelong.class_features import read_features
 from memjax.lifelong.metrics import linear_probe
 from memjax.training.experiment import Experiment
 

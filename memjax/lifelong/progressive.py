@@ -1,6 +1,7 @@
 """Progressive networks: a new column of layers for every task, which reads those of all earlier ones.
 
-Rusu et al. 2016, https://arxiv.org/abs/1606.04671. The network is `memjax.models.columns.Columns`; with one column it
+Rusu et al. 2016, https://arxiv.org/abs/1606.04671. The network is `memjax.models.progressive_network.Columns`; with
+one column it
 is the column alone. Earlier columns stay as they are, bit for bit, and a task is answered by its own: nothing is
 forgotten, and parameters grow with the square of the number of tasks.
 """
@@ -15,15 +16,15 @@ import jax
 
 from memjax import config as configs
 from memjax.lifelong.components import Component
-from memjax.lifelong.compose import chain_components, freeze_parameters
-from memjax.lifelong.contract import Method, ModelGrowth, Phase, TaskInfo
+from memjax.lifelong.composition import chain_components, freeze_parameters
+from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo
 from memjax.lifelong.methods import TOLD_BORDERS
-from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, PhaseResult
 from memjax.training.step import TrainState, init_variables, model_variables
+from memjax.training.update_functions import make_objective
 
 __all__ = ["progressive"]
 

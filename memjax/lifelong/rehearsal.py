@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.rows import BatchIterator, epoch_order
-from memjax.lifelong.contract import TaskInfo
-from memjax.lifelong.head_features import HeadFeatures
+from memjax.data.batch_iterator import BatchIterator, epoch_order
+from memjax.lifelong.class_features import HeadFeatures
 from memjax.lifelong.kmeans import select_examples
-from memjax.lifelong.streams import JoinedExamples, TaskSlice
+from memjax.lifelong.method import TaskInfo
+from memjax.lifelong.update_streams import JoinedExamples, TaskSlice
 from memjax.models.heads import mark_seen_classes
-from memjax.training.assembly import make_update_functions
 from memjax.training.experiment import Experiment
 from memjax.training.step import TrainState
+from memjax.training.update_functions import make_update_functions
 
 __all__ = [
     "CHOSEN",

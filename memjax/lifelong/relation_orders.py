@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from memjax.data.rows import epoch_order
+from memjax.data.batch_iterator import epoch_order
 from memjax.lifelong.kmeans import kmeans
 
 __all__ = ["FEWREL_TASKS", "SIMPLE_QUESTIONS_TASKS", "relation_tasks", "task_orders"]

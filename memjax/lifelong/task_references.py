@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from memjax.lifelong.episodes import key_for, split_over_devices
-from memjax.lifelong.streams import TASK
+from memjax.lifelong.memory_backends import key_for, split_over_devices
+from memjax.lifelong.update_streams import TASK
 from memjax.lifelong.updates import UpdateParts
 from memjax.training.optimizers import ReferenceGradients, make_reference_gradients
 from memjax.training.step import TrainState, model_variables

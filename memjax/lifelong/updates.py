@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.lifelong.components import SUPPORT, Component, ReplayOptions
-from memjax.lifelong.episodes import (
+from memjax.lifelong.memory_backends import (
     EPISODES,
     UPDATES,
     DeviceMemoryBackend,
@@ -37,11 +37,11 @@ from memjax.lifelong.episodes import (
     split_over_devices,
 )
 from memjax.models.heads import mark_seen_classes
-from memjax.training.assembly import UpdateFunctions
 from memjax.training.objective import Objective
 from memjax.training.optimizers import ReferenceGradients
 from memjax.training.stages import Update
 from memjax.training.step import Gradients, TrainState, apply_gradients, compute_gradients, model_variables
+from memjax.training.update_functions import UpdateFunctions
 from memjax.typing import Batch, WeightedSum
 
 __all__ = [

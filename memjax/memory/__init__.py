@@ -1,12 +1,12 @@
-"""All memories of the library: one file per paper, with a common interface (`memjax.memory.contract`)."""
+"""All memories of the library: one file per paper, with a common interface (`memjax.memory.interface`)."""
 
 from memjax.memory.bidirectional import *
 from memjax.memory.compressive import *
 from memjax.memory.continuous_cache import *
-from memjax.memory.contract import *
 from memjax.memory.cross_attention import *
 from memjax.memory.gpt2 import *
 from memjax.memory.infinity_former import *
+from memjax.memory.interface import *
 from memjax.memory.knn_lm import *
 from memjax.memory.linear_transformer import *
 from memjax.memory.lstm import *
@@ -15,7 +15,7 @@ from memjax.memory.memorizing import *
 from memjax.memory.memory_tokens import *
 from memjax.memory.memory_tokens_xl import *
 from memjax.memory.memsizer import *
-from memjax.memory.mixtures import *
+from memjax.memory.next_token_candidates import *
 from memjax.memory.product_key import *
 from memjax.memory.rfa import *
 from memjax.memory.spalm import *

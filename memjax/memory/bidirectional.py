@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from memjax.axes import named
 from memjax.functional.attention import attention_with_weights
-from memjax.memory.contract import LayerMemory
-from memjax.memory.projections import Residual, matrix_init, project, tracked_weights, weight_dropout
+from memjax.memory.interface import LayerMemory
+from memjax.memory.layer_parts import Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["BidirectionalAttention"]

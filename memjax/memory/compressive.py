@@ -26,12 +26,12 @@ from memjax.functional.compression import (
     window_validity,
 )
 from memjax.functional.fifo import reset_rows, shift_append
+from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
-from memjax.functional.scopes import operation
-from memjax.memory.contract import where_rows
-from memjax.memory.projections import COMPRESSED, SHORT, TrackedKeys, matrix_init, project
+from memjax.memory.interface import where_rows
+from memjax.memory.layer_parts import COMPRESSED, SHORT, TrackedKeys, matrix_init, project
 from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, attention_share
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["CompressiveAttention", "CompressiveState", "AttentionUsage"]

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
+from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
-from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask, count_positions
-from memjax.memory.mixtures import MIXING, NextTokenCandidates, linear_weight, spread_metrics
-from memjax.settings.relations import require
+from memjax.memory.interface import DecodeState, OutputMemory, broadcast_mask, count_positions
+from memjax.memory.next_token_candidates import MIXING, NextTokenCandidates, linear_weight, spread_metrics
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["ContinuousCacheMemory", "ContinuousCacheState"]

@@ -12,9 +12,9 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
-from memjax.memory.contract import CrossMemory, broadcast_mask
-from memjax.memory.projections import Residual, matrix_init, project, project_biased, weight_dropout
-from memjax.settings.relations import require
+from memjax.memory.interface import CrossMemory, broadcast_mask
+from memjax.memory.layer_parts import Residual, matrix_init, project, project_biased, weight_dropout
+from memjax.settings.checks import require
 from memjax.typing import Activations, Leaf, tree_dataclass
 
 __all__ = ["CrossAttention", "CrossAttentionState"]

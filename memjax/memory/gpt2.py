@@ -18,11 +18,11 @@ from jaxtyping import Array, Bool, Float
 from memjax.axes import named
 from memjax.functional.compression import attention_reconstruction, strided_convolution, window_validity
 from memjax.functional.fifo import reset_rows, shift_append
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 from memjax.memory.compressive import LOSSES
-from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.infinity_former import AttentionWithLongTermMemory, LongTermMemory
-from memjax.memory.projections import COMPRESSED, TrackedKeys, matrix_init, project
+from memjax.memory.interface import DecodeState, where_rows
+from memjax.memory.layer_parts import COMPRESSED, TrackedKeys, matrix_init, project
 from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, attention_share
 from memjax.typing import Aux, EmptyState, Leaf, tree_dataclass
 

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from memjax.axes import axes_of, named
-from memjax.functional.basis import (
+from memjax.functional.fifo import reset_rows
+from memjax.functional.gaussian_basis import (
     GaussianBasis,
     bin_masses,
     evaluate_basis,
@@ -26,13 +27,12 @@ from memjax.functional.basis import (
     sample_positions,
     update_matrices,
 )
-from memjax.functional.fifo import reset_rows
+from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
-from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, where_rows
-from memjax.memory.projections import matrix_init, project
+from memjax.memory.interface import DecodeState, where_rows
+from memjax.memory.layer_parts import matrix_init, project
 from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, TransformerXLSegment
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory", "LongTermState"]
@@ -567,7 +567,7 @@ class InfinityFormerAttention(AttentionWithLongTermMemory, TransformerXLAttentio
     Differs from the paper or its code:
 
     * The paper does not give the regularisation of the regression, its padding with zeros and the positions. They are
-      those of the code (see `memjax.functional.basis`).
+      those of the code (see `memjax.functional.gaussian_basis`).
     * The regulariser is the KL divergence without a term for the mean, as in the code. The paper prints another
       formula.
     * Densities begin at `prior_stddev`, each head's at its own part of the signal. In paper and code all begin at 0.5

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
-from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
-from memjax.memory.mixtures import NextTokenCandidates, linear_weight, spread_metrics
-from memjax.settings.relations import require
+from memjax.functional.named_operations import operation
+from memjax.memory.interface import DecodeState, OutputMemory, broadcast_mask
+from memjax.memory.next_token_candidates import NextTokenCandidates, linear_weight, spread_metrics
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["KNNMemory"]

@@ -23,8 +23,15 @@ from memjax.functional.linear_attention import (
     reset_linear_state,
     summarize_source,
 )
-from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
-from memjax.memory.projections import Residual, project, project_biased, xavier_init
+from memjax.memory.interface import (
+    CrossMemory,
+    DecodeState,
+    LayerMemory,
+    broadcast_mask,
+    token_decode_state,
+    where_rows,
+)
+from memjax.memory.layer_parts import Residual, project, project_biased, xavier_init
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.precision import at_least_float32
-from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
+from memjax.memory.interface import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["LSTMLayer", "LSTMState"]

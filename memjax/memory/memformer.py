@@ -12,14 +12,14 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
 from memjax.functional.attention import attention, attention_with_weights
+from memjax.functional.named_operations import operation
 from memjax.functional.positions import bidirectional_bias
 from memjax.functional.precision import at_least_float32
-from memjax.functional.scopes import operation
-from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
+from memjax.functional.slot_attention import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
-from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
-from memjax.settings.relations import require
+from memjax.memory.interface import StackMemory, broadcast_mask, where_rows
+from memjax.memory.layer_parts import make_norm, matrix_init, project, weight_dropout
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]

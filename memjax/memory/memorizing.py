@@ -19,9 +19,9 @@ from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, joint_attention, masked_softmax, neighbor_attention, visibility
 from memjax.functional.fifo import advance_cursor, order_after, reset_rows, ring_append, shift_append
 from memjax.functional.mixing import head_gate, stop_forward
+from memjax.functional.named_operations import operation
 from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import bucket_bias, relative_distances
-from memjax.functional.scopes import operation
 from memjax.functional.sharded import (
     merge_partials,
     num_shards,
@@ -32,8 +32,8 @@ from memjax.functional.sharded import (
     sharded_save,
 )
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, count_positions, next_position, where_rows
-from memjax.memory.projections import (
+from memjax.memory.interface import DecodeState, LayerMemory, broadcast_mask, count_positions, next_position, where_rows
+from memjax.memory.layer_parts import (
     RETRIEVED,
     SEGMENT,
     SHORT,
@@ -45,7 +45,7 @@ from memjax.memory.projections import (
     tracked_weights,
     weight_dropout,
 )
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["KeyValueMemory", "MemorizingAttention", "MemorizingState", "TokenProjections"]

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.axes import named
-from memjax.functional.scopes import operation
-from memjax.memory.contract import StackMemory, broadcast_mask
-from memjax.settings.relations import require
+from memjax.functional.named_operations import operation
+from memjax.memory.interface import StackMemory, broadcast_mask
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = ["EncoderLayer", "MemoryTokenEncoder", "resize_memory"]

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from memjax.memory.projections import ROW, TrackedKeys
+from memjax.memory.layer_parts import ROW, TrackedKeys
 from memjax.memory.transformer_xl import TransformerXLAttention
 
 __all__ = ["MemoryTokenXLAttention"]

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.axes import named
+from memjax.memory.layer_parts import Residual, make_norm, project_biased, xavier_init
 from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.projections import Residual, make_norm, project_biased, xavier_init
 
 __all__ = ["MemSizerAttention"]
 

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import MODEL, named
+from memjax.functional.named_operations import operation
 from memjax.functional.product_keys import Split, lookup_spread, select_product_keys, sum_rows
-from memjax.functional.scopes import operation
-from memjax.memory.contract import StatelessMemory, broadcast_mask
-from memjax.memory.projections import project
-from memjax.settings.relations import require
+from memjax.memory.interface import StatelessMemory, broadcast_mask
+from memjax.memory.layer_parts import project
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, Mask, WeightedSum
 
 __all__ = ["ProductKeyMemory"]

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.linear_attention import draw_directions, random_features
+from memjax.memory.layer_parts import project, project_biased
 from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.projections import project, project_biased
 from memjax.typing import Activations
 
 __all__ = ["RFAAttention"]

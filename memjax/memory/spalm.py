@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.functional.attention import masked_softmax
-from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
-from memjax.settings.relations import require
+from memjax.functional.named_operations import operation
+from memjax.memory.interface import DecodeState, OutputMemory, broadcast_mask
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = ["SpalmMemory"]

@@ -13,9 +13,9 @@ from jaxtyping import Array
 
 from memjax.axes import named
 from memjax.functional.linear_attention import relu_features
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
+from memjax.memory.layer_parts import matrix_init, project_biased
 from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.projections import matrix_init, project_biased
 
 __all__ = ["T2RAttention"]
 

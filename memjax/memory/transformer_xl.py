@@ -16,11 +16,11 @@ from jaxtyping import Array, Bool, Float
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention_with_weights, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
+from memjax.functional.named_operations import operation
 from memjax.functional.positions import relative_shift, sinusoids
-from memjax.functional.scopes import operation
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import (
+from memjax.memory.interface import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
+from memjax.memory.layer_parts import (
     SHORT,
     Residual,
     TrackedKeys,
@@ -233,7 +233,7 @@ class TransformerXLAttention(Residual, LayerMemory):
       dtype: Dtype of the computation.
       track_attention: Whether `Aux.arrays` has the arrays for `memjax.inspection.attention_maps`: `attention/weights`
         `[batch, heads, length, slots + length]`, and `attention/visible`, the keys that a query may read. Also the
-        arrays for `memjax.inspection.attention_by_age` (`memjax.memory.projections.TrackedKeys`).
+        arrays for `memjax.inspection.attention_by_age` (`memjax.memory.layer_parts.TrackedKeys`).
 
     Example:
       >>> import jax, jax.numpy as jnp

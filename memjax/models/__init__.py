@@ -4,7 +4,7 @@ from memjax.models.bilstm import *
 from memjax.models.encoder_decoder import *
 from memjax.models.encoder_with_head import *
 from memjax.models.factory import *
-from memjax.models.features import *
+from memjax.models.feature_taps import *
 from memjax.models.language_model import *
 from memjax.models.memformer import *
 from memjax.models.perceptron import *

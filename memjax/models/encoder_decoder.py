@@ -15,11 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import CrossMemory, LayerMemory, StatelessMemory, broadcast_mask, count_positions
+from memjax.memory.interface import CrossMemory, LayerMemory, StatelessMemory, broadcast_mask, count_positions
+from memjax.memory.layer_parts import make_norm
 from memjax.memory.memory_tokens import MemoryTokenEncoder, memory_aux
-from memjax.memory.projections import make_norm
-from memjax.models.contract import Model
 from memjax.models.heads import SmoothedVocabularyScorer
+from memjax.models.interface import Model
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["EncoderDecoder"]

@@ -6,8 +6,8 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array
 
-from memjax.models.contract import Model
 from memjax.models.heads import ALLOWED, ChoiceScorer, EncodedText, VocabularyScorer
+from memjax.models.interface import Model
 from memjax.typing import Aux, EmptyState, Mask, Rows
 
 __all__ = ["EncoderWithHead"]

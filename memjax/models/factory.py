@@ -12,14 +12,14 @@ from memjax.axes import MODEL
 from memjax.config import Config
 from memjax.memory.memformer import HeadAttention, MemformerLayer
 from memjax.models.bilstm import BiLSTM
-from memjax.models.columns import Columns
-from memjax.models.contract import Model
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
 from memjax.models.gate import Gate
 from memjax.models.heads import INIT_STDDEV, TaskHead
+from memjax.models.interface import Model
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer, MemformerDecoderLayer
 from memjax.models.perceptron import Perceptron
+from memjax.models.progressive_network import Columns
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.token_bag import TokenBag
 from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack

@@ -3,7 +3,7 @@
 The scorer of an output (`VocabularyScorer`, `SmoothedVocabularyScorer`, `ChoiceScorer`) says how probable its targets
 are.
 Training minimises `nll`, and evaluation reports `token_nll` and `log_probs`. Sums and weights are left to the model
-(`memjax.models.contract.Model`). A task of text encoders has its own head with parameters between the last hidden
+(`memjax.models.interface.Model`). A task of text encoders has its own head with parameters between the last hidden
 states and these scores: `MaskedTokenHead`, `ClassificationHead`, `SpanHead`.
 """
 
@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
-from memjax.memory.mixtures import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
-from memjax.memory.projections import ACTIVATIONS, make_norm, matrix_init
+from memjax.memory.layer_parts import ACTIVATIONS, make_norm, matrix_init
+from memjax.memory.next_token_candidates import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.settings.compatibility import warn_of_renamed_members
 from memjax.typing import Activations, Mask
 

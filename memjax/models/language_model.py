@@ -11,12 +11,12 @@ from jaxtyping import Array, Float, Int
 from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.contract import OutputMemory, StackState, broadcast_mask, count_positions
+from memjax.memory.interface import OutputMemory, StackState, broadcast_mask, count_positions
+from memjax.memory.layer_parts import make_norm
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
-from memjax.memory.mixtures import NextTokenCandidates, Prediction
-from memjax.memory.projections import make_norm
-from memjax.models.contract import Model
+from memjax.memory.next_token_candidates import NextTokenCandidates, Prediction
 from memjax.models.heads import VocabularyScorer
+from memjax.models.interface import Model
 from memjax.models.transformer import LateralInputs, Stack
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 

@@ -18,11 +18,11 @@ from memjax.axes import axes_of, constrain, named
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
 from memjax.functional.positions import bucket_bias, relative_distances, sinusoids
-from memjax.memory.contract import StackState, StatelessMemory, broadcast_mask, next_position, where_rows
+from memjax.memory.interface import StackState, StatelessMemory, broadcast_mask, next_position, where_rows
+from memjax.memory.layer_parts import make_norm
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
-from memjax.memory.projections import make_norm
-from memjax.models.contract import Model
-from memjax.settings.relations import require
+from memjax.models.interface import Model
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["Memformer", "replay_parts"]

@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.contract import broadcast_mask
+from memjax.memory.interface import broadcast_mask
+from memjax.memory.layer_parts import make_norm, matrix_init
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
-from memjax.memory.projections import make_norm, matrix_init
 from memjax.models.encoder_with_head import EncoderWithHead
 from memjax.models.gate import GATE, Gate
 from memjax.models.heads import (

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
-from memjax.models.contract import Model
 from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScorer, ClassHead, EncodedText
+from memjax.models.interface import Model
 from memjax.models.perceptron import Perceptron
 from memjax.models.transformer import LateralInputs
 from memjax.models.vocabulary import EmptyVocabulary

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
-from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, StatelessMemory
-from memjax.memory.projections import ACTIVATIONS, Residual, matrix_init
+from memjax.memory.interface import LayerMemory, LayerState, Memory, StackState, StatelessMemory
+from memjax.memory.layer_parts import ACTIVATIONS, Residual, matrix_init
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["FeedForwardLayer", "Layer", "NoFeedForward", "LateralInputs", "Stack", "join_layers", "split_layers"]
@@ -128,7 +128,7 @@ class Layer(Memory):
     """A Transformer layer: an attention part, then a feed-forward part.
 
     Attributes:
-      attention: Memory of the layer site (see `memjax.memory.contract`).
+      attention: Memory of the layer site (see `memjax.memory.interface`).
       feed_forward: Feed-forward part, with or without a memory of its own.
     """
 

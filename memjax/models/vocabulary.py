@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 
 __all__ = ["AdaptiveVocabulary", "Vocabulary", "unpad_tables", "pad_tables"]
 

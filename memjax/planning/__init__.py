@@ -1,7 +1,7 @@
 """Compiles the steps of a configuration ahead of time for TPUs that are not here, and explains what they need."""
 
 from memjax.planning.advice import Suggestion, advise
-from memjax.planning.cases import Case, Estimate, estimate, plan
+from memjax.planning.plan_cases import Case, Estimate, estimate, plan
 from memjax.planning.topologies import Topology, parse_topology
 
 __all__ = ["Case", "Estimate", "Suggestion", "Topology", "advise", "estimate", "parse_topology", "plan"]

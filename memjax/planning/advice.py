@@ -80,7 +80,7 @@ def bytes_needed(facts: Mapping[str, Any]) -> int:
     """Returns the bytes of HBM that a step needs on each device, whether or not it fits.
 
     Args:
-      facts: Facts about the step (`memjax.planning.aot.Measurement`).
+      facts: Facts about the step (`memjax.planning.compile_ahead.Measurement`).
     """
     return max(facts["memory"]["total"] if facts["memory"] else 0, facts["required"])
 
@@ -90,7 +90,8 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Suggestion]:
 
     Args:
       config: Configuration whose step does not fit.
-      facts: Facts about the step (`memjax.planning.aot.Measurement`), and `what` it is: 'train', 'eval' or 'decode'.
+      facts: Facts about the step (`memjax.planning.compile_ahead.Measurement`), and `what` it is: 'train', 'eval' or
+      'decode'.
     """
     parts, training = facts["parts"], facts["what"] == "train"
     parameters = parts.get("parameters", 0)

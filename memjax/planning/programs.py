@@ -16,10 +16,10 @@ from memjax.config import Config
 from memjax.data.documents import Example, Examples
 from memjax.lifelong.factory import make_learner
 from memjax.tasks import make_task
+from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import Experiment, evaluation_model
 from memjax.training.metrics import count_bytes
-from memjax.training.places import CompiledLearner
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
 from memjax.training.step import init_variables

@@ -10,9 +10,9 @@ from typing import Any
 from memjax.config import Config
 from memjax.overrides import UsageError, apply_overrides, find_field
 from memjax.planning.advice import bytes_needed
-from memjax.planning.cases import Case
+from memjax.planning.plan_cases import Case
 from memjax.planning.topologies import GIB, parse_shapes, parse_topology
-from memjax.settings.relations import validate
+from memjax.settings.checks import validate
 from memjax.training.runs import config_after_growth
 from memjax.training.stages import STREAM
 
@@ -94,7 +94,7 @@ def report(
 
     Args:
       cases: Cases to plan.
-      plan: Function that returns the facts of the steps of a case, such as `memjax.planning.cases.plan`.
+      plan: Function that returns the facts of the steps of a case, such as `memjax.planning.plan_cases.plan`.
       as_json: Whether to print one JSON object for each step instead, as soon as its case is planned.
       command: Command line of the user, which the JSON objects repeat.
       stream: Stream to print to. None for standard output.
@@ -162,7 +162,7 @@ def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list
     """Returns the header and the rows of a table with one row for each step.
 
     Args:
-      facts: Facts about each step, as `memjax.planning.cases.plan` returns them.
+      facts: Facts about each step, as `memjax.planning.plan_cases.plan` returns them.
     """
     field = facts[0]["value"].partition(" = ")[0].rpartition(".")[2]
     swept = lambda plan: [plan["value"].partition(" = ")[2]] if field else []
@@ -191,7 +191,7 @@ def learner_bytes(facts: Mapping[str, Any]) -> list[str]:
     """Describes the memory of a learner on a device: its state, and copies of parameters that are adapted to rows.
 
     Args:
-      facts: Facts about a step, as `memjax.planning.cases.plan` returns them.
+      facts: Facts about a step, as `memjax.planning.plan_cases.plan` returns them.
 
     Returns:
       Lines to print. Empty for a learner without episodic memory and adaptation.
@@ -214,7 +214,7 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Returns the header and the rows of a table with all facts about one step.
 
     Args:
-      facts: Facts about the step, as `memjax.planning.cases.plan` returns them.
+      facts: Facts about the step, as `memjax.planning.plan_cases.plan` returns them.
     """
     mesh = " x ".join(f"{axis} {size}" for axis, size in facts["mesh"].items())
     rows = [
@@ -266,7 +266,7 @@ def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
     """Describes why a step does not fit and which changes would help.
 
     Args:
-      facts: Facts about the step, as `memjax.planning.cases.plan` returns them.
+      facts: Facts about the step, as `memjax.planning.plan_cases.plan` returns them.
       name: Whether the first line names the case.
 
     Returns:

@@ -11,12 +11,12 @@ from memjax.inspection.attention_ages import NAMES, AttentionAges, attention_by_
 from memjax.inspection.attention_maps import make_attention_tracking_model
 from memjax.inspection.retrievals import Retrieval, Retrievals, retrievals
 from memjax.inspection.token_maps import TokenMaps, memory_token_maps
-from memjax.memory.contract import NotProvided
-from memjax.memory.projections import ROW
+from memjax.memory.interface import NotProvided
+from memjax.memory.layer_parts import ROW
 from memjax.report.charts import heatmap, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.retrieved_arcs import RetrievalArcs, draw_arcs
-from memjax.report.segments import MOST_WORDS, evenly_spaced, first_segments, label_words, printable_words, token_texts
+from memjax.report.run_text import MOST_WORDS, evenly_spaced, first_segments, label_words, printable_words, token_texts
 
 __all__ = ["panels"]
 

@@ -77,7 +77,7 @@ class FeatureProjections:
           The features `[examples, 2]` of each space, the class vectors `[classes, 2]` of each space (None where it has
           none), and the share of the features' variance along the two axes.
         """
-        from memjax.lifelong.head_features import principal_axes
+        from memjax.lifelong.class_features import principal_axes
 
         every = np.concatenate([space.features for space in self.spaces])
         middle, axes, share = principal_axes(every)
@@ -88,7 +88,7 @@ class FeatureProjections:
 def read_spaces(run: OpenedRun) -> FeatureProjections | None:
     """Reads up to six feature spaces of a run. None if its tasks have no classes or no task has ended yet."""
     from memjax.lifelong import load_run
-    from memjax.lifelong.head_features import align_features, class_vectors_of_head, read_features
+    from memjax.lifelong.class_features import align_features, class_vectors_of_head, read_features
     from memjax.lifelong.metrics import class_distances
     from memjax.tasks import make_task
     from memjax.training.restoring import checkpoint_steps
@@ -135,7 +135,7 @@ def _choose_examples(loaded: Any, order: Sequence[str]) -> list[tuple[str, Any, 
     Returns:
       For each task its name, its evaluation, and evenly spaced examples of the evaluation's split.
     """
-    from memjax.lifelong.streams import ExampleSubset
+    from memjax.lifelong.update_streams import ExampleSubset
 
     config, sources, classes = loaded.experiment.config, list[tuple[str, Any, Any]](), set[int]()
     evaluations = {evaluation.task: evaluation for evaluation in reversed(config.evaluations) if evaluation.task}

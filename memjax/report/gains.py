@@ -12,7 +12,7 @@ import numpy as np
 
 from memjax.inspection.token_nats import TokenNats
 from memjax.report.panel import OpenedRun, Panel, Paragraph, Table
-from memjax.report.segments import printable_words, token_texts
+from memjax.report.run_text import printable_words, token_texts
 
 __all__ = ["panels"]
 

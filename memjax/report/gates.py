@@ -10,7 +10,7 @@ import numpy as np
 from memjax.inspection.gates import GateMap, Gates, gate_map, gated_memories
 from memjax.report.charts import heatmap, histogram
 from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph
-from memjax.report.segments import first_segments, printable_words, segments_since_start, token_texts
+from memjax.report.run_text import first_segments, printable_words, segments_since_start, token_texts
 from memjax.typing import Batch
 
 __all__ = ["panels"]

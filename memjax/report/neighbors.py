@@ -33,7 +33,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     if loaded.experiment.adapt_rows is None:  # one adaptation for all queries: no query has neighbours of its own
         return
     from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order
-    from memjax.lifelong.streams import ExampleSubset
+    from memjax.lifelong.update_streams import ExampleSubset
 
     config, experiment = loaded.experiment.config, loaded.experiment
     evaluation = next((candidate for candidate in config.evaluations if candidate.task), config.evaluation)

@@ -160,7 +160,7 @@ class OpenedRun:
     @functools.cached_property
     def has_memory(self) -> bool:
         """Whether the model predicts next tokens and has a memory state that is carried from segment to segment."""
-        from memjax.training.interventions import memory_leaves
+        from memjax.training.memory_interventions import memory_leaves
 
         experiment = self.loaded_run.experiment
         return experiment.model.decodes and bool(memory_leaves(experiment.model))

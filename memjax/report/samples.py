@@ -244,7 +244,7 @@ def _answers(run: OpenedRun) -> Table:
 
 
 def _translations(run: OpenedRun) -> Table:
-    from memjax.tasks.contract import Query
+    from memjax.tasks.interface import Query
 
     first = run.loaded_run.experiment
     source = first.documents(run.split).source(0)

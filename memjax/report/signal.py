@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.inspection.memory_maps import SignalMap, long_term_layers, signal_map, token_space, with_long_term_fields
-from memjax.memory.contract import NotProvided
+from memjax.memory.interface import NotProvided
 from memjax.report.charts import heatmap, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph, Table
-from memjax.report.segments import (
+from memjax.report.run_text import (
     age_groups,
     evenly_spaced,
     first_segments,

@@ -11,7 +11,7 @@ import numpy as np
 from memjax.inspection.memory_maps import SlotMap, slot_map
 from memjax.report.charts import FAINT, SERIES, bar_chart, heatmap, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel
-from memjax.report.segments import (
+from memjax.report.run_text import (
     MOST_WORDS,
     first_segments,
     label_words,

@@ -11,7 +11,7 @@ import numpy as np
 from memjax.inspection.slot_usage import SlotCounts, describe_counts, last_used, measure_usage
 from memjax.report.charts import bar_chart, histogram, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
-from memjax.report.segments import evenly_spaced, label_log_axes
+from memjax.report.run_text import evenly_spaced, label_log_axes
 
 __all__ = ["panels"]
 

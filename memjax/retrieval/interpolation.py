@@ -27,7 +27,7 @@ from memjax.datastore.store import Store
 from memjax.inference.decoding import Recall
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_mixtures
-from memjax.models.features import add_mixtures, regroup_layers
+from memjax.models.feature_taps import add_mixtures, regroup_layers
 from memjax.retrieval.building import check_not_in_store, check_store
 from memjax.retrieval.generation import knn_retriever
 from memjax.retrieval.keys import KeyExtractor
@@ -40,8 +40,8 @@ from memjax.retrieval.tuning import (
     score_mixture,
     tune_interpolation,
 )
+from memjax.settings.checks import require
 from memjax.settings.compatibility import in_saved_names
-from memjax.settings.relations import require
 from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
 from memjax.training.runs import config_to_dict
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents, Split
-from memjax.data.reading import ReadingPlan
-from memjax.memory.contract import OutputMemory
-from memjax.models.features import add_features, add_mixtures, regroup_layers
+from memjax.data.reading_plan import ReadingPlan
+from memjax.memory.interface import OutputMemory
+from memjax.models.feature_taps import add_features, add_mixtures, regroup_layers
+from memjax.settings.checks import require
 from memjax.settings.compatibility import in_saved_names
-from memjax.settings.relations import require
 from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
 from memjax.training.restoring import LoadedRun

@@ -23,7 +23,7 @@ from memjax.datastore.store import Progress, Store
 from memjax.memory.knn_lm import BatchNeighbors, Search, ValuesOf, search_neighbors
 from memjax.retrieval.building import check_not_in_store, check_store, make_header
 from memjax.retrieval.keys import KeyExtractor, same_tokens
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 
 __all__ = [
     "CrossFittingHalf",

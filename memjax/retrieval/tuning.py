@@ -31,7 +31,7 @@ from memjax.memory.knn_lm import (
     neighbor_log_prob,
     search_neighbors,
 )
-from memjax.settings.relations import require
+from memjax.settings.checks import require
 from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
 from memjax.training.metrics import perplexity
 from memjax.typing import Batch

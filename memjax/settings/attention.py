@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from memjax.settings.checks import Settings, require, require_layers
 from memjax.settings.ranges import Count, Positive, Range, Slots, Weight, zero_or_more
-from memjax.settings.relations import Settings, require, require_layers
 
 if TYPE_CHECKING:
     from memjax.config import Config

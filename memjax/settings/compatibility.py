@@ -577,7 +577,7 @@ def describe_renamed_option(settings: Any, path: str) -> str:
       path: Dotted path of the field, as 'data.segment_length', or the end of such a path. An end that is today the end
         of another path is not renamed.
     """
-    from memjax.settings.relations import iterate_settings
+    from memjax.settings.checks import iterate_settings
 
     line = ""
     for prefix, part in iterate_settings(settings):

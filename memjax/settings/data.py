@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from memjax.settings.checks import Settings
 from memjax.settings.examples import ExampleKind
 from memjax.settings.pairs import TranslationKind
 from memjax.settings.ranges import Count, Seed
-from memjax.settings.relation_sources import RelationKind
-from memjax.settings.relations import Settings
+from memjax.settings.relation_data import RelationKind
 from memjax.settings.sources import DocumentKind, PythonLibrary
 from memjax.settings.tokenizers import SentencePiece, TokenizerKind
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from memjax.settings.checks import require
 from memjax.settings.instructions import InstructionKind
 from memjax.settings.questions import QuestionKind
 from memjax.settings.ranges import Count, Encoding, Number, Percent, Positive, Range, Seed, zero_or_more
-from memjax.settings.relations import require
 from memjax.settings.sources import Source
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class ClassifiedTexts(Source):
 
     content_types = ("labelled", "instructions")
     answer_metric = "class"
-    opened_by = "memjax.data.readers:open_classified_texts"
-    noted_by = "memjax.data.readers:note_classified_texts"
+    opened_by = "memjax.data.source_readers:open_classified_texts"
+    noted_by = "memjax.data.source_readers:note_classified_texts"
 
     row_text: Literal["title_and_text", "text"] = "title_and_text"
     """text of an example: `title. text`, or the text without its title"""

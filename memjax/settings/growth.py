@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from memjax.settings.checks import require
 from memjax.settings.methods import EpisodicMemory, Method
 from memjax.settings.ranges import Count, Number, Range, zero_or_more
-from memjax.settings.relations import require
 
 if TYPE_CHECKING:
     from memjax.config import Config

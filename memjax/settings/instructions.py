@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from memjax.settings.checks import require
 from memjax.settings.ranges import Count, Number, Range, Seed
-from memjax.settings.relations import require
 from memjax.settings.sources import Source
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class InstructionSource(Source):
 class InstructionFiles(InstructionSource):
     """Common settings of sources that read contexts with questions and answers from published files."""
 
-    opened_as = {"instructions": "memjax.data.readers:open_instruction_files"}
+    opened_as = {"instructions": "memjax.data.source_readers:open_instruction_files"}
 
     path: str = ""
     """folder of the published files (also .xz / .gz)"""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from memjax.settings.checks import Settings, require
 from memjax.settings.data import SourceKind
 from memjax.settings.generation import LAMOL
 from memjax.settings.growth import ELLE, ProgressiveNetwork
@@ -25,8 +26,7 @@ from memjax.settings.methods import (
     SingleTask,
 )
 from memjax.settings.ranges import Count, Number
-from memjax.settings.relation_methods import EAEMR, EMAR, EMR
-from memjax.settings.relations import Settings, require
+from memjax.settings.rehearsal_methods import EAEMR, EMAR, EMR
 from memjax.settings.sources import KeyValueRecall
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from memjax.settings.checks import require
 from memjax.settings.methods import EpisodicMemory, Method, NeighborAdaptationMethod
 from memjax.settings.ranges import Count, Number, Share, zero_or_more
-from memjax.settings.relations import require
 
 if TYPE_CHECKING:
     from memjax.config import Config

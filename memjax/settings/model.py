@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.attention import RFA, T2R, AttentionKind, Carrier, FullAttention, LinearTransformer, MemSizer
+from memjax.settings.checks import Settings, require
 from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax
 from memjax.settings.ranges import Count, Number, Positive, Range, Rate, zero_or_more
-from memjax.settings.relations import Settings, require
 from memjax.settings.training import SGD
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from memjax.settings.checks import Settings, require
 from memjax.settings.ranges import Count, Range, Rate, zero_or_more
-from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
     from memjax.config import Config

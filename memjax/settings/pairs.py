@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from memjax.settings.checks import require
 from memjax.settings.ranges import Count, Range
-from memjax.settings.relations import require
 from memjax.settings.sources import Source
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from memjax.settings.checks import require
 from memjax.settings.ranges import Count, Number, Percent, Seed
-from memjax.settings.relations import require
 from memjax.settings.sources import Source
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ class QuestionSource(Source):
     """Common settings of sources of questions about texts, for QuestionAnswering."""
 
     content_types = ("questions", "instructions")
-    opened_by = "memjax.data.readers:open_questions"
-    noted_by = "memjax.data.readers:note_questions"
+    opened_by = "memjax.data.source_readers:open_questions"
+    noted_by = "memjax.data.source_readers:note_questions"
 
     path: str = ""
     """folder of the published files (also .xz / .gz); '' = the builder of TensorFlow Datasets, where there is one

@@ -1,7 +1,7 @@
 """Types of settings with the range of their values, and the function that checks a value against its type.
 
 `memory_length: Slots = 128` says all of it: a field's range stands where the field stands. What ties fields to each
-other is said by the `check` of their class (see `memjax.settings.relations`).
+other is said by the `check` of their class (see `memjax.settings.checks`).
 """
 
 from __future__ import annotations

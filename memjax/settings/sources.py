@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from memjax.settings.checks import Settings, require
 from memjax.settings.ranges import Count, Encoding, Number, Percent, Range, zero_or_more
-from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -244,7 +244,7 @@ class KeyValueRecall(Source):
     """Synthetic documents that bind keys to values and ask for the values many segments later."""
 
     content_types = ("tokens",)
-    opened_by = "memjax.data.synthetic:open_key_value_recall"
+    opened_by = "memjax.data.key_value_recall:open_key_value_recall"
 
     num_pairs: Count = 8
     """number of bindings of a key to a value in a document"""

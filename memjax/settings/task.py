@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
+from memjax.settings.checks import Settings, require
 from memjax.settings.data import SourceKind
 from memjax.settings.examples import LabelledFile
 from memjax.settings.output import Softmax
 from memjax.settings.questions import Squad
 from memjax.settings.ranges import Count, Number, Positive, Range, Share, zero_or_more
-from memjax.settings.relations import Settings, require
 from memjax.settings.sources import Source, TextFiles
 from memjax.settings.tokenizers import BytePairs, Tokenizer, VectorWords, WordPiece, Words
 
@@ -38,7 +38,7 @@ class Task(Settings):
     """Base class of the settings of all kinds of task, with facts that a kind may override.
 
     Attributes:
-      made_by: Class of the task, a `memjax.tasks.contract.Task`, as 'module:class'.
+      made_by: Class of the task, a `memjax.tasks.interface.Task`, as 'module:class'.
       made_for: Kind of content that a source gives, or 'images' -> class of the task on such a source, in place of
         `made_by`.
       encodes: Whether the task needs a text encoder, which sees whole texts.

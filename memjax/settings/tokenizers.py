@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from memjax.settings.checks import Settings
 from memjax.settings.ranges import zero_or_more
-from memjax.settings.relations import Settings
 
 __all__ = ["Tokenizer", "Bytes", "SentencePiece", "Words", "VectorWords", "BytePairs", "WordPiece", "TokenizerKind"]
 

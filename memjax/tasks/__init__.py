@@ -2,8 +2,8 @@
 
 from memjax.settings.compatibility import renamed_names as _renamed_names
 from memjax.tasks.classification import *
-from memjax.tasks.contract import *
 from memjax.tasks.dialogue import *
+from memjax.tasks.interface import *
 from memjax.tasks.masked import *
 from memjax.tasks.question_answering import *
 from memjax.tasks.relation import *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.typing import Batch
 
 __all__ = ["GroupMeasure"]

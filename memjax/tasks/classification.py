@@ -15,14 +15,14 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.documents import Example, Examples, Split
-from memjax.data.examples import EXAMPLE
+from memjax.data.encoder_states import attach_encoder_states
+from memjax.data.example_batches import EXAMPLE
 from memjax.data.glue import LabelledText
 from memjax.data.labelled_rows import read_rows
 from memjax.data.opening import Datasets, make_examples
 from memjax.data.paths import read_text
-from memjax.data.pieces import insert_prompt
-from memjax.data.readers import class_names
-from memjax.data.states import attach_encoder_states
+from memjax.data.source_readers import class_names
+from memjax.data.text_chunks import insert_prompt
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
@@ -30,7 +30,7 @@ from memjax.models.similarity_head import SimilarityHead
 from memjax.models.token_bag import BayesHead
 from memjax.settings.reading_rules import ReadingRules
 from memjax.tasks.choices import GroupMeasure
-from memjax.tasks.contract import (
+from memjax.tasks.interface import (
     Query,
     ReadBatch,
     Task,

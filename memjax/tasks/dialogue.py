@@ -16,7 +16,7 @@ from memjax.data.opening import Datasets
 from memjax.inference.beam import words_of
 from memjax.inference.decoding import generate, prefill, read_tokens
 from memjax.inference.sampling import Sampling
-from memjax.tasks.contract import GeneratedAnswers, Query
+from memjax.tasks.interface import GeneratedAnswers, Query
 from memjax.tasks.language_modeling import LanguageModeling
 
 __all__ = ["answer_turns", "score_answers"]

@@ -34,7 +34,7 @@ from memjax.data.opening import Datasets, make_examples
 from memjax.data.token_files import Progress
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
-from memjax.tasks.contract import GeneratedAnswers, Query, Task
+from memjax.tasks.interface import GeneratedAnswers, Query, Task
 from memjax.tasks.question_answering import exact_match, f1
 from memjax.typing import Batch
 

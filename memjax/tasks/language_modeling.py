@@ -9,10 +9,10 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import Datasets, make_datasets
-from memjax.data.pieces import TextPieces
 from memjax.data.reserved_ids import ReservedTokenizer
+from memjax.data.text_chunks import TextPieces
 from memjax.data.token_files import Progress
-from memjax.tasks.contract import TargetSelector, Task, TokenSelector
+from memjax.tasks.interface import TargetSelector, Task, TokenSelector
 from memjax.typing import Batch
 
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Documents, Example, Examples
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.data.opening import Datasets, make_datasets
-from memjax.data.pieces import Pieces, Where, insert_prompt
+from memjax.data.text_chunks import Pieces, Where, insert_prompt
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts
 from memjax.models.heads import MaskedTokenHead
-from memjax.tasks.contract import Query, Task, rank_choices, read_examples
+from memjax.tasks.interface import Query, Task, rank_choices, read_examples
 
 __all__ = ["MaskedTexts"]
 

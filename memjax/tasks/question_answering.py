@@ -25,14 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Example, Examples
+from memjax.data.encoder_states import attach_encoder_states
 from memjax.data.opening import Datasets, make_examples
 from memjax.data.questions import Question
 from memjax.data.squad import read_questions
-from memjax.data.states import attach_encoder_states
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.heads import SpanHead
-from memjax.tasks.contract import Query, ReadBatch, Task, neighbor_numbers, read_examples
+from memjax.tasks.interface import Query, ReadBatch, Task, neighbor_numbers, read_examples
 from memjax.typing import Batch
 
 __all__ = ["QuestionWindows"]

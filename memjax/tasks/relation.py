@@ -16,18 +16,18 @@ import numpy as np
 from memjax.data.documents import Example, Examples, Split
 from memjax.data.opening import Datasets, cache_folder, make_tokenizer
 from memjax.data.paths import read_text
-from memjax.data.readers import open_source, read_relation_splits
 from memjax.data.relation_sentences import RelationSentence, name_words, sample_candidates
+from memjax.data.source_readers import open_source, read_relation_splits
 from memjax.data.sources import Texts
 from memjax.data.token_files import Progress
 from memjax.data.word_vectors import WordVectors, embedding_table, read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.bilstm import LazyConstant
-from memjax.models.contract import Model
 from memjax.models.heads import CLASSES, FALLBACK, SEEN_ONLY
+from memjax.models.interface import Model
 from memjax.models.similarity_head import SimilarityHead
 from memjax.tasks.classification import ClassificationTask
-from memjax.tasks.contract import Query
+from memjax.tasks.interface import Query
 from memjax.typing import Batch
 
 __all__ = ["LabelledSentences", "RelationMeasure"]

@@ -6,10 +6,10 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.opening import Datasets
-from memjax.data.readers import open_source
+from memjax.data.source_readers import open_source
 from memjax.data.sources import texts_without_names
 from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
-from memjax.tasks.contract import GeneratedAnswers, Query
+from memjax.tasks.interface import GeneratedAnswers, Query
 from memjax.tasks.language_modeling import LanguageModeling
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from memjax.data.documents import Examples
 from memjax.data.opening import Datasets
-from memjax.data.readers import open_source
+from memjax.data.source_readers import open_source
 from memjax.data.token_files import Progress
 from memjax.data.vectors import LabelledVectors, VectorArrays
 from memjax.models.heads import ClassificationHead, TaskHead
 from memjax.tasks.classification import ClassificationTask
-from memjax.tasks.contract import Query
+from memjax.tasks.interface import Query
 
 __all__ = ["VectorClassification"]
 

@@ -1,6 +1,5 @@
 """Training over segments with a memory: losses, train step, training loop, checkpoints and evaluation."""
 
-from memjax.training.assembly import *
 from memjax.training.checkpoints import *
 from memjax.training.costs import *
 from memjax.training.evaluation import *
@@ -12,8 +11,9 @@ from memjax.training.optimizers import *
 from memjax.training.progress import *
 from memjax.training.restoring import *
 from memjax.training.runs import *
-from memjax.training.segments import *
+from memjax.training.segment_loop import *
 from memjax.training.slot_counters import *
 from memjax.training.step import *
 from memjax.training.tables import *
+from memjax.training.update_functions import *
 from memjax.typing import SegmentLoss

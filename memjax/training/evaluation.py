@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Split
-from memjax.data.examples import EXAMPLE
-from memjax.data.reading import ReadingPlan
+from memjax.data.example_batches import EXAMPLE
+from memjax.data.reading_plan import ReadingPlan
 from memjax.programs import free_programs
-from memjax.tasks.contract import GeneratedAnswers, ReadBatch, ScoredBatch, TargetSelector, TaskMetric
+from memjax.tasks.interface import GeneratedAnswers, ReadBatch, ScoredBatch, TargetSelector, TaskMetric
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout, check_rows, put
@@ -319,7 +319,7 @@ class Evaluator:
         """Prepares an evaluation.
 
         Args:
-          model: Model to evaluate, a `memjax.models.contract.Model`.
+          model: Model to evaluate, a `memjax.models.interface.Model`.
           documents: Split to score.
           reading: Reading plan, which cuts the split into rows and segments.
           max_segments: Number of segments of every row to read. 0 for the whole split.
@@ -336,7 +336,7 @@ class Evaluator:
             has all totals. None on a single device.
           fit: Function that converts the variables of a call to those of `model`. See
             `memjax.training.variables.fitting`.
-          change: Function that changes the memory before each segment. See `memjax.training.interventions`.
+          change: Function that changes the memory before each segment. See `memjax.training.memory_interventions`.
           num_words: Function that counts the words of the documents. None if the corpus is not measured per word.
           adapt_rows: Test-time adaptation of the parameters to each row. None scores all rows with the same parameters.
           answer: Function `answer(variables)` that generates and measures answers, for tasks that are scored by them.
@@ -577,7 +577,7 @@ def make_score(
 def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
     """Makes a function that applies a model to a batch after adapting its parameters to each row.
 
-    It answers the questions of users. See `memjax.tasks.contract.read_examples`.
+    It answers the questions of users. See `memjax.tasks.interface.read_examples`.
 
     Args:
       model: Model without a state.

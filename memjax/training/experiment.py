@@ -13,21 +13,21 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import compare_target_shares, open_neighbors
+from memjax.data.batch_iterator import BatchIterator
 from memjax.data.documents import Documents, Split
 from memjax.data.opening import Datasets
-from memjax.data.readers import source_notes
-from memjax.data.reading import ReadingPlan
-from memjax.data.rows import BatchIterator
+from memjax.data.reading_plan import ReadingPlan
 from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.data.source_files import keep_sources_cached
-from memjax.models.contract import Model
+from memjax.data.source_readers import source_notes
 from memjax.models.factory import make_mixtures
-from memjax.settings.relations import validate
-from memjax.settings.sizes import check_sizes
-from memjax.tasks.contract import Query, TargetSelector, Task, make_task
-from memjax.training.capacity import available_bytes
+from memjax.models.interface import Model
+from memjax.settings.checks import validate
+from memjax.settings.minimum_memory import check_sizes
+from memjax.tasks.interface import Query, TargetSelector, Task, make_task
+from memjax.training.available_memory import available_bytes
 from memjax.training.evaluation import EvaluationResult, Evaluator, PerRowAdaptation, make_read
-from memjax.training.interventions import make_memory_intervention
+from memjax.training.memory_interventions import make_memory_intervention
 from memjax.training.run_data import RunData
 from memjax.training.runs import config_after_growth
 from memjax.training.sharding import Layout
@@ -87,7 +87,7 @@ class Experiment:
           position: Position to start at, from `BatchIterator.position` of an earlier stream. None for the beginning.
           host_rows: Rows of this host, `(start, stop)`. None for all rows.
           split: Split to read. None for the training split.
-          **arguments: `epochs` and `shuffle`, passed to `memjax.data.rows.BatchIterator`.
+          **arguments: `epochs` and `shuffle`, passed to `memjax.data.batch_iterator.BatchIterator`.
         """
         options = {"segments_per_update": self.config.training.segments_per_update, "seed": self.config.data.seed}
         split_to_read: Split = self.documents("train") if split is None else split
@@ -122,7 +122,7 @@ class Experiment:
         sources = tasks or {"": self.config.data.source}
         with keep_sources_cached(self.run_data.held):
             lines = [f"{name}{note}" for name, source in sources.items() for note in source_notes(source)]
-        # For tasks whose answers are written, stages report the notes of each task (`memjax.lifelong.contract`).
+        # For tasks whose answers are written, stages report the notes of each task (`memjax.lifelong.method`).
         reported_by_stages = stream is not None and stream.epochs and self.task.writes_answers
         return (
             ([line] if line else []) + lines + ([] if reported_by_stages else self.task.notes(self.documents("train")))
@@ -273,7 +273,7 @@ class Experiment:
     def predict(self, variables: Mapping[str, Any], asked: Sequence[Query], **options: Any) -> list[dict[str, Any]]:
         """Answers questions of a user with the model, adapted to each question as in evaluations.
 
-        See `memjax.tasks.contract.Task.predict`.
+        See `memjax.tasks.interface.Task.predict`.
 
         Args:
           variables: Variables of `model`.

@@ -3,7 +3,7 @@
 import dataclasses
 
 from memjax.settings.training import Training
-from memjax.training.assembly import make_schedule
+from memjax.training.update_functions import make_schedule
 
 __all__ = ["describe_extension"]
 

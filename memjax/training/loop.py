@@ -13,22 +13,21 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import Config
-from memjax.data.rows import restart_with_rows
-from memjax.settings.relations import warnings
+from memjax.data.batch_iterator import restart_with_rows
+from memjax.settings.checks import warnings
 from memjax.training import processes
-from memjax.training.assembly import check_frozen, make_objective, make_update_functions
+from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
 from memjax.training.evaluation import EvaluationInterrupted, EvaluationResult
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.extension import describe_extension
 from memjax.training.metrics import count_bytes, count_parameters
 from memjax.training.objective import Objective
-from memjax.training.places import CompiledLearner
 from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress, report_preparation
-from memjax.training.record import RunLogger, describe_score
 from memjax.training.restoring import check_start, init_from
 from memjax.training.run_data import RunData, read_record
+from memjax.training.run_logger import RunLogger, describe_score
 from memjax.training.runs import (
     RunDirectory,
     check_directory,
@@ -56,6 +55,7 @@ from memjax.training.stages import (
     stream_one_kind,
 )
 from memjax.training.step import TrainState, init_variables
+from memjax.training.update_functions import check_frozen, make_objective, make_update_functions
 from memjax.typing import WeightedSum
 
 __all__ = [

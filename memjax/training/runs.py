@@ -31,6 +31,7 @@ import jax
 
 from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
+from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import (
     ADDED,
     SAVED_TYPES,
@@ -39,7 +40,6 @@ from memjax.settings.compatibility import (
     settings_class,
     upgrade_saved_settings,
 )
-from memjax.settings.relations import check_fields
 from memjax.training.processes import is_first
 from memjax.training.stages import GROWTH
 

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
-from memjax.memory.contract import restore_state, save_state, select_state, state_axes
+from memjax.memory.interface import restore_state, save_state, select_state, state_axes
 from memjax.training.objective import RANDOM_STREAMS, Objective
 from memjax.training.optimizers import ReferenceGradients
-from memjax.training.segments import Rematerialize, add_segments, loss_over_segments, segment_keys
+from memjax.training.segment_loop import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import TableOptimizer, Tables, make_gradient_sinks, touched_rows
 from memjax.typing import Aux, Batch, Leaf, SegmentLoss, WeightedSum, tree_dataclass
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from flax.traverse_util import unflatten_dict
 
-from memjax.models.contract import Model
+from memjax.models.interface import Model
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.checkpoints import describe_difference, flatten
 from memjax.training.optimizers import is_named

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.memory.contract import state_axes
+from memjax.memory.interface import state_axes
 from memjax.typing import tree_dataclass
 from tests.compiling import AS_USERS_DO
 

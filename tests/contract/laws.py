@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.memory.contract import DecodeState, num_rows, restore_state, save_state, state_axes, take_rows, where_rows
+from memjax.memory.interface import DecodeState, num_rows, restore_state, save_state, state_axes, take_rows, where_rows
 from memjax.typing import WeightedSum
 from tests.contract.harness import (
     DIM,

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from memjax.functional.mixing import candidate_log_weights
-from memjax.memory.contract import Memory
-from memjax.memory.mixtures import NextTokenCandidates
+from memjax.memory.interface import Memory
+from memjax.memory.next_token_candidates import NextTokenCandidates
 
 VOCAB, NEIGHBORS = 16, 3
 

@@ -10,8 +10,8 @@ from memjax.data.annotations import (
     target_shares,
     write_neighbors,
 )
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments
-from memjax.data.streams import DocumentBatches
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
 from memjax.data.windows import sliding_windows
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.config import Classification, Config, Data, LabelledFile, TextClasses
-from memjax.data.readers import read_classified_texts
+from memjax.data.source_readers import read_classified_texts
 from memjax.data.text_classes import read_rows
 from memjax.settings.reading_rules import ReadingRules
 from memjax.tasks import make_task

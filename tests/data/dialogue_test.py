@@ -16,9 +16,9 @@ from memjax.data.dialogue import (
     dialogue_texts,
     read_cmu_dog,
 )
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.opening import make_datasets
-from memjax.data.readers import open_source
-from memjax.data.streams import DocumentBatches
+from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import ByteTokenizer
 
 TOKENIZER = TokenizerWithDialogueMarks(ByteTokenizer())

@@ -5,7 +5,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.facts import FactTableDocuments
-from memjax.data.readers import open_source
+from memjax.data.source_readers import open_source
 
 
 def facts(documents):

@@ -33,7 +33,7 @@ from memjax.data.instructions import (
     woz_instructions,
     write_state,
 )
-from memjax.data.readers import CLASS_QUESTION, read_instructions
+from memjax.data.source_readers import CLASS_QUESTION, read_instructions
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.lifelong.lamol import split_at_answer_mark
 from memjax.tasks.instructions import score_written_answers

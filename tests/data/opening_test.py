@@ -15,13 +15,13 @@ import pytest
 
 from memjax import config as configs
 from memjax.data import opening, sources
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import make_datasets, prepare
 from memjax.data.python_sources import read_python_sources
-from memjax.data.readers import open_source
 from memjax.data.reading_report import UnreadableError
+from memjax.data.source_readers import open_source
 from memjax.data.sources import Texts
-from memjax.data.streams import DocumentBatches
 from memjax.data.token_files import TokenizedTexts
 
 LINES = [f"def function_{i}(value):\n    return value + {i}\n" for i in range(40)]

@@ -10,7 +10,7 @@ from memjax.config import QaSrl, Quac, Squad, TriviaQa
 from memjax.data.qa_srl import parse_qa_srl
 from memjax.data.quac import parse_quac
 from memjax.data.questions import Question, select_questions
-from memjax.data.readers import read_all_questions, source_notes
+from memjax.data.source_readers import read_all_questions, source_notes
 from memjax.data.trivia_qa import first_match, parse_trivia_qa
 
 SHARES: Any = {"validation_percent": 0, "test_percent": 0}

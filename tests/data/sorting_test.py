@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import Documents
 from memjax.data.opening import make_datasets
 from memjax.data.sorting import SortingDocuments, sort_by_count
-from memjax.data.streams import DocumentBatches
 
 
 def by_hand(symbols, num_symbols):

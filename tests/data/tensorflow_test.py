@@ -12,14 +12,14 @@ import pytest
 from memjax import config as configs
 from memjax.data import seqio as seqio_module
 from memjax.data import tfds as builders
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.glue import LabelledText
 from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer
 from memjax.data.opening import make_datasets
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
-from memjax.data.readers import read_classified_texts, read_instructions
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
+from memjax.data.source_readers import read_classified_texts, read_instructions
 from memjax.data.sources import Texts
-from memjax.data.streams import DocumentBatches
 from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, hide_warnings, tfds_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer

@@ -9,9 +9,9 @@ import pytest
 
 from memjax import config as configs
 from memjax.data import text_classes
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.data.glue import LabelledText
-from memjax.data.readers import class_names, read_classified_texts
+from memjax.data.source_readers import class_names, read_classified_texts
 from memjax.data.text_classes import (
     CL_BENCHMARK,
     CLASSES,

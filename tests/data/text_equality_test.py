@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memjax.config import LabelledFile, TextClasses
 from memjax.data.questions import Question, select_questions
-from memjax.data.readers import class_names, read_classified_texts, source_notes
+from memjax.data.source_readers import class_names, read_classified_texts, source_notes
 from memjax.data.text_classes import find_labels
 from memjax.data.text_splits import TitledText, exact_key, split_texts
 from memjax.training.runs import config_from_dict, config_to_dict

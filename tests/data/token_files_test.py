@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import Documents
 from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import Texts, texts_without_names
-from memjax.data.streams import DocumentBatches
 from memjax.data.token_files import TokenFile, TokenizedDocument, TokenizedTexts, write_token_file, write_tokens
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.settings.reading_rules import ReadingRules

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from memjax import config
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments
 from memjax.data.opening import make_datasets
-from memjax.data.reading import ReadingPlan
-from memjax.data.streams import DocumentBatches
+from memjax.data.reading_plan import ReadingPlan
 from memjax.data.translation import SentencePairs, number_words, parallel_texts, random_letters
 from memjax.models.factory import make_encoder_decoder
 from memjax.training.evaluation import evaluate

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from memjax.config import Blobs, CachedFeatures, Data, Digits, PermutedBags
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.data.opening import vocab_size_from_settings
-from memjax.data.readers import open_source
-from memjax.data.reading import ReadingPlan
+from memjax.data.reading_plan import ReadingPlan
+from memjax.data.source_readers import open_source
 from memjax.data.sources import SPLITS
 from memjax.data.vectors import (
     LabelledVectors,

@@ -13,7 +13,7 @@ import pytest
 
 from memjax import functional
 from memjax.functional.attention import attention
-from memjax.functional.scopes import operation
+from memjax.functional.named_operations import operation
 from memjax.functional.shapes import _layouts, check_shapes
 
 SIZES = {"batch": 2, "length": 12, "heads": 3, "memory": 7, "neighbors": 4, "keys": 9, "buckets": 8, "rate": 5}

@@ -6,7 +6,7 @@ import pytest
 
 from memjax.config import Compressive, FullAttention, Memorizing, Model, TransformerXL
 from memjax.inference import Sampling, generate, prefill, stream_tokens
-from memjax.memory.contract import DecodeState, where_rows
+from memjax.memory.interface import DecodeState, where_rows
 from memjax.models.factory import make_language_model
 from memjax.typing import Aux
 

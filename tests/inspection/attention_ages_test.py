@@ -8,8 +8,7 @@ import pytest
 from memjax import config
 from memjax.inspection.attention_ages import AttentionAges, attention_by_age, read_with_attention
 from memjax.memory.compressive import CompressiveAttention
-from memjax.memory.memorizing import MemorizingAttention
-from memjax.memory.projections import (
+from memjax.memory.layer_parts import (
     AGES,
     COMPRESSED,
     RETRIEVED,
@@ -21,6 +20,7 @@ from memjax.memory.projections import (
     WEIGHTS,
     TrackedKeys,
 )
+from memjax.memory.memorizing import MemorizingAttention
 from memjax.models.factory import make_language_model
 from memjax.typing import Batch
 from tests.reference.parameters import params_of

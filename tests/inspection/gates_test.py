@@ -9,7 +9,7 @@ from memjax import config
 from memjax.inspection.gates import gate_map
 from memjax.memory.spalm import SpalmMemory
 from memjax.models.factory import make_language_model
-from memjax.models.features import add_features, regroup_layers
+from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.transformer import split_collection
 from memjax.training.step import init_variables
 from memjax.typing import Batch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.functional.basis import bin_masses, token_positions
+from memjax.functional.gaussian_basis import bin_masses, token_positions
 from memjax.inspection.memory_maps import (
     attend_places,
     long_term_layers,

@@ -8,7 +8,7 @@ import pytest
 from memjax import config
 from memjax.inspection.attention_ages import attention_by_age
 from memjax.inspection.retrievals import Retrievals, retrievals
-from memjax.memory.projections import RETRIEVED
+from memjax.memory.layer_parts import RETRIEVED
 from memjax.models.factory import make_language_model
 from memjax.typing import Batch
 from tests.reference.parameters import params_of

@@ -16,7 +16,7 @@ from memjax.config import (
     Schedule,
     Training,
 )
-from memjax.training import assembly, loop
+from memjax.training import loop
 from memjax.training.restoring import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run

@@ -41,24 +41,24 @@ from memjax.config import (
     validate,
 )
 from memjax.data.documents import ArrayDocuments
-from memjax.data.pieces import TextPieces
+from memjax.data.text_chunks import TextPieces
 from memjax.lifelong import elle, load_run, train
-from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, next_growth
 from memjax.lifelong.expansion import Growth
 from memjax.lifelong.factory import growth_histories, make_learner_and_stages, make_method
-from memjax.lifelong.progress import draw_task
-from memjax.memory.projections import NORM_WEIGHTS
+from memjax.lifelong.method import TaskInfo
+from memjax.lifelong.task_progress import draw_task
+from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import split_collection
-from memjax.tasks.contract import Query
+from memjax.tasks.interface import Query
 from memjax.training import read_metrics
-from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import checkpoint_extras
 from memjax.training.runs import config_after_growth
 from memjax.training.stages import GROWTH, STREAM, PhaseContext, Position, Stage
 from memjax.training.step import init_variables, model_variables
+from memjax.training.update_functions import make_objective
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
 pytestmark = pytest.mark.laws

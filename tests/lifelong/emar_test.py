@@ -10,16 +10,16 @@ import pytest
 
 from memjax.config import EAEMR, EMAR, EMR, Sequential
 from memjax.lifelong import train
+from memjax.lifelong.class_features import HeadFeatures
 from memjax.lifelong.ea_emr import alignment_loss, alternate_batches, cycle_batches
 from memjax.lifelong.emar import class_sums, draw_instances, final_prototypes, head_vectors, use_prototypes
 from memjax.lifelong.factory import make_learner_and_stages
-from memjax.lifelong.head_features import HeadFeatures
 from memjax.lifelong.rehearsal import choose_rehearsal_examples, class_quotas
 from memjax.models.heads import ALLOWED, EncodedText
 from memjax.models.similarity_head import SimilarityHead
-from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import STREAM
+from memjax.training.update_functions import make_objective
 from tests.lifelong.learner_cases import HEADS, assert_equal, config_of, flat, play
 from tests.training.loop_test import Crash, assert_same_run, crash_at
 

@@ -39,18 +39,18 @@ from memjax.data.tokenizers import ByteTokenizer
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling, sample
 from memjax.interop import import_run
+from memjax.lifelong import episodic_memory as episodic
 from memjax.lifelong import load_run, policies, train
-from memjax.lifelong import memory as episodic
-from memjax.lifelong.episodes import EPISODES, key_for, replay_key
 from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.lamol import language_rows, num_samples, split_at_answer_mark, write_samples
+from memjax.lifelong.memory_backends import EPISODES, key_for, replay_key
 from memjax.lifelong.metrics import kept_bytes
 from memjax.overrides import load_config
 from memjax.training import read_metrics
-from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import PhaseContext
 from memjax.training.step import init_variables, model_variables
+from memjax.training.update_functions import make_objective
 from memjax.typing import Batch
 from tests.interop import weights
 from tests.lifelong import learner_cases as cases

@@ -53,12 +53,12 @@ from memjax.config import (
     ToyInstructions,
     Training,
 )
-from memjax.lifelong.episodes import EPISODES, HostExchange
 from memjax.lifelong.factory import make_learner_and_stages
-from memjax.training.assembly import make_objective
+from memjax.lifelong.memory_backends import EPISODES, HostExchange
+from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment
-from memjax.training.places import CompiledLearner
 from memjax.training.stages import PhaseContext, phase_key
+from memjax.training.update_functions import make_objective
 
 ROWS, SIZE, TASKS, DIM, CAPACITY = 4, 10, 3, 6, 12
 """rows of a batch, examples of a task (the last batch is partial), tasks, width, rows of a memory"""

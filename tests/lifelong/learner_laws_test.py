@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from memjax.config import AGEM, EWC, GEM, MAS, SI, Adam, LwF, MbPA, Replay, Sequential
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.lifelong.ea_emr import ALIGN, REHEARSE
 from memjax.lifelong.elle import WARM_UP
 from memjax.lifelong.emar import ACTIVATE, RECONSOLIDATE
-from memjax.lifelong.episodes import EPISODES
 from memjax.lifelong.factory import make_learner_and_stages, make_method
-from memjax.lifelong.streams import TASK
-from memjax.training.assembly import make_objective
+from memjax.lifelong.memory_backends import EPISODES
+from memjax.lifelong.update_streams import TASK
 from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import STREAM, do_nothing
+from memjax.training.update_functions import make_objective
 from tests.lifelong.learner_cases import (
     ALL,
     CASE,

@@ -16,15 +16,15 @@ import pytest
 from memjax.cli import main
 from memjax.config import EpisodicMemory, MbPA, MethodKind, Replay, Sequential, Sharding
 from memjax.lifelong import factory
-from memjax.lifelong.contract import Method
+from memjax.lifelong.method import Method
 from memjax.training import read_metrics
-from memjax.training.assembly import make_update_functions
+from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment as make_real_experiment
 from memjax.training.loop import call_every, make_plain_learner, train
 from memjax.training.metrics import count_bytes
-from memjax.training.places import CompiledLearner
 from memjax.training.stages import HostArrays, PhaseResult, Stage
 from memjax.training.step import apply_gradients, compute_gradients, model_variables
+from memjax.training.update_functions import make_update_functions
 from memjax.typing import WeightedSum
 from tests.compiling import FAST_FLAGS
 from tests.lifelong import stages_test

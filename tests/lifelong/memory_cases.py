@@ -15,9 +15,10 @@ import numpy as np  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 
 from memjax.axes import MESH_AXES  # noqa: E402
-from memjax.lifelong import memory, policies  # noqa: E402
+from memjax.lifelong import episodic_memory as memory
+from memjax.lifelong import policies  # noqa: E402
 from memjax.training.sharding import _method_names  # noqa: E402
-from tests.lifelong.memory_test import DIM, batch_of, key_of, row_of  # noqa: E402
+from tests.lifelong.episodic_memory_test import DIM, batch_of, key_of, row_of  # noqa: E402
 
 mesh = jax.make_mesh((8, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
 make = functools.partial(memory.init_memory, row_of(), 24, DIM)

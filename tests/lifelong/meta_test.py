@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from memjax.config import ANML, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Sequential
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.lifelong import policies
 from memjax.lifelong.adaptation import inner_steps
-from memjax.lifelong.episodes import DeviceMemoryBackend
 from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.mbpa import neighbors_of
+from memjax.lifelong.memory_backends import DeviceMemoryBackend
 from memjax.lifelong.oml import adapt_by_loss, adapt_head
-from memjax.lifelong.streams import EpisodeSchedule, StreamPlan, replay_frequency
-from memjax.training.assembly import make_objective
+from memjax.lifelong.update_streams import EpisodeSchedule, StreamPlan, replay_frequency
 from memjax.training.experiment import make_experiment
 from memjax.training.objective import model_loss
 from memjax.training.stages import STREAM
+from memjax.training.update_functions import make_objective
 from tests.lifelong.learner_cases import ALL, EPISODE, NEAR, ROWS, assert_equal, config_of, flat, memory_of, play
 
 

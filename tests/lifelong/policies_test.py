@@ -10,7 +10,7 @@ from jax import lax
 from scipy.special import chdtri
 
 from memjax.lifelong import policies
-from memjax.lifelong.memory import assign_slots
+from memjax.lifelong.episodic_memory import assign_slots
 from memjax.lifelong.policies import CandidateRows, MemoryEntries, WriteDecision
 
 ROWS, CAPACITY, BATCH = 60, 12, 20

@@ -10,7 +10,7 @@ from memjax.cli import main
 from memjax.config import SGD, Schedule
 from memjax.lifelong import train
 from memjax.overrides import load_config
-from memjax.settings.relations import validate
+from memjax.settings.checks import validate
 from tests.training.loop_test import final_arrays
 
 

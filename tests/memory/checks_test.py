@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from memjax.memory.contract import Memory
+from memjax.memory.interface import Memory
 from memjax.typing import Aux
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from memjax import config
 from memjax.data.documents import ArrayDocuments
-from memjax.data.reading import ReadingPlan
+from memjax.data.reading_plan import ReadingPlan
 from memjax.functional.mixing import candidate_log_probs, candidate_log_weights
 from memjax.inference import Sampling, generate
 from memjax.memory.continuous_cache import SIMILARITIES, ContinuousCacheMemory
-from memjax.memory.contract import where_rows
-from memjax.memory.mixtures import Prediction
+from memjax.memory.interface import where_rows
+from memjax.memory.next_token_candidates import Prediction
 from memjax.models.factory import make_language_model
 from memjax.training.evaluation import Evaluator
 from tests.reference import continuous_cache as reference

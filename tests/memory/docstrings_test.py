@@ -15,7 +15,7 @@ from memjax.memory import (
     StackMemory,
     StatelessMemory,
 )
-from memjax.memory.projections import Residual
+from memjax.memory.layer_parts import Residual
 
 FACES = (Memory, LayerMemory, StackMemory, CrossMemory, OutputMemory, StatelessMemory)
 CLASSES = [

@@ -11,7 +11,7 @@ import pytest
 from memjax import config
 from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.knn_lm import KNNMemory, neighbor_log_prob, read, search_neighbors
-from memjax.memory.mixtures import Prediction
+from memjax.memory.next_token_candidates import Prediction
 from memjax.models import add_features, add_mixtures, make_language_model, regroup_layers
 from memjax.models.transformer import TAPS
 from memjax.typing import EmptyState

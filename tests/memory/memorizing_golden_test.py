@@ -11,7 +11,7 @@ import pytest
 
 from memjax import config
 from memjax.functional.positions import relative_buckets
-from memjax.memory.contract import where_rows
+from memjax.memory.interface import where_rows
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.models import make_language_model
 

@@ -10,8 +10,8 @@ import pytest
 
 from memjax import config
 from memjax.functional.neighbors import select_neighbors
-from memjax.memory.contract import restore_state, save_state
 from memjax.memory.cross_attention import CrossAttention
+from memjax.memory.interface import restore_state, save_state
 from memjax.memory.memorizing import MemorizingAttention, MemorizingState
 from memjax.models import make_language_model
 from memjax.typing import EmptyState

@@ -175,4 +175,4 @@ def test_every_public_function_is_named(path):
         and f"{path.stem}.{function.name}" not in ON_THE_HOST
         and "operation" not in [ast.unparse(decorator) for decorator in function.decorator_list]
     ]
-    assert nameless == [], "decorate with memjax.functional.scopes.operation"
+    assert nameless == [], "decorate with memjax.functional.named_operations.operation"

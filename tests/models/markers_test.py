@@ -10,7 +10,7 @@ import pytest
 from memjax import config
 from memjax.models.factory import make_language_model
 from memjax.models.language_model import last_markers
-from memjax.settings.relations import validate
+from memjax.settings.checks import validate
 from tests.reference.parameters import params_of
 
 VOCAB, LENGTH, SEGMENTS, ROWS = 11, 4, 4, 3

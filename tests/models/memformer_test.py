@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.functional.replay import mrbp_value_and_grad
-from memjax.memory.contract import take_rows
+from memjax.functional.mrbp import mrbp_value_and_grad
+from memjax.memory.interface import take_rows
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_memformer
-from memjax.models.features import add_mixtures
+from memjax.models.feature_taps import add_mixtures
 from memjax.models.memformer import replay_parts
-from memjax.training.segments import loss_over_segments
+from memjax.training.segment_loop import loss_over_segments
 from memjax.typing import Batch
 from tests.reference.parameters import params_of
 

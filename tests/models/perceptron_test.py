@@ -14,7 +14,7 @@ from memjax.models.factory import make_text_encoder
 from memjax.models.heads import CLASSES, INITS, ClassificationHead
 from memjax.models.perceptron import Perceptron
 from memjax.planning.programs import make_programs
-from memjax.settings.relations import validate
+from memjax.settings.checks import validate
 from memjax.tasks import make_task
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout, make_mesh

@@ -11,7 +11,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import AGEM, ANML, EAEMR, EMAR, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Sequential
 from memjax.overrides import load_config
-from memjax.planning.aot import check_kept, largest_width
+from memjax.planning.compile_ahead import check_kept, largest_width
 from memjax.planning.programs import EpisodicMemoryBytes, make_programs
 from memjax.planning.report import comparison, learner_bytes
 from memjax.planning.topologies import GIB, parse_topology

@@ -11,7 +11,7 @@ from memjax.cli import main
 from memjax.overrides import UsageError
 from memjax.planning.report import describe_shapes, make_cases, report
 from memjax.planning.topologies import GIB
-from tests.planning.cases_test import tiny
+from tests.planning.plan_cases_test import tiny
 
 CONFIG = """
 from memjax.config import *
@@ -38,7 +38,7 @@ def here(tmp_path, monkeypatch):
 
 
 def facts(value: str = "", *, fits: bool = True) -> dict:
-    """As `memjax.planning.cases.plan` gives them."""
+    """As `memjax.planning.plan_cases.plan` gives them."""
     guess = {"compute": 0.002, "hbm": 0.001, "ici": 0.0, "step": 0.002, "bound": "compute"}
     guess |= {"utilization": 0.75, "intensity": 60.0, "balance": 240.5, "tokens_per_second": 1e6}
     memory = {"arguments": 2 * GIB, "outputs": GIB, "aliased": GIB, "temporaries": 3 * GIB, "total": 5 * GIB}

@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from memjax.planning.cases import check_topologies
+from memjax.planning.plan_cases import check_topologies
 from memjax.planning.topologies import GENERATIONS, GIB, Topology, parse_shapes, parse_topology
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")

@@ -14,7 +14,7 @@ from hypothesis import strategies
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
 from memjax.overrides import load_config as load_config_file
-from memjax.report.assembly import collect_run_facts, make_report
+from memjax.report.build import collect_run_facts, make_report
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
 from memjax.report.curves import compare_runs_panel
 from memjax.report.panel import OpenedRun
@@ -307,7 +307,7 @@ def test_a_report_leaves_damaged_runs_out_and_judges_seeds(tmp_path, capsys, mon
         shown.extend(run.path for run in opened)
         raise ValueError("enough")
 
-    monkeypatch.setattr("memjax.report.assembly.make_report", make_report)
+    monkeypatch.setattr("memjax.report.build.make_report", make_report)
     replace_content("config.json", "{")(tmp_path / "8_1")
     (tmp_path / "8_2" / "finished.json").unlink()  # is shown as far as it is there
     with contextlib.suppress(ValueError):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from memjax.lifelong import train
-from memjax.lifelong.head_features import principal_axes
+from memjax.lifelong.class_features import principal_axes
 from memjax.report import features, neighbors
 from memjax.report.features import FeatureProjection, FeatureProjections
 from memjax.report.panel import OpenedRun

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from memjax.cli import main
-from memjax.report.assembly import collect_run_facts, make_report
+from memjax.report.build import collect_run_facts, make_report
 from memjax.report.curves import compare_runs_panel, panels, training_series
 from memjax.report.page import make_page
 from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph, Table

@@ -10,7 +10,7 @@ import pytest
 from memjax import config
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
-from memjax.data.reading import ReadingPlan
+from memjax.data.reading_plan import ReadingPlan
 from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models import add_features, add_mixtures, make_language_model

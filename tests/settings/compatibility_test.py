@@ -228,7 +228,7 @@ def test_todays_names_are_fields_and_earlier_ones_are_not():
 
 def settings_module(name: str):
     """The file of `memjax.settings` with a class that is the base of others and no part of `memjax.config`."""
-    from memjax.settings import attention, generation, meta, methods, model, relation_methods, sources, task
+    from memjax.settings import attention, generation, meta, methods, model, rehearsal_methods, sources, task
 
-    files = (attention, generation, meta, methods, model, relation_methods, sources, task)
+    files = (attention, generation, meta, methods, model, rehearsal_methods, sources, task)
     return next(file for file in files if hasattr(file, name))

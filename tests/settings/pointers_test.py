@@ -6,9 +6,9 @@ from typing import get_args
 import pytest
 
 from memjax import config as configs
-from memjax.data.readers import open_source
+from memjax.data.source_readers import open_source
 from memjax.settings.pointers import import_by_name
-from memjax.tasks.contract import Task, make_task
+from memjax.tasks.interface import Task, make_task
 
 SOURCES, TASKS = get_args(configs.SourceKind), get_args(configs.TaskKind)
 TOKENIZERS, METHODS = get_args(configs.TokenizerKind), get_args(configs.MethodKind)

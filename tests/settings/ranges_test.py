@@ -16,8 +16,8 @@ from memjax.config import (
 from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS
 from memjax.settings.attention import RECONSTRUCTION, Compressive, InfinityFormer
+from memjax.settings.checks import validate
 from memjax.settings.ranges import Count, Range, Share, describe_invalid, type_hints_of, zero_or_more
-from memjax.settings.relations import validate
 
 KINDS = [
     kind

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.config import Config, Schedule, Training
-from memjax.settings.relations import warnings
+from memjax.settings.checks import warnings
 
 
 def lines_of(steps: int, warmup: int, apply_every: int = 1) -> list[str]:

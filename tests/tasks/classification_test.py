@@ -3,7 +3,7 @@ import pytest
 
 from memjax.config import Blobs, Config, Data, LabelledFile, Lifelong, TaskData
 from memjax.config import Classification as ClassificationSettings
-from memjax.data.examples import EXAMPLE, ExampleBatches
+from memjax.data.example_batches import EXAMPLE, ExampleBatches
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.models.heads import UNSEEN_SCORE

@@ -3,7 +3,7 @@ import pytest
 
 from memjax.data.byte_pairs import train_byte_pairs
 from memjax.data.documents import ArrayDocuments
-from memjax.data.examples import ExampleBatches
+from memjax.data.example_batches import ExampleBatches
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.tasks.classification import LabelledTexts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax.data.glue import LabelledText
-from memjax.data.readers import open_source
+from memjax.data.source_readers import open_source
 from memjax.tasks import Query
 from memjax.tasks.dialogue import GREEDY, answer_turns
 from memjax.tasks.question_answering import exact_match

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from memjax.data.examples import ExampleBatches
+from memjax.data.example_batches import ExampleBatches
 from memjax.data.questions import Question
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.tasks.question_answering import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memjax.training.costs import count_flops
-from memjax.training.segments import loss_over_segments
+from memjax.training.segment_loop import loss_over_segments
 from memjax.typing import Batch
 from tools.bench import harness
 from tools.bench import rematerialization as bench

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import ArrayDocuments
-from memjax.data.reading import ReadingPlan
+from memjax.data.reading_plan import ReadingPlan
 from memjax.data.windows import sliding_windows
 from memjax.training.evaluation import DocumentScores, EvaluationInterrupted, EvaluationResult, Evaluator, evaluate
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream

@@ -10,7 +10,7 @@ import pytest
 
 from memjax.config import Config, Data, Evaluation, Schedule, Training
 from memjax.data.documents import ArrayDocuments
-from memjax.training import assembly, loop
+from memjax.training import loop, update_functions
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import Evaluator
 from memjax.training.experiment import Experiment
@@ -330,7 +330,9 @@ def lengthen(reference, tmp_path, steps, **schedule):
 
 def test_a_finished_run_is_trained_longer_and_says_from_which_rate(reference, tmp_path):
     path, lines = lengthen(reference, tmp_path, 17)
-    rate = float(assembly.make_schedule(Training(steps=17, schedule=Schedule(learning_rate=1e-2, warmup_steps=2)))(13))
+    rate = float(
+        update_functions.make_schedule(Training(steps=17, schedule=Schedule(learning_rate=1e-2, warmup_steps=2)))(13)
+    )
     assert any(line.startswith("training.steps: 17 instead of 13; the learning rate goes on from") for line in lines)
     assert any(f"goes on from {rate:.4g}, where the schedule over all steps is; it had come to 0" in l for l in lines)
     assert [line["step"] for line in read_metrics(path / "metrics.jsonl") if line["kind"] == "train"][-2:] == [15, 17]

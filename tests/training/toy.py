@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments
-from memjax.data.streams import DocumentBatches
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.product_keys import lookup_rows
-from memjax.models.contract import Model
+from memjax.models.interface import Model
 from memjax.training.objective import Objective, model_loss
 from memjax.training.step import init_train_state, init_variables
 from memjax.training.tables import TableOptimizer, map_tables

@@ -15,9 +15,9 @@ import numpy as np
 from memjax import config
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_model
-from memjax.training.assembly import make_update_functions
 from memjax.training.metrics import count_parameters
 from memjax.training.step import init_variables
+from memjax.training.update_functions import make_update_functions
 from memjax.typing import Batch
 from tools.bench import worker
 

@@ -29,12 +29,12 @@ from jax.sharding import SingleDeviceSharding
 
 from memjax import config
 from memjax.models.factory import make_language_model
-from memjax.planning.aot import out_of_memory
-from memjax.planning.cases import ENVIRONMENT
+from memjax.planning.compile_ahead import out_of_memory
+from memjax.planning.plan_cases import ENVIRONMENT
 from memjax.planning.topologies import parse_topology
 from memjax.training.costs import jaxpr_flops
 from memjax.training.objective import model_loss
-from memjax.training.segments import loss_over_segments, segment_keys
+from memjax.training.segment_loop import loss_over_segments, segment_keys
 from memjax.training.step import init_variables
 from memjax.typing import Batch
 from tools.bench import harness, replay

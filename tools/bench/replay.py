@@ -24,11 +24,11 @@ import numpy as np
 import optax
 
 from memjax import config
-from memjax.functional.replay import mrbp_value_and_grad
+from memjax.functional.mrbp import mrbp_value_and_grad
 from memjax.models.factory import make_memformer
 from memjax.models.memformer import replay_parts
 from memjax.training.costs import jaxpr_flops
-from memjax.training.segments import loss_over_segments
+from memjax.training.segment_loop import loss_over_segments
 from memjax.typing import Batch
 from tools.bench import harness
 from tools.results import pages

@@ -16,8 +16,8 @@ import numpy as np
 from memjax.config import ANML, MAML, OML, Config, EpisodicMemory, Replay, Sequential
 from memjax.overrides import load_config
 from memjax.planning.programs import planned_learner
+from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.metrics import count_parameters
-from memjax.training.places import CompiledLearner
 from memjax.training.stages import STREAM
 from tools.bench import worker
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax import config
-from memjax.memory.contract import state_axes
+from memjax.memory.interface import state_axes
 from memjax.models.factory import make_model
 from memjax.training.costs import count_flops
 from memjax.training.metrics import count_bytes

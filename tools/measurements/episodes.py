@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import CachedFeatures, Config, EpisodicMemory, MbPA, TaskData
-from memjax.data.examples import EXAMPLE
+from memjax.data.example_batches import EXAMPLE
 from memjax.data.vectors import write_features
 from memjax.lifelong import load_run, train
 from memjax.overrides import load_config

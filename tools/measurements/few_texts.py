@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import Config, Replay, TaskData, TokenBag
-from memjax.data.readers import read_classified_texts
+from memjax.data.source_readers import read_classified_texts
 from memjax.lifelong import train
 from memjax.lifelong.orders import MBPA_ORDERS
 from memjax.overrides import load_config

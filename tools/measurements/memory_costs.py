@@ -17,7 +17,7 @@ import jax
 from memjax import config as settings
 from memjax.config import Config, Data, Evaluation
 from memjax.memory import KNNMemory
-from memjax.models.features import add_mixtures
+from memjax.models.feature_taps import add_mixtures
 from memjax.training.costs import count_flops
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import evaluation_model

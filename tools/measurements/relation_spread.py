@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from memjax.lifelong import load_run
-from memjax.lifelong.head_features import align_features, read_features
+from memjax.lifelong.class_features import align_features, read_features
 from memjax.lifelong.looks import task_ends
 from memjax.lifelong.metrics import ClassDistances, class_distances
 from memjax.training.runs import load_config, versions

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memjax.data.readers import open_source
+from memjax.data.source_readers import open_source
 from memjax.data.sources import SPLITS
 from memjax.overrides import load_config
 from memjax.training.runs import versions

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from memjax.config import CLBenchmark, RelationFiles, TextClasses
-from memjax.data.readers import read_classified_texts, read_relation_splits
 from memjax.data.relation_pairs import PAIRS, RelationPair, make_relation_pairs, pair_id_array
+from memjax.data.source_readers import read_classified_texts, read_relation_splits
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import DHIM_CLASSES, TEXT_SETS
 from memjax.data.text_splits import TextSplits
-from memjax.lifelong.features import cached_splits, encode_texts, encoder_fingerprint, open_encoder
 from memjax.lifelong.orders import LONG_ORDERS
+from memjax.lifelong.text_features import cached_splits, encode_texts, encoder_fingerprint, open_encoder
 from tools.results import pages
 from tools.results.ledger import measured
 

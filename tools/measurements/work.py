@@ -17,13 +17,13 @@ from typing import Any
 import jax
 
 from memjax.config import Config
-from memjax.lifelong.contract import concatenate_tasks, settings_of
 from memjax.lifelong.factory import growth_histories, make_learner_and_stages
+from memjax.lifelong.method import concatenate_tasks, settings_of
 from memjax.overrides import load_config
-from memjax.training.assembly import make_objective
 from memjax.training.costs import count_flops
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import STREAM, Learner
+from memjax.training.update_functions import make_objective
 
 CONFIG = "lifelong_pretraining"
 

@@ -2,7 +2,8 @@
 
     python -m tools.measurements.knn_lm.both RUN --data.source.path DIR
 
-The model and the cache are interpolated, and the result with the neighbours (`memjax.memory.mixtures`). What is read
+The model and the cache are interpolated, and the result with the neighbours (`memjax.memory.next_token_candidates`).
+What is read
 off on test is also worked out by one evaluation with both memories laid over the model, from cached neighbours.
 """
 

@@ -19,7 +19,7 @@ from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.datastore.exact import ExactIndex
 from memjax.memory.knn_lm import search_neighbors
-from memjax.models.features import add_features, regroup_layers
+from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.retrieval.interpolation import StoreNeighbors
 from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 from memjax.training.evaluation import BatchScore

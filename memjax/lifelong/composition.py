@@ -1,0 +1,277 @@
+"""Builds a lifelong-learning method from components, an episodic memory, and options for replaying its rows.
+
+`memjax.lifelong.components` has the parts, and `memjax.lifelong.updates` has the updates that they result in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memjax.lifelong.components import (
+    REPLAY,
+    SUPPORT,
+    Component,
+    EpisodeOptions,
+    ReplayOptions,
+    StateChange,
+    TestTimeAdaptation,
+    wrap_objective,
+)
+from memjax.lifelong.memory_backends import (
+    EPISODES,
+    UPDATES,
+    MemoryOptions,
+    StreamMemory,
+    candidate_rows,
+    make_store,
+    rows_of,
+)
+from memjax.lifelong.method import Method, Phase, Scope, TaskInfo, phase_of, settings_of, stage_examples
+from memjax.lifelong.update_streams import EpisodeSchedule, ReplaySchedule
+from memjax.lifelong.updates import (
+    Support,
+    UpdateParts,
+    make_replay_episode_update,
+    make_replay_update,
+    make_stream_update,
+)
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective, make_plain_learner
+from memjax.training.sharding import Layout
+from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, StoredRows, Update
+from memjax.training.step import TrainState
+from memjax.training.update_functions import make_update_functions
+from memjax.typing import Batch
+
+__all__ = ["chain_components", "make_update"]
+
+
+def chain_components(
+    *rules: Component,
+    memory: MemoryOptions | None = None,
+    replay: ReplayOptions | None = None,
+    scope: Scope = "task",
+    adapting: TestTimeAdaptation | None = None,
+    episode: EpisodeOptions | None = None,
+) -> Method:
+    """Combines components into a learning method, as `optax.chain` combines gradient transformations.
+
+    Args:
+      *rules: Components. Their losses wrap the objective in this order, the first one innermost, and their gradient
+        transformations are applied in this order.
+      memory: Episodic memory of rows of the stream. None for none.
+      replay: Options for replaying rows of the memory. None for no replay.
+      scope: Tasks whose examples a stage reads: its own ("task"), all up to it ("seen"), or all at once ("all").
+      adapting: Adaptation to the memory before an evaluation. None for none.
+      episode: Adaptation to a support within each update. None for none.
+    """
+    needs = Requirements(
+        *(any(flags) for flags in zip(Requirements(), *(rule.requirements for rule in rules), strict=True))
+    )
+    if memory is not None:
+        needs = needs._replace(examples=True, tasks_in_training=needs.tasks_in_training or memory.groups == "task")
+    if episode is not None:
+        needs = needs._replace(examples=True)
+    schedule: ReplaySchedule | EpisodeSchedule = replay.schedule if replay else ReplaySchedule()
+    if episode is not None and episode.find is None:
+        schedule = EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
+
+    def make_phase(changes: Sequence[StateChange | None]) -> Callable[[TaskInfo], Phase]:
+        present = [change for change in changes if change is not None]
+        return lambda task: phase_of(*(functools.partial(_apply_change, change, task) for change in present))
+
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        return make_composed_learner(method, rules, memory, replay, adapting, episode, experiment, layout, objective)
+
+    before, after = make_phase([rule.before_task for rule in rules]), make_phase([rule.after_task for rule in rules])
+    method = Method(learner, before, after, scope, schedule, needs)
+    return method if memory is None else method._replace(notes=memory.notes)
+
+
+def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: PhaseContext) -> TrainState:
+    """Calls a hook of a component with the arguments of a phase, for one task."""
+    return change(state, context, task)
+
+
+def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:
+    """Returns an experiment whose learner does not train the parameters whose paths contain one of some parts."""
+    training = experiment.config.training
+    training = dataclasses.replace(training, frozen_parameters=(*training.frozen_parameters, *frozen))
+    return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
+
+
+def make_update(experiment: Experiment, objective: MakeObjective, *components: Component) -> Update:
+    """Makes an update of components without a memory, for learners that add it as one kind of update.
+
+    Its batches have other rows than those of the stream.
+
+    Args:
+      experiment: Experiment with the model and its configuration.
+      objective: `objective(config, model)` makes the objective that the components wrap.
+      *components: Components, in the order of `chain_components`.
+    """
+    return make_stream_update(make_parts(experiment, objective, components), separate_rows=True)
+
+
+def make_parts(experiment: Experiment, objective: MakeObjective, components: Sequence[Component]) -> UpdateParts:
+    """Makes the parts of the updates of a learner that has no memory.
+
+    Args:
+      experiment: Experiment with the model and its configuration.
+      objective: `objective(config, model)` makes the objective that the components wrap.
+      components: Components of the method.
+    """
+    config, model, settings = experiment.config, experiment.model, settings_of(experiment)
+    links = [component.gradient_transformation for component in components]
+    functions = make_update_functions(
+        config,
+        model,
+        objective=wrap_objective(objective, [component.wrap_stream_loss for component in components]),
+        links=[link for link in links if link is not None],
+    )
+    of_replay = wrap_objective(objective, [component.wrap_replay_loss for component in components])(config, model)
+    weighs = bool(settings.epochs) and settings.last_batch_weighting == "share"
+    return UpdateParts(model, functions, of_replay, components, weighs_batches=weighs)
+
+
+def make_composed_learner(
+    method: Method,
+    components: Sequence[Component],
+    memory: MemoryOptions | None,
+    replay: ReplayOptions | None,
+    adapting: TestTimeAdaptation | None,
+    episode: EpisodeOptions | None,
+    experiment: Experiment,
+    layout: Layout | None,
+    objective: MakeObjective,
+) -> Learner:
+    """Makes the learner of a method of components.
+
+    Args:
+      method: The method, for its schedule and its requirements.
+      components: Components of the method.
+      memory: Options of the episodic memory. None for none.
+      replay: Options for replaying rows of the memory. None for no replay.
+      adapting: Adaptation to the memory before an evaluation. None for none.
+      episode: Adaptation to a support within each update. None for none.
+      experiment: Experiment with the model and its configuration.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+      objective: `objective(config, model)` makes the objective that the components wrap.
+    """
+    plain, config, settings = make_plain_learner(experiment, layout), experiment.config, settings_of(experiment)
+    example = experiment.example(stage_examples(experiment, method)[0]) if settings.epochs else experiment.example()
+    kinds: dict[str, Any] = method.schedule.kinds(example)
+    init_components = lambda values: {
+        component.name: component.init(values["params"]) for component in components if component.init is not None
+    }
+    parts = make_parts(experiment, objective, components)
+    if memory is not None:
+        offer = lambda values, batch: candidate_rows(
+            memory, experiment.model, values, init_components(values), batch, jnp.ones((), bool)
+        )
+        store = make_store(
+            memory,
+            jax.eval_shape(offer, jax.eval_shape(plain.make_variables), kinds[STREAM]),
+            layout=layout,
+            reads=replay.is_read_by if replay else lambda kind: False,
+            rows=replay.rows if replay else 0,
+            replace=bool(replay and replay.replace),
+        )
+        stream_memory = StreamMemory(store, memory, experiment.model, len(kinds[STREAM].inputs))
+        parts = dataclasses.replace(parts, memory=stream_memory, replay=replay)
+    if episode is not None:
+        parts = with_episodes(parts, episode, config.data.batch_size)
+
+    def init(values: Mapping[str, Any]) -> TrainState:
+        method_state = init_components(values)
+        if parts.memory is not None:
+            method_state[EPISODES] = parts.memory.store.init()
+        if method.schedule.every:
+            method_state[UPDATES] = jnp.zeros((), jnp.int32)
+        key, traced = jax.random.key(config.training.seed), method_state
+        # The names of the sums are found by tracing the losses, which read the support of their rows.
+        if parts.support is not None:
+            variables = {**values, "method": method_state}
+            traced = {**method_state, SUPPORT: jax.eval_shape(parts.support, variables, kinds[STREAM], example)}
+        memory_of_rows = experiment.model.init_state(config.data.batch_size)
+        begun = parts.functions.init(values, memory_of_rows, example, jax.random.fold_in(key, 1), method=traced)
+        return dataclasses.replace(begun, method=method_state)
+
+    learner = plain._replace(
+        init=init,
+        updates={kind: make_update_of_kind(parts, kind, batch) for kind, batch in kinds.items()},
+        batch_shapes=kinds,
+        finish=parts.functions.finish,
+    )
+    return learner if parts.memory is None else add_memory(learner, parts.memory, adapting, experiment, layout)
+
+
+def with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) -> UpdateParts:
+    """Returns the parts of updates that learn in episodes.
+
+    Args:
+      parts: Parts of the updates, with the memory of the learner.
+      episode: Options of the episodes.
+      batch_size: Number of rows of a batch of the stream.
+    """
+    support: Support = lambda variables, batch, query: (
+        None if batch is None else jax.tree.map(lambda leaf: leaf[: episode.steps], batch)
+    )
+    if episode.find is not None:
+        assert parts.memory is not None
+        find = episode.find(parts.model, parts.memory.store)
+        support = lambda variables, batch, query: jax.lax.stop_gradient(find(variables, rows_of(query)))
+    is_sum = episode.reduction == "sum" and parts.replay is not None
+    factor = parts.replay.rows / batch_size if is_sum and parts.replay else None
+    return dataclasses.replace(parts, support=support, steps=episode.steps, replay_factor=factor)
+
+
+def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
+    """Makes the update of a kind.
+
+    Args:
+      parts: Parts of the updates of the learner.
+      kind: Kind of update.
+      batch: Batch of this kind of update, for its shapes. None for updates that only read rows of the memory.
+    """
+    if kind == REPLAY:
+        return make_replay_update(parts) if batch is None else make_replay_episode_update(parts)
+    replays = parts.replay is not None and parts.replay.is_read_by(kind)
+    make = parts.replay.make_update if parts.replay is not None and replays else None
+    return (make or make_stream_update)(parts, separate_rows=kind != STREAM)
+
+
+def add_memory(
+    learner: Learner,
+    memory: StreamMemory,
+    adapting: TestTimeAdaptation | None,
+    experiment: Experiment,
+    layout: Layout | None,
+) -> Learner:
+    """Adds a memory to a learner: its arrays on the host or devices, and the adaptation to its rows.
+
+    Args:
+      learner: The learner.
+      memory: Memory of the learner.
+      adapting: Adaptation to the memory before an evaluation. None for none.
+      experiment: Experiment with the model and its evaluations.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+    """
+    learner = learner._replace(host_arrays=memory.store.host)
+    # A plan counts the memory of devices: rows that the host stores are left out.
+    if not memory.store.outside:
+        learner = learner._replace(stored_rows=StoredRows(EPISODES, memory.options.setting, memory.write))
+    if adapting is None:
+        return learner
+    learner = learner._replace(adapt_variables=adapting.variables(experiment, memory.store))
+    if adapting.rows is None:
+        return learner
+    adapt_rows = adapting.rows(experiment.model, memory.store)
+    adapted = dataclasses.replace(experiment, adapt_rows=adapt_rows)
+    return learner._replace(adapt_rows=adapt_rows, evaluators=adapted.evaluators(layout))

@@ -1,0 +1,460 @@
+"""Episodic memory on the devices: a fixed number of slots for rows of earlier batches.
+
+`EpisodicMemoryState` is a tree of arrays that is stored in `TrainState.method` and its checkpoints. All functions are
+pure and run inside `jax.jit`, with one program for every number of rows. A policy of `memjax.lifelong.policies`
+decides which rows are written. Donate a memory that is written to (`donate_argnums`), or each write copies it.
+`memjax.lifelong.host_memory.HostMemory` is for more rows than the devices can hold.
+
+    memory = init_memory(row, capacity=1000, key_dim=768)
+    memory = write(memory, rows, key, policies.reservoir(), keys=keys)
+    rows, weights = sample(memory, key, 32)
+    rows = take(memory, nearest(memory, queries, 32).ids)
+
+Rows are those of a `Batch` without its `segments` axis. If the memory has fewer rows than were asked for, the missing
+ones are padding: their mask is False and their weights are 0, so that nothing is learned from them.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Shaped
+
+from memjax.axes import axes_of
+from memjax.datastore.exact import mean_of_first_keys, nearest_entries
+from memjax.datastore.index import Metric
+from memjax.datastore.sharded import Axis, centre_sharded, nearest_entries_sharded, num_devices
+from memjax.functional.named_operations import operation
+from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy
+from memjax.typing import Batch, Leaf, tree_dataclass
+
+__all__ = [
+    "EpisodicMemoryState",
+    "Nearest",
+    "MemoryUpdate",
+    "assign_slots",
+    "delete",
+    "draw",
+    "init_memory",
+    "nearest",
+    "sample",
+    "set_scores",
+    "statistics",
+    "read_slots",
+    "write",
+]
+
+
+@tree_dataclass
+class EpisodicMemoryState:
+    """Stored rows with their keys, groups and scores. The first `count` slots are in use, in no particular order.
+
+    It has three counters, because none of them follows from the others once rows are refused or deleted.
+
+    Attributes:
+      rows: A `Batch` whose leaves are `[capacity, ...]`.
+      groups: Task or class of every row, int32 `[capacity]`. -1 if it is unknown.
+      scores: Score that the policy stores with every row, float32 `[capacity]`.
+      count: Number of rows in use, int32 scalar.
+      offered: Number of rows that were offered so far, int32 scalar. It stops at 2^31 - 1.
+      written: Number of rows that were written so far, int32 scalar. Rows that were replaced since count too.
+      keys: Keys of the rows, `[capacity, key_dim]`. None for a memory without keys.
+    """
+
+    rows: Leaf = dataclasses.field(metadata=axes_of("entries"))
+    groups: Leaf = dataclasses.field(metadata=axes_of("entries"))
+    scores: Leaf = dataclasses.field(metadata=axes_of("entries"))
+    count: Leaf = dataclasses.field(metadata=axes_of())
+    offered: Leaf = dataclasses.field(metadata=axes_of())
+    written: Leaf = dataclasses.field(metadata=axes_of())
+    keys: Leaf = dataclasses.field(default=None, metadata=axes_of("entries"))
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return self.groups.shape[0]
+
+    @property
+    def entries(self) -> MemoryEntries:
+        """The memory in the form that policies read, without its rows."""
+        return MemoryEntries(self.keys, self.groups, self.scores, self.count, self.offered, self.written)
+
+
+class Nearest(NamedTuple):
+    """The nearest rows of each query, the nearest first.
+
+    Attributes:
+      ids: Slots of the rows, int `[queries, number]`. -1 if the memory has fewer rows.
+      distances: Squared distances or inner products, `[queries, number]`. Infinite or minus infinite for missing rows.
+      valid: Whether there is a row, bool `[queries, number]`.
+    """
+
+    ids: Leaf
+    distances: Leaf
+    valid: Leaf
+
+
+class MemoryUpdate(NamedTuple):
+    """The changes of one write: the slots of the offered rows, and the new counters.
+
+    Attributes:
+      slots: Slot of every offered row, int32 `[offered]`. No slot occurs twice. The capacity means not written.
+      scores: Scores of the offered rows, float32 `[offered]`.
+      count: Number of rows in use after the write.
+      offered: Number of rows offered so far, after the write.
+      written: Number of rows written so far, after the write.
+    """
+
+    slots: Leaf
+    scores: Leaf
+    count: Leaf
+    offered: Leaf
+    written: Leaf
+
+
+def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemoryState:
+    """Makes an empty memory.
+
+    Args:
+      row: Shapes and dtypes of one row without any batch axis, as arrays or `jax.ShapeDtypeStruct`.
+      capacity: Number of slots.
+      key_dim: Width of a key. 0 for a memory without keys.
+      key_dtype: Dtype of the stored keys.
+
+    Raises:
+      ValueError: the capacity is below 1 or the key width is negative.
+
+    Example:
+      >>> token, flag = jax.ShapeDtypeStruct((4,), jnp.int32), jax.ShapeDtypeStruct((), bool)
+      >>> row = Batch(token, token, jax.ShapeDtypeStruct((4,), bool), jax.ShapeDtypeStruct((4,), jnp.float32), flag)
+      >>> memory = init_memory(row, capacity=3)
+      >>> print(memory.rows.inputs.shape, memory.count)
+      (3, 4) 0
+    """
+    if capacity < 1:
+        raise ValueError(f"capacity: given {capacity}, allowed: 1 or more rows")
+    if key_dim < 0:
+        raise ValueError(f"key_dim: given {key_dim}, allowed: 0 (no keys) or more")
+    zero = lambda: jnp.zeros((), jnp.int32)  # A separate buffer for each counter, so that they can be donated.
+    return EpisodicMemoryState(
+        rows=jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row),
+        groups=jnp.full(capacity, -1, jnp.int32),
+        scores=jnp.zeros(capacity, jnp.float32),
+        count=zero(),
+        offered=zero(),
+        written=zero(),
+        keys=jnp.zeros((capacity, key_dim), key_dtype) if key_dim else None,
+    )
+
+
+def write(
+    memory: EpisodicMemoryState,
+    rows: Batch,
+    key: Any,
+    policy: Policy,
+    *,
+    keys: Float[Any, "rows key_dim"] | None = None,
+    groups: Int[Any, " rows"] | None = None,
+    scores: Float[Any, " rows"] | None = None,
+    weights: Float[Any, " rows"] | None = None,
+) -> EpisodicMemoryState:
+    """Offers rows to a policy, and writes those that the policy gives a slot.
+
+    Args:
+      memory: Memory to write to. Donate it (`donate_argnums`).
+      rows: Rows to offer, `[rows, ...]`. Rows whose target weights are all 0 are padding, which is not offered.
+      key: Random key.
+      policy: Policy from `memjax.lifelong.policies`.
+      keys: Keys of the rows, given if and only if the memory has keys.
+      groups: Tasks or classes of the rows. None if they are unknown, which stores -1.
+      scores: Scores that the learner gives the rows. None for 0.
+      weights: Weights of the rows. Rows of weight 0 are not offered. None to offer all rows.
+
+    Returns:
+      The memory after the write.
+
+    Raises:
+      ValueError: rows have other shapes or dtypes than those of the memory, or keys are missing or not expected.
+    """
+    keys = None if keys is None else lax.stop_gradient(jnp.asarray(keys))
+    offered = make_candidates(memory, rows, keys, groups, scores, weights)
+    new = assign_slots(memory.entries, offered, key, policy)
+    put = lambda old, values: old.at[new.slots].set(jnp.asarray(values, old.dtype), mode="drop")
+    return EpisodicMemoryState(
+        rows=jax.tree.map(put, memory.rows, rows),
+        groups=put(memory.groups, offered.groups),
+        scores=put(memory.scores, new.scores),
+        count=new.count,
+        offered=new.offered,
+        written=new.written,
+        keys=None if memory.keys is None else put(memory.keys, offered.keys),
+    )
+
+
+def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
+    """Draws rows uniformly at random.
+
+    Args:
+      memory: Memory to draw from.
+      key: Random key.
+      number: Number of rows to draw.
+      replace: Whether to draw with replacement. If not, rows that the memory lacks are padding.
+
+    Returns:
+      The rows, and their weights, float32 `[number]`: 1 for a row, 0 for padding.
+    """
+    ids = draw(memory.count, memory.capacity, key, number, replace=replace)
+    return read_slots(memory, ids), (ids >= 0).astype(jnp.float32)
+
+
+def read_slots(memory: EpisodicMemoryState, ids: Int[Any, " *some"]) -> Batch:
+    """Reads the rows of slots. Every row is marked as the start of a document.
+
+    Args:
+      memory: Memory to read from.
+      ids: Slots, integers of any shape, which replaces the axis of rows. -1 and slots that are not in use give padding.
+    """
+    ids = jnp.asarray(ids)
+    valid = (ids >= 0) & (ids < memory.count)
+    return mask_invalid(jax.tree.map(lambda leaf: leaf[jnp.where(valid, ids, 0)], memory.rows), valid)
+
+
+@operation
+def nearest(
+    memory: EpisodicMemoryState,
+    queries: Float[Array, "queries key_dim"],
+    number: int,
+    *,
+    metric: Metric = "squared_l2",
+    axis: Axis | None = None,
+    mesh: Mesh | None = None,
+) -> Nearest:
+    """Finds the rows whose keys are nearest to each query, by exact search. No gradient flows through the result.
+
+    Args:
+      memory: Memory with keys.
+      queries: Queries `[queries, key_dim]`.
+      number: Number of rows to find for each query. It may exceed the number of rows in use.
+      metric: "squared_l2" or "inner_product".
+      axis: Mesh axis or axes that the rows (`entries`) are split over. None if they are not split.
+      mesh: Mesh with the axis. None for the mesh that is set.
+
+    Raises:
+      ValueError: the memory has no keys, the metric is unknown, or queries have another width than keys.
+    """
+    if memory.keys is None:
+        raise ValueError("memory: given one without keys, allowed: init_memory with key_dim of 1 or more")
+    if queries.shape[1] != memory.keys.shape[1]:
+        raise ValueError(f"queries: given width {queries.shape[1]}, allowed: {memory.keys.shape[1]}, that of the keys")
+    return search(queries, memory.keys, memory.count, number, metric=metric, axis=axis, mesh=mesh)
+
+
+def delete(memory: EpisodicMemoryState, chosen: Shaped[Any, " some"]) -> EpisodicMemoryState:
+    """Deletes rows. The last rows in use move to the free slots.
+
+    Old contents stay in the slots that are no longer in use until they are written again.
+
+    Args:
+      memory: Memory to change. Donate it (`donate_argnums`).
+      chosen: Rows to delete: slots int `[some]`, of which those not in use are ignored, or a mask bool `[capacity]`. A
+        mask may move all rows at once and needs the space for that.
+    """
+    holes, sources, count = plan_compaction(memory.count, memory.capacity, chosen)
+    put = lambda leaf: leaf.at[holes].set(leaf[sources], mode="drop")
+    rows, groups, scores, keys = jax.tree.map(put, (memory.rows, memory.groups, memory.scores, memory.keys))
+    return dataclasses.replace(memory, rows=rows, groups=groups, scores=scores, keys=keys, count=count)
+
+
+def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> EpisodicMemoryState:
+    """Replaces the scores of rows, such as the forgetting events of replayed rows. Ids below 0 are ignored."""
+    slots = jnp.where(jnp.asarray(ids) < 0, memory.capacity, ids)
+    return dataclasses.replace(memory, scores=memory.scores.at[slots].set(scores, mode="drop"))
+
+
+def statistics(memory: EpisodicMemoryState, num_groups: int) -> dict[str, Any]:
+    """Computes statistics of a memory.
+
+    Args:
+      memory: Memory to describe.
+      num_groups: Number of groups. Groups 0 to `num_groups - 1` are counted.
+
+    Returns:
+      `acceptance_rate`, the fraction of offered rows that were written. `fill`, the fraction of slots in use. `share`,
+      the fraction of the rows in use that each group has, float32 `[num_groups]`. `bytes`, the size of all arrays.
+    """
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
+    return {**group_shares(memory.entries, num_groups), "bytes": float(size)}
+
+
+def draw(
+    count: int | Int[Array, ""], capacity: int, key: Any, number: int, *, replace: bool = True
+) -> Int[Array, " number"]:
+    """Draws slots in use uniformly at random.
+
+    Args:
+      count: Number of slots in use, which are the first ones.
+      capacity: Number of slots.
+      key: Random key.
+      number: Number of slots to draw.
+      replace: Whether to draw with replacement. If not, all slots differ, and -1 fills up if too few are in use.
+
+    Returns:
+      Slots, int `[number]`. All are -1 if none is in use.
+
+    Example:
+      >>> print(jnp.sort(draw(2, 5, jax.random.key(0), 3, replace=False)))
+      [-1  0  1]
+    """
+    if number < 1:
+        raise ValueError(f"number: given {number}, allowed: 1 or more rows")
+    if replace:
+        ids = jax.random.randint(key, (number,), 0, jnp.maximum(count, 1))
+        return jnp.where(count > 0, ids, -1)
+    order = jnp.where(lax.iota(jnp.int32, capacity) < count, jax.random.uniform(key, (capacity,)), -1)
+    priorities, ids = lax.top_k(order, min(number, capacity))
+    return jnp.pad(jnp.where(priorities >= 0, ids, -1), (0, max(0, number - capacity)), constant_values=-1)
+
+
+def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, policy: Policy) -> MemoryUpdate:
+    """Applies a policy to offered rows and returns the changes. If rows share a slot, the last of them is written.
+
+    Args:
+      entries: Contents of the memory.
+      offered: Rows that are offered.
+      key: Random key.
+      policy: Policy from `memjax.lifelong.policies`.
+    """
+    capacity = entries.capacity
+    decision = policy(entries, offered, key)
+    accepted = decision.slots < capacity
+    # A scatter that writes a slot twice has no defined order. So of equal slots, sorted stably, the last is kept.
+    order = jnp.argsort(decision.slots, stable=True)
+    ordered = decision.slots[order]
+    last = jnp.append(ordered[1:] != ordered[:-1], True)
+    slots = decision.slots.at[order].set(jnp.where(last, ordered, capacity))
+    end = jnp.max(jnp.where(accepted, decision.slots + 1, 0))
+    more = jnp.minimum(jnp.sum(offered.present), jnp.iinfo(jnp.int32).max - entries.offered)
+    return MemoryUpdate(
+        slots=slots,
+        scores=decision.scores,
+        count=jnp.maximum(entries.count, end).astype(jnp.int32),
+        offered=(entries.offered + more).astype(jnp.int32),
+        written=(entries.written + jnp.sum(accepted)).astype(jnp.int32),
+    )
+
+
+def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> CandidateRows:
+    """Checks rows that are offered to a memory, and brings them into the form that policies read.
+
+    Args:
+      memory: An `EpisodicMemoryState` or a `HostMemory`.
+      rows: Rows `[rows, ...]` on devices or on the host.
+      keys: Keys of the rows, or None. See `write`.
+      groups: Groups of the rows, or None. See `write`.
+      scores: Scores of the rows, or None. See `write`.
+      weights: Weights of the rows, or None. See `write`.
+
+    Raises:
+      ValueError: shapes or dtypes do not fit the memory.
+    """
+    describe = lambda tree, skip: {
+        jax.tree_util.keystr(path, simple=True, separator="."): f"{jnp.result_type(leaf)} {list(leaf.shape[skip:])}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    number = rows.weights.shape[0]
+    have, offered = describe(memory.rows, 1), describe(rows, 1)
+    wrong = [name for name in {**have, **offered} if have.get(name) != offered.get(name)]
+    if wrong:
+        name = wrong[0]
+        raise ValueError(
+            f"rows.{name}: given {offered.get(name, 'none')}, allowed: {have.get(name, 'none')} for each row"
+        )
+    width = None if memory.keys is None else memory.keys.shape[1]
+    if (None if keys is None else tuple(keys.shape)) != (None if width is None else (number, width)):
+        shape = "none" if keys is None else list(keys.shape)
+        raise ValueError(f"keys: given {shape}, allowed: {'none' if width is None else [number, width]}, see key_dim")
+    present = (rows.weights.reshape(number, -1) > 0).any(axis=1)
+    if weights is not None:
+        present &= weights > 0
+    groups = np.full(number, -1) if groups is None else groups
+    scores = np.zeros(number) if scores is None else scores
+    return CandidateRows(keys, groups.astype(np.int32), scores.astype(np.float32), present)
+
+
+def mask_invalid(rows: Batch, valid: Any) -> Batch:
+    """Turns rows that are not valid into padding, on devices or on the host. `valid` is bool, one for each row."""
+    like = lambda leaf: valid.reshape(valid.shape + (1,) * (leaf.ndim - valid.ndim))
+    return dataclasses.replace(
+        rows,
+        mask=rows.mask & like(rows.mask),
+        weights=rows.weights * like(rows.weights),
+        start_of_document=rows.start_of_document | True,
+    )
+
+
+def plan_compaction(
+    count: Any, capacity: int, chosen: Any
+) -> tuple[Int[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
+    """Plans the moves of rows that close the gaps of deleted rows.
+
+    Args:
+      count: Number of rows in use.
+      capacity: Number of slots.
+      chosen: Rows to delete, slots or a mask. See `delete`.
+
+    Returns:
+      Slots that rows move to (the capacity for no move), slots that they move from, and the number of rows in use
+      afterwards.
+    """
+    chosen = jnp.asarray(chosen)
+    gone, room = chosen, capacity
+    if chosen.dtype != bool:
+        room = min(chosen.shape[0], capacity)
+        gone = jnp.zeros(capacity, bool).at[jnp.where(chosen < 0, capacity, chosen)].set(True, mode="drop")
+    elif chosen.shape != (capacity,):
+        raise ValueError(f"chosen: given bool {list(chosen.shape)}, allowed: bool [{capacity}] or ids")
+    slots = lax.iota(jnp.int32, capacity)
+    used = slots < count
+    left = (count - jnp.sum(gone & used)).astype(jnp.int32)
+    holes = jnp.nonzero(gone & (slots < left), size=room, fill_value=capacity)[0]
+    sources = jnp.nonzero(~gone & used & (slots >= left), size=room, fill_value=0)[0]
+    return holes, sources, left
+
+
+def group_shares(entries: MemoryEntries, num_groups: int) -> dict[str, Any]:
+    """Computes the statistics `acceptance_rate`, `fill` and `share`. See `statistics`."""
+    used = lax.iota(jnp.int32, entries.capacity) < entries.count
+    groups = jnp.where(used & (entries.groups >= 0), entries.groups, num_groups)
+    counts = jnp.zeros(num_groups, jnp.float32).at[groups].add(1, mode="drop")
+    return {
+        "acceptance_rate": entries.written / jnp.maximum(entries.offered, 1),
+        "fill": entries.count / entries.capacity,
+        "share": counts / jnp.maximum(entries.count, 1),
+    }
+
+
+def search(
+    queries: Any, keys: Any, count: Any, number: int, *, metric: Metric, axis: Any = None, mesh: Any = None
+) -> Nearest:
+    """Finds the nearest of the first `count` keys for each query. See `nearest`."""
+    centre, distances = None, metric == "squared_l2"
+    if axis is None:
+        if distances:
+            total, some = mean_of_first_keys(keys, count)
+            centre = total / jnp.maximum(some, 1)
+        neighbors = nearest_entries(queries, keys, number, metric=metric, count=count, centre=centre)
+    else:
+        mesh_of_axis: Any = mesh or jax.sharding.get_abstract_mesh()
+        shards = num_devices(mesh_of_axis, axis)
+        rows = keys.shape[0] // shards
+        counts = jnp.clip(count - rows * jnp.arange(shards), 0, rows).astype(jnp.int32)
+        if distances:
+            centre = centre_sharded(keys, counts, axis=axis, mesh=mesh)
+        neighbors = nearest_entries_sharded(
+            queries, keys, number, axis=axis, counts=counts, metric=metric, centre=centre, mesh=mesh
+        )
+    return Nearest(neighbors.ids, neighbors.scores, neighbors.valid)

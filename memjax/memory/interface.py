@@ -1,0 +1,379 @@
+"""Base classes of all memories, the interface that they have in common, and operations on the states of memories.
+
+A memory is a Linen module whose state the caller owns:
+
+    state = memory.init_state(batch_size)
+    y, state, aux = memory.apply(variables, x, state, start_of_document=..., mask=..., deterministic=True)
+
+* `x` is one segment, `[batch, length, dim]`.
+* `start_of_document` `[batch]` is True for rows that begin a new document. Their old state has no effect, now or later.
+* `mask` `[batch, length]` is True on real tokens, a prefix of each row. A row without a real token keeps its state bit
+  for bit. Tokens behind padding are either read like those of a prefix or refused (`memjax.memory.checks`).
+* Arguments with different numbers of rows, and segments without tokens, are refused.
+* The class of a memory says in a sentence what `y` is, with or without the residual and the norm. Most memories own
+  both.
+* The new state has the structure, shapes, dtypes and sharding of the old one. Every leaf has the batch at axis 0,
+  inside a scanned group of layers at axis 1.
+* `aux` holds sums only, so that layers, segments, microbatches and hosts can be added up.
+
+A decoder memory also decodes token by token: `decode_state = memory.init_decode_state(state, segment_length,
+batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, active=..., method="decode")` with `x`
+`[batch, 1, dim]`. An inactive row changes nothing.
+
+A memory has one of four places in a model: the attention part of a layer (`LayerMemory`), a whole stack of layers
+(`StackMemory`), the attention of a decoder's layer to a source (`CrossMemory`), or behind the last hidden state
+(`OutputMemory`). A part that remembers in its parameters alone is `StatelessMemory`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.functional.named_operations import operation
+from memjax.memory.checks import check_calls
+from memjax.memory.state_trees import DecodeState, LayerState, StackState, num_rows, state_axes
+from memjax.settings.compatibility import warn_of_renamed_members
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = [
+    "NotProvided",
+    "CrossMemory",
+    "DecodeState",
+    "LayerMemory",
+    "LayerState",
+    "Memory",
+    "OutputMemory",
+    "StackMemory",
+    "StackState",
+    "StatelessMemory",
+    "num_rows",
+    "restore_state",
+    "save_state",
+    "select_state",
+    "state_axes",
+    "take_rows",
+    "where_rows",
+]
+
+State = TypeVar("State")
+
+
+class NotProvided(ValueError):
+    """Raised where a model does not have what is asked of it, such as attention weights, ages of keys or a signal."""
+
+
+class Memory(nn.Module):
+    """Base class of all memories, in every place of a model. It has no fields of its own.
+
+    A subclass defines `__call__` with the arguments of the module's docstring. A memory of a decoder also defines
+    `init_decode_state` and `decode`. The defaults are those of a memory that remembers nothing between segments.
+    """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        check_calls(cls)
+        warn_of_renamed_members(cls)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
+        """Makes the state in which a document starts in every row. Needs no parameters."""
+        return EmptyState()
+
+    @nn.nowrap
+    def excluded_from_scan(self) -> bool:
+        """Whether the layer of this memory stays outside scanned groups, so that its arrays get no layer axis."""
+        return False
+
+    @property
+    def gate_description(self) -> str:
+        """Description of what the learned gate of this memory lets through. Empty for a memory without such a gate."""
+        return ""
+
+    def gate_values(self, hidden: Activations) -> Float[Array, "#batch #length gates"]:
+        """Returns how far the learned gate is open at every position, 0 to 1.
+
+        It is called for memories with a `gate_description`.
+
+        Args:
+          hidden: `[batch, length, dim]`, input of the memory's first matrix: `apply_norm(x)` in a
+            layer, `x` at the output.
+        """
+        allowed = "a memory with a gate_description"
+        raise NotImplementedError(f"gate_values: given {type(self).__name__}, allowed: {allowed}")
+
+
+class LayerMemory(Memory):
+    """A memory in the attention part of a layer, which owns its norm and its residual connection.
+
+    `apply_norm(x)` is the input of its first matrix, made from the residual stream `x`. Where `shared_module` gives a
+    module, `__call__` and `decode` take it as `shared`.
+    """
+
+    @nn.nowrap
+    def shared_module(self) -> nn.Module | None:
+        """Returns the module whose parameters all layers of a stack share. None if they share none."""
+        return None
+
+    @nn.nowrap
+    def with_attention_tracking(self) -> LayerMemory:
+        """Returns this memory with its attention weights among its outputs (`memjax.inspection.attention_maps`).
+
+        Raises:
+          NotProvided: The memory cannot give attention weights.
+        """
+        raise NotProvided(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
+
+
+class StackMemory(Memory):
+    """A memory that passes through all layers of an encoder, in the place of a whole stack of layers.
+
+    Its method `encode` returns what a decoder reads.
+    """
+
+
+class CrossMemory(Memory):
+    """A memory through which a layer of a decoder reads a source.
+
+    A subclass defines two methods. `_read_source(source, source_mask, state, maps)` returns the state of rows that have
+    read a source, in the dtypes of `state` where one is given. `_read(x, state, maps, deterministic)` returns the
+    residual stream after it has read that state. The field `ready` of a state says which rows have read their source.
+    """
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
+        """Starts decoding with the source that `state` has read."""
+        return token_decode_state(state, batch_size)
+
+    def read_source(
+        self,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        state: Any = None,
+    ) -> Any:
+        """Returns the state of rows that have read `source`, in the dtypes of `state` where one is given."""
+        return self._read_source(source, source_mask, state, self._maps(True))
+
+    def attend_source(
+        self,
+        x: Activations,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        deterministic: bool = True,
+    ) -> Activations:
+        """Lets every position of `x` read the whole source, without a state in between."""
+        maps = self._maps(deterministic)
+        return self._read(x, self._read_source(source, source_mask, None, maps), maps, deterministic)
+
+    def __call__(
+        self,
+        x: Activations,
+        state: Any,
+        *,
+        start_of_document: Rows,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None = None,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Activations, Any, Aux]:
+        """Lets rows that start a document read their source, and every token read the resulting state."""
+        maps, mask = self._maps(deterministic), broadcast_mask(mask, *x.shape[:2])
+        start = start_of_document | ~state.ready | self._renews(deterministic)
+        current = where_rows(start, self._read_source(source, source_mask, state, maps), state)
+        return self._read(x, current, maps, deterministic), where_rows(mask.any(axis=1), current, state), Aux()
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """Reads the source with one token of every active row."""
+        y = self._read(x, decode_state.memory, self._maps(True), True)
+        return y, dataclasses.replace(decode_state, position=decode_state.position + active.astype(jnp.int32))
+
+    def _maps(self, deterministic: bool) -> Any:
+        """Returns what `_read_source` and `_read` share in one call, such as random feature maps."""
+        return None
+
+    @nn.nowrap
+    def _renews(self, deterministic: bool) -> bool:
+        """Whether `_maps` returned new maps, so that rows have to read their source again."""
+        return False
+
+
+class OutputMemory(Memory):
+    """A memory behind the last hidden state. It returns another hidden state, or candidates for the next token.
+
+    Candidates are returned as `NextTokenCandidates`. Class attributes name the further arguments of `__call__` and
+    `decode`:
+
+    * `input_names`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the
+    extras of a
+      batch give the others.
+    * `required_extras`: Names of the arguments that must be among the extras of a batch.
+    * `query_feature`: Name of the inner tensor of the model with which a datastore is queried. Empty for none.
+    """
+
+    input_names = ()
+    required_extras = ()
+    query_feature = ""
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
+        """Starts decoding from `state`, without a buffer of the running segment."""
+        return token_decode_state(state, batch_size)
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the extras that a batch must have."""
+        return {}
+
+
+class StatelessMemory(Memory):
+    """A part of a layer without state, such as a feed-forward network. It remembers in its parameters alone.
+
+    A subclass defines `read(x, mask, deterministic)`, which returns the new `x` and `Aux`.
+    """
+
+    def __call__(
+        self,
+        x: Activations,
+        state: EmptyState,
+        *,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Activations, EmptyState, Aux]:
+        """Applies the part to every position by itself."""
+        y, aux = self.read(x, mask, deterministic)
+        return y, EmptyState(), aux
+
+    @nn.nowrap
+    def replaced_parameter_names(self) -> tuple[str, ...]:
+        """Names of the parameters of an ordinary feed-forward part that this part replaces by others."""
+        return ()
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
+        """Returns the empty state: nothing is remembered between tokens."""
+        return EmptyState()
+
+    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
+        """Applies the part to one token, as to a segment of length 1."""
+        return self(x, state)[0], EmptyState()
+
+
+def token_decode_state(state: Any, batch_size: int) -> DecodeState:
+    """Makes the decode state of a memory that needs no buffer of the running segment.
+
+    Args:
+      state: State of the memory after the tokens before, or an empty state. The batch is axis 0 of every
+        leaf.
+      batch_size: Number of rows. Every row is at the start of a segment.
+    """
+    return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+
+@operation
+def take_rows(state: State, rows: Int[Array, " rows"]) -> State:
+    """Selects rows of a state, in the given order. A row may be selected twice or not at all."""
+    return jax.tree.map(lambda leaf, axis: jnp.take(leaf, rows, axis=axis), state, state_axes(state))
+
+
+@operation
+def where_rows(condition: Rows, a: State, b: State) -> State:
+    """Selects for every row the state `a` where `condition` holds, else `b`."""
+
+    def select(x: Array, y: Array, axis: int) -> Array:
+        shape = [1] * x.ndim
+        shape[axis] = condition.shape[0]
+        return jnp.where(condition.reshape(shape), x, y)
+
+    return jax.tree.map(select, a, b, state_axes(a))
+
+
+@operation
+def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
+    """Returns `new` if `ok`, else `old`. After a single segment `save_state` and `restore_state` copy less."""
+    return jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
+
+
+@operation
+def save_state(state: State, start_of_document: Rows, length: int) -> tuple[State, Any]:
+    """Saves what one segment may change in a state, so that `restore_state` can undo the segment.
+
+    A part of a state with the methods `save` and `restore` saves itself: a long first-in-first-out memory saves only
+    the window that is about to be overwritten, and can be written in place where the state is donated. Every other
+    part is saved whole.
+
+    Args:
+      state: State that the segment will read.
+      start_of_document: bool `[batch]`, rows that start a document. Pass the same array to the memory.
+      length: Number of tokens of the segment.
+
+    Returns:
+      The state to call the memory with, equal to `state`, and the saved values for `restore_state`.
+    """
+    leaves, structure = jax.tree.flatten(state, is_leaf=_restores_itself)
+    pairs = []
+    for leaf in leaves:
+        if isinstance(leaf, StackState):
+            save_group = lambda group: save_state(group, start_of_document, length)
+            groups = [
+                (jax.vmap(save_group, axis_size=size) if size else save_group)(group)
+                for group, size in zip(leaf.groups, leaf.sizes, strict=True)
+            ]
+            pairs.append(tuple(StackState(tuple(part), leaf.sizes) for part in zip(*groups, strict=True)))
+        else:
+            pairs.append(leaf.save(start_of_document, length) if hasattr(leaf, "save") else (leaf, leaf))
+    return structure.unflatten([pair[0] for pair in pairs]), structure.unflatten([pair[1] for pair in pairs])
+
+
+@operation
+def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
+    """Returns the state `new` if `ok`, else the state before the segment, from what `save_state` saved.
+
+    Args:
+      ok: bool scalar, whether the segment counts.
+      new: State after one call of the memory.
+      saved: Second result of `save_state`.
+    """
+
+    def restore(n: Any, old: Any) -> Any:
+        if isinstance(n, StackState):
+            restore_group = lambda a, b: restore_state(ok, a, b)
+            groups = [
+                (jax.vmap(restore_group, axis_size=size) if size else restore_group)(group, old_group)
+                for group, old_group, size in zip(n.groups, old.groups, n.sizes, strict=True)
+            ]
+            return StackState(tuple(groups), n.sizes)
+        return n.restore(ok, old) if hasattr(n, "restore") else jnp.where(ok, n, old)
+
+    return jax.tree.map(restore, new, saved, is_leaf=_restores_itself)
+
+
+def _restores_itself(node: Any) -> bool:
+    return isinstance(node, StackState) or hasattr(node, "restore")
+
+
+def next_position(position: Int[Array, " batch"], active: Rows, segment_length: int) -> Int[Array, " batch"]:
+    """Advances the position of every active row in its segment by one token. A full segment starts again at 0."""
+    return (position + active.astype(position.dtype)) % segment_length
+
+
+def broadcast_mask(mask: Array | None, batch: int, length: int) -> Mask:
+    """Returns `mask`, or a mask that is True everywhere for None."""
+    return jnp.ones((batch, length), bool) if mask is None else mask
+
+
+def count_positions(mask: Mask) -> Int[Array, "batch length"]:
+    """Numbers the real tokens of every row from 0, wherever its padding stands.
+
+    Example:
+      >>> count_positions(jnp.array([[True, True, False], [False, True, True]])).tolist()
+      [[0, 1, 1], [-1, 0, 1]]
+    """
+    return jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
