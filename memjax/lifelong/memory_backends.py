@@ -183,7 +183,8 @@ class DeviceMemoryBackend:
 
     def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> episodic.EpisodicMemoryState:
         """Writes rows to the memory. `offered` has the arguments of `memjax.lifelong.episodic_memory.write` but its
-        policy."""
+        policy.
+        """
         return episodic.write(kept, key=key, policy=self._policy, **offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
