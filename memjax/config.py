@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from memjax.settings.attention import *
 from memjax.settings.checks import Settings, require, validate
-from memjax.settings.compatibility import CLASSES, renamed_names
+from memjax.settings.compatibility import renamed_names
 from memjax.settings.data import *
+from memjax.settings.earlier_names import CLASSES
 from memjax.settings.evaluation import *
 from memjax.settings.examples import *
 from memjax.settings.feed_forward import *

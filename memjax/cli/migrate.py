@@ -20,6 +20,7 @@ from memjax.settings.compatibility import (
     changed_values,
     classes_in,
     current_field,
+    current_modules,
     current_path,
     renamed_fields,
     settings_class,
@@ -82,17 +83,17 @@ def describe_migration(facts: Mapping[str, Any]) -> str:
 
 
 def migrate_text(text: str) -> str:
-    """Returns a text with the paths of fields under the names of today.
+    """Returns a text with the paths of fields, and the modules of memjax, under the names of today.
 
     Example:
       >>> migrate_text("memjax train --data.segment-length 64")
       'memjax train --data.segment-length 64'
     """
-    return DOTTED.sub(_current_match, text)
+    return current_modules(DOTTED.sub(_current_match, text))
 
 
 def migrate_source(source: str, guesses: Mapping[str, type] | None = None) -> str:
-    """Returns Python source with keywords, attributes, classes and paths of settings under the names of today.
+    """Returns Python source with settings and modules under the names of today: keywords, attributes, classes, paths.
 
     Args:
       source: Text of a file.
@@ -102,7 +103,7 @@ def migrate_source(source: str, guesses: Mapping[str, type] | None = None) -> st
     tree = ast.parse(source)
     migration = _Migration(source, _guesses() if guesses is None else guesses)
     migration.visit(tree)
-    return migration.result()
+    return current_modules(migration.result())
 
 
 def _guesses() -> dict[str, type]:

@@ -33,13 +33,13 @@ from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
 from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import (
-    ADDED,
     SAVED_TYPES,
     current_path,
     in_saved_names,
     settings_class,
     upgrade_saved_settings,
 )
+from memjax.settings.earlier_names import ADDED
 from memjax.training.processes import is_first
 from memjax.training.stages import GROWTH
 

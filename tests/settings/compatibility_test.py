@@ -1,6 +1,7 @@
 """Earlier names of fields and classes: what they have saved and hashed stays what it was."""
 
 import dataclasses
+import importlib.util
 import json
 import warnings
 from pathlib import Path
@@ -33,7 +34,7 @@ from memjax.datastore.index import Index
 from memjax.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeyExtractor
-from memjax.settings import compatibility
+from memjax.settings import compatibility, earlier_names
 from memjax.training.runs import config_after_growth, config_from_dict, config_to_dict, model_for_fingerprint
 
 SAVED = json.loads((Path(__file__).parent / "saved_settings.json").read_text(encoding="utf-8"))
@@ -42,7 +43,7 @@ SAVED = json.loads((Path(__file__).parent / "saved_settings.json").read_text(enc
 
 @pytest.mark.parametrize("name", SAVED)
 def test_settings_saved_by_an_earlier_version_are_read(name):
-    assert config_from_dict(SAVED[name]) == getattr(configs, name)()
+    assert config_from_dict(SAVED[name]) == getattr(configs, earlier_names.CLASSES.get(name, name))()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def earlier(monkeypatch):
     """Names that no version had: `Adam.beta1`, the protocol 'one_by_one' as `Data.way`, and the class `AdamW`."""
     monkeypatch.setattr(compatibility, "FIELDS", {"Adam": {"beta1": "b1"}, "Data": {"way": "protocol"}})
     monkeypatch.setattr(compatibility, "VALUES", {"Data": {"protocol": {"one_by_one": "separate"}}})
-    monkeypatch.setitem(compatibility.CLASSES, "AdamW", "Adam")
+    monkeypatch.setitem(earlier_names.CLASSES, "AdamW", "Adam")
     clear = lambda: [f.cache_clear() for f in (compatibility.renamed_fields, compatibility.changed_values)]
     clear()
     yield
@@ -217,13 +218,25 @@ def test_a_file_is_migrated_to_the_names_of_today(earlier, tmp_path, capsys):
 
 
 def test_todays_names_are_fields_and_earlier_ones_are_not():
-    for name, fields in compatibility.FIELDS.items():
+    for name, fields in earlier_names.FIELDS.items():
         kind = compatibility.settings_class(name) or getattr(settings_module(name), name)
         names = {field.name for field in dataclasses.fields(kind)}
         assert {*fields.values()} <= names and not names & fields.keys(), name
-    for name, fields in compatibility.VALUES.items():
+    for name, fields in earlier_names.VALUES.items():
         kind = compatibility.settings_class(name) or getattr(settings_module(name), name)
         assert fields.keys() <= {field.name for field in dataclasses.fields(kind)}
+
+
+def test_todays_modules_are_there_and_earlier_ones_are_not():
+    assert all(importlib.util.find_spec(new) for new in earlier_names.MODULES.values())
+    assert not any(importlib.util.find_spec(old) for old in earlier_names.MODULES)
+    text = "from memjax.data.rows import X\nimport memjax.lifelong.memory as memory\nimport memjax.data.rows_of_mine\n"
+    new = migrate_source(text)
+    assert new.splitlines() == [
+        "from memjax.data.batch_iterator import X",
+        "import memjax.lifelong.episodic_memory as memory",
+        "import memjax.data.rows_of_mine",
+    ]
 
 
 def settings_module(name: str):
