@@ -12,6 +12,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.cli import main
+from memjax.cli.migrate import migrate_source
 from memjax.config import (
     GPT2,
     Adam,
