@@ -83,7 +83,7 @@ class Config(Settings):
             validate(replace(self, evaluation=replace(evaluation, name=""), evaluations=()))
 
     def with_memory(self, length: int | None) -> Config:
-        """Returns a valid config whose memory has `length` slots. None returns this config.
+        """Returns this config with only the number of memory slots changed. None returns this config.
 
         Raises:
           ValueError: The model has no memory whose size can change, or cannot have this size.
@@ -95,7 +95,7 @@ class Config(Settings):
         return config
 
     def with_task(self, task: TaskData) -> Config:
-        """Returns this config with another task at the end of its stream. The others keep their number of updates."""
+        """Returns this config with a task appended to its stream. Earlier tasks keep their number of updates."""
         stream = self._stream()
         number, evaluation = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
         longer = replace(
@@ -105,7 +105,7 @@ class Config(Settings):
         return replace(self._with_steps(number + 1), lifelong=longer, evaluations=scored)
 
     def of_first_tasks(self, count: int) -> Config:
-        """Returns this config with only the first `count` tasks of its stream, as before the others were added."""
+        """Returns this config with only the first `count` tasks of its stream, as before the later tasks were added."""
         first = self._stream().first_tasks(count)
         names = ("", *(task.name for task in first.tasks))
         scored = tuple(evaluation for evaluation in self.evaluations if evaluation.task in names)
@@ -117,7 +117,7 @@ class Config(Settings):
         return self.lifelong.method.num_columns if self.lifelong else 1
 
     def takes_tasks_of(self, other: Config) -> bool:
-        """Whether both configs have streams, and this one has more tasks than `other`."""
+        """Whether both configs have streams of tasks, and this one has more tasks than `other`."""
         stream, other_stream = self.lifelong, other.lifelong
         return stream is not None and other_stream is not None and len(stream.tasks) > len(other_stream.tasks)
 

@@ -99,7 +99,7 @@ class RowPosition:
 
 
 def make_padding_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
-    """Makes a batch of padding `[*shape, length]` that examples of one form can be written into.
+    """Makes a batch of padding `[*shape, length]` that `write_row` fills with examples of the form of `like`.
 
     Args:
       like: Example that sets the number of targets and the names, types and shapes of the extras. Inputs have its
@@ -252,7 +252,7 @@ class BatchIterator(abc.ABC):
         return batch
 
     def make_padding_batch(self) -> Batch:
-        """Makes a batch of padding alone, in the shape of the other batches."""
+        """Makes a batch of padding alone, in the shape of the batches that this iterator yields."""
         return make_padding_batch(self._template, (self.segments_per_update, len(self._host_rows)), self.segment_length)
 
     @abc.abstractmethod

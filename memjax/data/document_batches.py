@@ -24,10 +24,10 @@ __all__ = ["DocumentBatches"]
 
 
 class DocumentBatches(BatchIterator):
-    """Iterates over batches of documents for one host, one `Batch` per update.
+    """Iterates over the batches of documents that one host reads, one `Batch` per step, from the start or `position`.
 
-    Its arrays are NumPy arrays `[segments, batch, length]`. See `BatchIterator` for the documents that each row reads,
-    and for `position`.
+    The arrays of a batch are NumPy arrays `[segments, batch, length]`. Without `epochs` the batches do not end. See
+    `BatchIterator` for the documents that each row reads, and for `position`.
 
     Every token is a target once:
 

@@ -21,7 +21,7 @@ __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:
-    """A text or a pair of texts, with its class.
+    """One or two texts with their class, and the group of examples that are choices of one question.
 
     Attributes:
       texts: One or two texts.

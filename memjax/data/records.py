@@ -58,7 +58,7 @@ _RECORD_ENDINGS = {
 
 
 def record_format(path: str | os.PathLike[str]) -> str:
-    """Returns the format of the records of a file: 'json', 'csv', 'tsv', 'parquet', 'arrow', or '' without records.
+    """Detects the format of records by a file's bytes and name: json, csv, tsv, parquet, arrow, or '' for none.
 
     Parquet and Arrow are recognised by their first bytes, the other formats by the ending of the unpacked name.
     """

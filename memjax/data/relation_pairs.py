@@ -22,7 +22,8 @@ from memjax.data.vectors import VectorArrays, open_feature_files
 __all__ = ["PAIRS", "RelationPair", "open_cached_pairs", "pair_id_array", "make_relation_pairs"]
 
 PAIRS = "{}_pairs.npy"
-"""File name of a split's pairs, int32 `[pairs, 3]`: sentence number, its relation, and the named relation (from 1)."""
+"""File name of a split's pairs, int32 `[pairs, 3]`: sentence number, its relation, and the relation that the pair
+names (both from 1)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ def make_relation_pairs(
 
 
 def pair_id_array(pairs: Sequence[RelationPair]) -> np.ndarray:
-    """Returns the content of the file `PAIRS`: sentence number, its relation and the named relation of each pair."""
+    """Returns the content of `PAIRS`: sentence number, its relation, and the relation that the pair names."""
     return np.array([(pair.group, pair.told, pair.named) for pair in pairs], np.int32).reshape(-1, 3)
 
 

@@ -48,7 +48,7 @@ SPLITS = ("train", "validation", "test")
 
 @runtime_checkable
 class TextSource(Protocol):
-    """Interface of named texts with random access.
+    """Interface of texts that are read by index, each a str. Their names are in `names`.
 
     Attributes:
       names: Unique names of the documents.

@@ -50,7 +50,7 @@ def parse_squad(source: configs.Squad, split: str) -> QuestionSplit:
 
 
 def read_questions(file: Path) -> list[Question]:
-    """Reads all questions of a file of SQuAD 1.1, article by article.
+    """Reads all questions of a file of SQuAD 1.1 as one list, in the order of the articles.
 
     Raises:
       ValueError: A file of another form.

@@ -260,12 +260,12 @@ def name_seqio_classes(source: configs.SeqioClasses) -> dict[int, str]:
 
 
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
-    """Reads the rows of a published file, with the numbers of their classes in `CLASSES`.
+    """Reads titles, texts and classes of a published file. Classes get their numbers in `CLASSES`.
 
     Args:
       file: File of any form that `read_rows` reads.
       classes: Numbers of the classes of the file, in the order in which it numbers them from 1. It may also name them.
-      spaced: Whether backslashes stand for white space. See `read_rows`.
+      spaced: Whether backslashes stand for white space, as in AG News. See `read_rows`.
 
     Raises:
       ValueError: A file of another form, or a class that is none of `classes`.

@@ -193,14 +193,14 @@ def open_tfds_translation(data: configs.Data, split: str) -> tuple[Texts | TfdsP
 
 
 def open_number_words(data: configs.Data, split: str) -> tuple[Texts, Texts]:
-    """Makes a split of a source of numbers in English and in German words."""
+    """Generates numbers in words as two aligned sources, English and German. Splits share no number."""
     source: Any = data.source
     count = count_in_split(source.num_documents, split)
     return number_words(count, split, "en"), number_words(count, split, "de")
 
 
 def open_copied_letters(data: configs.Data, split: str) -> tuple[Texts, Texts]:
-    """Makes a split of a source of random letters and their copies."""
+    """Generates texts of random letters as two equal sources, a text and its copy. Splits have different texts."""
     source: Any = data.source
     texts = random_letters(count_in_split(source.num_documents, split), source.length, source.num_letters, split)
     return texts, texts

@@ -61,7 +61,7 @@ class VectorArrays(NamedTuple):
     groups: np.ndarray | None = None
 
     def read(self, rows: Any) -> np.ndarray:
-        """Returns the vectors of some rows of `values`, with columns reordered and divided: float32 `[..., width]`."""
+        """Reads some rows of `values`, in the order of `columns`, divided by `divisor`: float32 `[..., width]`."""
         values = self.values[rows]
         values = values if self.columns is None else values[..., self.columns]
         values = values.astype(np.float32)

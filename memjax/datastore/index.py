@@ -46,7 +46,7 @@ class Neighbors(NamedTuple):
 
 @runtime_checkable
 class Index(Protocol):
-    """The protocol of every index, whatever its backend.
+    """The protocol of every index, whatever its backend: `search`, with `metric`, `entries` and `dim`.
 
     Attributes:
       metric: Metric of the scores, "squared_l2" or "inner_product".

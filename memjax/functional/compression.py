@@ -215,7 +215,7 @@ def attention_reconstruction(
     new_mask: Bool[Array, "batch new"],
     reduction: str = "mean_square",
 ) -> WeightedSum:
-    """Loss of a compression: the difference between attention to compressed slots and to the slots before compression.
+    """Sums differences between attention to compressed slots and to the slots before compression, over queries or rows.
 
     `|| attn(h, old) - attn(h, f_c(old)) ||` by content alone: no positions, no content bias, no causal mask, no output
     projection (algorithm 2 of the paper). Queries and the old keys and values have no gradient. If the new ones shall
@@ -267,7 +267,7 @@ def attention_reconstruction(
 def auto_encoding(
     decoded: Float[Array, "batch length dim"], old: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
 ) -> WeightedSum:
-    """Loss of a compression: the squared difference of old slots and their decoded compression, averaged over features.
+    """Sums over slots the mean squared difference over features between old slots and their decoded compression.
 
     Args:
       decoded: `[batch, length, dim]`, `g(f_c(old))`, see `transposed_convolution`.

@@ -238,10 +238,11 @@ def read_linear_state(
 
 @operation
 def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> Float[Array, " batch"]:
-    """Measures in how many directions the sums of linear attention lie, as a share of all directions.
+    """Computes the participation ratio of the squared singular values of linear attention's sums, as a share.
 
-    The number is `tr(G)^2 / tr(G^2)` of the Gram matrix `G`: so many equal singular values would give the same. No
-    decomposition is needed.
+    It is `tr(G)^2 / tr(G^2)` of the Gram matrix `G`, divided by the smaller width of the sums. Near 1 the sums use all
+    directions. If k singular values are equal and the others 0, it is k divided by that width. No decomposition is
+    needed.
 
     Args:
       products: `[batch, heads, features, value_dim]`, the sums of `LinearState`.

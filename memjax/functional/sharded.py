@@ -188,7 +188,7 @@ def partial_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> PartialSoftmax:
-    """Computes `attention` without the division of the softmax, to be merged with neighbours from elsewhere.
+    """Computes `attention` without the division of the softmax, for `merge_partials` with other keys.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -252,7 +252,7 @@ def sharded_append(
     slot_axis: str,
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
-    """Writes new entries into a split ring, as `ring_append` does. Every device writes those of its own slots.
+    """Writes new entries into a split ring, as `ring_append` does. Every device writes to its own slots.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
@@ -261,7 +261,7 @@ def sharded_append(
       cursor: int32 `[batch]`, slot that the first entry goes to.
       active: bool `[batch]`, rows to write. Other rows stay bit for bit. None for all rows.
       slot_axis: Name of the mesh axis over which the slots are split.
-      axis: Axis of the slots, 1 or more.
+      axis: Axis of the slots in the array `slots`, 1 or more.
 
     Example:
       >>> print(sharded_append(jnp.array([[1, 2, 3]]), jnp.array([[4, 5]]), jnp.array([2]), slot_axis="model"))
@@ -281,14 +281,16 @@ def sharded_append(
 def sharded_save(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, slot_axis: str, axis: int = 1
 ) -> Shaped[Array, "..."]:
-    """Saves the window of a split ring that is about to be overwritten, for `sharded_restore`, without communication.
+    """Saves slots of a ring that is split over a mesh axis before they are overwritten, without communication.
+
+    `sharded_restore` writes them back.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
-      cursor: int32 `[batch]`, first slot of the window.
+      cursor: int32 `[batch]`, first slot to save.
       length: Number of slots to save, at most `memory`.
       slot_axis: Name of the mesh axis over which the slots are split.
-      axis: Axis of the slots.
+      axis: Axis of the slots in the array `slots`.
 
     Returns:
       `read_window(slots, cursor, length)` if the slots are not split. Otherwise every device saves a window of its own,
@@ -326,15 +328,15 @@ def sharded_restore(
     slot_axis: str,
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
-    """Restores the window that `sharded_save` has saved at the same cursor, without communication.
+    """Writes the slots back that `sharded_save` has saved at the same cursor, without communication.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
       saved: Result of `sharded_save`.
-      cursor: int32 `[batch]`, first slot of the window, as passed to `sharded_save`.
+      cursor: int32 `[batch]`, first slot to restore, as passed to `sharded_save`.
       active: bool `[batch]`, rows to restore. Other rows stay bit for bit. None for all rows.
       slot_axis: Name of the mesh axis over which the slots are split.
-      axis: Axis of the slots.
+      axis: Axis of the slots in the array `slots`.
 
     Example:
       >>> ring, cursor = jnp.array([[1, 2, 3]]), jnp.array([2])

@@ -166,7 +166,7 @@ class Encoder(ModelFamily):
         return False
 
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the class that has the head of the task."""
+        """Returns the name of transformers' class that has the head of the task."""
         del model
         ends = {
             config.MaskedLanguageModeling: "ForMaskedLM",

@@ -111,7 +111,7 @@ class ModelFamily(abc.ABC):
         """Returns the name of transformers' class that an export is for."""
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the further keys that `config.json` needs for the class of an export."""
+        """Returns keys that `config.json` needs only for the class of an export, such as the names of classes."""
         del model, task
         return {}
 
@@ -124,7 +124,7 @@ class ModelFamily(abc.ABC):
         """Returns the name, the value and the allowed value of settings that `config.json` has no key for."""
 
     def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
-        """Returns the settings of a model, with changes that follow from the names of the tensors."""
+        """Returns the settings of a model, corrected by the names of its tensors in a state dict."""
         del names
         return model
 
@@ -134,7 +134,7 @@ class ModelFamily(abc.ABC):
         return task
 
     def complete(self, params: Mapping[str, Any], model: config.Model) -> Mapping[str, Any]:
-        """Returns the parameters, with those added that only transformers has."""
+        """Returns the parameters, with the parameters added that only transformers has."""
         del model
         return params
 
@@ -315,7 +315,7 @@ class ModelFamily(abc.ABC):
     def read_model(
         self, described: Described, weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
-        """Returns what a configuration and a state dict hold; the head, where there is one, says the task.
+        """Returns the model in a configuration and a state dict. Its head, if it has one, decides the task.
 
         Args:
           described: The configuration.

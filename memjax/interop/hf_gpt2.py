@@ -83,7 +83,7 @@ class GPT2(ModelFamily):
             yield from hf.norm(f"{feed_forward}/layer_norm", f"{theirs}.ln_2", dim)
 
     def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
-        """Returns the classes that are known, which score the next token."""
+        """Returns transformers' classes that can be imported, each with None: they are read as language models."""
         del described, weights
         return {"GPT2LMHeadModel": None, "GPT2Model": None}
 
@@ -94,7 +94,7 @@ class GPT2(ModelFamily):
         return config.Data(source=source, tokenizer=config.BytePairs(), segment_length=_positions(model))
 
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the class that scores the next token."""
+        """Returns the name of transformers' class with a head for the next token."""
         del model, task
         return "GPT2LMHeadModel"
 

@@ -117,7 +117,7 @@ class TransfoXL(ModelFamily):
         return config.Data(source=config.TextFiles(), tokenizer=config.Words(), segment_length=128)
 
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the class that scores the next token."""
+        """Returns the name of transformers' class with a head for the next token."""
         del model, task
         return "TransfoXLLMHeadModel"
 

@@ -100,7 +100,7 @@ def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, contex
 
 
 def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:
-    """Returns an experiment whose learner does not train the parameters whose paths contain one of some parts."""
+    """Returns an experiment whose learner does not train the parameters whose paths contain a string of `frozen`."""
     training = experiment.config.training
     training = dataclasses.replace(training, frozen_parameters=(*training.frozen_parameters, *frozen))
     return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
@@ -120,7 +120,7 @@ def make_update(experiment: Experiment, objective: MakeObjective, *components: C
 
 
 def make_parts(experiment: Experiment, objective: MakeObjective, components: Sequence[Component]) -> UpdateParts:
-    """Makes the parts of the updates of a learner that has no memory.
+    """Makes the `UpdateParts` of a learner that has no memory.
 
     Args:
       experiment: Experiment with the model and its configuration.
@@ -151,7 +151,7 @@ def make_composed_learner(
     layout: Layout | None,
     objective: MakeObjective,
 ) -> Learner:
-    """Makes the learner of a method of components.
+    """Makes the learner of a method from its components, memory, replay, adaptation and episodes.
 
     Args:
       method: The method, for its schedule and its requirements.
@@ -213,7 +213,7 @@ def make_composed_learner(
 
 
 def with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) -> UpdateParts:
-    """Returns the parts of updates that learn in episodes.
+    """Returns the `UpdateParts` with the support, the number of steps and the replay factor of episodes.
 
     Args:
       parts: Parts of the updates, with the memory of the learner.
@@ -233,7 +233,7 @@ def with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) 
 
 
 def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
-    """Makes the update of a kind.
+    """Makes the update function of one kind of update, such as "stream" or "replay".
 
     Args:
       parts: Parts of the updates of the learner.
@@ -254,12 +254,12 @@ def add_memory(
     experiment: Experiment,
     layout: Layout | None,
 ) -> Learner:
-    """Adds a memory to a learner: its arrays on the host or devices, and the adaptation to its rows.
+    """Adds to a learner what a memory needs outside of updates: host arrays, a write for memory plans, adaptation.
 
     Args:
-      learner: The learner.
+      learner: Learner whose updates use the memory already.
       memory: Memory of the learner.
-      adapting: Adaptation to the memory before an evaluation. None for none.
+      adapting: Adaptation to the rows of the memory before an evaluation. None for none.
       experiment: Experiment with the model and its evaluations.
       layout: Shardings of all arrays over the mesh. None on a single device.
     """

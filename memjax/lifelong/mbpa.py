@@ -94,14 +94,14 @@ def key_components(key: Key | None) -> tuple[Component, ...]:
 
 
 def make_path_filter(adapted: tuple[str, ...]) -> Callable[[str], bool] | None:
-    """Makes a function that tells whether a path contains one of some parts. Returns None if there are no parts."""
+    """Makes a function that tells whether a path contains a string of `adapted`. Returns None if `adapted` is empty."""
     return (lambda path: any(part in path for part in adapted)) if adapted else None
 
 
 def neighbors_of(
     model: Any, store: Store, key: Key | None, *, num_neighbors: int, weights: str, metric: Any, excludes: bool = False
 ) -> Callable[..., tuple[Batch, Any]]:
-    """Makes a function that finds the neighbours of rows in the memory and their weights.
+    """Makes a function that finds stored rows that are neighbours of given rows, and the weights of the neighbours.
 
     Args:
       model: The Linen model.
@@ -190,13 +190,13 @@ def neighbor_nats(model: Any, variables: Mapping[str, Any], params: Any, support
 
 
 def neighbor_examples(found: tuple[Batch, Any]) -> Any:
-    """Returns the example numbers of the neighbours. -1 for neighbours of weight 0."""
+    """Returns the example numbers of the neighbours in a result of `find`. -1 for neighbours of weight 0."""
     support, alpha = found
     return jnp.where(alpha > 0, support.extras[EXAMPLE], -1)
 
 
 def neighbor_shares(found: tuple[Batch, Any]) -> Any:
-    """Returns the weights of the neighbours."""
+    """Returns the weights of the neighbours in a result of `find` (see `neighbors_of`)."""
     return found[1]
 
 
@@ -209,13 +209,16 @@ def adapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, An
 
 
 def key_of(kind: Key) -> OfRows:
-    """Makes a function that computes the key of every row, float32 `[rows, dim]`.
+    """Makes the function that computes the keys of rows: inputs, or hidden states of a frozen network.
 
     Args:
       kind: "inputs": the input itself, if it is a vector. All other kinds read the last hidden states of a frozen
         network with the parameters that training began with. "first": the state of the first token. "question": that of
         the second token, the first of the question. "mean": the mean over the text. "prompt": the mean over the tokens
         up to the first answer token.
+
+    Returns:
+      A function `keys(model, variables, method, rows)` that returns float32 `[rows, dim]`.
 
     Raises:
       ValueError: the kind is unknown.

@@ -157,7 +157,7 @@ class DeviceMemoryBackend:
         return episodic.init_memory(*self._sizes)
 
     def sample(self, kept: Any, key: Any, number: int, *, replace: bool) -> Batch:
-        """Draws rows at random. See `memjax.lifelong.episodic_memory.sample`."""
+        """Draws `number` rows at random, by the random key `key`. See `memjax.lifelong.episodic_memory.sample`."""
         return episodic.sample(kept, key, number, replace=replace)[0]
 
     def seen_again(self, kept: Any, ids: Any, right: Any) -> episodic.EpisodicMemoryState:
@@ -171,7 +171,7 @@ class DeviceMemoryBackend:
         return episodic.set_scores(kept, ids, add_forgetting_events(kept.scores[ids], right))
 
     def drawn(self, kept: Any, key: Any, number: int, *, replace: bool) -> Any:
-        """Draws the ids of the rows that `sample` returns for the key."""
+        """Draws the ids of the rows that `sample` returns for the same random key."""
         return episodic.draw(kept.count, kept.capacity, key, number, replace=replace)
 
     def measure(
@@ -188,7 +188,7 @@ class DeviceMemoryBackend:
         return episodic.write(kept, key=key, policy=self._policy, **offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
-        """Draws ids `[keys, number]`, without replacement for each key. -1 if the memory has fewer rows."""
+        """Draws different ids for each random key, `[keys, number]`, and -1 where the memory has fewer rows."""
         return _draw_ids(kept.count, kept.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
@@ -257,7 +257,7 @@ class HostMemoryBackend:
         self.host = HostArrays(memory.arrays, memory.restore, self._before, self._after)
 
     def init(self) -> HostExchange:
-        """Returns an exchange of zeros."""
+        """Returns the `HostExchange` that the train state begins with, zeros."""
         replayed = jax.tree.map(
             lambda leaf: jnp.zeros((self._rows, *leaf.shape[1:]), leaf.dtype), self._offered["rows"]
         )
@@ -275,7 +275,7 @@ class HostMemoryBackend:
         return dataclasses.replace(kept, offered=offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
-        """Draws ids `[keys, number]`, without replacement for each key. -1 if the memory has fewer rows."""
+        """Draws different ids for each random key, `[keys, number]`, and -1 where the memory has fewer rows."""
         del kept
         return _draw_ids(self.memory.count, self.memory.capacity, keys, number)
 
@@ -347,7 +347,7 @@ class StreamMemory(NamedTuple):
         return {name: self.store.measure(kept, metric, offered) for name, metric in self.options.metrics.items()}
 
     def write(self, state: TrainState, rows: Batch) -> TrainState:
-        """Offers rows of the stream, `[rows, ...]`, to the memory and does nothing else of an update."""
+        """Returns the train state after its memory was offered rows `[rows, ...]`. Nothing else is updated."""
         batch, key = jax.tree.map(lambda leaf: leaf[None], rows), key_for(state.key, "write", state.step)
         offered = self.candidates(model_variables(state), state.method, batch, jnp.ones((), bool))
         written = self.store.write(state.method[EPISODES], key, offered)

@@ -63,7 +63,10 @@ def sequential(settings: configs.Sequential) -> Method:
 
 
 def single_task(settings: configs.SingleTask) -> Method:
-    """Makes the method that trains every task alone, from the first parameters of the run."""
+    """Makes the method that trains every task alone, from the first parameters of the run.
+
+    Parameters of earlier tasks are not kept: only the scores right after a task are those of its own model.
+    """
     del settings
     return chain_components(restart_before_task())
 
@@ -358,7 +361,7 @@ def consolidate_after_task(
     batches: int,
     how: Callable[[bool], dict[str, Any]],
 ) -> Component:
-    """Makes a component with a quadratic penalty whose importances are measured on the data of a task after it.
+    """Makes a component with a quadratic penalty whose importances are measured after each task, on its data.
 
     Args:
       name: Name of the component in `TrainState.method`.
@@ -459,7 +462,7 @@ def with_method_state(state: TrainState, name: str, kept: Any) -> TrainState:
 
 
 def stage_batches(context: PhaseContext) -> Iterator[Batch]:
-    """Iterates over the batches of the stream of a stage, from its beginning."""
+    """Iterates over the batches that the updates of a stage read, from the beginning of the stage."""
     return (batch for _, batch in context.data() if batch is not None)
 
 

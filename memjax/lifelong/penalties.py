@@ -146,7 +146,7 @@ def fisher(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """Computes the diagonal of the Fisher information of EWC, summed over examples.
+    """Sums the diagonal of the Fisher information of EWC over examples. Returns the sums and their divisor.
 
     Kirkpatrick et al. 2017, https://arxiv.org/abs/1612.00796. Online: Schwarz et al. 2018,
     https://arxiv.org/abs/1805.06370. Each kind has its own scale, so a strength that was tuned for one does not fit
@@ -220,7 +220,7 @@ def sensitivity(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """Computes the importances of MAS, `|d ||outputs||^2 / d theta|`, summed over examples.
+    """Sums the importances of MAS, `|d ||outputs||^2 / d theta|`, over examples. Returns the sums and their divisor.
 
     Memory aware synapses, Aljundi et al. 2018, https://arxiv.org/abs/1711.09601. It needs no labels, so examples may
     come from wherever the model is used.

@@ -210,7 +210,7 @@ class StreamPlan(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """Number of batches of the stream."""
+        """Number of batches of the stage in all epochs."""
         return self.epochs * -(-self.examples // self.rows)
 
     def count(self, batch: int) -> int:
@@ -224,7 +224,7 @@ class StreamPlan(NamedTuple):
 
     @property
     def updates(self) -> int:
-        """Number of updates."""
+        """Number of updates of the stage. They are episodes for an `EpisodeSchedule`."""
         return self.schedule.count_updates(self)
 
     def update(self, number: int) -> PlannedUpdate:
@@ -233,18 +233,18 @@ class StreamPlan(NamedTuple):
 
     @property
     def left_out(self) -> int:
-        """Number of examples that no update reads."""
+        """Number of examples, repetitions in all epochs included, that fill no episode and are not read."""
         return self.total - self.examples_before(self.schedule.batches_before(self, self.updates))
 
     def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> UpdateStream:
-        """Returns the updates of the stage from a position on. `batches` must be at the same position."""
+        """Returns a stream of the updates of the stage from a position on. `batches` must be at the same position."""
         number = self.schedule.number_at(self, position) if position else 0
         place = lambda number: {**batches.position, **self.schedule.position_of(self, number)}
         return UpdateStream(self.update, self.updates, batches, place, number=number)
 
 
 class ReplaySchedule(NamedTuple):
-    """A schedule of updates of another kind, such as replay, between those of the stream.
+    """A schedule of updates of another kind, such as replay, between updates of the stream or in place of some.
 
     Its methods are functions of the plan of a stage and of a number of an update in the stage.
 
@@ -272,17 +272,17 @@ class ReplaySchedule(NamedTuple):
         return StreamPlan(examples, rows, epochs, before.earlier + before.total if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Returns a batch for each kind of update, or None for updates without one, from a batch of the stream."""
+        """Maps each kind of update to a batch with the shapes of its batches, or to None for updates without one."""
         other = {self.kind: example if self.reads else None} if self.every else {}
         return {STREAM: example, **other}
 
     def count_due(self, plan: StreamPlan, batch: int) -> int:
-        """Counts the updates of the schedule that are due with the batches in front of a batch."""
+        """Counts the updates of `kind` that are due in the stage once the first `batch` batches are read."""
         seen = plan.earlier + plan.examples_before(batch)
         return seen // self.every - plan.earlier // self.every if self.every else 0
 
     def batches_before(self, plan: StreamPlan, number: int) -> int:
-        """Counts the batches that the updates in front of an update read."""
+        """Counts the batches that the first `number` updates of the stage read."""
         if self.reads or not self.every:
             return number
         # A batch is read by the update whose number is that of the batch and of all updates of the schedule before it.
@@ -294,7 +294,7 @@ class ReplaySchedule(NamedTuple):
         return plan.batches + (0 if self.reads else self.count_due(plan, plan.batches))
 
     def update(self, plan: StreamPlan, number: int) -> PlannedUpdate:
-        """Returns the plan of an update."""
+        """Returns the plan of an update, by the number of the update in the stage."""
         batch = self.batches_before(plan, number)
         if self.reads:
             is_due = self.count_due(plan, batch + 1) > self.count_due(plan, batch)
@@ -302,7 +302,7 @@ class ReplaySchedule(NamedTuple):
         return PlannedUpdate() if batch + self.count_due(plan, batch) == number else PlannedUpdate(self.kind, 0)
 
     def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
-        """Returns the part of a position that says which update is next: the batches read, and whether one is due."""
+        """Returns entries of a position: `read`, batches read, and `due`, whether an update without batch is next."""
         return {"read": self.batches_before(plan, number), "due": not self.update(plan, number).reads}
 
     def number_at(self, plan: StreamPlan, position: Mapping[str, Any]) -> int:
@@ -335,21 +335,21 @@ class EpisodeSchedule(NamedTuple):
         return StreamPlan(examples, rows, epochs, before.earlier + before.updates if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Returns the shapes of the batches of each kind of update, from a batch of the stream."""
+        """Maps each kind of update to the shapes of its batches, given a batch of the stream. None if it reads none."""
         shape = lambda leaf, size: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
         several = lambda size: jax.tree.map(lambda leaf: shape(leaf, size), example) if size else None
         other = {self.kind: several(self.steps)} if self.every else {}
         return {STREAM: several(self.steps + 1), **other}
 
     def count_due(self, plan: StreamPlan, number: int) -> int:
-        """Counts the episodes in front of an episode whose query comes from the memory."""
+        """Counts the episodes whose query comes from the memory among the first `number` episodes of the stage."""
         if not self.every:
             return 0
         frequency = replay_frequency(self.every, plan.rows, self.steps)
         return (plan.earlier + number) // frequency - plan.earlier // frequency
 
     def batches_before(self, plan: StreamPlan, number: int) -> int:
-        """Counts the batches that the episodes in front of an episode read."""
+        """Counts the batches that the first `number` episodes of the stage read."""
         return min(number * (self.steps + 1) - self.count_due(plan, number), plan.batches)
 
     def count_updates(self, plan: StreamPlan) -> int:
@@ -367,7 +367,7 @@ class EpisodeSchedule(NamedTuple):
         return PlannedUpdate(self.kind if replays else STREAM, reads, size - reads)
 
     def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
-        """Returns the part of a position that says which episode is next."""
+        """Returns the entry of a position that says which episode is next: `episodes`, the episodes done."""
         del plan
         return {"episodes": number}
 

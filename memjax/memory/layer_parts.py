@@ -205,10 +205,10 @@ def matrix_init(
 def xavier_init(
     gain: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
 ) -> Callable[..., Array]:
-    """Makes an initialiser: Xavier's uniform distribution times a gain, or `matrix_init(None)` without a gain.
+    """Makes an initialiser: Xavier's uniform times a gain, or without a gain a truncated normal scaled by fan-in.
 
     Args:
-      gain: Factor of the values. None for `matrix_init(None)`.
+      gain: Factor of the values. None for the truncated normal scaled by fan-in, `matrix_init(None)`.
       in_axis: Input axes of the matrix, for the fan-in.
       out_axis: Output axes of the matrix.
     """
@@ -233,6 +233,9 @@ def project(x: Array, matrix: Array, axes: int = 1) -> Array:
 
 
 def project_biased(x: Array, matrix: Array, bias: Array | None) -> Array:
-    """Multiplies the last axis of `x` with the first of `matrix`, and adds `bias` where one is given."""
+    """Multiplies `x`, `[batch, length, in]`, with the first axis of `matrix`, and adds `bias` if one is given.
+
+    Without a bias `x` may have any number of axes. With one it must have three.
+    """
     y = project(x, matrix)
     return y if bias is None else y + bias.astype(y.dtype)[None, None]

@@ -89,9 +89,9 @@ class KeyValueMemory:
     slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
     def save(self, start_of_document: Rows, length: int) -> tuple[KeyValueMemory, SavedWindow]:
-        """Saves the window that a segment of `length` tokens will overwrite, and returns this memory with it.
+        """Returns this memory, to write to from now on, and the slots that a segment of `length` tokens will overwrite.
 
-        See `contract.save_state`.
+        See `memjax.memory.interface.save_state`.
         """
         slots = self.valid.shape[1]
         window = min(length, slots)
@@ -102,7 +102,7 @@ class KeyValueMemory:
         return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
 
     def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> KeyValueMemory:
-        """Returns this memory if `ok`, else the saved one. Only the window is written."""
+        """Returns this memory if `ok`, else the memory before the segment. Only saved slots are written back."""
         rows = jnp.broadcast_to(~ok, saved.start.shape)
         put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, slot_axis=self.slot_axis, axis=2)
         valid, positions, cursor = jax.tree.map(
@@ -116,13 +116,15 @@ class KeyValueMemory:
 
 @tree_dataclass
 class SavedWindow:
-    """Window of a `KeyValueMemory` that one segment overwrites, saved before it is overwritten.
+    """Keys and values of the slots that a segment overwrites, and the validity of all slots, saved beforehand.
+
+    `KeyValueMemory.restore` undoes a segment with them, after a skipped step.
 
     Attributes:
-      keys: `[batch, heads, length, head_dim]`, keys of the window. If the slots are split, each device has a window of
-        its own (see `sharded_save`).
-      values: `[batch, heads, length, head_dim]`, values of the window.
-      start: int32 `[batch]`, first slot of the window.
+      keys: `[batch, heads, length, head_dim]`, keys of the overwritten slots. If the slots are split over devices,
+        every device has `length` keys (see `sharded_save`).
+      values: `[batch, heads, length, head_dim]`, values of the overwritten slots.
+      start: int32 `[batch]`, first slot that is overwritten.
       valid: bool `[batch, memory]`, validity of all slots.
       positions: int32 `[batch, memory]`, document positions of all slots.
       cursor: int32 `[batch]`, slot that is written next.
@@ -367,7 +369,7 @@ class MemorizingAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def with_attention_tracking(self) -> MemorizingAttention:
-        """Returns this part with attention weights and retrieved positions among its outputs. Slots are not split."""
+        """Returns a copy that also outputs attention weights and retrieved positions. No mesh axis splits its slots."""
         retrieval = "exact" if self._retrieval == "threshold" else self.retrieval  # equal neighbours except for ties
         positions = self.memory_length > 0
         return self.clone(track_attention=True, track_positions=positions, retrieval=retrieval, slot_axis="")

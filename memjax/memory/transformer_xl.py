@@ -283,7 +283,7 @@ class TransformerXLAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def with_attention_tracking(self) -> Any:
-        """Returns this part with its attention weights among its outputs."""
+        """Returns a copy that also outputs its attention weights."""
         return self.clone(track_attention=True)
 
     @nn.nowrap

@@ -140,12 +140,12 @@ class BiLSTM(EncoderWithHead):
 
     @nn.nowrap
     def all_names(self) -> Bool[Array, " classes"]:
-        """Returns the argument with which `name_vectors` encodes all classes: True for each."""
+        """Returns the argument `needed` of `name_vectors` for the names of all classes: True for each."""
         assert self.names is not None
         return jnp.ones(self.names.shape[0], bool)
 
     def name_vectors(self, needed: Bool[Array, " classes"]) -> Float[Array, "classes dim"]:
-        """Encodes the names of the classes. Vectors of classes that are not `needed` may be 0."""
+        """Encodes the names of the classes, `[classes, dim]`. Vectors of classes that are not `needed` may be 0."""
         words = self.words.value
         count = words.shape[0]
         if count <= AT_ONCE:

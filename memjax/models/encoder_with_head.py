@@ -49,7 +49,7 @@ class EncoderWithHead(Model):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns the number of targets of a row, as the head says."""
+        """Returns the number of targets of a row of `length` tokens, which the head decides."""
         length = 1 if self.encodes_one_vector else length
         return length if self.head is None else self.head.num_targets(length)
 
@@ -105,5 +105,5 @@ class EncoderWithHead(Model):
         raise NotImplementedError(f"{type(self).__name__} has no encode")
 
     def apply_head(self, encoded: EncodedText, deterministic: bool = True) -> Any:
-        """Applies the head to its input."""
+        """Applies the head to the result of `encode`: hidden states, pooled vector, mask and extras."""
         return self.head(encoded, deterministic)

@@ -61,7 +61,7 @@ def compare_runs_panel(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
 
 
 def run_names(runs: Sequence[OpenedRun]) -> dict[str, OpenedRun]:
-    """Maps names to runs. Runs of one name get numbers.
+    """Maps unique names to runs. Further runs of the same name get numbers.
 
     Example:
       >>> list(run_names([OpenedRun("a/x"), OpenedRun("b/x"), OpenedRun("y")]))
@@ -84,7 +84,7 @@ def select_kind(lines: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[s
 
 @dataclasses.dataclass(frozen=True)
 class MetricSeries:
-    """A metric over the course of training, with one entry for each logged line.
+    """A metric over the course of training, with one entry for each line of the log that has the metric.
 
     Attributes:
       steps: Update number of each line, `[lines]`.

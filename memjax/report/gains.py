@@ -33,7 +33,10 @@ NEIGHBORS = 3
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of the gains by a datastore and by a memory, if the run has them."""
+    """Yields a panel of the targets that a datastore helps, and one of the tokens that a memory helps, if there is one.
+
+    Both evaluate the run when they are made.
+    """
     if run.datastore:
         yield _store_panel(run)
     if run.has_memory:
@@ -77,7 +80,7 @@ def _memory_panel(run: OpenedRun) -> Panel:
 
 
 def longest_document(found: TokenNats) -> tuple[int, list[int]]:
-    """Finds the document with most scored tokens, the first of several.
+    """Finds the document with most scored tokens, the first one if several have equally many.
 
     Args:
       found: Scored tokens.

@@ -53,7 +53,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
-    """A text in a report with one background colour and one pop-up note for every word.
+    """A text in a report whose words are shaded from -1 (loss) to 1 (gain), each with a pop-up note or none.
 
     Attributes:
       name: Name of the text, unique in a report.

@@ -31,11 +31,14 @@ class RetrievalArcs:
 
 
 def draw_arcs(figure: Any, arcs: Sequence[RetrievalArcs]) -> Any:
-    """Draws a chart for each token, its document as a line with arcs above and words below, and returns the axes.
+    """Draws a document as a line for each token, with arcs to the tokens that it retrieved, and their words below.
 
     Args:
       figure: Matplotlib figure to draw on.
       arcs: Tokens with their retrieved positions, one for each chart.
+
+    Returns:
+      The axes of the charts, a list.
     """
     heaviest = max((weight for query in arcs for _, weight in query.ends), default=1.0)
     return [

@@ -80,7 +80,7 @@ class Scores:
         return self.shown(np.where(columns <= rows, self.raw, np.nan))
 
     def means(self) -> np.ndarray:
-        """Returns the mean over the tasks learned so far after each task, for perplexities the geometric mean."""
+        """Returns, after each task, the mean score of all tasks learned so far, for perplexities the geometric mean."""
         return self.shown([np.nanmean(row[: number + 1]) for number, row in enumerate(self.raw)])
 
     def by_age(self) -> np.ndarray:
@@ -125,7 +125,7 @@ def scores_of(facts: Mapping[str, Any]) -> Scores:
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of scores, costs and method metrics, for a run over tasks of which at least one is finished."""
+    """Yields panels of scores, stored bytes and times, and method metrics, for a run that has finished a task."""
     facts = stream_facts(run.path, run.config)
     if not facts:
         return
@@ -322,7 +322,7 @@ def _costs_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> Pa
 
 
 def cost_rows(kept: Mapping[str, int], cost: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yields the rows of the table of costs: a description, a number and its unit.
+    """Yields the rows of the table of stored bytes and times: a description, a number and its unit.
 
     Args:
       kept: Kind of stored arrays -> their bytes.

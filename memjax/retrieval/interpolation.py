@@ -98,11 +98,11 @@ class StoreNeighbors:
 
 @dataclasses.dataclass(frozen=True)
 class ModelWithStore:
-    """Scores of a split with a store and without it.
+    """Scores of a split with the neighbours of a datastore and without them.
 
     Attributes:
-      result: Scores of the model mixed with the neighbours.
-      alone: Scores of the same model without neighbours.
+      with_store: Scores of the model mixed with the neighbours.
+      without_store: Scores of the same model without neighbours.
       mixing: Weights of the mixture.
     """
 

@@ -47,7 +47,7 @@ class StoreEntries(NamedTuple):
 
 
 class KeyReader:
-    """Reads a split once, and yields the `Entries` of one segment after the other.
+    """Reads a split once, and yields the `StoreEntries` of one segment after the other.
 
     It starts at the beginning or where an earlier reader stopped. After each segment, `progress` and `state()` are what
     another reader needs to continue there.
@@ -147,7 +147,7 @@ class KeyExtractor:
         return self.run.experiment.config.model.dim
 
     def with_documents(self, documents: Mapping[str, Documents]) -> "KeyExtractor":
-        """Returns the source with other texts, which must be tokenised as in its run.
+        """Returns this extractor with other documents, which must be tokenised as in its model's run.
 
         Args:
           documents: Documents of each split.
@@ -168,7 +168,7 @@ class KeyExtractor:
         return articles.offsets if same_tokens([articles], documents) else documents.offsets
 
     def protocol(self) -> dict[str, Any]:
-        """Returns how texts are read, as JSON. Keys and queries of different protocols cannot be compared."""
+        """Returns the settings that decide the keys, a JSON object. Keys of different protocols cannot be compared."""
         reading = self.run.experiment.reading()
         windows = {"stride": reading.stride} if reading.stride else {}
         return {
@@ -230,7 +230,7 @@ class KeyExtractor:
 
 
 def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
-    """Returns whether the documents of `parts`, joined in order, are the same tokens as a whole split.
+    """Returns whether the documents of `parts`, joined in order, have the same tokens as the whole split.
 
     Documents may begin elsewhere in the two.
     """
@@ -247,7 +247,7 @@ def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
 
 
 def make_key_source(run: LoadedRun, tap: str = TAP) -> KeyExtractor:
-    """Adds a tap, an inner tensor to return as the key, to the model of a run.
+    """Makes the `KeyExtractor` of a run, whose model returns the inner tensor `tap` as the key.
 
     The layers of the model may be grouped anew for it.
 

@@ -76,7 +76,7 @@ class ScoredTargets:
         return len(self.numbers)
 
     def mixed(self, weight: float, part: int = 1) -> ScoredTargets:
-        """Returns the targets with probabilities of the model interpolated with one of its output memories.
+        """Returns the targets with their probabilities under the model interpolated with one of its output memories.
 
         The interpolation of the evaluation itself does not matter.
 
@@ -261,7 +261,7 @@ class Tuning:
         return perplexity(float(self.nats_per_token[self._best()]))
 
     def rows(self) -> list[dict[str, float]]:
-        """Returns every combination with its perplexity, best first."""
+        """Returns every combination of weight and temperature with its perplexity, the lowest perplexity first."""
         settings = [
             {"interpolation_weight": weight, "temperature": temperature, "perplexity": perplexity(float(nats))}
             for temperature, row in zip(self.temperatures, self.nats_per_token, strict=True)
@@ -333,7 +333,7 @@ def tune_with_memory(
 def score_mixture(
     targets: ScoredTargets, neighbors: CachedNeighbors, interpolation_weight: float, temperature: float
 ) -> tuple[Score, np.ndarray]:
-    """Scores targets with one interpolation weight and one temperature.
+    """Mixes model and neighbours with one weight and temperature, and returns the score and all log-probabilities.
 
     Args:
       targets: Scored targets.

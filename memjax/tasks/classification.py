@@ -153,7 +153,7 @@ class ClassificationTask(Task):
         return [Query(row.to_text(data.source.row_text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
-        """Turns questions into examples. Their class is unknown and set to 0."""
+        """Turns the texts or pairs of texts of queries into examples. Their class is unknown and set to 0."""
         texts = [LabelledText(tuple(filter(None, question)), 0) for question in asked]
         if len({len(text.texts) for text in texts}) > 1:
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
@@ -173,7 +173,7 @@ class ClassificationTask(Task):
         return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in names_by_task}
 
     def known_classes(self, names: Mapping[int, str]) -> np.ndarray:
-        """Returns which classes of the head can be answered, bool `[classes]`.
+        """Returns which classes of the head may be predicted, bool `[classes]`.
 
         These are the classes with a name if every task names its classes, otherwise all. The head of a user's own tasks
         may have room for tasks to come.
@@ -184,7 +184,7 @@ class ClassificationTask(Task):
         return np.array([number in names or not complete for number in range(self.settings.num_classes)])
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
-        """Returns functions that select the tokens of the texts of each class."""
+        """Returns a function for each class that selects the tokens of its texts, by name (`class_0`, ...)."""
         del split, evaluation
         of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
         return {f"class_{number}": of_class(number) for number in range(self.settings.num_classes)}

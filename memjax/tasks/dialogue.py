@@ -183,7 +183,7 @@ def _pad_rows(pieces: Sequence[Sequence[int]], multiple: int) -> tuple[Any, Any]
 
 
 class AnswerScores(NamedTuple):
-    """Mean scores of answers against one reference each, from 0 to 100.
+    """Mean word F1, ROUGE-1, ROUGE-L and METEOR of answers, each against one reference, from 0 to 100.
 
     Attributes:
       f1: Mean `word_f1`.

@@ -201,7 +201,7 @@ class Task:
         return []
 
     def require(self, verb: str) -> None:
-        """Raises an error for a subcommand that does not fit what the run has learned.
+        """Raises an error if the task does not serve a subcommand: generate, translate, sample or predict.
 
         Args:
           verb: Subcommand, a key of `SHOWN_BY`.
@@ -298,7 +298,7 @@ def read_examples(
 
 
 def neighbor_numbers(read: ScoredBatch, row: int) -> dict[str, list[int]]:
-    """Returns the numbers of the examples that the model was adapted to for a row, as a part of its answer.
+    """Returns `neighbors`, the numbers of the examples that the model was adapted to for a row, for its answer.
 
     Empty where nothing is adapted.
     """

@@ -163,7 +163,7 @@ class RelationExtraction(ClassificationTask):
         return [Query(line) for line in read_text(file).splitlines() if line.strip()]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
-        """Turns questions into examples that all relations may answer, in a stream all relations seen so far."""
+        """Turns sentences of queries into examples that all relations (in a stream all seen so far) may answer."""
         sentences = [RelationSentence(question.text.lower(), 0, ()) for question in asked]
         length, stream = self.config.data.segment_length, self.config.lifelong is not None
         options: dict[str, Any] = {"length": length, "num_classes": self.settings.num_classes, "seen_only": stream}

@@ -53,7 +53,7 @@ class VectorClassification(ClassificationTask):
         return [Query(row) for row in values.astype(np.float32)]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
-        """Turns vectors of a user into examples. Their class is unknown and set to 0."""
+        """Turns the vectors of queries into examples. Their class is unknown and set to 0."""
         del data
         values, count = np.stack([question.text for question in asked]), self.settings.num_classes
         vectors = VectorArrays(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))

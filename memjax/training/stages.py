@@ -105,7 +105,12 @@ class UpdateStream:
 
 
 def stream_one_kind(batches: Any, kind: str = STREAM) -> UpdateStream:
-    """Makes a stream of updates of one kind that read one batch each, until the batches end."""
+    """Makes an `UpdateStream` whose updates have one kind and read one batch each, until the batches end.
+
+    Args:
+      batches: Iterator over batches. Its `position` is the position of the stream.
+      kind: Name of the update function, a key of `Learner.updates`.
+    """
     return UpdateStream(lambda number: PlannedUpdate(kind), math.inf, batches, lambda number: batches.position)
 
 
@@ -316,7 +321,7 @@ class Position(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Number of the last update of the current stage."""
+        """Number of updates that the run has done when the current stage ends."""
         return sum(self.steps[: self.stage + 1])
 
     def to_dict(self) -> dict[str, Any]:

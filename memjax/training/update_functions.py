@@ -42,7 +42,10 @@ class UpdateFunctions(NamedTuple):
     finish: Callable[[TrainState], TrainState] | None = None
 
     def init(self, variables: Any, memory: Any, batch: Batch, key: Any, *, method: Any = None) -> TrainState:
-        """Makes the train state before the first step. See `init_train_state`."""
+        """Makes the train state before the first step, with `method` as the state of the learning method.
+
+        See `init_train_state`.
+        """
         return init_train_state(
             self.objective,
             self.optimizer,
