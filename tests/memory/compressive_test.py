@@ -68,7 +68,10 @@ def run(part: CompressiveAttention, x, *, length=SEGMENT, state=None, start=True
 
 
 def reference_layers(part: CompressiveAttention) -> list[reference.Layer]:
-    fields = {name: getattr(part, name) for name in ("compression", "loss", "positions", "norm", "dilations")}
+    fields = {
+        name: getattr(part, name)
+        for name in ("compression", "compression_loss", "compressed_positions", "norm", "dilations")
+    }
     return [
         reference.Layer(
             some_params(part),
@@ -96,9 +99,9 @@ def assert_holds(state: CompressiveState, layers: list[reference.Layer], atol: f
 
 VARIANTS = {
     "convolution": {},
-    "max, contiguous": {"compression": "max", "positions": "contiguous", "clamp_length": 7},
+    "max, contiguous": {"compression": "max", "compressed_positions": "contiguous", "clamp_length": 7},
     "mean, pre-norm": {"compression": "mean", "norm": "pre", "compression_rate": 4, "compressed_memory_length": 3},
-    "dilated, auto-encoding, pre-norm": {"compression": "dilated", "loss": "auto_encoding", "norm": "pre"},
+    "dilated, auto-encoding, pre-norm": {"compression": "dilated", "compression_loss": "auto_encoding", "norm": "pre"},
     "convolution, pre-norm": {"norm": "pre"},
     "convolution, normed memory": {"norm": "pre_sonnet", "memory_length": 3},
     "most used": {"compression": "most_used"},
@@ -106,7 +109,7 @@ VARIANTS = {
         "compression": "most_used",
         "norm": "pre",
         "memory_length": 5,
-        "positions": "contiguous",
+        "compressed_positions": "contiguous",
     },
     "a memory shorter than the segment": {"memory_length": 2, "compressed_memory_length": 7},
     "most used, shorter than the segment": {"compression": "most_used", "memory_length": 1},
@@ -203,7 +206,7 @@ def gradients_of(part: CompressiveAttention):
     ],
 )
 def test_the_compression_learns_from_its_own_loss_and_nothing_else_does(compression, loss, norm):
-    by_model, by_compression = gradients_of(make(compression=compression, loss=loss, norm=norm))
+    by_model, by_compression = gradients_of(make(compression=compression, compression_loss=loss, norm=norm))
     own = [name for name in by_model[0] if name in COMPRESSION]
     assert own
     for name, gradient in by_compression[0].items():
@@ -427,7 +430,9 @@ def test_the_slots_of_largest_mean_usage_are_kept(queries):
 
 
 def test_separate_positions_have_parameters_of_their_own():
-    separate, contiguous = (some_params(make(positions=positions)) for positions in ("separate", "contiguous"))
+    separate, contiguous = (
+        some_params(make(compressed_positions=positions)) for positions in ("separate", "contiguous")
+    )
     assert set(separate) - set(contiguous) == {"compressed_relative", "compressed_position"}
     gradients = gradients_of(make())[0][0]
     assert np.any(gradients["compressed_relative"]) and np.any(gradients["compressed_position"])

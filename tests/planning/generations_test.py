@@ -31,10 +31,10 @@ def test_every_generation_is_a_case(variant):
     models = [case.config.model for case in cases[:5]]
     assert [(model.dim, model.num_layers) for model in models] == PAPER[variant]
     assert all(64 * model.num_heads == model.dim and model.feed_forward.dim == 4 * model.dim for model in models)
-    swept = make_cases(config, ["v5e-8"], sweep="rows=1840,920")
+    swept = make_cases(config, ["v5e-8"], sweep="replay_batch_size=1840,920")
     assert (
         len(swept) == 10
-        and swept[5].value == "lifelong.method.rows = 920"
+        and swept[5].value == "lifelong.method.replay_batch_size = 920"
         and swept[9].config.model.dim == models[4].dim
     )
 

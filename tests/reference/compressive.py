@@ -78,14 +78,19 @@ class Layer:
         compressed_length,
         rate,
         compression,
-        loss="attention",
-        positions="separate",
+        compression_loss="attention",
+        compressed_positions="separate",
         norm="post",
         dilations=(),
         clamp_length=0,
     ):
-        self.params, self.rate, self.compression, self.loss = params, rate, compression, loss
-        self.positions, self.norm, self.dilations, self.clamp_length = positions, norm, dilations, clamp_length
+        self.params, self.rate, self.compression, self.loss = params, rate, compression, compression_loss
+        self.positions, self.norm, self.dilations, self.clamp_length = (
+            compressed_positions,
+            norm,
+            dilations,
+            clamp_length,
+        )
         self.memory = collections.deque([None] * memory_length, maxlen=memory_length)
         self.compressed = collections.deque([None] * compressed_length, maxlen=compressed_length)
         self.losses = []

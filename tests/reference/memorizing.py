@@ -38,7 +38,7 @@ class Row:
       memory_length: slots; 0 = no long memory.
       num_neighbors: retrieved slots; None = all.
       cache_length: tokens of the local cache.
-      window: keys of local attention, the query's own included; 0 = all. (The authors' code counts earlier keys only.)
+      local_window: keys of local attention, the query's own included; 0 = all. (The authors' code counts earlier keys only.)
       merge: 'gate', 'joint', 'add' or 'stop_forward' (the value of the forward pass).
       write: 'current' or 'evicted'.
       retrieval: 'exact' or 'bucket'.
@@ -55,7 +55,7 @@ class Row:
         memory_length: int = 0,
         num_neighbors: int | None = None,
         cache_length: int = 0,
-        window: int = 0,
+        local_window: int = 0,
         merge: str = "gate",
         write: str = "current",
         retrieval: str = "exact",
@@ -65,7 +65,7 @@ class Row:
         meliad: bool = False,
     ) -> None:
         self.params, self.memory_length, self.num_neighbors = params, memory_length, num_neighbors
-        self.window, self.merge, self.write, self.retrieval = window, merge, write, retrieval
+        self.local_window, self.merge, self.write, self.retrieval = local_window, merge, write, retrieval
         self.query_key_norm, self.max_distance, self.meliad = query_key_norm, max_distance, meliad
         self.bias_scaling = bias_scaling
         self.heads, self.head_dim = params["query"].shape[1:]
@@ -110,7 +110,7 @@ class Row:
             distance = here - j
             if distance < (1 if self.meliad else 0) or not entry.valid:
                 continue
-            if self.window and distance >= self.window + (1 if self.meliad else 0):
+            if self.local_window and distance >= self.local_window + (1 if self.meliad else 0):
                 continue
             score = scale * (query @ entry.key[h])
             if "position_bias" in self.params:

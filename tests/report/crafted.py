@@ -15,7 +15,9 @@ def crafted(folder, config, lines):
     """An opened run; every task of its stream has an evaluation of its name."""
     if config.lifelong is not None:
         own = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
-        config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.in_order))
+        config = dataclasses.replace(
+            config, evaluations=tuple(own(task.name) for task in config.lifelong.ordered_tasks)
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config_to_dict(config))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
