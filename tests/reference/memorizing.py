@@ -38,7 +38,8 @@ class Row:
       memory_length: slots; 0 = no long memory.
       num_neighbors: retrieved slots; None = all.
       cache_length: tokens of the local cache.
-      local_window: keys of local attention, the query's own included; 0 = all. (The authors' code counts earlier keys only.)
+      local_window: keys of local attention, the query's own included; 0 = all. (The authors' code counts earlier keys
+        only.)
       merge: 'gate', 'joint', 'add' or 'stop_forward' (the value of the forward pass).
       write: 'current' or 'evicted'.
       retrieval: 'exact' or 'bucket'.
