@@ -97,7 +97,7 @@ class Lifelong(Settings):
           rows: Number of rows of a batch.
 
         Example:
-          >>> stream = Lifelong(epochs=4, least_updates=192)
+          >>> stream = Lifelong(epochs=4, min_updates_per_task=192)
           >>> stream.passes(2000, 32), stream.passes(512, 32), stream.passes(0, 32)
           (4, 12, 4)
         """

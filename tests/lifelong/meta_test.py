@@ -392,7 +392,6 @@ def test_what_is_refused():
             OML(**{**EPISODE, "replay_rate": 0.01}),
             "lifelong.method.replay_rate: given 0.01, allowed: at least 1 / replay_interval",
         ),
-        (OML(**{**EPISODE, "first_order": 3}), "lifelong.method.first_order: given 3, allowed: True or False"),
         (
             MetaMbPA(memory=EpisodicMemory(diversity_temperature=0.0)),
             "diversity_temperature: given 0.0, allowed: more than 0",

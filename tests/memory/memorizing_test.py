@@ -574,5 +574,5 @@ def test_impossible_fields_are_refused(fields, message):
 
 def test_fields_are_the_ones_of_the_configuration():
     fields = {field.name for field in dataclasses.fields(MemorizingAttention)}
-    wanted = {field.name for field in dataclasses.fields(config.Memorizing)} - {"layers", "write"}
+    wanted = {field.name for field in dataclasses.fields(config.Memorizing)} - {"layers_with_memory"}
     assert wanted <= fields

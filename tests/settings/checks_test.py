@@ -620,7 +620,7 @@ def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Co
         (
             encoder(Classification(), num_positions=128),
             encoder(Classification(), num_positions=127),
-            "data.segment_length: given 128, allowed: at most model.attention.positions = 127: a segment is a text",
+            "data.segment_length: given 128, allowed: at most model.attention.num_positions = 127: a segment is a text",
         ),
         (
             encoder(Classification(), Templates()),
@@ -659,7 +659,7 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
         ),
         (
             encoder(Classification(), data={"segment_length": 129}, num_positions=128),
-            "data.segment_length: given 129, allowed: at most model.attention.positions = 128: a segment is a text",
+            "data.segment_length: given 129, allowed: at most model.attention.num_positions = 128: a segment is a text",
         ),
         (
             encoder(Classification(), num_positions=0),
