@@ -156,5 +156,7 @@ class Lifelong(Settings):
         )
         blurred = self.task_boundaries == "blurred"
         require(blurred == (self.blur_width > 0), f"{field}blur_width", self.blur_width, "0 unless blurred")
-        every, rows = self.method.replay_interval, config.data.batch_size
-        require(not every or every >= rows, f"{field}method.every", every, f"0, or the {rows} rows of a batch and more")
+        interval, rows = self.method.replay_interval, config.data.batch_size
+        name = "projection_interval" if isinstance(self.method, AGEM) else "replay_interval"
+        allowed = f"0, or the {rows} rows of a batch and more"
+        require(not interval or interval >= rows, f"{field}method.{name}", interval, allowed)

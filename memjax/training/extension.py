@@ -17,7 +17,8 @@ def describe_extension(training: Training, before: int, step: int) -> str:
       step: Number of steps done.
 
     Example:
-      >>> print(describe_extension(Training(steps=400, gradient_accumulation_steps=2), before=300, step=300).split(";")[0])
+      >>> longer = Training(steps=400, gradient_accumulation_steps=2)
+      >>> print(describe_extension(longer, before=300, step=300).split(";")[0])
       training.steps: 400 instead of 300
     """
     text = f"training.steps: {training.steps} instead of {before}"
