@@ -411,7 +411,7 @@ def make_text_encoder(
     )
     gate = None
     if head is not None and part.gate_dim:
-        plain = dataclasses.replace(model, attention=dataclasses.replace(part, gate=0), dropout=0.0)
+        plain = dataclasses.replace(model, attention=dataclasses.replace(part, gate_dim=0), dropout=0.0)
         options: dict[str, Any] = {"rematerialize": rematerialize, "vocab_multiple": vocab_multiple}
         gate = Gate(model.dim, part.gate_dim, make_text_encoder(plain, None, vocab_size, **options), dtype=dtype)
     return TextEncoder(

@@ -453,13 +453,13 @@ def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, token
         for place, (task, _) in enumerate(wanted):
             example, row = (
                 examples.example(place),
-                jax.tree.map(lambda leaf, place=place: leaf[place], memory.replay_batch_size),
+                jax.tree.map(lambda leaf, place=place: leaf[place], memory.rows),
             )
             assert row.inputs[row.mask].tolist() == example.inputs.tolist()
             assert (row.targets.tolist(), row.weights.tolist()) == (example.targets.tolist(), example.weights.tolist())
             told = (int(row.extras["task"]), int(memory.groups[place])) if tokens == "task" else (task, task)
             assert told == (task, task) and ("task" in row.extras) is (tokens == "task")
-        held.append({tuple(row.tolist()) for row in memory.replay_batch_size.inputs[: len(wanted)]})
+        held.append({tuple(row.tolist()) for row in memory.rows.inputs[: len(wanted)]})
         [(kind, said)] = lines
         assert (kind, said["samples"]) == ("generated", each * earlier)
         shares = [sum(one == task for one, _ in wanted) / each for task in range(earlier)]
@@ -476,7 +476,7 @@ def test_more_real_examples_than_there_are_are_drawn_more_than_once():
         memory = after.method[EPISODES]
         drawn = [
             tuple(row[mask].tolist())
-            for row, mask in zip(memory.replay_batch_size.inputs, memory.replay_batch_size.mask, strict=True)
+            for row, mask in zip(memory.rows.inputs, memory.rows.mask, strict=True)
         ]
         assert int(memory.count) == 16 and not lines
         for task, number in enumerate(numbers):
