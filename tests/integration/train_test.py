@@ -59,7 +59,7 @@ def test_every_option_at_once_and_resumed(tmp_path, monkeypatch):
         chex.clear_trace_counter()
         return chex.assert_max_traces(make_train_step(objective, optimizer, **kwargs), n=1)
 
-    monkeypatch.setattr(assembly, "make_train_step", make)
+    monkeypatch.setattr(update_functions, "make_train_step", make)
     monkeypatch.setattr("tests.training.loop_test.train", lambda config, experiment, **kw: loop.train(config, **kw))
     dtypes = []
     look = lambda info: dtypes.append(

@@ -19,7 +19,7 @@ from memjax.typing import Batch
 
 PACKAGE = Path(__file__).parent.parent.parent / "memjax"
 ROWS, LENGTH, VOCAB = 2, 4, 11
-CONTRACT = {"contract.save_state", "contract.restore_state"}
+CONTRACT = {"interface.save_state", "interface.restore_state"}
 RING = {"fifo.ring_append", "fifo.write_window", "fifo.reset_rows", "sharded.sharded_append"}
 MEMORIZING = CONTRACT | RING | {"memorizing.reset", "memorizing.write"}
 EXPECTED = {
@@ -37,7 +37,7 @@ EXPECTED = {
     ),
     "transformer_xl": (
         config.TransformerXL(memory_length=6),
-        {"contract.restore_state", "fifo.shift_append", "positions.relative_shift", "attention.visibility"}
+        {"interface.restore_state", "fifo.shift_append", "positions.relative_shift", "attention.visibility"}
         | {f"transformer_xl.{name}" for name in ("reset", "read", "write")},
     ),
     "compressive": (
@@ -53,8 +53,8 @@ EXPECTED = {
     "infinity_former": (
         config.InfinityFormer(num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH),
         {f"infinity_former.{name}" for name in ("reset", "gate", "update", "attention_densities", "read")}
-        | {"basis.expected_basis", "basis.evaluate_basis", "basis.sample_positions", "basis.bin_masses"}
-        | {"basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
+        | {"gaussian_basis.expected_basis", "gaussian_basis.evaluate_basis", "gaussian_basis.sample_positions", "gaussian_basis.bin_masses"}
+        | {"gaussian_basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
     ),
     "gpt2": (
         config.GPT2(num_positions=8, compressed_memory_length=4, compression_rate=2),
@@ -67,7 +67,7 @@ EXPECTED = {
     "rfa": (config.RFA(num_directions=4), {"linear_attention.random_features"}),
     "t2r": (config.T2R(num_features=4), {"linear_attention.relu_features"}),
     "memsizer": (config.MemSizer(num_slots=3), {"linear_attention.causal_linear_attention"}),
-    "lstm": (config.LSTM(), {"contract.where_rows", "cell"}),
+    "lstm": (config.LSTM(), {"interface.where_rows", "cell"}),
     "no memory": (config.FullAttention(), {"attention.attention"}),
 }
 """what a train step calls; a new kind of attention gets a row"""
@@ -141,10 +141,10 @@ def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
 
 
 ON_THE_HOST = {
-    "basis.fit_matrix",
-    "basis.gaussian_basis",
-    "basis.token_positions",
-    "basis.update_matrices",
+    "gaussian_basis.fit_matrix",
+    "gaussian_basis.gaussian_basis",
+    "gaussian_basis.token_positions",
+    "gaussian_basis.update_matrices",
     "memformer.run_layers",
     "product_keys.candidate_pairs",
     "product_keys.table_shards",
@@ -154,7 +154,7 @@ ON_THE_HOST = {
     "sharded.num_shards",
     "positions.relative_distances",
     "precision.at_least_float32",
-    "scopes.operation",
+    "named_operations.operation",
     "knn_lm.search_neighbors",
     "memory_tokens.resize_memory",
 }

@@ -136,7 +136,7 @@ def test_a_document_that_starts_again_is_a_new_one():
         {},
         *(
             pytest.param(fields, marks=pytest.mark.laws)
-            for fields in ({"scan_layers": True, "single_head": True, **BEFORE}, {"encoder_layers": 0})
+            for fields in ({"scan_layers": True, "single_memory_head": True, **BEFORE}, {"encoder_layers": 0})
         ),
     ],
 )

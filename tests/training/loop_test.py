@@ -58,7 +58,7 @@ def one_compilation(monkeypatch):
         return steps[-1]
 
     compiled = loop.CompiledLearner.compile
-    monkeypatch.setattr(assembly, "make_train_step", make)
+    monkeypatch.setattr(update_functions, "make_train_step", make)
     monkeypatch.setattr(loop.CompiledLearner, "compile", compile_once)
     yield
     assert all(step._cache_size() <= 1 for step in steps)
