@@ -474,10 +474,7 @@ def test_more_real_examples_than_there_are_are_drawn_more_than_once():
     texts = [{tuple(one.example(index).inputs.tolist()) for index in range(8)} for one in own]
     for (_, after, _, lines), numbers in zip(borders, ([16], [8, 8]), strict=True):
         memory = after.method[EPISODES]
-        drawn = [
-            tuple(row[mask].tolist())
-            for row, mask in zip(memory.rows.inputs, memory.rows.mask, strict=True)
-        ]
+        drawn = [tuple(row[mask].tolist()) for row, mask in zip(memory.rows.inputs, memory.rows.mask, strict=True)]
         assert int(memory.count) == 16 and not lines
         for task, number in enumerate(numbers):
             mine = [text for text, group in zip(drawn, memory.groups.tolist(), strict=True) if group == task]

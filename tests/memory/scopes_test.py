@@ -53,7 +53,12 @@ EXPECTED = {
     "infinity_former": (
         config.InfinityFormer(num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH),
         {f"infinity_former.{name}" for name in ("reset", "gate", "update", "attention_densities", "read")}
-        | {"gaussian_basis.expected_basis", "gaussian_basis.evaluate_basis", "gaussian_basis.sample_positions", "gaussian_basis.bin_masses"}
+        | {
+            "gaussian_basis.expected_basis",
+            "gaussian_basis.evaluate_basis",
+            "gaussian_basis.sample_positions",
+            "gaussian_basis.bin_masses",
+        }
         | {"gaussian_basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
     ),
     "gpt2": (
