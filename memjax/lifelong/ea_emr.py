@@ -63,7 +63,7 @@ from memjax.training.stages import (
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum
 
-__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "alignment_loss", "alternate_batches", "cycle_batches", "ea_emr", "emr"]
+__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "alignment_loss", "alternate_batches", "cycle_batches", "emr"]
 
 EA_EMR = "ea_emr"
 """Name of the state in `TrainState.method`: embeddings of stored sentences and classes, and the map's optimiser."""
@@ -72,17 +72,7 @@ REHEARSE, ALIGN = "rehearse", "align"
 
 
 def emr(settings: configs.EMR) -> Method:
-    """Makes the method EMR."""
-    return _method(settings)
-
-
-def ea_emr(settings: configs.EAEMR) -> Method:
-    """Makes the method EA-EMR."""
-    return _method(settings)
-
-
-def _method(settings: configs.EMR) -> Method:
-    """Makes EA-EMR, or EMR if `alignment_epochs` is 0."""
+    """Makes the method EMR, and EA-EMR where `alignment_epochs` is above 0."""
     needs = Requirements(boundaries=True, examples=True)
     base = chain_components(Component(EA_EMR, requirements=needs))
     rule = optax.adam(settings.alignment_learning_rate)
@@ -158,11 +148,9 @@ class _TaskStages:
 
         def open_stream(state: TrainState, position: Any) -> UpdateStream:
             assert isinstance(task_stage.steps, int)
-            own, stored = (
-                task_stage.open_stream(state, position and position["own"]),
-                self._stored_batches(state, self.index),
-            )
-            return alternate_batches(stored, REHEARSE, own, task_stage.steps, position)
+            of_task = task_stage.open_stream(state, position and position["own"])
+            stored = self._stored_batches(state, self.index)
+            return alternate_batches(stored, REHEARSE, of_task, task_stage.steps, position)
 
         return open_stream
 

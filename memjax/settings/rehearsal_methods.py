@@ -92,7 +92,6 @@ class EMR(RehearsalMethod):
 class EAEMR(EMR):
     """EA-EMR (Wang et al. 2019): EMR with a linear map, fitted after each task, that restores earlier embeddings."""
 
-    made_by = "memjax.lifelong.ea_emr:ea_emr"
     example_selection: Literal["random", "flat"] = "flat"
     """choice of the stored examples: 'random', or 'flat' = those nearest to the k-means centroids of the task"""
     alignment_epochs: Number = 20

@@ -92,6 +92,8 @@ def test_a_protocol_is_compared_as_json(tmp_path):
     store = make_store(tmp_path / "s", KEYS, protocol={"layers": (1, 2)})
     store.check(protocol={"layers": [1, 2]})
     store.check(protocol={"layers": (1, 2)})
+    with pytest.raises(ValueError, match="protocol"):
+        store.check(protocol={"layers": [1, 3]})
 
 
 FILES = ["keys.bin", "values.bin", "blocks.bin"]
