@@ -35,8 +35,11 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "SEQ": ("default", ""),
     "replay": ("replay", ""),
     "GEM": ("gem", ""),
-    "EWC": ("ewc", "--lifelong.method.fisher-estimate batch --lifelong.method.batches 63"),
-    "LwF": ("lwf", "--lifelong.method.weight 0.25"),  # Avalanche leaves out the square of the temperature, 2
+    "EWC": ("ewc", "--lifelong.method.fisher-estimate batch --lifelong.method.fisher-batches 63"),
+    "LwF": (
+        "lwf",
+        "--lifelong.method.distillation-weight 0.25",
+    ),  # Avalanche leaves out the square of the temperature, 2
     "cumulative": ("cumulative", ""),
 }
 """name -> the variant of configs/lifelong_mnist.py, and further arguments"""

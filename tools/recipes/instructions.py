@@ -11,7 +11,7 @@ _ORDERS = {
 _ROWS = {"fine-tuning": "default", "LAMOL, shared": "shared", "LAMOL": "lamol", "LAMOL, real": "real"}
 _OTHERS = {
     "LAMOL, no replay": "no_replay",
-    "LAMOL, 5%": "lamol --lifelong.method.share 0.05 --lifelong.method.rows 1",
+    "LAMOL, 5%": "lamol --lifelong.method.sample-ratio 0.05 --lifelong.method.replay-batch-size 1",
     "EWC": "ewc",
     "online EWC": "ewc_online",
     "MAS": "mas",
@@ -29,7 +29,7 @@ _TEXTS = {
     "LAMOL": "texts",
     "multi-task": "texts_multi_task",
 }
-_SHARE = "--lifelong.method.share {share:g} --lifelong.method.rows {rows}"
+_SHARE = "--lifelong.method.sample-ratio {share:g} --lifelong.method.replay-batch-size {rows}"
 _FOUR = {
     **{
         f"LAMOL, {share:g}": f"four {_SHARE.format(share=share, rows=rows)}"

@@ -1,7 +1,7 @@
 """Learning how to adapt, beside what it is measured against, over orders and seeds."""
 
 from tools.recipes.recipe import Recipe
-from tools.recipes.streams import ADAPTED, ORDERS, RATE, RATES, VALIDATED, trials, weights
+from tools.recipes.streams import ADAPTED, ORDERS, RATE, RATES, VALIDATED, row_numbers, trials, weights
 
 INNER = "--lifelong.method.inner-learning-rate"
 BATCH, PAGE = "--data.batch-size 4", "lifelong_meta"
@@ -22,13 +22,13 @@ _EPISODES = trials(RATE, (2e-3, 8e-3), INNER, (0.1, 0.3, 1.0, 3.0))
 _NEIGHBORS = tuple(
     f"{RATE} {rate:g} {INNER} {inner:g} {ADAPTED} {inner:g}" for rate in (5e-4, 2e-3) for inner in (0.03, 0.1, 0.3, 1.0)
 )
-_ROWS = trials(RATE, (2.5e-4, 5e-4, 1e-3, 2e-3), "--lifelong.method.rows", (16, 100))
+_REPLAYED, _PROJECTED = (row_numbers((2.5e-4, 5e-4, 1e-3, 2e-3), (16, 100), kind) for kind in ("replay", "reference"))
 _TRIALS = {
     "single task": RATES,
     "SEQ": RATES,
     "multi-task": RATES,
-    "A-GEM": _ROWS,
-    "replay": _ROWS,
+    "A-GEM": _PROJECTED,
+    "replay": _REPLAYED,
     "online EWC": weights(1, 10, 100, 1000),
     "MbPA++": trials(RATE, (5e-4, 2e-3), ADAPTED, (0.05, 0.1, 0.2, 0.4)),
     "OML-ER": _EPISODES,
@@ -50,14 +50,14 @@ _CONTROLS = {
 
 FOUND = {
     "SEQ": "--training.schedule.learning-rate 0.002",
-    "A-GEM": "--training.schedule.learning-rate 0.002 --lifelong.method.rows 100",
-    "replay": "--training.schedule.learning-rate 0.002 --lifelong.method.rows 100",
+    "A-GEM": "--training.schedule.learning-rate 0.002 --lifelong.method.reference-batch-size 100",
+    "replay": "--training.schedule.learning-rate 0.002 --lifelong.method.replay-batch-size 100",
     "MbPA++": f"--training.schedule.learning-rate 0.0005 {ADAPTED} 0.1",
     "OML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 3",
     "ANML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
     "MAML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
     "Meta-MbPA": f"--training.schedule.learning-rate 0.002 {INNER} 0.3 {ADAPTED} 0.3",
-    "online EWC": "--training.schedule.learning-rate 0.001 --lifelong.method.weight 100",
+    "online EWC": "--training.schedule.learning-rate 0.001 --lifelong.method.penalty-weight 100",
     "multi-task": "--training.schedule.learning-rate 0.001",
 }
 """what the search of `lifelong_meta` has found, for recipes that change one thing; a test holds it to the ledger"""
@@ -113,7 +113,7 @@ RECIPES = {
         config="lifelong_text",
         variants={
             "OML-ER": _OML,
-            "OML-ER, no replay": f"{_OML} --lifelong.method.every 0",
+            "OML-ER, no replay": f"{_OML} --lifelong.method.replay-interval 0",
             "OML-ER, no meta-test": f"{_OML} --lifelong.method.no-adapts-at-test",
             "OML-ER, replay of 1%": f"{_OML} --lifelong.method.replay-rate 0.01",
             "OML-ER, second order": f"{_OML} --lifelong.method.no-first-order",
@@ -122,7 +122,7 @@ RECIPES = {
                 f"{name}, {policy}{words}": f"{_META} {kept} {learned} {answers}".rstrip()
                 for policy, kept in _SELECTIONS.items()
                 for name, learned in (("Meta-MbPA", ""), ("MbPA++", "--lifelong.method.no-meta-train"))
-                for words, answers in (("", ""), (", not adapted", "--lifelong.method.steps 0"))
+                for words, answers in (("", ""), (", not adapted", "--lifelong.method.adaptation-steps 0"))
             },
         },
         steps=0,

@@ -48,7 +48,7 @@ ABOUT = (
 
 def _rows(names: tuple[str, ...], size: int) -> dict[str, str]:
     """Variants with another memory."""
-    options = {"GEM": "--lifelong.method.rows {0}", "A-GEM": "--lifelong.method.memory.capacity {1}"}
+    options = {"GEM": "--lifelong.method.examples-per-task {0}", "A-GEM": "--lifelong.method.memory.capacity {1}"}
     option = lambda name: options.get(name, "--lifelong.method.examples-per-task {0}").format(size, 10 * size)
     return {name: f"{ROWS[name]} {option(name)}" for name in names}
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from memjax.lifelong.orders import MBPA_ORDERS
 from tools.recipes.recipe import Recipe
 
-RATE, ADAPTED = "--training.schedule.learning-rate", "--lifelong.method.learning-rate"
+RATE, ADAPTED = "--training.schedule.learning-rate", "--lifelong.method.adaptation-learning-rate"
 VECTORS = "lifelong_vectors"
 """page of what is trained on sentence vectors"""
 VALIDATED = "--evaluation.split validation"
@@ -20,13 +20,18 @@ def trials(option: str, values: Sequence[float], other: str, others: Sequence[fl
     return tuple(f"{option} {value:g} {other} {beside:g}" for value in values for beside in others)
 
 
-def weights(*values: float) -> tuple[str, ...]:
-    """Of a penalty, at two rates."""
-    return trials(RATE, (1e-3, 4e-3), "--lifelong.method.weight", values)
+def weights(*values: float, kind: str = "penalty") -> tuple[str, ...]:
+    """Of a penalty, or of a distillation, at two rates."""
+    return trials(RATE, (1e-3, 4e-3), f"--lifelong.method.{kind}-weight", values)
+
+
+def row_numbers(rates: Sequence[float], numbers: Sequence[float], kind: str) -> tuple[str, ...]:
+    """Of a replay, or of the reference of a projection (`kind`), at some rates."""
+    return trials(RATE, rates, f"--lifelong.method.{kind}-batch-size", numbers)
 
 
 RATES = tuple(f"{RATE} {rate:g}" for rate in (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2))
-_REPLAYED = trials(RATE, (1e-3, 2e-3, 4e-3, 8e-3), "--lifelong.method.rows", (32, 100))
+_REPLAYED, _PROJECTED = (row_numbers((1e-3, 2e-3, 4e-3, 8e-3), (32, 100), kind) for kind in ("replay", "reference"))
 _ADAPTED = trials(RATE, (1e-3, 4e-3), ADAPTED, (0.02, 0.05, 0.1, 0.2))
 _TEXT_TRIALS = {
     "single task": RATES,
@@ -34,15 +39,15 @@ _TEXT_TRIALS = {
     "multi-task": RATES,
     "replay": _REPLAYED,
     "mixed 1:1": RATES,
-    "A-GEM": _REPLAYED,
+    "A-GEM": _PROJECTED,
     "random": _ADAPTED,
     "MbPA": _ADAPTED,
     "MbPA++": _ADAPTED,
     "EWC": weights(1, 10, 100, 1000),
     "MAS": weights(0.1, 1, 10, 100),
     "SI": weights(0.1, 1, 10, 100),
-    "LwF": weights(0.3, 1, 3, 10),
-    "Logit-KD": weights(0.3, 1, 3, 10),
+    "LwF": weights(0.3, 1, 3, 10, kind="distillation"),
+    "Logit-KD": weights(0.3, 1, 3, 10, kind="distillation"),
 }
 _TEXT_ROWS = {
     "single task": "single_task",
@@ -164,13 +169,16 @@ RECIPES = {
         config="lifelong_text",
         variants={
             "MbPA++": "mbpa_pp",
-            **{f"L = {steps}": f"mbpa_pp --lifelong.method.steps {steps}" for steps in (0, 1, 5, 15)},
+            **{f"L = {steps}": f"mbpa_pp --lifelong.method.adaptation-steps {steps}" for steps in (0, 1, 5, 15)},
             **{f"K = {number}": f"mbpa_pp --lifelong.method.num-neighbors {number}" for number in (8, 128)},
             **{
                 f"{share:.0%} kept": f"mbpa_pp {_KEPT} --lifelong.method.memory.write-probability {share:g}"
                 for share in (0.5, 0.1, 0.01)
             },
-            **{f"replay of {rate:.0%}": f"mbpa_pp --lifelong.method.every {round(32 / rate)}" for rate in (0.01, 0.04)},
+            **{
+                f"replay of {rate:.0%}": f"mbpa_pp --lifelong.method.replay-interval {round(32 / rate)}"
+                for rate in (0.01, 0.04)
+            },
         },
         steps=0,
         page=VECTORS,
@@ -214,8 +222,8 @@ RECIPES = {
             "SEQ": "last_two",
             "multi-task": "last_two_multi_task",
             "replay": "last_two_replay",
-            "mixed 1:1": "last_two_mixed --lifelong.method.rows 8",
-            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted-parameters head/ --lifelong.method.steps 5",
+            "mixed 1:1": "last_two_mixed --lifelong.method.replay-batch-size 8",
+            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted-parameters head/ --lifelong.method.adaptation-steps 5",
         },
         steps=0,
         orders=dict(list(ORDERS.items())[:2]),
