@@ -153,14 +153,14 @@ class ELLE(Method):
         require(stream.epochs > 0, "lifelong.epochs", stream.epochs, "at least 1, a model that grows counts examples")
         later = len(stream.tasks) - 1
         for name, sizes, now in (
-            ("dims", self.dim_per_task, model.dim),
-            ("layers", self.num_layers_per_task, model.num_layers),
+            ("dim_per_task", self.dim_per_task, model.dim),
+            ("num_layers_per_task", self.num_layers_per_task, model.num_layers),
         ):
             fits = len(sizes) in (0, later)
             require(fits, f"{field}{name}", sizes, f"(), or {later} numbers, one for every task but the first")
             # A model that has grown, whose configuration is checked too, has one of the sizes.
             for before, after in pairwise(sizes if stream.num_growths else (now, *sizes)):
-                deeper = name == "layers"
+                deeper = name == "num_layers_per_task"
                 most = 2 * before if deeper else after
                 allowed = f"from {before} to {most} after {before}" if deeper else f"at least {before} after {before}"
                 require(before <= after <= most, f"{field}{name}", sizes, allowed)

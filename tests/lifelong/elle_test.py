@@ -232,7 +232,7 @@ def grown_state(config, batch):
     made, small = make_method(config.lifelong.method), make_experiment(config)
     learner = made.learner(small, None, make_objective)
     state = learner.init(init_variables(small.model, jax.random.key(1), 6))
-    state, _ = jax.jit(learner.update, static_argnums=2)(state, batch, STREAM)
+    state, _ = jax.jit(learner.updates[STREAM])(state, batch)
     task = TaskInfo(1, small.of_task("task 1"))
     [first, *_] = made.stages(task, Stage("task 1", lambda state, position: None, 0))
     nothing = lambda *_: None
@@ -265,7 +265,7 @@ def test_the_optimiser_begins_anew_or_its_moments_are_those_of_the_gradients_of_
         return
     assert int(adam.count) == int(adam_of(before).count) == 1
     # One update of an optimiser that begins: its moments are the gradients, and their squares, of the bigger model.
-    learned, _ = jax.jit(learner.update, static_argnums=2)(learner.init(model_variables(state)), batch, STREAM)
+    learned, _ = jax.jit(learner.updates[STREAM])(learner.init(model_variables(state)), batch)
     found, wanted = (
         {name: split_collection(getattr(adam_of(one), name), learner.model.layer_groups()) for name in ("mu", "nu")}
         for one in (state, learned)
@@ -314,7 +314,7 @@ def test_the_preset_of_the_paper_is_all_of_it_at_once_and_what_is_given_comes_fi
     unlike = [
         field.name for field in dataclasses.fields(ELLE) if getattr(own, field.name) != getattr(GROWN, field.name)
     ]
-    assert unlike == ["dims", "layers", "norms", "noise", "depth"]
+    assert unlike == ["dim_per_task", "num_layers_per_task", "norm_expansion", "copy_noise", "new_layer_init"]
 
 
 def test_the_memory_has_a_share_of_every_task_and_norms_end_as_ordinary_ones(tmp_path):
@@ -483,9 +483,12 @@ def test_a_model_that_has_grown_is_valid_and_no_run_begins_with_it(tmp_path):
 
 
 LATER = {
-    "moments": ({"moments": "mapped"}, "given an optimiser .*, allowed: fresh moments, in the model for task 1"),
+    "moments": (
+        {"optimizer_moments": "mapped"},
+        "given an optimiser .*, allowed: fresh moments, in the model for task 1",
+    ),
     "size": (
-        {"dims": (10, 200_000)},
+        {"dim_per_task": (10, 200_000)},
         "model.dim: given 200000, needs .*, allowed: .*, in the model for task 2",
     ),
 }
@@ -611,20 +614,28 @@ def test_an_evaluation_of_pieces_has_neither_strides_nor_memories(tmp_path, fiel
 
 
 PROMPTS = {
-    "pieces": ({"prompt": "before"}, "", "task.prompt: given 'before', allowed: 'none' without pieces"),
+    "examples": (
+        {"prompt": "before"},
+        "",
+        "task.prompt: given 'before', allowed: 'none' without fixed_length_examples",
+    ),
     "too few": (
-        {"pieces": True, "prompt": "before", "max_prompts": 2},
+        {"fixed_length_examples": True, "prompt": "before", "max_prompts": 2},
         "",
         "max_prompts: given 2, allowed: at least 3",
     ),
-    "domain": ({"pieces": True, "domain": 0}, "", "task.prompt_task_index: given 0, allowed: -1, or below 0"),
+    "task index": (
+        {"fixed_length_examples": True, "prompt_task_index": 0},
+        "",
+        "task.prompt_task_index: given 0, allowed: -1, or below 0",
+    ),
     "none there": (
-        {"pieces": True},
+        {"fixed_length_examples": True},
         "task 1",
         "evaluation.prompt_of_task: given 'task 1', allowed: '' without task.prompt",
     ),
     "unknown": (
-        {"pieces": True, "prompt": "before"},
+        {"fixed_length_examples": True, "prompt": "before"},
         "other",
         "evaluation.prompt_of_task: given 'other', allowed: '' or one of",
     ),
@@ -652,4 +663,4 @@ def test_a_share_of_every_task_is_not_kept_in_the_order_of_the_stream(tmp_path):
         for line in stage.notes
     ]
     assert any("rows that come later are not kept" in line for line in notes())
-    assert notes(share=0.1) == []
+    assert notes(memory_fraction=0.1) == []

@@ -223,7 +223,8 @@ RECIPES = {
             "multi-task": "last_two_multi_task",
             "replay": "last_two_replay",
             "mixed 1:1": "last_two_mixed --lifelong.method.replay-batch-size 8",
-            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted-parameters head/ --lifelong.method.adaptation-steps 5",
+            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted-parameters head/ "
+            "--lifelong.method.adaptation-steps 5",
         },
         steps=0,
         orders=dict(list(ORDERS.items())[:2]),
