@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import runpy
 import shlex
 import shutil
 import signal
@@ -86,6 +87,19 @@ def refuse(arguments: list[str], capsys) -> str:
 
 
 TRAIN = ["train", "--config", "tiny.py"]
+
+
+@pytest.mark.parametrize("module", ["memjax", "memjax.cli"])
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
+def test_python_runs_the_package_as_the_command(module, words, monkeypatch, capsys):
+    assert main(words) == 0
+    expected = capsys.readouterr().out
+    monkeypatch.setenv("MEMJAX_MALLOC", "0")  # the memory of this process stays as it is
+    monkeypatch.setattr(sys, "argv", ["__main__.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == expected and "usage: memjax" in expected
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import json
 import subprocess
 import sys
@@ -135,6 +136,18 @@ def test_no_file_of_a_part_imports_itself_through_others(part):
 )
 def test_the_rule_itself(file, name, is_allowed):
     assert (violation(PACKAGE / file, name) is None) == is_allowed
+
+
+@pytest.mark.filterwarnings("error::DeprecationWarning:memjax")
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
+def test_dir_of_a_package_shows_its_names_and_each_is_there(package):
+    module = importlib.import_module(f"memjax.{package}")
+    names = set(getattr(module, "__all__", ()))
+    for node in ast.parse((PACKAGE / package / "__init__.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            names |= set(getattr(importlib.import_module(str(node.module)), "__all__", ()))
+    assert names <= set(dir(module))
+    assert [name for name in sorted(names) if not hasattr(module, name)] == []
 
 
 def test_import_is_light():

@@ -13,16 +13,16 @@ from memjax.settings.compatibility import renamed_names
 ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
     "components": ("Component", "ReplayOptions"),
-    "compose": ("chain_components",),
-    "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
-    "episodes": ("MemoryOptions",),
+    "composition": ("chain_components",),
+    "episodic_memory": ("EpisodicMemoryState", "init_memory", "nearest", "sample", "write"),
     "factory": ("make_learner_and_stages", "load_run", "make_method", "train"),
-    "memory": ("EpisodicMemoryState", "init_memory", "nearest", "sample", "write"),
+    "memory_backends": ("MemoryOptions",),
+    "method": ("Method", "Scope", "TaskInfo", "task_stages"),
     "metrics": ("average", "forgetting", "summary"),
     "orders": ("LONG_ORDERS", "MBPA_ORDERS"),
     "penalties": ("ImportanceState", "consolidate", "fisher", "init_consolidated", "quadratic_penalty", "sensitivity"),
     "projection": ("agem", "gem", "project_average", "solve_gem"),
-    "streams": ("JoinedExamples", "StreamPlan", "ReplaySchedule", "task_free_order"),
+    "update_streams": ("JoinedExamples", "ReplaySchedule", "StreamPlan", "task_free_order"),
 }
 """Names that are available in this package, by the file that defines them."""
 _FILES = {name: file for file, names in ROOMS.items() for name in names}
@@ -33,3 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _FILES:
         return renamed_names(__name__)(name)
     return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
