@@ -148,14 +148,14 @@ result = train(settings)
 # %%
 import dataclasses
 
-from memjax.retrieval import make_key_source
+from memjax.retrieval import make_key_extractor
 from memjax.training import load_run
 
 readers = {}
 for name in texts:
     data = dataclasses.replace(settings.data, source=config.TextFiles(path=name, **held_out))
     run = load_run("runs/articles", dataclasses.replace(settings, data=data))
-    readers[name] = make_key_source(run)
+    readers[name] = make_key_extractor(run)
     result = run.experiment.evaluate(run.variables, dataclasses.replace(settings.evaluation, split="test"))
     print(f"held-out {name:9} {result.bits_per_byte:.3f} bits per byte")
 

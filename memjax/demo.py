@@ -198,12 +198,12 @@ class _Demo:
     def source(self) -> Any:
         """The language model as a source of keys and queries, with only the training documents of the datastore."""
         from memjax.data.documents import FirstDocuments
-        from memjax.retrieval.keys import make_key_source
+        from memjax.retrieval.keys import make_key_extractor
 
         documents = self.trained.experiment.documents
         first = FirstDocuments(documents("train"), num_tokens=self.plan.store_tokens)
         splits = {"train": first, **{split: documents(split) for split in SPLITS}}
-        return make_key_source(self.trained).with_documents(splits)
+        return make_key_extractor(self.trained).with_documents(splits)
 
     @functools.cached_property
     def store(self) -> Any:

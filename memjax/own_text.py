@@ -13,7 +13,7 @@ from memjax.config import Config, JsonLines, TextFiles
 from memjax.data.file_contents import estimate_text_size
 from memjax.data.paths import readable_files
 from memjax.data.record_files import find_record_files
-from memjax.data.records import record_format
+from memjax.data.records import detect_record_format
 from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
 from memjax.overrides import UsageError, load_config
@@ -67,7 +67,7 @@ def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[P
     """Returns the files at a path, and whether they are records (by most of their bytes) or texts."""
     files = find_record_files(path)
     sizes = {file: file.stat().st_size for file in files}
-    of_records = sum(size for file, size in sizes.items() if record_format(file))
+    of_records = sum(size for file, size in sizes.items() if detect_record_format(file))
     if of_records > sum(sizes.values()) / 2:
         return files, True
     return readable_files(path, rules)[0], False

@@ -198,10 +198,10 @@ def _key_source(options: Any, config: Config | None, store: Any = None, otherwis
       store: Store whose kind of key is used where neither `--key` nor `otherwise` names one.
       otherwise: Name of the hidden state where `--key` names none.
     """
-    from memjax.retrieval.keys import TAP, make_key_source
+    from memjax.retrieval.keys import TAP, make_key_extractor
 
     key = options.key or otherwise or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
-    return make_key_source(open_run(options.run, config, is_data_named=options.is_data_named), key)
+    return make_key_extractor(open_run(options.run, config, is_data_named=options.is_data_named), key)
 
 
 def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
@@ -268,7 +268,7 @@ def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[st
 def _other_half(options: Any, source: Any) -> Any:
     """Opens the run and the store of `--other`, with the data of the run of `--run`."""
     from memjax.datastore.store import Store
-    from memjax.retrieval.keys import make_key_source
+    from memjax.retrieval.keys import make_key_extractor
     from memjax.retrieval.precomputation import CrossFittingHalf
     from memjax.training.runs import load_config
 
@@ -278,7 +278,7 @@ def _other_half(options: Any, source: Any) -> Any:
     config = dataclasses.replace(theirs, data=data, evaluation=ours.evaluation)
     index = _open_index(store, options, exact_scores=options.backend != "exact")
     loaded = open_run(run, config, is_data_named=options.is_data_named)
-    return CrossFittingHalf(make_key_source(loaded, source.tap), store, index)
+    return CrossFittingHalf(make_key_extractor(loaded, source.tap), store, index)
 
 
 def _build_index(store: Any, options: Any) -> dict[str, Any]:

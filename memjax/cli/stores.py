@@ -69,10 +69,10 @@ def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
     from memjax.datastore.store import Store
     from memjax.retrieval.building import check_store
     from memjax.retrieval.interpolation import open_exact_index
-    from memjax.retrieval.keys import TAP, make_key_source
+    from memjax.retrieval.keys import TAP, make_key_extractor
 
     store = Store(Path(options.datastore).expanduser())
-    source = make_key_source(run, str(store.header.protocol.get("key", TAP)))
+    source = make_key_extractor(run, str(store.header.protocol.get("key", TAP)))
     check_store(source, store)
     return source, store, open_exact_index(store, options.knn_backend)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from memjax import config as configs
 from memjax.data.paths import find_packed, packed_names, read_text
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
-from memjax.data.records import first_field, missing_text_error, read_records, read_table, record_format
+from memjax.data.records import detect_record_format, first_field, missing_text_error, read_records, read_table
 from memjax.data.sources import SPLITS
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
 from memjax.settings.reading_rules import ReadingRules, reading_rules_of
@@ -170,7 +170,7 @@ def read_rows(
     Raises:
       ValueError: A file of another form, or a row that must not be skipped.
     """
-    form, is_published = record_format(file), is_class is not None
+    form, is_published = detect_record_format(file), is_class is not None
     plain = functools.partial(unescape, spaced=spaced) if is_published or rules.escapes == "resolved" else str.strip
     if not form:
         raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")

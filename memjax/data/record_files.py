@@ -13,7 +13,7 @@ from memjax.data.content import files_with_facts
 from memjax.data.file_contents import HEAD_BYTES, check_text, detect_compression, open_unpacked
 from memjax.data.paths import encoding_suffix, file_fingerprint, find_files
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
-from memjax.data.records import parse_json, read_records, record_format, record_text
+from memjax.data.records import detect_record_format, parse_json, read_records, record_text
 from memjax.data.sources import Texts, select_split
 from memjax.settings.reading_rules import ReadingRules, check_encoding
 
@@ -211,7 +211,7 @@ def _form_of(file: Path, is_alone: bool) -> str:
     Raises:
       UnreadableError: A file with another ending in a folder, whose first line is not a JSON object.
     """
-    form = record_format(file)
+    form = detect_record_format(file)
     if form or is_alone:
         return form or "json"
     with open_unpacked(file) as lines:

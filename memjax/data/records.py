@@ -44,7 +44,7 @@ __all__ = [
     "read_json",
     "read_records",
     "read_table",
-    "record_format",
+    "detect_record_format",
     "record_text",
 ]
 
@@ -57,7 +57,7 @@ _RECORD_ENDINGS = {
 }
 
 
-def record_format(path: str | os.PathLike[str]) -> str:
+def detect_record_format(path: str | os.PathLike[str]) -> str:
     """Detects the format of records by a file's bytes and name: json, csv, tsv, parquet, arrow, or '' for none.
 
     Parquet and Arrow are recognised by their first bytes, the other formats by the ending of the unpacked name.
@@ -87,13 +87,13 @@ def read_records(
       path: Path of the file, which may be packed.
       encoding: Encoding of the text if it is not UTF-8.
       delimiter: Character between the fields of a table. Empty to detect it.
-      form: Format of the records, a result of `record_format`. Empty to detect it.
+      form: Format of the records, a result of `detect_record_format`. Empty to detect it.
 
     Raises:
       UnreadableError: The file as a whole cannot be read. A record that cannot be read is an `UnreadableError` as its
         value.
     """
-    form = form or record_format(path)
+    form = form or detect_record_format(path)
     if form in ("parquet", "arrow"):
         yield from _read_columns(path, form)
     elif form == "json":

@@ -33,12 +33,12 @@ class RelationPair(LabelledText):
     `group` is the number of the sentence.
 
     Attributes:
-      told: Number of the relation that the sentence states, from 1 as in the files.
-      named: Number of the relation whose name the pair contains, from 1.
+      stated: Number of the relation that the sentence states, from 1 as in the files.
+      candidate: Number of the relation whose name the pair contains, from 1.
     """
 
-    told: int = 1
-    named: int = 1
+    stated: int = 1
+    candidate: int = 1
 
 
 def make_relation_pairs(
@@ -73,13 +73,13 @@ def make_relation_pairs(
         others = [other for other in sample_candidates(sentence, candidates) if 1 + other in allowed]
         for other in (label, *others):
             texts = (sentence.text, names[other])
-            pairs.append(RelationPair(texts, int(other == label), group, told=1 + label, named=1 + other))
+            pairs.append(RelationPair(texts, int(other == label), group, stated=1 + label, candidate=1 + other))
     return pairs
 
 
 def pair_id_array(pairs: Sequence[RelationPair]) -> np.ndarray:
     """Returns the content of `PAIRS`: sentence number, its relation, and the relation that the pair names."""
-    return np.array([(pair.group, pair.told, pair.named) for pair in pairs], np.int32).reshape(-1, 3)
+    return np.array([(pair.group, pair.stated, pair.candidate) for pair in pairs], np.int32).reshape(-1, 3)
 
 
 def open_cached_pairs(

@@ -267,7 +267,7 @@ def attention_reconstruction(
 def auto_encoding(
     decoded: Float[Array, "batch length dim"], old: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
 ) -> WeightedSum:
-    """Sums over slots the mean squared difference over features between old slots and their decoded compression.
+    """Sums the squared difference of old slots and their decoded compression (a mean over features), and counts slots.
 
     Args:
       decoded: `[batch, length, dim]`, `g(f_c(old))`, see `transposed_convolution`.

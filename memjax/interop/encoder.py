@@ -148,7 +148,7 @@ class Encoder(ModelFamily):
         return read._replace(task=task or config.MaskedLanguageModeling())
 
     def task_here(self, model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
-        """Returns the task, or None where transformers has a different head for it."""
+        """Returns `task` unchanged, or None where transformers has another head for it than this memjax model."""
         match task:
             case config.Classification():
                 return task if self.has_classes(model) else None

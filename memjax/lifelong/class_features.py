@@ -98,14 +98,14 @@ def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.
     """
     vectors = variables["params"].get("head", {}).get(VECTORS)
     if vectors is None and getattr(model.head, "named", False):
-        vectors = model.apply(model_collections(variables), model.all_names(), method="name_vectors")
+        vectors = model.apply(model_collections(variables), model.all_classes(), method="name_vectors")
     return None if vectors is None else align_features(variables, np.asarray(vectors, np.float32))
 
 
 def principal_axes(
     points: Float[np.ndarray, "points dim"], count: int = 2
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim axes"], float]:
-    """Computes the mean of points and their principal axes.
+    """Computes the mean of points, their principal axes, and the fraction of the variance along these axes.
 
     Args:
       points: At least one point, `[points, dim]`.

@@ -292,7 +292,7 @@ def class_vectors(model: Any, variables: Mapping[str, Any], needed: Any) -> Floa
     """
     if not model.head.named:
         return variables["params"]["head"][VECTORS]
-    return model.apply(variables, model.all_names() if needed is None else needed, method="name_vectors")
+    return model.apply(variables, model.all_classes() if needed is None else needed, method="name_vectors")
 
 
 def alignment_loss(

@@ -57,7 +57,15 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_collections
 from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, Stage, UpdateStream, stream_one_kind
+from memjax.training.stages import (
+    STREAM,
+    Learner,
+    PhaseContext,
+    Requirements,
+    Stage,
+    UpdateStream,
+    make_stream_of_one_kind,
+)
 from memjax.training.step import TrainState, model_variables
 
 __all__ = [
@@ -163,7 +171,7 @@ class _TaskStages:
         """Makes the fields of a stage that reads the examples of `numbers(state)`, in another order in every round."""
 
         def open_stream(state: TrainState, position: Any) -> UpdateStream:
-            return stream_one_kind(
+            return make_stream_of_one_kind(
                 self.chosen.stream(numbers(state), position, rows=rows, epochs=epochs, order=number), kind
             )
 
@@ -249,7 +257,7 @@ def _with_method_state(state: TrainState, **kept: np.ndarray) -> TrainState:
 @functools.lru_cache(maxsize=4)
 def _name_encoder(model: Any) -> Any:
     """Makes a function `vectors(variables)` that encodes the names of all classes. It is compiled once for a model."""
-    return jax.jit(lambda variables: model.apply(variables, model.all_names(), method="name_vectors"))
+    return jax.jit(lambda variables: model.apply(variables, model.all_classes(), method="name_vectors"))
 
 
 # Prototypes

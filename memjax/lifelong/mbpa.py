@@ -36,7 +36,7 @@ from memjax.training.sharding import row_shards
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
-__all__ = ["key_of", "mbpa"]
+__all__ = ["make_key_function", "mbpa"]
 
 KEY_NETWORK = "key_network"
 """Name in `TrainState.method` of the frozen parameters of the network that computes keys."""
@@ -73,7 +73,9 @@ def mbpa(settings: configs.MbPA) -> Method:
 
     variables = lambda experiment, store: adapted_variables
     adapting = TestTimeAdaptation(variables, adapting_rows) if settings.adaptation_steps else None
-    memory_options = make_memory_options(settings.memory, keys=key_of(settings.key_source) if keyed else None)
+    memory_options = make_memory_options(
+        settings.memory, keys=make_key_function(settings.key_source) if keyed else None
+    )
     return chain_components(
         *key_components(settings.key_source if keyed else None),
         memory=memory_options,
@@ -86,7 +88,7 @@ def key_components(key: Key | None) -> tuple[Component, ...]:
     """Makes the component that stores the frozen network of the keys, if keys come from a network.
 
     Args:
-      key: Kind of key. See `key_of`. None if rows have no keys.
+      key: Kind of key. See `make_key_function`. None if rows have no keys.
     """
     if key in (None, "inputs"):
         return ()
@@ -117,7 +119,7 @@ def neighbors_of(
       `find(variables, rows, together=False)`, which returns the neighbours of every row and their weights. With
       `together`, all rows share the neighbours of their mean key, and the result has no axis of rows.
     """
-    keys = jax.jit(functools.partial(key_of(key), model)) if key is not None else None
+    keys = jax.jit(functools.partial(make_key_function(key), model)) if key is not None else None
 
     def find(variables: Mapping[str, Any], rows: Batch, *, together: bool = False) -> tuple[Batch, Any]:
         method, collections = variables["method"], model_collections(variables)
@@ -208,7 +210,7 @@ def adapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, An
     return {**model_variables(state), "method": method}
 
 
-def key_of(kind: Key) -> OfRows:
+def make_key_function(kind: Key) -> OfRows:
     """Makes the function that computes the keys of rows: inputs, or hidden states of a frozen network.
 
     Args:

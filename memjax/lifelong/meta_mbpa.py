@@ -48,7 +48,7 @@ from memjax.lifelong.mbpa import (
     adapt_to_own_neighbors,
     adapted_variables,
     key_components,
-    key_of,
+    make_key_function,
     make_path_filter,
     neighbor_examples,
     neighbor_nats,
@@ -145,7 +145,7 @@ def meta_mbpa(settings: configs.MetaMbPA) -> Method:
     return chain_components(
         *((rule,) if settings.meta_train else ()),
         *key_components(settings.key_source),
-        memory=make_memory_options(settings.memory, keys=key_of(settings.key_source)),
+        memory=make_memory_options(settings.memory, keys=make_key_function(settings.key_source)),
         replay=ReplayOptions(settings.replay_batch_size, every=settings.replay_interval)
         if settings.replay_interval
         else None,

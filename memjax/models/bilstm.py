@@ -139,7 +139,7 @@ class BiLSTM(EncoderWithHead):
         return refuse_padding_in_front(jnp.where(lengths[:, None] > 0, read, 0), mask)
 
     @nn.nowrap
-    def all_names(self) -> Bool[Array, " classes"]:
+    def all_classes(self) -> Bool[Array, " classes"]:
         """Returns the argument `needed` of `name_vectors` for the names of all classes: True for each."""
         assert self.names is not None
         return jnp.ones(self.names.shape[0], bool)

@@ -117,7 +117,7 @@ class SmoothedVocabularyScorer(VocabularyScorer):
 
 
 class ChoiceScorer:
-    """A scorer of an output that holds one score for each choice, such as classes or the tokens of a text."""
+    """A scorer of an output with a score for each value that a target can have: a class, or a place in a text."""
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
         """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""

@@ -59,7 +59,7 @@ class Vocabulary(nn.Module):
 
     @property
     def input_stddev(self) -> float:
-        """The standard deviation of input embeddings before training."""
+        """The standard deviation of the input vectors of tokens, scaled, of an untrained model."""
         return self.init_stddev * self.scale
 
     def setup(self) -> None:
@@ -166,7 +166,7 @@ class AdaptiveVocabulary(nn.Module):
 
     @property
     def input_stddev(self) -> float:
-        """The standard deviation of the input embeddings of frequent ids before training."""
+        """The standard deviation of the input vectors of frequent ids, projected and scaled, of an untrained model."""
         projected = self.projection_stddev * self.dim**0.5 if self.div_val > 1 else 1.0
         return self.init_stddev * projected * self.scale
 

@@ -31,7 +31,7 @@ WHATS: tuple[What, ...] = ("train", "eval", "decode")
 
 
 class PerRowParameterCopies(NamedTuple):
-    """The memory of copies of parameters, one for each row that is adapted by itself.
+    """Bytes of one copy of the parameters that each row needs when it is adapted by itself, and the setting for rows.
 
     Attributes:
       field: Name of the setting for the number of rows that a device scores at once.

@@ -163,7 +163,7 @@ def _store_panel(run: OpenedRun) -> Panel:
         neighbors_in_store,
         open_exact_index,
     )
-    from memjax.retrieval.keys import TAP, make_key_source
+    from memjax.retrieval.keys import TAP, make_key_extractor
     from memjax.retrieval.retrieved import largest_gains, read_retrieved
     from memjax.retrieval.tuning import score_mixture, tune_interpolation
 
@@ -171,7 +171,7 @@ def _store_panel(run: OpenedRun) -> Panel:
     experiment = run.loaded_run.experiment
     limited = dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, evaluation=run.evaluation))
     loaded = dataclasses.replace(run.loaded_run, experiment=limited)
-    source = make_key_source(loaded, str(store.header.protocol.get("key", TAP)))
+    source = make_key_extractor(loaded, str(store.header.protocol.get("key", TAP)))
     check_store(source, store)
     check_not_in_store(source, store, run.split)
     index = open_exact_index(store)

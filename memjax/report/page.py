@@ -231,7 +231,7 @@ def word_shades(words: Paragraph) -> list[tuple[str, str, int, str]]:
     """
     notes = words.notes or ("",) * len(words.words)
     shades = []
-    for word, value, note in zip(words.words, words.values, notes, strict=True):
+    for word, value, note in zip(words.words, words.shades, notes, strict=True):
         share = round(MAX_SHADE * min(abs(value), 1.0)) if math.isfinite(value) else 0
         shades.append((word, ("up" if value > 0 else "down") if share else "", share, note))
     return shades

@@ -60,7 +60,7 @@ class Paragraph:
       title: One line that says what the shading shows.
       caption: Explanation of the shading: the measurement, its data and units, and what a reader should see.
       words: Pieces of the text in order, with their spaces.
-      values: Shade of each word, from -1 (full colour of a loss) to 1 (full colour of a gain). 0 leaves a word plain.
+      shades: Shade of each word, from -1 (full colour of a loss) to 1 (full colour of a gain). 0 leaves a word plain.
       notes: Note of each word, shown when the pointer is on it. '' for no note, () for a text without any notes.
     """
 
@@ -68,7 +68,7 @@ class Paragraph:
     title: str
     caption: str
     words: tuple[str, ...]
-    values: tuple[float, ...]
+    shades: tuple[float, ...]
     notes: tuple[str, ...] = ()
 
 

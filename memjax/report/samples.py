@@ -34,7 +34,10 @@ TEMPERATURE = 0.8
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of pseudo-samples (LAMOL) and of what every kept checkpoint of a generative run generates."""
+    """Yields sections of the report with pseudo-samples (LAMOL) and with what at most six kept checkpoints generate.
+
+    Checkpoints are evenly spaced, in runs whose task generates: texts, answers, translations or images.
+    """
     if parts := [*_pseudo_sample_items(run)]:
         text = (
             "Before each task the model generates examples of the earlier tasks and is trained on them again (Sun et "

@@ -69,7 +69,10 @@ class Document:
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panel of the signal of an infinity-former. Other models have none."""
+    """Yields the section of the report about the signal of an infinity-former: figures, a table, a shaded text.
+
+    Nothing for other models, or where no token was counted.
+    """
     model = run.loaded_run.experiment.model
     try:
         _, memory = long_term_layers(model)

@@ -20,7 +20,7 @@ from memjax.datastore.files import checksum
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
 from memjax.datastore.store import Header, Progress, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
-from memjax.retrieval.keys import TAP, KeyExtractor, make_key_source
+from memjax.retrieval.keys import TAP, KeyExtractor, make_key_extractor
 from memjax.training import processes
 from memjax.training.checkpoints import describe_arrays, flatten
 from memjax.training.restoring import load_run
@@ -204,7 +204,7 @@ def build_with_beam(
       runner: Name of a runner of Beam.
       num_shards: Number of shards, which divides the rows. Each is one element of the pipeline.
       config: Configuration to use instead of the one in the run directory.
-      tap: Inner tensor that the keys are. See `make_key_source`.
+      tap: Inner tensor that the keys are. See `make_key_extractor`.
       split: Split of the run's data.
       key_dtype: Dtype of the stored keys.
       runner_options: Options of the pipeline, `name=value` or `name`.
@@ -216,7 +216,7 @@ def build_with_beam(
       DiskFull: No space is left. Committed entries stay.
     """
     path, run = Path(path).expanduser().absolute(), Path(run).expanduser().absolute()
-    source = make_key_source(load_run(run, config), tap)
+    source = make_key_extractor(load_run(run, config), tap)
     header, total = make_header(source, split, key_dtype=key_dtype, num_shards=num_shards), count_entries(source, split)
     create_store(path, header)  # raises errors before a worker starts
     del source
@@ -235,7 +235,7 @@ def _load_work(
 
     The worker loads the run itself, and checks that it gives the same store.
     """
-    source = make_key_source(load_run(run, config), tap)
+    source = make_key_extractor(load_run(run, config), tap)
     create_store(path, make_header(source, split, key_dtype=header.key_dtype, num_shards=header.num_shards))
     return functools.partial(build_shard, source, path, split=split, commit_seconds=commit_seconds)
 

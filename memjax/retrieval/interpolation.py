@@ -1,6 +1,6 @@
 """kNN-LM for a trained run: mixes neighbours from a datastore into the scores of a split, with tuned weights.
 
-    source = make_key_source(load_run(run))
+    source = make_key_extractor(load_run(run))
     scored = evaluate_with_store(source, build_datastore(source, path), "test")
     scored.without_store.perplexity, scored.with_store.perplexity, scored.mixing
 

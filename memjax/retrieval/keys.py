@@ -24,7 +24,7 @@ from memjax.training.evaluation import Evaluator, make_score
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_to_dict
 
-__all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeyExtractor", "make_key_source"]
+__all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeyExtractor", "make_key_extractor"]
 
 TAP = "layer_-1/feed_forward_input_normed"
 """Inner tensor that worked best as the key of kNN-LM: the input of the last feed-forward part, after its norm."""
@@ -246,7 +246,7 @@ def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
     return True
 
 
-def make_key_source(run: LoadedRun, tap: str = TAP) -> KeyExtractor:
+def make_key_extractor(run: LoadedRun, tap: str = TAP) -> KeyExtractor:
     """Makes the `KeyExtractor` of a run, whose model returns the inner tensor `tap` as the key.
 
     The layers of the model may be grouped anew for it.

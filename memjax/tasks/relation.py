@@ -170,7 +170,7 @@ class RelationExtraction(ClassificationTask):
         return LabelledSentences(sentences, data.tokenizer, candidates=False, **options)
 
     def class_names(self) -> dict[int, str]:
-        """Returns the names of the relations by their numbers."""
+        """Returns a dict from the number of each relation to its name in separate words."""
         names = read_relation_splits(self._source()).names
         return {number: " ".join(name_words(name)) for number, name in enumerate(names)}
 

@@ -12,9 +12,7 @@ DIVERGED = 10
 
 
 def divergence_limit(num_choices: int) -> float:
-    """Returns the nats per target above which a model counts as diverged.
-
-    It is `DIVERGED` times the nats of a uniform distribution over the choices.
+    """Returns `DIVERGED` (10) times the nats of a uniform guess over the choices: above them a model has diverged.
 
     Args:
       num_choices: Number of possible values of a target, such as the size of the vocabulary.

@@ -51,8 +51,8 @@ from memjax.training.stages import (
     Stage,
     count_steps,
     do_nothing,
+    make_stream_of_one_kind,
     phase_key,
-    stream_one_kind,
 )
 from memjax.training.step import TrainState, init_variables
 from memjax.training.update_functions import check_frozen, make_objective, make_update_functions
@@ -188,7 +188,9 @@ def make_plain_learner(
 def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
     """Makes a stage that reads the training batches of an experiment. `fields` are further fields of `Stage`."""
     rows = layout.host_rows(experiment.config.data.batch_size) if layout else None
-    return Stage(name, lambda state, position: stream_one_kind(experiment.stream(position, rows)), steps, **fields)
+    return Stage(
+        name, lambda state, position: make_stream_of_one_kind(experiment.stream(position, rows)), steps, **fields
+    )
 
 
 def make_single_stage(

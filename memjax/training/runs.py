@@ -214,7 +214,10 @@ def takes_steps(path: Path, config: Config) -> bool:
 
 
 def takes_more(path: Path, config: Config) -> bool:
-    """Returns whether the configuration continues its run in `path` with more tasks or more steps than before."""
+    """Returns whether the configuration of the run in `path` has another number of tasks or training steps by now.
+
+    Whether the run can be continued with it is a question to `check_directory`.
+    """
     return takes_tasks(path, config) or takes_steps(path, config)
 
 

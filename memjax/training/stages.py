@@ -104,7 +104,7 @@ class UpdateStream:
         return kind, jax.tree.map(lambda *leaves: np.concatenate(leaves), *empty, *batches)
 
 
-def stream_one_kind(batches: Any, kind: str = STREAM) -> UpdateStream:
+def make_stream_of_one_kind(batches: Any, kind: str = STREAM) -> UpdateStream:
     """Makes an `UpdateStream` whose updates have one kind and read one batch each, until the batches end.
 
     Args:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.reading_report import ReadingReport, UnreadableError
-from memjax.data.records import get_field, read_json, read_records, read_table, record_format, record_text
+from memjax.data.records import detect_record_format, get_field, read_json, read_records, read_table, record_text
 from memjax.settings.reading_rules import ReadingRules
 
 ROWS = [["label", "text"], ["a, b", 'says "x"'], ["c", "two\nlines; and; more"], ["", "tab\there"]]
@@ -219,7 +219,7 @@ def test_columns(tmp_path, kind):
     pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "data-00000-of-00001"
     columns(kind, str(path))
-    assert record_format(path) == kind.split(" ")[0]
+    assert detect_record_format(path) == kind.split(" ")[0]
     values = [record.value for record in read_records(path)]
     assert [value["text"] for value in values] == ["é one", "two", None]
     path.write_bytes(path.read_bytes()[:60])
@@ -231,7 +231,7 @@ def test_formats_are_told_by_the_unpacked_name(tmp_path):
     for name, form in {"a.csv": "csv", "b.JSONL": "json", "c.tsv.gz": "tsv", "d.txt": "", "e": ""}.items():
         content = b"a,b\n"
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-        assert record_format(tmp_path / name) == form
+        assert detect_record_format(tmp_path / name) == form
     assert [row.value for row in read_records(tmp_path / "a.csv")] == [["a", "b"]]
     with pytest.raises(UnreadableError, match="d.txt has no records; allowed: .json, .jsonl"):
         list(read_records(tmp_path / "d.txt"))

@@ -18,17 +18,23 @@ def test_training_loses_candidates_that_are_not_known_and_no_sentence_and_the_te
         assert [one.group for one in pairs if one.label] == list(range(len(sentences)))
         for one in pairs:
             sentence = sentences[one.group]
-            assert one.texts == (sentence.text, f"made cue{one.named - 1}") and one.told == 1 + sentence.label
-            assert one.label == (one.named == one.told)
-        named = [[one.named - 1 for one in pairs if one.group == group] for group in range(len(sentences))]
+            assert one.texts == (sentence.text, f"made cue{one.candidate - 1}") and one.stated == 1 + sentence.label
+            assert one.label == (one.candidate == one.stated)
+        named = [[one.candidate - 1 for one in pairs if one.group == group] for group in range(len(sentences))]
         allowed = set(range(5)) if split == "test" else {0, 1}
         assert named == [[one.label, *(other for other in one.candidates if other in allowed)] for one in sentences]
-    assert {one.named for one in found["train"]} == {1, 2} and {one.named for one in found["test"]} == {1, 2, 3, 4, 5}
+    assert {one.candidate for one in found["train"]} == {1, 2} and {one.candidate for one in found["test"]} == {
+        1,
+        2,
+        3,
+        4,
+        5,
+    }
 
 
 def test_limits_keep_the_first_sentences_of_each_relation():
     found = make_relation_pairs(SPLITS, "train", sentences=2, candidates=1)
-    assert len(found) == 5 * 2 * 2 and np.bincount([one.told for one in found])[1:].tolist() == [4] * 5
+    assert len(found) == 5 * 2 * 2 and np.bincount([one.stated for one in found])[1:].tolist() == [4] * 5
 
 
 def folder(path):

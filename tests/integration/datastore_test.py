@@ -13,7 +13,7 @@ import pytest
 from memjax.datastore import Store, StreamedIndex, build_scann_parts, create_store, read_cursor
 from memjax.datastore.writer import ShardWriter
 from memjax.retrieval.building import build_datastore, build_shard, make_header
-from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.keys import make_key_extractor
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tests.datastore.stores import clusters, make_store
@@ -32,7 +32,7 @@ def source(tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), "contiguous")
     config.evaluation.batch_size = 4
     run = train(config, on_event=lambda event: None).path
-    return make_key_source(load_run(run)), run
+    return make_key_extractor(load_run(run)), run
 
 
 def two(line) -> list[tuple[int, str, str]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.interpolation import evaluate_with_store, neighbors_in_store, open_exact_index
-from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.keys import make_key_extractor
 from memjax.retrieval.tuning import score_mixture
 from memjax.training import load_run, train
 from tests.learns.rare_words import rare_words, write_texts
@@ -19,7 +19,7 @@ NEIGHBORS = 8
 def measure(seed: int, workdir: Path) -> dict[str, float]:
     """Nats that the store saves on a token of the test split: `kept`, and `shuffled`, with neighbours of others."""
     config = rare_words(write_texts(workdir / "texts", seed), seed, "knn_lm")
-    source = make_key_source(load_run(train(config, on_event=lambda event: None).path))
+    source = make_key_extractor(load_run(train(config, on_event=lambda event: None).path))
     store = build_datastore(source, workdir / "store")
     scored = evaluate_with_store(source, store, num_neighbors=NEIGHBORS)
     _, found = neighbors_in_store(source, store, open_exact_index(store), source.evaluator("test"), NEIGHBORS)

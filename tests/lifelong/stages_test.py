@@ -27,7 +27,7 @@ from memjax.config import (
 from memjax.lifelong import train
 from memjax.training import Checkpoints, load_run, read_metrics
 from memjax.training.loop import make_plain_learner
-from memjax.training.stages import PhaseResult, Position, Stage, stream_one_kind
+from memjax.training.stages import PhaseResult, Position, Stage, make_stream_of_one_kind
 from tests.lifelong import learner_cases as cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
@@ -149,7 +149,7 @@ def growing(experiment, layout, objective, *, kill=(), calls=None):
         grown = dataclasses.replace(fresh, params=params, step=state.step, memory=state.memory)
         return PhaseResult(grown, lineage)
 
-    open_stream = lambda state, position: stream_one_kind(experiment.stream(position))
+    open_stream = lambda state, position: make_stream_of_one_kind(experiment.stream(position))
     stages = [
         Stage("small", open_stream, STEPS),
         Stage("large", open_stream, lambda state: STEPS // 2 + int(state.step) // STEPS, before=double),

@@ -26,7 +26,7 @@ from memjax.retrieval.building import (
     plan_datastore,
     sample_queries,
 )
-from memjax.retrieval.keys import SPALM_TAP, KeyExtractor, KeyReader, make_key_source
+from memjax.retrieval.keys import SPALM_TAP, KeyExtractor, KeyReader, make_key_extractor
 from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
@@ -45,7 +45,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(run):
-    return make_key_source(load_run(run))
+    return make_key_extractor(load_run(run))
 
 
 def test_a_store_holds_what_the_reader_gives(source, tmp_path):
@@ -93,7 +93,7 @@ def test_a_store_of_another_model_split_or_key_is_refused(source, run, tmp_path)
     build_datastore(source, tmp_path / "store")
     with pytest.raises(ValueError, match="is a store of .*data"):
         build_datastore(source, tmp_path / "store", split="validation")
-    other = make_key_source(load_run(run), "layer_-1/attention_input")
+    other = make_key_extractor(load_run(run), "layer_-1/attention_input")
     with pytest.raises(ValueError, match="is a store of .*protocol"):
         build_datastore(other, tmp_path / "store")
 
@@ -102,7 +102,7 @@ KILLED = """
 import json, os, random, signal, sys, time
 from memjax.datastore.writer import ShardWriter, read_cursor
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.keys import make_key_extractor
 from memjax.training.restoring import load_run
 
 run, path, rounds, rng = sys.argv[1], sys.argv[2], int(sys.argv[3]), random.Random(0)
@@ -115,7 +115,7 @@ def build(begun):
         time.sleep(0.01)
 
     ShardWriter.append = slow
-    build_datastore(make_key_source(load_run(run)), path, num_shards=3, commit_seconds=0.0)
+    build_datastore(make_key_extractor(load_run(run)), path, num_shards=3, commit_seconds=0.0)
 
 for _ in range(rounds):
     read, begun = os.pipe()
@@ -170,7 +170,7 @@ def test_other_rows_are_refused(source, run, tmp_path):
     """They would put other entries into the shards that are still to be made."""
     config = make_config(run.parent, run.name)
     config.evaluation.batch_size = 6
-    other = make_key_source(load_run(run, config))
+    other = make_key_extractor(load_run(run, config))
     create_store(tmp_path / "store", make_header(source, "train", num_shards=3))
     build_shard(source, tmp_path / "store", 0, split="train")
     with pytest.raises(ValueError, match="is a store of rows 3, given 6"):
@@ -310,11 +310,11 @@ import json, subprocess, sys
 from memjax.cli import main
 from memjax.datastore import DiskFull, read_cursor
 from memjax.retrieval.building import build_datastore
-from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.keys import make_key_extractor
 from memjax.training.restoring import load_run
 
 run, folder = sys.argv[1:]
-source, path, seen = make_key_source(load_run(run)), f"{folder}/store", []
+source, path, seen = make_key_extractor(load_run(run)), f"{folder}/store", []
 
 def mount(options):
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
@@ -431,7 +431,7 @@ def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_p
     store = build_datastore(source, tmp_path / "store")
     config = load_config(run)
     config.evaluation.batch_size = 1
-    other = make_key_source(load_run(run, config))
+    other = make_key_extractor(load_run(run, config))
     layout = {"rows": store.header.rows, "num_shards": store.header.num_shards}
     assert not np.array_equal(other.numbers("train"), other.numbers("train", **layout))
     tokens = np.concatenate([other.run.experiment.documents("train")[i] for i in range(10)])
@@ -448,11 +448,11 @@ def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
     for name in ("first", "second"):
         config = load_config(run)
         config.data.train_half = name
-        source = make_key_source(load_run(run, config), SPALM_TAP)
+        source = make_key_extractor(load_run(run, config), SPALM_TAP)
         store = build_datastore(source, tmp_path / name)
         halves.append(CrossFittingHalf(source, store, open_index(store, "exact")))
     values, documents = cross_fitted_neighbors(*halves, 2)
-    whole = make_key_source(load_run(run)).run.experiment.documents("train")
+    whole = make_key_extractor(load_run(run)).run.experiment.documents("train")
     assert documents.fingerprint == whole.fingerprint and len(values) == sum(whole.num_tokens(i) for i in range(10))
     parts = []
     for reader, read in ((halves[1], halves[0]), (halves[0], halves[1])):
@@ -490,7 +490,7 @@ def test_articles_of_a_text_in_one_piece_are_known(tmp_path):
 
 def test_a_store_of_another_key_or_of_a_scored_split_gives_no_neighbors(source, run, tmp_path):
     store = build_datastore(source, tmp_path / "store")
-    other = make_key_source(load_run(run), "layer_-1/attention_input")
+    other = make_key_extractor(load_run(run), "layer_-1/attention_input")
     with pytest.raises(ValueError, match="was made with protocol.key"):
         neighbors_of_split(other, "train", store, open_index(store, "exact"), 2)
     scored = build_datastore(source, tmp_path / "scored", split="validation")

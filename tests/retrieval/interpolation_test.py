@@ -16,7 +16,7 @@ from memjax.retrieval.interpolation import (
     load_interpolation,
     model_with_store,
 )
-from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.keys import make_key_extractor
 from memjax.retrieval.tuning import find_neighbors, score_mixture, tune_interpolation
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
@@ -30,7 +30,7 @@ GRID = {"weights": (0.0, 0.5, 0.9), "temperatures": (0.25, 16.0)}
 def made(tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), "contiguous")
     run = load_run(train(config, on_event=lambda event: None).path)
-    source = make_key_source(run)
+    source = make_key_extractor(run)
     return source, build_datastore(source, tmp_path_factory.mktemp("stores") / "train")
 
 
@@ -120,7 +120,7 @@ def test_a_store_of_what_is_scored_or_of_another_model_is_refused(source, store,
         model_with_store(other, store, InterpolationWeights(0.1, 1.0))
     run = with_evaluation(source, memory_length=4).run
     with pytest.raises(ValueError, match="evaluation.memory_length: given 4, allowed: None for keys"):
-        make_key_source(run)
+        make_key_extractor(run)
 
 
 @pytest.mark.parametrize("cache", [0, 6], ids=["alone", "over a cache"])

@@ -11,7 +11,7 @@ from memjax.data.annotations import write_neighbors
 from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.interpolation import evaluate_with_store
-from memjax.retrieval.keys import TAP, make_key_source
+from memjax.retrieval.keys import TAP, make_key_extractor
 from memjax.retrieval.tuning import score_targets
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
@@ -36,7 +36,7 @@ def make_config(workdir, protocol):
 def source(request, tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), request.param)
     result = train(config, on_event=lambda event: None)
-    return make_key_source(load_run(result.path)), result
+    return make_key_extractor(load_run(result.path)), result
 
 
 def joined(entries):
@@ -119,7 +119,7 @@ def test_a_reader_of_some_rows_needs_no_others(source):
 @pytest.mark.laws
 def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
     source, result = source
-    other = make_key_source(load_run(result.path), "layer_-1/feed_forward_input")
+    other = make_key_extractor(load_run(result.path), "layer_-1/feed_forward_input")
     (normed, targets, _), (plain, same, _) = joined(source.reader("validation")), joined(other.reader("validation"))
     np.testing.assert_array_equal(targets, same)
     scale = np.asarray(source.variables["params"]["stack"]["layers_1"]["feed_forward"]["layer_norm"]["scale"])
@@ -138,7 +138,7 @@ def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
         write_neighbors(tmp_path / "neighbors", split, np.stack([tokens, tokens[::-1]], axis=1), documents)
     config.model.output, config.data.neighbors_dir = configs.Spalm(num_neighbors=2), str(tmp_path / "neighbors")
     result = train(config, on_event=lambda event: None)
-    _, _, nats = joined(make_key_source(load_run(result.path)).reader("validation"))
+    _, _, nats = joined(make_key_extractor(load_run(result.path)).reader("validation"))
     found = result.results["evaluation"]
     assert found["metrics"]["output_memory/gate"] > 0
     assert nats.sum(dtype=np.float64) == pytest.approx(found["nats"], rel=1e-5)
@@ -147,7 +147,7 @@ def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
 def test_taps_and_protocols_that_are_refused(source):
     _, result = source
     with pytest.raises(ValueError, match="features: given 'layer_7/output'"):
-        make_key_source(load_run(result.path), "layer_7/output")
+        make_key_extractor(load_run(result.path), "layer_7/output")
 
 
 @pytest.mark.laws
@@ -158,7 +158,7 @@ def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
         pytest.skip("windows are the same, however the run was trained")
     config = make_config(result.path.parent, result.path.name)
     config.evaluation = configs.Evaluation(batch_size=2, protocol="sliding_window", stride=3)
-    made = make_key_source(load_run(result.path, config))
+    made = make_key_extractor(load_run(result.path, config))
     whole = list(made.reader("train"))
     keys, targets, nats = joined(whole)
     found = made.evaluator("train")(made.variables)
@@ -175,7 +175,7 @@ def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
     rest = list(made.reader("train", progress=first.progress, state=first.state()))
     np.testing.assert_array_equal(joined([*begun, *rest])[0], keys)
     other = configs.Evaluation(batch_size=2, protocol="sliding_window", stride=2)
-    again = make_key_source(load_run(result.path, dataclasses.replace(config, evaluation=other)))
+    again = make_key_extractor(load_run(result.path, dataclasses.replace(config, evaluation=other)))
     with pytest.raises(ValueError, match="position: given one in .*'stride': 3"):
         again.reader("train", progress=first.progress, state=first.state())
     store = build_datastore(made, tmp_path / "store", num_shards=2)

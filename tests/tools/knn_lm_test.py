@@ -10,7 +10,7 @@ from memjax.datastore.exact import ExactIndex
 from memjax.datastore.store import Header
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.retrieval.interpolation import StoreNeighbors
-from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.keys import make_key_extractor
 from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
@@ -148,7 +148,7 @@ def test_six_positions_are_read_at_once_each_as_a_reader_of_its_own_gives_it(tmp
     assert list(keys) == list(key_positions.POSITIONS)
     assert len({array.tobytes() for array in keys.values()}) == 6
     for tap in ("layer_-1/attention_input", "output_normed"):
-        read = list(make_key_source(run, tap).reader("train"))
+        read = list(make_key_extractor(run, tap).reader("train"))
         np.testing.assert_allclose(keys[tap], np.concatenate([part.keys for part in read]), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(targets.tokens, np.concatenate([part.targets for part in read]))
     near = key_positions.search(ExactIndex(keys["output"]), targets.tokens, keys["output"][:4])

@@ -45,7 +45,7 @@ from memjax.datastore import (
 )
 from memjax.datastore.artefacts import open_artefact
 from memjax.overrides import apply_overrides
-from memjax.retrieval.keys import KeyExtractor, make_key_source
+from memjax.retrieval.keys import KeyExtractor, make_key_extractor
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.bench import worker
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, help="stores and queries (default: RUN/search)")
     options, rest = parser.parse_known_args()
     config = apply_overrides(load_config(options.run), rest, prog="search", only=EVALUATION_FIELDS)
-    source = make_key_source(load_run(options.run, config))
+    source = make_key_extractor(load_run(options.run, config))
     store = Store(Path(options.run) / "datastore" / "store")
     store.check(protocol=source.protocol())
     workdir = options.workdir or Path(options.run) / "search"

@@ -26,7 +26,7 @@ from memjax.datastore.store import Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.overrides import apply_overrides
 from memjax.retrieval.interpolation import StoreNeighbors, neighbors_in_store
-from memjax.retrieval.keys import TAP, KeyExtractor, make_key_source
+from memjax.retrieval.keys import TAP, KeyExtractor, make_key_extractor
 from memjax.retrieval.tuning import (
     TEMPERATURES,
     WEIGHTS,
@@ -71,7 +71,7 @@ def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]
 
 def open_source(run: str, config: Any, tap: str = TAP) -> KeyExtractor:
     """A run as a source of keys and queries."""
-    return make_key_source(load_run(run, config), tap)
+    return make_key_extractor(load_run(run, config), tap)
 
 
 def all_tokens(documents: Documents) -> np.ndarray:
