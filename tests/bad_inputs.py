@@ -321,12 +321,12 @@ OWN = {
     "class_for_part": (RETURN + "Config(model=Model)\n", "line 2: model: given 'the class"),
     "part_elsewhere": (RETURN + "Config(model=Model(attention=Bytes()))\n", "line 2: model.attention: given"),
     "int_for_tuple": (
-        RETURN + "Config(model=Model(attention=Memorizing(layers=-1)))\n",
+        RETURN + "Config(model=Model(attention=Memorizing(layers_with_memory=-1)))\n",
         "line 2: model.attention.layers_with_memory",
     ),
     "none_for_int": (RETURN + "Config(model=Model(dim=None))\n", "line 2: model.dim: given None"),
     "str_for_tuple": (
-        RETURN + "Config(training=Training(frozen='head'))\n",
+        RETURN + "Config(training=Training(frozen_parameters='head'))\n",
         "line 2: training.frozen_parameters: given",
     ),
     "exits": ("import sys\ndef get_config():\n    sys.exit('nothing to do')\n", "line 3: SystemExit: nothing to do"),

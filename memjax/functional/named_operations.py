@@ -28,7 +28,7 @@ def operation(function: Function) -> Function:
       >>> @operation
       ... def double(x):
       ...     return jnp.add(x, x)
-      >>> "scopes.double/add" in jax.jit(double).lower(1.0).as_text(debug_info=True)
+      >>> "named_operations.double/add" in jax.jit(double).lower(1.0).as_text(debug_info=True)
       True
     """
     name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"

@@ -6,7 +6,7 @@
 The imported model gives the logits and hidden states of `GPT2LMHeadModel` in evaluation mode. A memory is added by
 describing a model that has one and giving its initial parameters, of which those of GPT-2 are replaced:
 
-    model_config.attention = config.InfinityFormer(host="gpt2")
+    model_config.attention = config.InfinityFormer(base_attention="gpt2")
     variables = init_variables(make_language_model(model_config, 50257, segment_length=512), key, 512)
     params = import_params("model.safetensors", model_config, initial=variables["params"])
 

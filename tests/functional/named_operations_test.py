@@ -31,6 +31,6 @@ def test_a_name_changes_nothing_else():
 
 def test_the_name_is_that_of_the_file_and_the_function():
     text = jax.jit(jax.grad(square)).lower(1.0).as_text(debug_info=True)
-    assert "transpose(jvp(scopes_test.square))/mul" in text
+    assert "transpose(jvp(named_operations_test.square))/mul" in text
     compiled = jax.jit(lambda x: square(x) + 1).lower(1.0).compile().as_text()
-    assert "scopes_test.square/mul" in compiled
+    assert "named_operations_test.square/mul" in compiled

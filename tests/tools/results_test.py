@@ -74,8 +74,19 @@ def test_what_the_search_has_found_stands_in_the_recipes_that_change_one_thing()
     runs, best = Book().runs(), {}
     for row in meta.FOUND:
         tried = [run for run in runs if run.recipe == "lifelong_meta: search" and run.row.startswith(f"{row}, ")]
-        best[row] = max(tried, key=lambda run: run.evaluations["stream"]["average"]).row.partition(", ")[2]
+        found = max(tried, key=lambda run: run.evaluations["stream"]["average"])
+        best[row] = found.key_of_today[1].partition(", ")[2]
     assert best == meta.FOUND
+
+
+def test_a_search_in_the_ledger_is_found_under_the_names_that_options_have_today():
+    run = dataclasses.replace(RUN, config="lifelong_text", variant="replay", row="replay, --lifelong.method.rows 16")
+    assert run.key_of_today[1] == "replay, --lifelong.method.replay-batch-size 16"
+    there = {run.key_of_today for run in Book().runs()}
+    for name in ("lifelong_meta", "lifelong_vectors_500"):
+        recipe = RECIPES[name]
+        trials = [f"{row}, {trial}" for row in recipe.variants for trial in recipe.searches(row)]
+        assert {(f"{name}: search", trial, runner.SEARCH_SEED) for trial in trials} <= there
 
 
 def test_seeds_are_shown_as_mean_and_range():

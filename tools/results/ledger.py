@@ -78,6 +78,11 @@ class Run:
         """By which a run is found, and replaced by a newer one."""
         return self.recipe, self.row, self.seed
 
+    @property
+    def key_of_today(self) -> tuple[str, str, int]:
+        """The key with the options in the name of the row, those of a search, under the names that they have today."""
+        return self.recipe, command_of_today(self.row, self.config, self.variant), self.seed
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:

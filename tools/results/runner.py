@@ -118,7 +118,7 @@ def _search(name: str, row: str, workdir: Path, book: Book) -> str:
     section, scores = f"{name}: {'search' if recipe.trials else 'learning-rate search'}", {}
     for trial, further in tried.items():
         key = (section, f"{row}, {trial}", SEARCH_SEED)
-        found = {run.key: run for run in book.runs()}
+        found = {run.key_of_today: run for run in book.runs()}
         if key not in found:
             directory = workdir / f"{name}-search-{label(recipe.variants[row])}-{_joined(trial.strip('-'))}"
             given = arguments(name, row, SEARCH_SEED, workdir, f"{further} {recipe.search_arguments}", steps=True)

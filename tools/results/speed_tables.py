@@ -195,7 +195,7 @@ def plans(found: Sequence[Measurement]) -> str:
     for one in facts:
         if not one["fits"]:
             first, *rest = explain(one, name=True)
-            parts += [first, "\n".join(f"    {line.strip()}" for line in rest)]
+            parts += [first, "\n".join(f"    {command_of_today(line.strip())}" for line in rest)]
     parts += ["Estimates are no measurements:"]
     parts += ["\n".join(f"- {text}." for text in dict.fromkeys(one["assumptions"] for one in facts))]
     made = [

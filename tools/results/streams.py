@@ -250,7 +250,7 @@ def searches(runs: Sequence[Run]) -> str:
     for run in runs:
         found = _measures(run, None)
         shown = [_cell(100 * found[name]) if name in found else "" for name in (AVERAGE, LEARNED)]
-        cells.append([run.row, *shown, run.commit])
+        cells.append([run.key_of_today[1], *shown, run.commit])
     return grid(["row, trial", AVERAGE, MEASURES[LEARNED], "commit"], cells)
 
 
