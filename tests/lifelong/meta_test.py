@@ -302,7 +302,7 @@ def test_with_its_gate_forced_open_anml_is_maml():
 @pytest.mark.laws
 @pytest.mark.parametrize("shared", [True, False])
 def test_meta_mbpa_with_rate_0_is_mbpa_pp_with_the_same_writes(shared):
-    how = {"memory": ALL, "replay_interval": 8, "replay_batch_size": 4, "num_neighbors": 4, "inner_steps": 0}
+    how = {"memory": ALL, "replay_interval": 8, "replay_batch_size": 4, "num_neighbors": 4, "adaptation_steps": 0}
     rows = {} if shared else {"share_neighborhood": False}
     config = config_of(MetaMbPA(**how, inner_learning_rate=0.0, **rows))
     config.model.dropout = 0.0
@@ -329,7 +329,7 @@ def test_a_replayed_row_is_not_among_its_own_neighbours():
     experiment = make_experiment(config_of(MetaMbPA(**NEAR)))
     store = DeviceMemoryBackend(at(memory.rows, 0), 1, 0, policies.write_all_policy())
     variables = {"params": played.state.params, "method": played.state.method}
-    how = {"num_neighbors": 4, "neighbor_weighting": "uniform", "key_distance": "squared_l2"}
+    how = {"num_neighbors": 4, "weights": "uniform", "metric": "squared_l2"}
     own = np.asarray(rows.extras[EXAMPLE])
     with_self, _ = neighbors_of(experiment.model, store, "inputs", **how)(variables, rows)
     assert (np.asarray(with_self.extras[EXAMPLE])[:, 0] == own).all()
