@@ -19,7 +19,7 @@ import numpy as np
 
 from memjax.data.tokenizers import utf8_bytes
 
-__all__ = ["distant_identifiers", "identifier_distances"]
+__all__ = ["identifier_distances"]
 
 ANNOTATION = "identifier_distance"
 """Name of the annotation with the distances, in token files and in `Batch.extras`."""
@@ -72,22 +72,3 @@ def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) ->
     distances = np.where(earlier >= 0, first - last[earlier], 0)
     result[np.repeat(first[::-1], sizes) + within] = np.repeat(distances[::-1], sizes)
     return result
-
-
-def distant_identifiers(text: str, ids: np.ndarray, token_bytes: np.ndarray, *, window: int) -> np.ndarray:
-    """Returns whether each token repeats an identifier that last occurred more than `window` tokens before.
-
-    Args:
-      text: Text of a document.
-      ids: Ids of its tokens, int `[tokens]`. Not used.
-      token_bytes: Number of UTF-8 bytes of each token, int `[tokens]`. They sum to the bytes of the text.
-      window: Number of tokens that a layer sees.
-
-    Returns:
-      bool `[tokens]`.
-
-    Example:
-      >>> distant_identifiers("foo = foo2 + foo", np.zeros(16), np.ones(16, np.int32), window=8)[-3:].tolist()
-      [True, True, True]
-    """
-    return identifier_distances(text, ids, token_bytes) > window

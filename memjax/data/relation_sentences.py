@@ -105,12 +105,6 @@ class RelationSplits(NamedTuple):
         }
         return self._replace(sentences=selected)
 
-    @property
-    def most_candidates(self) -> int:
-        """The largest number of candidates of any sentence."""
-        all_sentences = (sentence for sentences in self.sentences.values() for sentence in sentences)
-        return max((len(sentence.candidates) for sentence in all_sentences), default=0)
-
 
 def name_words(name: str) -> list[str]:
     """Returns the words of a relation's name in lower case.

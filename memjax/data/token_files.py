@@ -31,61 +31,12 @@ from memjax.data.sources import TextSource, text_or_problem
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
 from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["TokenFile", "TokenizedDocument", "TokenizedTexts", "write_token_file", "write_tokens"]
+__all__ = ["TokenFile", "TokenizedDocument", "write_token_file", "write_tokens"]
 
 VERSION = 1
 
 Annotator = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Function from (text, ids, number of bytes of each id) to an annotation, an array with one entry per id."""
-
-
-class TokenizedTexts(Documents):
-    """Documents that are tokenised when they are first read, and then kept in memory.
-
-    Example:
-      >>> from memjax.data.sources import Texts
-      >>> from memjax.data.tokenizers import ByteTokenizer
-      >>> documents = TokenizedTexts(Texts.from_mapping({"a": "hi"}), ByteTokenizer())
-      >>> documents[0].tolist(), documents.num_bytes(0), documents.annotate(0)["target_bytes"].tolist()
-      ([107, 108], 2, [1, 1])
-    """
-
-    def __init__(self, texts: TextSource, tokenizer: Tokenizer, *, annotators: Mapping[str, Annotator] | None = None):
-        """Takes the texts and their tokenizer, and reads nothing yet.
-
-        Args:
-          texts: Texts of the documents.
-          tokenizer: Tokenizer of the texts.
-          annotators: Functions that compute further annotations, by name of the annotation.
-        """
-        self.texts, self.tokenizer, self._annotators = texts, tokenizer, dict(annotators or {})
-        self.fingerprint = f"{texts.fingerprint}/{tokenizer.fingerprint}"
-        self._encoded_documents: dict[int, tuple[np.ndarray, int, dict[str, np.ndarray]]] = {}
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._encode(index)[0]
-
-    def num_bytes(self, index: int, /) -> int:
-        return self._encode(index)[1]
-
-    def name(self, index: int, /) -> str:
-        return self.texts.names[index]
-
-    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return self._encode(index)[2]
-
-    def _encode(self, index: int) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
-        """Returns the tokens, the number of bytes and the annotations of a document, and caches them."""
-        if index not in self._encoded_documents:
-            text = self.texts[index]
-            ids = self.tokenizer.encode(text)
-            num_bytes = self.tokenizer.token_bytes(ids)
-            annotations = {name: annotator(text, ids, num_bytes) for name, annotator in self._annotators.items()}
-            self._encoded_documents[index] = ids, len(utf8_bytes(text)), {"target_bytes": num_bytes, **annotations}
-        return self._encoded_documents[index]
 
 
 class TokenFile(Documents):

@@ -16,7 +16,7 @@ from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.tokenizers import WordTokenizer
 
-__all__ = ["WordVectors", "mean_vectors", "read_word_vectors", "embedding_table"]
+__all__ = ["WordVectors", "read_word_vectors", "embedding_table"]
 
 SYMBOLS = ("<eos>", "<unk>", "")
 """Entries of a file that are not words. They are skipped because tokenizers have such symbols of their own."""
@@ -62,21 +62,6 @@ def embedding_table(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndar
     known = np.array([rows.get(word, -1) for word in words])
     mean = vectors.values.mean(axis=0, keepdims=True)
     return np.where((known >= 0)[:, None], vectors.values[known], mean).astype(np.float32)
-
-
-def mean_vectors(vectors: WordVectors, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, "texts dim"]:
-    """Returns the mean word vector of each text, over the words that have one. 0 if no word has a vector.
-
-    Example:
-      >>> mean_vectors(WordVectors(("a", "b"), np.array([[1.0], [3.0]], np.float32)), [["a", "b", "c"], ["c"]]).tolist()
-      [[2.0], [0.0]]
-    """
-    rows = {word: row for row, word in enumerate(vectors.words)}
-    rows_of_texts = [[rows[word] for word in words if word in rows] for words in texts]
-    none = np.zeros(vectors.values.shape[1], np.float32)
-    return np.stack(
-        [vectors.values[rows_of_text].mean(axis=0) if rows_of_text else none for rows_of_text in rows_of_texts]
-    )
 
 
 @functools.lru_cache(maxsize=1)  # the tasks of one run read the same file

@@ -19,8 +19,6 @@ __all__ = [
     "reset_rows",
     "ring_ages",
     "ring_append",
-    "ring_order",
-    "select_window",
     "shift_append",
     "write_window",
 ]
@@ -181,53 +179,6 @@ def write_window(
 
 
 @operation
-def select_window(
-    ok: Bool[Array, ""] | Bool[Array, " batch"],
-    new: Shaped[Array, "..."],
-    old: Shaped[Array, "..."],
-    cursor: Int[Array, " batch"],
-    length: int,
-    *,
-    axis: int = 1,
-    aligned: bool = False,
-) -> Shaped[Array, "..."]:
-    """Selects one of two rings that differ only in the window just written, as `where(ok, new, old)`.
-
-    It touches only that window.
-
-    For a step that overwrites a donated ring in place, read the window before the step (`read_window`), pass the
-    cursor through `order_after` and undo the write with `write_window(new, saved, cursor, ~ok)`: the same result, but
-    XLA need not keep a copy of the old ring until `ok` is known.
-
-    Args:
-      ok: bool scalar or `[batch]`, whether to keep the write.
-      new: The ring after `ring_append`.
-      old: The ring before `ring_append`.
-      cursor: int32 `[batch]`, the cursor before `ring_append`.
-      length: Number of entries that were written.
-      axis: Axis of the slots.
-      aligned: Value of `aligned` that `ring_append` was called with.
-
-    Returns:
-      The ring with the contents of `new` where `ok`, and of `old` otherwise.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> old, cursor = jnp.array([[1, 2, 3]]), jnp.array([2])
-      >>> new = ring_append(old, jnp.array([[4, 5]]), cursor)
-      >>> print(select_window(jnp.array(False), new, old, cursor, 2))
-      [[1 2 3]]
-    """
-    check_ring(new, axis, cursor)
-    check_shapes(new=(new, "*ring"), old=(old, "*ring"))
-    memory = new.shape[axis]
-    if length > memory:
-        length, cursor = memory, (cursor + length - memory) % memory
-    before = read_window(old, cursor, length, axis=axis)
-    return write_window(new, before, cursor, jnp.broadcast_to(~ok, cursor.shape), axis=axis, aligned=aligned)
-
-
-@operation
 def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."]) -> Int[Array, " batch"]:
     """Returns the cursor unchanged, in such a way that XLA computes it after the arrays.
 
@@ -275,25 +226,6 @@ def advance_cursor(
       [1 2]
     """
     return ((cursor + amount) % capacity).astype(cursor.dtype)
-
-
-@operation
-def ring_order(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch memory"]:
-    """Lists the slots of each row from the oldest entry (which is overwritten next) to the newest.
-
-    Args:
-      cursor: int32 `[batch]`, slot that is written next.
-      capacity: Number of slots of the ring.
-
-    Returns:
-      int32 `[batch, capacity]`, slot numbers.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> print(ring_order(jnp.array([1]), 3))
-      [[1 2 0]]
-    """
-    return _window_slots(cursor, capacity, capacity)
 
 
 @operation

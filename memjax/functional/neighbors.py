@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.functional.attention import masked_softmax, scale_queries
 from memjax.functional.named_operations import operation
 
-__all__ = ["gather_bucket_slots", "gather_slots", "select_neighbors", "threshold_attention", "threshold_mask"]
+__all__ = ["gather_slots", "select_neighbors", "threshold_mask"]
 
 
 @operation
@@ -102,36 +101,6 @@ def gather_slots(
 
 
 @operation
-def gather_bucket_slots(
-    slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
-) -> Float[Array, "batch heads length neighbors dim"]:
-    """Gathers the slots that method "bucket" has chosen, as a product with one-hot rows instead of a gather.
-
-    It costs as many multiplications as the scores. On a TPU that can be faster than a gather.
-
-    Args:
-      slots: `[batch, heads, memory, dim]`, contents of all slots.
-      ids: int `[batch, heads, length, neighbors]`, where neighbour i is a slot whose number is i modulo `neighbors`.
-
-    Returns:
-      `[batch, heads, length, neighbors, dim]`.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> slots = jnp.array([5.0, 6.0, 7.0, 8.0]).reshape(1, 1, 4, 1)
-      >>> print(gather_bucket_slots(slots, jnp.array([[[[2, 1]]]])).ravel())
-      [7. 6.]
-    """
-    batch, heads, memory, dim = slots.shape
-    neighbors = ids.shape[-1]
-    rounds = -(-memory // neighbors)
-    slots = jnp.pad(slots, [(0, 0), (0, 0), (0, rounds * neighbors - memory), (0, 0)])
-    slots = slots.reshape(batch, heads, rounds, neighbors, dim)
-    winner = jax.nn.one_hot(ids // neighbors, rounds, dtype=slots.dtype)  # [b, h, l, k, rounds]
-    return jnp.einsum("bhlkr,bhrkd->bhlkd", winner, slots, precision="highest")
-
-
-@operation
 def threshold_mask(
     scores: Float[Array, "batch heads length memory"], valid: Bool[Array, "batch memory"], num_neighbors: int
 ) -> Bool[Array, "batch heads length memory"]:
@@ -163,49 +132,6 @@ def threshold_mask(
     # The minimum and not the last entry of top_k: XLA turns a slice of top_k into a full sort (60 times slower).
     threshold = jnp.min(lax.top_k(scores, num_neighbors)[0], axis=-1, keepdims=True)
     return valid & (scores >= threshold)
-
-
-@operation
-def threshold_attention(
-    queries: Float[Array, "batch length heads head_dim"],
-    keys: Float[Array, "batch heads memory head_dim"],
-    values: Float[Array, "batch heads memory value_dim"],
-    valid: Bool[Array, "batch memory"],
-    num_neighbors: int,
-    *,
-    scale: float | Float[Array, " heads"] | Float[Array, ""] | None = None,
-) -> Float[Array, "batch length heads value_dim"]:
-    """Attention over the exact `num_neighbors` best slots, computed densely with `threshold_mask`.
-
-    Equals `select_neighbors`, `gather_slots` and `neighbor_attention` (but for ties). It scores the memory once and
-    needs no gather.
-
-    Args:
-      queries: `[batch, length, heads, head_dim]`, queries.
-      keys: `[batch, heads, memory, head_dim]`, keys of the slots.
-      values: `[batch, heads, memory, value_dim]`, values of the slots.
-      valid: bool `[batch, memory]`, slots that hold something.
-      num_neighbors: Number of slots per query, at most `memory`.
-      scale: Factor of the scores, positive since slots are chosen by the scaled score. See `attention`.
-
-    Returns:
-      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a row without a valid slot.
-
-    Raises:
-      ValueError: `num_neighbors` below 1 or above `memory`.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> keys = jnp.array([1.0, 1.0, -9.0]).reshape(1, 1, 3, 1)
-      >>> values = jnp.array([2.0, 4.0, 7.0]).reshape(1, 1, 3, 1)
-      >>> print(threshold_attention(jnp.ones((1, 1, 1, 1)), keys, values, jnp.ones((1, 3), bool), 2).ravel())
-      [3.]
-    """
-    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
-    scores = jnp.einsum("blhd,bhmd->bhlm", scale_queries(queries, scale), keys, preferred_element_type=dtype)
-    weights = masked_softmax(scores, threshold_mask(scores, valid, num_neighbors))
-    out = jnp.einsum("bhlm,bhme->blhe", weights.astype(values.dtype), values, preferred_element_type=dtype)
-    return out.astype(queries.dtype)
 
 
 def _select(

@@ -30,13 +30,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["NUM_NEIGHBORS", "PRESETS", "adapt", "adapted_outputs", "inner_steps", "neighbor_weights"]
+__all__ = ["PRESETS", "adapt", "adapted_outputs", "inner_steps", "neighbor_weights"]
 
 Loss = Callable[[Any, Any], Array]
 Rule = Callable[[Any], optax.GradientTransformation]
-
-NUM_NEIGHBORS = 32
-"""Number of neighbours of a query in the MbPA++ paper and in both public codes."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"rule": optax.sgd, "learning_rate": 5e-3, "penalty": 1e-3, "steps": 30},

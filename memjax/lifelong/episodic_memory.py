@@ -43,7 +43,6 @@ __all__ = [
     "nearest",
     "sample",
     "set_scores",
-    "statistics",
     "read_slots",
     "write",
 ]
@@ -275,21 +274,6 @@ def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Floa
     return dataclasses.replace(memory, scores=memory.scores.at[slots].set(scores, mode="drop"))
 
 
-def statistics(memory: EpisodicMemoryState, num_groups: int) -> dict[str, Any]:
-    """Computes statistics of a memory.
-
-    Args:
-      memory: Memory to describe.
-      num_groups: Number of groups. Groups 0 to `num_groups - 1` are counted.
-
-    Returns:
-      `acceptance_rate`, the fraction of offered rows that were written. `fill`, the fraction of slots in use. `share`,
-      the fraction of the rows in use that each group has, float32 `[num_groups]`. `bytes`, the size of all arrays.
-    """
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
-    return {**group_shares(memory.entries, num_groups), "bytes": float(size)}
-
-
 def draw(
     count: int | Int[Array, ""], capacity: int, key: Any, number: int, *, replace: bool = True
 ) -> Int[Array, " number"]:
@@ -423,18 +407,6 @@ def plan_compaction(
     holes = jnp.nonzero(gone & (slots < left), size=room, fill_value=capacity)[0]
     sources = jnp.nonzero(~gone & used & (slots >= left), size=room, fill_value=0)[0]
     return holes, sources, left
-
-
-def group_shares(entries: MemoryEntries, num_groups: int) -> dict[str, Any]:
-    """Computes the statistics `acceptance_rate`, `fill` and `share`. See `statistics`."""
-    used = lax.iota(jnp.int32, entries.capacity) < entries.count
-    groups = jnp.where(used & (entries.groups >= 0), entries.groups, num_groups)
-    counts = jnp.zeros(num_groups, jnp.float32).at[groups].add(1, mode="drop")
-    return {
-        "acceptance_rate": entries.written / jnp.maximum(entries.offered, 1),
-        "fill": entries.count / entries.capacity,
-        "share": counts / jnp.maximum(entries.count, 1),
-    }
 
 
 def search(

@@ -35,8 +35,6 @@ from memjax.training.checkpoints import flatten
 __all__ = [
     "Growth",
     "Sources",
-    "compose_sources",
-    "contract_params",
     "copied_layers",
     "copy_sources",
     "copy_layers",
@@ -102,26 +100,6 @@ def copy_counts(sources: Sources) -> np.ndarray:
       [3, 1, 1, 3, 3]
     """
     return np.bincount(sources)[sources]
-
-
-def compose_sources(first: Sources, second: Sources) -> Sources:
-    """Combines the sources of two growths, one after the other, into those of a single growth.
-
-    Its copy counts follow from the result (`copy_counts`); they are not products of the counts of both growths.
-
-    Args:
-      first: Sources of the first growth, integers `[mean_of_first_keys width]`.
-      second: Sources of the second growth, integers `[new width]`, each an index of the middle width.
-
-    Returns:
-      Integers `[new width]`, each an index of the first width.
-
-    Example:
-      >>> sources = compose_sources(np.array([0, 1, 0]), np.array([0, 1, 2, 0]))
-      >>> sources.tolist(), copy_counts(sources).tolist()
-      ([0, 1, 0, 0], [3, 1, 3, 3])
-    """
-    return np.asarray(first)[np.asarray(second)]
 
 
 def copied_layers(
@@ -201,32 +179,6 @@ class Growth(NamedTuple):
     def added(self) -> tuple[int, ...]:
         """Numbers of the layers of the bigger model that are copies of the layer in front of them."""
         return tuple(place for place, old in enumerate(self.layers) if place and self.layers[place - 1] == old)
-
-    def then(self, other: Growth) -> Growth:
-        """Combines this growth and a later one into a single growth from the first model to the last.
-
-        Args:
-          other: The growth that follows this one.
-
-        Raises:
-          ValueError: this growth copies a layer, and `other` widens the copies of that layer differently.
-        """
-        for place, old in enumerate(self.layers):
-            first = self.layers.index(old)
-            for theirs in (other.heads, other.mlp):
-                if not np.array_equal(theirs[place], theirs[first]):
-                    what = f"given others for layers {first} and {place}, copies of one"
-                    raise ValueError(f"growth: {what}, allowed: the same, or two growths one after the other")
-        of_layer = lambda mine, theirs: tuple(
-            compose_sources(mine[old], theirs[self.layers.index(old)]) for old in range(len(mine))
-        )
-        layers = tuple(self.layers[layer] for layer in other.layers)
-        return Growth(
-            compose_sources(self.embed, other.embed),
-            of_layer(self.heads, other.heads),
-            of_layer(self.mlp, other.mlp),
-            layers,
-        )
 
     def widths(self, layer: int | None) -> dict[str, Sources]:
         """Returns the sources of every axis that grows, by the name of the axis.
@@ -317,8 +269,6 @@ def _map_widths(
     growth: Growth,
     head_dim: int,
     change: Change,
-    *,
-    wide: bool = False,
 ) -> dict[str, Any]:
     """Applies `change(path, leaf, plan)` to every leaf of a collection that is split by layer.
 
@@ -328,18 +278,12 @@ def _map_widths(
       growth: Sources of all widths.
       head_dim: Width of an attention head.
       change: Function that returns the new leaf.
-      wide: Whether the leaves have the widths after the growth. If not, they have the widths before it.
     """
     flat, axes = flatten(tree), flatten(names)
     changed = {}
     for path, leaf in flat.items():
         widths = growth.widths(_layer_of(path))
-        old = lambda size, name, widths=widths: size // len(widths[name]) * (int(widths[name].max()) + 1)
-        shape = tuple(
-            old(size, name) if wide and name in widths else size
-            for size, name in zip(leaf.shape, axes[path].axes, strict=True)
-        )
-        changed[path] = change(path, leaf, _plan_growth(path, shape, axes[path], widths, head_dim))
+        changed[path] = change(path, leaf, _plan_growth(path, leaf.shape, axes[path], widths, head_dim))
     return unflatten_dict(changed, sep="/")
 
 
@@ -395,33 +339,6 @@ def expand_params(
         return new * factor if path == ENTRIES and factor != 1 else new
 
     return _map_widths(params, names, growth, head_dim, change)
-
-
-def contract_params(
-    params: Mapping[str, Any], names: Mapping[str, Any], growth: Growth, *, head_dim: int
-) -> dict[str, Any]:
-    """Shrinks widened parameters to the old width: the left inverse of `expand_params` without a divided norm.
-
-    Rows that were divided are summed over their copies. Of all other entries the first copy is taken.
-
-    Args:
-      params: Parameters with the widths after the growth, split by layer (`split_collection`).
-      names: Names of the axes of every parameter, in the structure of `params`.
-      growth: Sources of all widths.
-      head_dim: Width of an attention head, which does not grow.
-    """
-
-    def change(path: str, leaf: Any, plan: _LeafGrowth) -> Any:
-        for axis, index in plan.axes.items():
-            firsts = np.unique(index, return_index=True)[1]
-            if axis == plan.read:
-                rows = jax.ops.segment_sum(jnp.moveaxis(leaf, axis, 0), index, num_segments=len(firsts))
-                leaf = jnp.moveaxis(rows, 0, axis)
-            else:
-                leaf = jnp.take(leaf, firsts, axis=axis)
-        return leaf
-
-    return _map_widths(params, names, growth, head_dim, change, wide=True)
 
 
 def copy_layers(layers: Mapping[str, Any], growth: Growth, depth: Depth = "copy") -> dict[str, Any]:

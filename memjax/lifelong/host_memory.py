@@ -25,7 +25,6 @@ from memjax.lifelong.episodic_memory import (
     Nearest,
     assign_slots,
     draw,
-    group_shares,
     init_memory,
     make_candidates,
     mask_invalid,
@@ -200,12 +199,6 @@ class HostMemory:
         known = (ids >= 0) & (ids < self.capacity)
         self.scores[ids[known]] = np.asarray(scores)[known]
 
-    def statistics(self, num_groups: int) -> dict[str, Any]:
-        """Computes statistics of the memory. See `memjax.lifelong.episodic_memory.statistics`."""
-        with _on_host():
-            counted = jax.device_get(_shares(self.entries, num_groups))
-        return {**counted, "bytes": float(sum(array.nbytes for array in self.arrays().values()))}
-
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns all arrays that a checkpoint needs by name. They are views, not copies."""
         tree = {name: getattr(self, name) for name in ("rows", "keys", "groups", "scores")}
@@ -290,7 +283,6 @@ class _IndexedSlots:
 
 _draw = jax.jit(draw, static_argnames=("capacity", "number", "replace"))
 _moves = jax.jit(plan_compaction, static_argnames="capacity")
-_shares = jax.jit(group_shares, static_argnames="num_groups")
 _search = jax.jit(search, static_argnames=("number", "metric"))
 
 

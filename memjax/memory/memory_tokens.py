@@ -3,13 +3,12 @@
 Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
 from memjax.functional.named_operations import operation
@@ -17,7 +16,10 @@ from memjax.memory.interface import StackMemory, broadcast_mask
 from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
-__all__ = ["EncoderLayer", "MemoryTokenEncoder", "resize_memory"]
+__all__ = [
+    "EncoderLayer",
+    "MemoryTokenEncoder",
+]
 
 KINDS = ("transformer", "control", "bottleneck")
 MEMORY = "memory"
@@ -250,46 +252,3 @@ def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
         cosine = mean_cosine(jax.lax.stop_gradient(memory))
         metrics[COSINE] = WeightedSum(jnp.where(rows, cosine, 0).sum(), rows.sum().astype(cosine.dtype))
     return Aux(metrics=metrics, arrays={MEMORY: memory})
-
-
-def resize_memory(
-    params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float | None = None
-) -> dict[str, Any]:
-    """Changes the number of memory tokens in parameters: the first ones stay, new ones are drawn.
-
-    Fewer or more tokens than in training hurt until the model is trained further (Burtsev et al. 2020).
-
-    Args:
-      params: Parameters of a `MemoryTokens` module, or of a model that contains one.
-      num_tokens: New number of memory tokens.
-      key: Random key of new tokens.
-      stddev: Standard deviation of new tokens. None for that of the present ones.
-
-    Raises:
-      ValueError: `params` have no memory tokens, or `num_tokens` is below 1.
-
-    Example:
-      >>> resize_memory({"memory_tokens": jnp.ones((2, 4))}, 3, jax.random.key(0))["memory_tokens"].shape
-      (3, 4)
-    """
-    require(num_tokens >= 1, "num_tokens", num_tokens, "1 or more")
-    num_resized = 0
-
-    def resize(tree: Mapping[str, Any]) -> dict[str, Any]:
-        nonlocal num_resized
-        new = {}
-        for name, value in tree.items():
-            if name == "memory_tokens":
-                num_resized += 1
-                scale = jnp.std(value) if stddev is None else stddev
-                new_tokens = scale * jax.random.normal(
-                    key, (max(num_tokens - value.shape[0], 0), value.shape[1]), value.dtype
-                )
-                value = jnp.concatenate([value[:num_tokens], new_tokens])
-            new[name] = resize(value) if isinstance(value, Mapping) else value
-        return new
-
-    resized = resize(params)
-    if not num_resized:
-        raise ValueError("params: given without memory_tokens, allowed: those of a model with memory tokens")
-    return resized

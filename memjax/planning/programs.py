@@ -27,7 +27,6 @@ from memjax.typing import Batch
 
 What = Literal["train", "eval", "decode"]
 """Kind of step: 'train' for updates, 'eval' for one scored segment, 'decode' for one generated token."""
-WHATS: tuple[What, ...] = ("train", "eval", "decode")
 
 
 class PerRowParameterCopies(NamedTuple):

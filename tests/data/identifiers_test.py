@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.data.identifiers import distant_identifiers, identifier_distances
+from memjax.data.identifiers import identifier_distances
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, train_sentencepiece
 
 CODE = "def total(values, weight):\n    return sum(value * weight for value in values)  # total\n"
@@ -75,7 +75,7 @@ def test_window():
     text = "name" + " " * 10 + "name"
     ids = tokenizer.encode(text)
     for window, expected in [(10, True), (11, False)]:
-        distant = distant_identifiers(text, ids, tokenizer.token_bytes(ids), window=window)
+        distant = identifier_distances(text, ids, tokenizer.token_bytes(ids)) > window
         assert distant[-4:].tolist() == [expected] * 4 and not distant[:-4].any()
 
 

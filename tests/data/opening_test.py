@@ -16,13 +16,13 @@ import pytest
 from memjax import config as configs
 from memjax.data import opening, sources
 from memjax.data.document_batches import DocumentBatches
+from memjax.data.documents import ArrayDocuments
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import make_datasets, prepare
 from memjax.data.python_sources import read_python_sources
 from memjax.data.reading_report import UnreadableError
 from memjax.data.source_readers import open_source
 from memjax.data.sources import Texts
-from memjax.data.token_files import TokenizedTexts
 
 LINES = [f"def function_{i}(value):\n    return value + {i}\n" for i in range(40)]
 
@@ -231,7 +231,7 @@ def test_what_may_be_skipped_is_in_the_key_of_prepared_tokens(source):
 
 def test_the_key_of_a_seqio_task_knows_what_may_be_skipped(data, monkeypatch):
     paths, tokenizer = [], opening.make_tokenizer(configs.Bytes(), lambda: None, Path())
-    documents = TokenizedTexts(Texts.from_mapping({"a": "b"}), tokenizer)
+    documents = ArrayDocuments([tokenizer.encode("b")])
     monkeypatch.setattr(opening, "seqio_tokenizer", lambda *_, **__: tokenizer)
     monkeypatch.setattr(opening, "seqio_content", lambda *_, **__: ("content", ""))
     monkeypatch.setattr(opening, "seqio_documents", lambda name, path, **__: paths.append(path.name) or documents)

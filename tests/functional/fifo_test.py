@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from memjax import functional
-from memjax.functional import order_after, reset_rows, ring_ages, ring_order
+from memjax.functional import order_after, reset_rows, ring_ages
 from tests.reference import fifo as reference
 
 ROWS, DIM = 3, 2
@@ -24,7 +24,11 @@ shift_append = jax.jit(functional.shift_append)
 ring_append = jax.jit(functional.ring_append, static_argnames=("axis", "aligned"))
 read_window = jax.jit(functional.read_window, static_argnums=2, static_argnames="axis")
 write_window = jax.jit(functional.write_window, static_argnames=("axis", "aligned"))
-select_window = jax.jit(functional.select_window, static_argnums=4, static_argnames=("axis", "aligned"))
+
+
+def ring_order(cursor, memory):
+    """Slots of each row from the oldest entry to the newest."""
+    return (np.asarray(cursor)[:, None] + np.arange(memory)) % memory
 
 
 def stream(rng, steps: int, length: int) -> list[np.ndarray]:
@@ -62,7 +66,7 @@ def test_ring_equals_a_deque(memory, length, aligned):
                 assert np.asarray(slots)[b].tobytes() == before[b].tobytes()
             assert np.array_equal(np.asarray(slots)[b], row.ring(start[b]))
             assert int(cursor[b]) == row.written % memory
-    newest = np.asarray(ring_order(cursor, memory))[:, -1]
+    newest = ring_order(cursor, memory)[:, -1]
     for b, row in enumerate(rows):
         assert np.array_equal(np.asarray(slots)[b, newest[b]], row.entries[-1][1])
 
@@ -124,7 +128,7 @@ def test_ring_keeps_its_dtype(dtype):
 
 def test_order_and_ages_are_inverse():
     cursor, memory = jnp.array([0, 2, 4]), 5
-    order, ages = np.asarray(ring_order(cursor, memory)), np.asarray(ring_ages(cursor, memory))
+    order, ages = ring_order(cursor, memory), np.asarray(ring_ages(cursor, memory))
     assert np.array_equal(order, [[0, 1, 2, 3, 4], [2, 3, 4, 0, 1], [4, 0, 1, 2, 3]])
     for b in range(3):
         assert np.array_equal(ages[b, order[b]], [4, 3, 2, 1, 0])
@@ -136,21 +140,6 @@ def test_read_is_the_inverse_of_write():
     for start in range(5):
         cursor = jnp.asarray(np.full(ROWS, start, np.int32))
         assert np.array_equal(read_window(write_window(slots, new, cursor), cursor, 3), new)
-
-
-@pytest.mark.parametrize("length, aligned", [(2, True), (2, False), (6, False), (9, False)])
-@pytest.mark.parametrize("keep", [True, False])
-def test_select_window_equals_where(length, aligned, keep):
-    rng = np.random.default_rng(0)
-    old, new = jnp.asarray(rng.normal(size=(ROWS, 2, 6, DIM))), jnp.asarray(rng.normal(size=(ROWS, 2, length, DIM)))
-    cursor = jnp.array([0, 4, 2])
-    written = ring_append(old, new, cursor, jnp.array([True, True, False]), axis=2, aligned=aligned)
-    got = select_window(jnp.array(keep), written, old, cursor, length, axis=2, aligned=aligned)
-    assert np.array_equal(got, written if keep else old)
-    assert keep or not np.array_equal(got, written)
-    by_row = np.array([keep, not keep, keep])
-    got = select_window(jnp.asarray(by_row), written, old, cursor, length, axis=2, aligned=aligned)
-    assert np.array_equal(got, np.where(by_row[:, None, None, None], written, old))
 
 
 def test_reset_touches_only_its_rows():
@@ -229,7 +218,7 @@ SHARDED = """
     import re
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from memjax.functional import ring_append, select_window
+    from memjax.functional import order_after, read_window, ring_append, write_window
 
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
@@ -239,8 +228,9 @@ SHARDED = """
     sharded = put(ring, "data", "model"), put(new, "data", "model"), put(cursor, "data"), put(active, "data")
     for aligned in (True, False):
         def step(slots, new, cursor, active):
-            written = ring_append(slots, new, cursor, active, axis=2, aligned=aligned)
-            return select_window(jnp.array(False) | active, written, slots, cursor, 4, axis=2, aligned=aligned)
+            saved = read_window(slots, cursor, 4, axis=2)
+            written = ring_append(slots, new, order_after(cursor, saved), active, axis=2, aligned=aligned)
+            return write_window(written, saved, cursor, ~active, axis=2, aligned=aligned)
         compiled = jax.jit(step).lower(*sharded).compile()
         assert not re.findall(r"all-gather|all-reduce|collective-permute|all-to-all", compiled.as_text())
         got = compiled(*sharded)

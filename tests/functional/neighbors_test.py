@@ -9,6 +9,7 @@ import pytest
 
 from memjax import functional
 from memjax.functional import attention, neighbor_attention
+from memjax.functional.attention import masked_softmax, scale_queries
 from tests.reference import neighbors as reference
 
 # One program per test instead of one per operation.
@@ -16,9 +17,7 @@ select_neighbors = jax.jit(
     functional.select_neighbors, static_argnums=3, static_argnames=("method", "head_chunks", "query_chunks")
 )
 gather_slots = jax.jit(functional.gather_slots)
-gather_bucket_slots = jax.jit(functional.gather_bucket_slots)
 threshold_mask = jax.jit(functional.threshold_mask, static_argnums=2)
-threshold_attention = jax.jit(functional.threshold_attention, static_argnums=4)
 
 ROWS, HEADS, LENGTH, MEMORY, DIM = 2, 2, 3, 7, 4
 METHODS = ("exact", "approximate", "bucket")
@@ -120,21 +119,19 @@ def test_gather(case):
         assert np.array_equal(got[b, h, i, k], slots[b, h, ids[b, h, i, k]])
 
 
-@pytest.mark.parametrize("num_neighbors", [1, 2, 3, 7])
-def test_gather_of_bucket_winners_without_a_gather(case, num_neighbors):
-    x = arrays(case)
-    ids, _ = select_neighbors(x["queries"], x["keys"], x["valid"], num_neighbors, method="bucket")
-    assert np.array_equal(gather_bucket_slots(x["values"], ids), gather_slots(x["values"], ids))
-    assert "gather[" in str(jax.make_jaxpr(gather_slots)(x["values"], ids))
-    assert "gather[" not in str(jax.make_jaxpr(gather_bucket_slots)(x["values"], ids))
-
-
 def by_retrieval(x, num_neighbors, scale=None, **options):
     """Attention over retrieved neighbours, as a memory layer computes it."""
     ids, real = select_neighbors(jnp.swapaxes(x["queries"], 1, 2), x["keys"], x["valid"], num_neighbors, **options)
     return neighbor_attention(
         x["queries"], gather_slots(x["keys"], ids), gather_slots(x["values"], ids), real, scale=scale
     )
+
+
+def by_threshold(x, num_neighbors, scale=None):
+    """Attention over the same slots, computed densely with `threshold_mask`."""
+    scores = jnp.einsum("blhd,bhmd->bhlm", scale_queries(x["queries"], scale), x["keys"])
+    weights = masked_softmax(scores, threshold_mask(scores, x["valid"], num_neighbors))
+    return jnp.einsum("bhlm,bhme->blhe", weights, x["values"])
 
 
 def token_major(case):
@@ -152,7 +149,7 @@ def test_all_slots_is_full_attention(case, method):
         retrieve = jax.jit(by_retrieval, static_argnums=1, static_argnames="method")
         np.testing.assert_allclose(retrieve(x, MEMORY, method=method), full, atol=1e-12)
         if method == "exact":
-            np.testing.assert_allclose(threshold_attention(*x.values(), MEMORY), full, atol=1e-12)
+            np.testing.assert_allclose(by_threshold(x, MEMORY), full, atol=1e-12)
             np.testing.assert_allclose(retrieve(x, 5, method=method), full, atol=1e-12)
     assert np.all(np.asarray(full)[1] == 0)
 
@@ -166,13 +163,11 @@ def test_threshold_form_equals_retrieval(case, num_neighbors):
 
         def loss(form, queries, keys, values, scale):
             inputs = {"queries": queries, "keys": keys, "values": values, "valid": x["valid"]}
-            if form == "threshold":
-                return jnp.sum(threshold_attention(*inputs.values(), num_neighbors, scale=scale) ** 2)
-            return jnp.sum(by_retrieval(inputs, num_neighbors, scale) ** 2)
+            return jnp.sum(form(inputs, num_neighbors, scale) ** 2)
 
         inputs = x["queries"], x["keys"], x["values"], scale
         run = jax.jit(jax.value_and_grad(loss, (1, 2, 3, 4)), static_argnums=0)
-        results = [run(form, *inputs) for form in ("threshold", "retrieval")]
+        results = [run(form, *inputs) for form in (by_threshold, by_retrieval)]
     for a, b in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-10)
 

@@ -38,7 +38,6 @@ look_up = jax.jit(memory.nearest, static_argnames=("number", "metric"))
 delete = jax.jit(memory.delete, donate_argnums=0)
 take = jax.jit(memory.read_slots)
 set_scores = jax.jit(memory.set_scores, donate_argnums=0)
-statistics = jax.jit(memory.statistics, static_argnames="num_groups")
 
 
 def row_of(length=LENGTH):
@@ -87,9 +86,6 @@ class OnDevice:
 
     def nearest(self, queries, number, **options):
         return look_up(self.state, queries, number, **options)
-
-    def statistics(self, num_groups):
-        return statistics(self.state, num_groups)
 
     def __getattr__(self, name):
         return getattr(self.state, name)
@@ -159,8 +155,6 @@ def test_device_and_host_are_equal():
         for replace in (True, False):
             draws = [kept.sample(jax.random.key(step), DRAWN, replace=replace) for kept in both]
             chex.assert_trees_all_equal(*map(jax.device_get, draws))
-        figures = [jax.device_get(kept.statistics(3)) for kept in both]
-        chex.assert_trees_all_close(*({**f, "bytes": 0.0} for f in figures))
 
 
 def test_one_program_for_every_fill_level():
@@ -261,17 +255,6 @@ def test_nearest_is_that_of_sorting(make, monkeypatch, metric, count):
     assert np.shape(rows.inputs) == (6, number, LENGTH)
     assert (np.asarray(rows.weights).any(axis=-1) == np.asarray(found.valid)).all()
     assert (np.asarray(rows.inputs)[0, 0] == 0).all()
-
-
-def test_statistics(make):
-    kept = fill(make(4), np.arange(10), policies.write_all_policy("drop"))
-    found = jax.device_get(kept.statistics(4))
-    np.testing.assert_allclose(found["acceptance_rate"], 0.4)
-    np.testing.assert_allclose(found["fill"], 1)
-    np.testing.assert_allclose(found["share"], [0.5, 0.25, 0.25, 0])
-    row = LENGTH * (4 + 4 + 1 + 4) + 1 + 4
-    assert found["bytes"] == 4 * (row + 4 + 4 + 4 * DIM) + 3 * 4
-    assert not np.any(make().statistics(2)["share"])
 
 
 def test_checkpoint_roundtrip(tmp_path):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.memory_tokens import COSINE, resize_memory
+from memjax.memory.memory_tokens import COSINE
 from tests.contract.cases import memory_tokens
 from tests.reference.parameters import params_of
 
@@ -154,24 +154,6 @@ def test_parameters_of_published_shapes():
     layer = count(make()[1]["layers_0"])
     assert sizes["control"] - sizes["transformer"] == layer and own - sizes["transformer"] == 2 * layer
     assert make()[1]["memory_tokens"].size == TOKENS * DIM
-
-
-def test_another_number_of_tokens():
-    module, params = make()
-    for number in (1, 2, 5):
-        resized = resize_memory({"encoder": params}, number, jax.random.key(0))["encoder"]
-        same = min(number, TOKENS)
-        np.testing.assert_array_equal(resized["memory_tokens"][:same], params["memory_tokens"][:same])
-        memory, _ = encode(module.clone(num_tokens=number), resized, X())
-        assert memory.shape == (ROWS, number, DIM)
-    many = resize_memory({"memory_tokens": 3.0 * X()[0]}, 400, jax.random.key(0))["memory_tokens"]
-    np.testing.assert_allclose(np.std(many[LENGTH:]), np.std(many[:LENGTH]), rtol=0.05)
-    few = resize_memory({"memory_tokens": X()[0]}, 400, jax.random.key(0), stddev=0.1)["memory_tokens"]
-    np.testing.assert_allclose(np.std(few[LENGTH:]), 0.1, rtol=0.05)
-    with pytest.raises(ValueError, match="num_tokens: given 0, allowed: 1 or more"):
-        resize_memory(params, 0, jax.random.key(0))
-    with pytest.raises(ValueError, match="params: given without memory_tokens"):
-        resize_memory({"layers_0": {}}, 2, jax.random.key(0))
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,6 @@ ON_THE_HOST = {
     "precision.at_least_float32",
     "named_operations.operation",
     "knn_lm.search_neighbors",
-    "memory_tokens.resize_memory",
 }
 NO_MEMORIES = {"interface.py", "checks.py", "state_trees.py", "layer_parts.py", "__init__.py"}
 FILES = [

@@ -1,5 +1,7 @@
 """What every model says of itself, and one step of each as a plan sees it: shapes only, nothing is compiled."""
 
+from typing import get_args
+
 import jax
 import pytest
 
@@ -19,7 +21,7 @@ from memjax.config import (
     Training,
 )
 from memjax.models import make_encoder_decoder, make_language_model, make_memformer, make_text_encoder
-from memjax.planning.programs import WHATS, make_programs
+from memjax.planning.programs import What, make_programs
 from memjax.tasks import make_task
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout, make_mesh
@@ -81,7 +83,7 @@ def test_a_text_has_as_many_targets_as_its_head(task, targets):
     [
         pytest.param(kind, what, marks=[] if kind == "language model" or what == "train" else pytest.mark.laws)
         for kind in MODELS
-        for what in WHATS
+        for what in get_args(What)
     ],
 )
 def test_every_model_can_be_planned(kind, what):
