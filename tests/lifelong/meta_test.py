@@ -271,7 +271,7 @@ def test_what_an_inner_loop_adapts():
     variables, loss = {"params": params}, model_loss(experiment.model)
     given = (experiment.model, loss, variables, batch, jax.random.key(0))
     moved = lambda adapted: {name for name in params if not np.array_equal(flat(adapted[name]), flat(params[name]))}
-    how = {"adaptation_learning_rate": 0.1, "first_order": True}
+    how = {"learning_rate": 0.1, "order": 1}
     assert moved(adapt_head(*given, select=lambda path: path.startswith("head/"), **how)) == {"head"}
     by_loss = adapt_by_loss(*given, select=lambda path: path.startswith("head/"), **how)
     assert moved(by_loss) == {"head"}
