@@ -81,8 +81,7 @@ def attention_by_age(
 
     Args:
       model: Language model whose layers can all record their attention (`LayerMemory.with_attention_tracking`) and the
-      ages of their
-        keys.
+        ages of their keys.
       variables: Variables of the model.
       segments: Consecutive segments. They are read in evaluation mode, from an empty memory.
       skip: Number of leading segments that fill the memory and are not counted.

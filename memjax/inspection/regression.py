@@ -76,8 +76,7 @@ def regression_errors(
 
     Raises:
       ValueError: No layer has a signal, the signal is reset inside documents (`reset_after_tokens`), the widths do not
-      divide
-        a number of functions, or the documents have a single segment, so that nothing is written.
+        divide a number of functions, or the documents have a single segment, so that nothing is written.
     """
     layers, memory = long_term_layers(model)
     sizes = tuple(num_basis) or (memory.num_basis,)

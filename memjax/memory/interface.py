@@ -210,9 +210,8 @@ class OutputMemory(Memory):
     Candidates are returned as `NextTokenCandidates`. Class attributes name the further arguments of `__call__` and
     `decode`:
 
-    * `input_names`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the
-    extras of a
-      batch give the others.
+    * `input_names`: Names of all further arguments. The model gives `tokens`, `features` and `embed_output`, the extras
+      of a batch give the others.
     * `required_extras`: Names of the arguments that must be among the extras of a batch.
     * `query_feature`: Name of the inner tensor of the model with which a datastore is queried. Empty for none.
     """

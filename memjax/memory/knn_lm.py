@@ -147,9 +147,8 @@ class KNNMemory(OutputMemory):
       num_neighbors: Number of candidates per position before any search in generation.
       interpolation_weight: Share of the neighbours in the mixture, 0 to 1.
       temperature: Divisor of the distances, above 0.
-      query_feature: Inner tensor of the model that is the key, as named by `LanguageModel.features`. The paper's is
-      the input
-        of the last feed-forward layer after its normalisation.
+      query_feature: Inner tensor of the model that is the key, as named by `LanguageModel.features`. The paper's is the
+        input of the last feed-forward layer after its normalisation.
       dtype: Dtype of the computation of the hidden states.
 
     Example:

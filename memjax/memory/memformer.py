@@ -202,8 +202,7 @@ class MemformerEncoder(StackMemory):
       attends to itself alone does not change.
     * Slots have unit length as printed. The reader, and queries and keys of the writer, see them times sqrt(dim).
     * Token values in the writer are multiplied by dim**-0.5 (`unit_length_updates`). They are projections of normed
-    hidden
-      states of length sqrt(dim), beside which a slot of unit length would be gone in one write.
+      hidden states of length sqrt(dim), beside which a slot of unit length would be gone in one write.
     * A learned number of each head is added to the score of a slot on itself (`retain_bias`), as the bias of a forget
       gate. Without it a new writer gives a slot no more than any token, and after six segments all slots are equal.
     * v begins with a length of `forget_norm`. The lengths reported after training would erase a slot of unit length in
@@ -223,8 +222,7 @@ class MemformerEncoder(StackMemory):
       writer_heads: Number of heads of the writer.
       temperature: Temperature of the writer's attention.
       unit_length_updates: Whether the writer's token values have the length of a slot, times dim**-0.5. False gives
-      them the
-        length of hidden states, which leaves next to nothing of a slot.
+        them the length of hidden states, which leaves next to nothing of a slot.
       retain_bias: Advantage of a slot over tokens in the writer's scores at the start of training, a learned number of
         each head. 0 for none.
       use_forgetting: Whether to add v at every update. False uses v as the initial memory only.

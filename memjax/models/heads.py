@@ -142,8 +142,7 @@ class EncodedText(NamedTuple):
     Attributes:
       hidden: `[batch, length, dim]`, last hidden states.
       pooled: `[batch, dim]`, vector of the whole text for heads of classes: the first token's, after the pooler if
-      there
-        is one, or the mean.
+        there is one, or the mean.
       mask: `[batch, length]`, real tokens.
       extras: Part of the batch's extras that the encoder reads.
     """
@@ -299,8 +298,7 @@ class SpanHead(TaskHead):
     Attributes:
       dtype: Dtype of the computation.
       answers_in_context_only: Whether only tokens of the text may be answered: those of type 1 without the last one,
-      [SEP]. Tokens
-        of the question then have no gradient. False = all real tokens.
+        [SEP]. Tokens of the question then have no gradient. False = all real tokens.
     """
 
     dtype: Any = jnp.float32

@@ -47,8 +47,7 @@ class Model(nn.Module):
     * `has_separate_head`: it has `encode(inputs, ...)`, everything below its head, and `apply_head(encoded, ...)`, the
       head, whose parameters are under `head/`. The input of the head is an array for each row.
     * `needs_task_id`: its answers depend on the task of a stream, which `of_task` chooses. Without a choice it answers
-    as
-      for the last task.
+      as for the last task.
     * `head_path`: names of the modules down to the head that learns.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
     * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).

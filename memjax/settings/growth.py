@@ -79,8 +79,7 @@ class ELLE(Method):
 
         Args:
           batch: Number of rows of the stream in an update (`data.batch_size`), from which `replay_batch_size` (one for
-          nine) and
-            `recovery_batch_size` (both together) follow. 0 for their ordinary values.
+            nine) and `recovery_batch_size` (both together) follow. 0 for their ordinary values.
           **fields: Other fields, which take precedence over those of the paper.
 
         Example:

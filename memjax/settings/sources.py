@@ -41,9 +41,8 @@ class Source(Settings):
     """Base class of the settings of all sources, with facts that a kind may override.
 
     Attributes:
-      content_types: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a
-      seqio task),
-        'dialogues', 'pairs' (texts in two languages), 'labelled' (texts with classes), 'questions', 'relations',
+      content_types: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a seqio
+        task), 'dialogues', 'pairs' (texts in two languages), 'labelled' (texts with classes), 'questions', 'relations',
         'vectors' (of numbers, with classes), or 'instructions' (contexts with questions and answers).
       opened_by: Function `open(data, split)` that opens one split of the source, as 'module:function'. '' for sources
         of instructions, which stand in `opened_as`, and for seqio tasks, whose tokens are made by their own tokenizer.

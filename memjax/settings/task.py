@@ -45,8 +45,7 @@ class Task(Settings):
       writes: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
       prompt: Place of the learned prompt in texts. 'none' for no prompt.
       content: Kind of content of the sources that hold examples of the task, one of `Source.content_types`. '' for a
-      task on
-        documents.
+        task on documents.
       files: Class of source that a user's own file becomes. None for a task that takes no such file.
       num_classes: Number of classes of the head. 0 for a task without classes.
       numbers_relations: Whether the classes are relations.
