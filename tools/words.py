@@ -3,13 +3,14 @@
     python -m tools.words            # the counts of memjax and configs
     python -m tools.words PATH...    # every finding in these files and folders
 
-A finding is a place to look at, no verdict. Five kinds are counted:
+A finding is a place to look at, no verdict. Six kinds are counted:
 
 - fragment: A description of an argument that only continues its name, such as `layout: of arrays on several devices`.
 - field: The same in the text under a field, which `--help` prints.
 - riddle: A docstring that begins with "What", "How", "Those", "As", "Of" or "Likewise".
 - participle: A function that is named after its result instead of what it does, such as `grown`.
 - local: A local name that does not say what it holds, such as `found`.
+- vague: A name that fits everything, such as `value`, for a local or an argument of a function above 20 lines.
 """
 
 import ast
@@ -34,6 +35,8 @@ PARTICIPLE = re.compile(
     r"(?:[a-z]+ed|grown|kept|made|found|shown|taught|drawn|written|seen|held|left|over|apart|anew)$"
 )
 EMPTY_LOCALS = {"found", "one", "own", "given", "kept", "made", "named", "there", "both", "drawn", "told"}
+VAGUE = {"res", "result", "value", "item", "data", "thing", "obj", "x", "what"}
+LONG_FUNCTION = 20
 ENTRY = re.compile(r"^\s{2,}(\*{0,2}[a-z_0-9]+(?:, [a-z_0-9]+)*): (\S.*)$", re.MULTILINE)
 
 
@@ -41,7 +44,8 @@ class Finding(NamedTuple):
     """A place in a file, or one of the descriptions and field texts that the shares are taken of.
 
     Attributes:
-      kind: 'fragment', 'field', 'riddle', 'participle', 'local', or 'entry' and 'text' for every description and text.
+      kind: 'fragment', 'field', 'riddle', 'participle', 'local', 'vague', or 'entry' and 'text' for every description
+        and text.
       line: Line number, from 1.
       text: The name and the words that were found. Empty for 'entry' and 'text'.
     """
@@ -70,6 +74,8 @@ def find_words(source: str, name: str = "module") -> Iterator[Finding]:
             yield from _docstring(node, getattr(node, "name", name), getattr(node, "lineno", 1))
         if isinstance(node, ast.FunctionDef) and PARTICIPLE.match(node.name) and not _is_property(node):
             yield Finding("participle", node.lineno, f"def {node.name}")
+        if isinstance(node, ast.FunctionDef) and _num_lines_of_code(node) > LONG_FUNCTION:
+            yield from _vague_names(node)
 
 
 def count_words(paths: Sequence[Path] | None = None) -> Counter[str]:
@@ -90,7 +96,8 @@ def describe_counts(counts: Counter[str]) -> str:
     return (
         f"fragments {counts['fragment']} of {counts['entry']} descriptions ({fragments:.1f} %), "
         f"field texts {counts['field']} of {counts['text']} ({fields:.1f} %), riddles {counts['riddle']}, "
-        f"participles {counts['participle']}, empty local names {counts['local']}"
+        f"participles {counts['participle']}, empty local names {counts['local']}, "
+        f"vague names in functions above {LONG_FUNCTION} lines {counts['vague']}"
     )
 
 
@@ -126,6 +133,23 @@ def _docstring(
         yield Finding("entry", line)
         if FRAGMENT.match(entry[2]):
             yield Finding("fragment", line, f"{name}.{entry[1]}: {entry[2]}")
+
+
+def _num_lines_of_code(node: ast.FunctionDef) -> int:
+    """Returns the number of lines of a function without its docstring."""
+    first = node.body[0]
+    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+    return node.end_lineno - node.lineno + 1 - docstring
+
+
+def _vague_names(node: ast.FunctionDef) -> Iterator[Finding]:
+    """Yields each vague name of a function once."""
+    stored = (
+        n for n in ast.walk(node) if isinstance(n, ast.arg) or isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    )
+    lines = {getattr(n, "arg", getattr(n, "id", "")): n.lineno for n in stored}
+    for name in sorted(lines.keys() & VAGUE):
+        yield Finding("vague", lines[name], f"{node.name}: {name}")
 
 
 def _is_property(node: ast.FunctionDef) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from tools.words import count_words, describe_counts, find_words
 
 # The limits are the counts of the tree: lower them when a count falls, never raise them.
-LIMITS = {"fragment": 0, "field": 0, "riddle": 0, "participle": 20, "local": 15}
+LIMITS = {"fragment": 0, "field": 0, "riddle": 0, "participle": 20, "local": 12, "vague": 112}
 
 
 def test_the_tree_is_within_its_limits():
@@ -26,6 +26,8 @@ def test_the_tree_is_within_its_limits():
         ("def grown(): pass", ["participle"]),
         ("class A:\n    @property\n    def grown(self): pass", []),
         ("def grow():\n    found = 1", ["local"]),
+        ("def grow(value):\n" + "    y = value\n" * 20, ["vague"]),
+        ("def grow(value):\n    y = value\n" * 2, []),
     ],
 )
 def test_each_kind_is_found(source, kinds):
