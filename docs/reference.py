@@ -1,27 +1,27 @@
-"""The reference: the directive `package`, a section for each file of a package, and docstrings as Sphinx wants them."""
+"""The reference: the directive `package`, a page for each module of a package, and docstrings as Sphinx wants them."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from modules import Module, modules_of
 from sphinx.application import Sphinx
 from sphinx.domains.python._object import PyObject
 from sphinx.util.docutils import SphinxDirective
 
-SECTION = """## {title}
-
-```{{eval-rst}}
+MEMBERS = """```{{eval-rst}}
 .. automodule:: {module}
-   :members:{members}
+   :members:
 ```
 """
+BAR = "&#124;"
+"""a vertical bar inside of a cell of a table"""
 OF_FLAX = re.compile(r",?\s*(parent: [^=]*= <flax[^>]*>|name: str \| None = None)")
 """fields that every Linen module has"""
 TYPES = re.compile(r"<class '(?:jax\.numpy|numpy)\.(\w+)'>")
@@ -31,52 +31,54 @@ NOT_SHOWN = ("setup", "dtype", "name", "parent", "scope")
 """members that say nothing that the class does not"""
 
 
-def files(package: str) -> dict[str, tuple[str, ...]]:
-    """Modules whose names a package shows, in the order of its text, and which: () = all that they export.
-
-    Example:
-      >>> next(iter(files("memjax.functional")))
-      'memjax.functional.attention'
-    """
-    found = importlib.util.find_spec(package)
-    assert found is not None and found.origin is not None
-    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
-    stars = {
-        node.module: ()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module and [name.name for name in node.names] == ["*"]
-    }
-    rooms = getattr(importlib.import_module(package), "ROOMS", {})  # names that are loaded when they are asked for
-    return stars or {f"{package}.{file}": tuple(names) for file, names in rooms.items()} or {package: ()}
-
-
 class Package(SphinxDirective):
-    """`package` with the name of one, whose files become sections; `also` names more of its files, or `.`, itself."""
+    """`package` with the name of a package: its docstring, a table of its names, and a page for each of its modules.
+
+    The option `first` names modules that come first (see `modules_of`). A module without others is shown on the page.
+    """
 
     required_arguments = 1
-    option_spec = {"also": directives.unchanged}
+    option_spec = {"first": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         package = self.arguments[0]
-        others = self.options.get("also", "").split()
-        shown = files(package) | {package if file == "." else f"{package}.{file}": () for file in others}
-        parts = [
-            SECTION.format(
-                title=module.removeprefix("memjax."), module=module, members=f" {', '.join(names)}" if names else ""
-            )
-            for module, names in shown.items()
-        ]
-        return self.parse_text_to_nodes("\n".join(parts), allow_section_headings=True)
+        modules = modules_of(package, self.options.get("first", "").split())
+        text = importlib.import_module(package).__doc__ or ""
+        parts = [f"```{{eval-rst}}\n{text.strip()}\n```", table(modules)]
+        if len(modules) == 1:
+            return self.parse_text_to_nodes("\n\n".join([*parts[1:], MEMBERS.format(module=package)]))
+        folder = package.removeprefix("memjax.")
+        pages = [f"{module.short} <{folder}/{module.short}>" for module in modules]
+        toctree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+        return self.parse_text_to_nodes("\n\n".join([*parts, toctree]))
 
 
-class About(SphinxDirective):
-    """`about` with the name of a package: its docstring; apart, for sections stand before what a directive gives."""
+def table(modules: Sequence[Module]) -> str:
+    """Makes a table of modules and their names, each with its first sentence and a link, in Markdown."""
+    rows = [("name", "first sentence"), ("---", "---")]
+    for module in modules:
+        if len(modules) > 1:
+            rows.append((f"**{{py:mod}}`{module.short} <{module.module}>`**", f"**{module.line}**"))
+        rows += [(f"{{py:obj}}`{name} <{module.module}.{name}>`", line) for name, line in module.names]
+    return "\n".join(f"| {name} | {line.replace('|', BAR)} |" for name, line in rows)
 
-    required_arguments = 1
 
-    def run(self) -> list[nodes.Node]:
-        text = importlib.import_module(self.arguments[0]).__doc__ or ""
-        return self.parse_text_to_nodes(f"```{{eval-rst}}\n{text.strip()}\n```\n")
+def write_pages(app: Sphinx) -> None:
+    """Writes the page of every module that a page of `docs/api` shows, and removes those of modules that are gone."""
+    folder = Path(app.srcdir) / "docs/api"
+    written: set[Path] = set()
+    for page in folder.glob("*.md"):
+        for package in re.findall(r"^```\{package\} (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            modules = modules_of(package)
+            for module in modules if len(modules) > 1 else ():
+                path = folder / page.stem / f"{module.short}.md"
+                text = f"# {module.module}\n\n{MEMBERS.format(module=module.module)}"
+                path.parent.mkdir(exist_ok=True)
+                if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not read again
+                    path.write_text(text, encoding="utf-8")
+                written.add(path)
+    for path in set(folder.glob("*/*.md")) - written:
+        path.unlink()
 
 
 def code_is_indented(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -150,7 +152,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     show_words()
     app.add_directive("package", Package)
-    app.add_directive("about", About)
+    app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", code_is_indented, priority=400)  # before the sections of Google's style
     app.connect("autodoc-process-docstring", no_type, priority=600)  # behind them
     app.connect("autodoc-process-signature", signature)

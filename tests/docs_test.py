@@ -1,5 +1,7 @@
 """Pages of `docs/` and others: links lead somewhere, commands have their options, code runs, Sphinx has no warning."""
 
+import ast
+import importlib
 import os
 import re
 import shlex
@@ -13,7 +15,8 @@ from memjax.cli import main
 from memjax.overrides import load_config
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/*/*.md"))]
+"""pages that are written by hand: `make docs` writes further ones below the folders of `docs/api`"""
 LINKING = [
     *PAGES,
     *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "tools/results/README.md", "tests/golden/README.md")),
@@ -21,6 +24,13 @@ LINKING = [
 ]
 WITHOUT_PAGE = {"cli", "settings", "configs"}
 """parts of memjax with no page of their own in the reference: commands, and what `memjax.config` shows"""
+
+
+@pytest.fixture
+def docs_modules(monkeypatch):
+    """The module `docs/modules.py`, which lists the modules and names of the reference."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module("modules")
 
 
 def name(page: Path) -> str:
@@ -65,6 +75,13 @@ def test_links_lead_somewhere():
     assert {page: links for page, links in found.items() if links} == {}
 
 
+def test_links_that_are_named_like_a_file_lead_to_it():
+    links = [
+        (name(page), *link) for page in LINKING for link in re.findall(r"\[(\w+\.py)\]\(([^)#]+)", page.read_text())
+    ]
+    assert len(links) > 20 and [link for link in links if not link[2].endswith(f"/{link[1]}")] == []
+
+
 def test_a_link_that_leads_nowhere_is_found(tmp_path):
     (tmp_path / "a.md").write_text("# One, two `three`\n")
     text = "# Here\n[x](a.md#one-two-three) [x](a.md#four) [x](b.md) [x](#here) [x](#there) [x](https://x) `[x](c.md)`"
@@ -87,12 +104,64 @@ def test_the_reference_has_a_page_for_every_part():
         assert f"{{package}} memjax.{page}\n" in (ROOT / f"docs/api/{page}.md").read_text()
 
 
+def test_the_reference_has_a_page_for_every_module_with_names(docs_modules):
+    for package in ("memory", "data", "lifelong"):
+        files = {path.stem for path in (ROOT / f"memjax/{package}").glob("*.py") if path.stem[0] != "_"}
+        shown = {module.short for module in docs_modules.modules_of(f"memjax.{package}")}
+        assert [file for file in files - shown if docs_modules.read_module(f"memjax.{package}.{file}").names] == []
+        assert len(shown) > 20
+    kinds = {module.module for module in docs_modules.modules_of("memjax.config")}
+    assert {"memjax.config", "memjax.settings.attention", "memjax.settings.training"} <= kinds
+
+
+def test_the_table_of_names_begins_with_the_first_paper_and_has_all_first_lines(docs_modules):
+    modules = docs_modules.modules_of("memjax.memory", ("papers",))
+    assert [module.short for module in modules][:2] == ["transformer_xl", "compressive"]
+    first = {name.name: name.line for name in modules[0].names}
+    assert first["TransformerXLAttention"].endswith(".")
+    packages = [page.stem for page in ROOT.glob("docs/api/*.md") if page.stem != "index"]
+    every = [module for package in packages for module in docs_modules.modules_of(f"memjax.{package}")]
+    assert [module.module for module in every if not module.line] == []
+    assert [name for module in every for name in module.names if not name.line] == []
+
+
 def test_the_tree_lists_what_is_there():
     tree = blocks(ROOT / "docs/tree.md", "text")[0]
     named = re.findall(r"^  (\w+(?:/|\.py))", tree, re.M)
     assert [one for one in named if not (ROOT / "memjax" / one).exists()] == []
     parts = {path.name for path in (ROOT / "memjax").iterdir() if path.is_dir() and path.name[0] != "_"}
     assert {f"{part}/" for part in parts if part != "configs"} <= set(named)
+
+
+def defines(path: Path, dotted: str) -> bool:
+    """Whether a module defines a function, a class, or a method of a class in its own body."""
+    body: list[ast.stmt] = ast.parse(path.read_text()).body
+    for name in dotted.split("."):
+        node = next((node for node in body if getattr(node, "name", "") == name), None)
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            return False
+        body = node.body
+    return True
+
+
+def lost_stops(drawing: str) -> list[str]:
+    """Returns the lines of a drawing that name a file or a function that does not exist."""
+    stops = re.findall(r"^[ |+-]*([\w/]+\.py) +([A-Za-z_][\w.]*)?.*$", drawing, re.M)
+    assert len(stops) > 10
+    return [
+        f"{file} {dotted}"
+        for file, dotted in stops
+        if not (path := ROOT / "memjax" / file).exists() or dotted and not defines(path, dotted)
+    ]
+
+
+def test_the_drawings_name_what_is_there():
+    page = ROOT / "docs/tree.md"
+    _, *drawings = blocks(page, "text")
+    assert len(drawings) == 4
+    assert [stop for drawing in drawings for stop in lost_stops(drawing)] == []
+    named = re.findall(r"[\w/]+/\w+\.py|\b\w+\.py", page.read_text().partition("## ")[2])
+    assert [file for file in named if not any((ROOT / "memjax").glob(f"**/{file}")) and "configs/" not in file] == []
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -170,7 +239,9 @@ def test_sphinx_builds_all_pages_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     built = {str(page.relative_to(tmp_path / "out").with_suffix(".md")) for page in tmp_path.glob("out/**/*.html")}
     assert {name(page) for page in PAGES} <= built
-    text = (tmp_path / "out/docs/api/memory.html").read_text()
+    room = (tmp_path / "out/docs/api/memory.html").read_text()
+    assert 0 < room.index("TransformerXLAttention") < room.index("BidirectionalAttention")
+    text = (tmp_path / "out/docs/api/memory/compressive.html").read_text()
     assert 'id="memjax.memory.compressive.CompressiveAttention"' in text
     assert "x: Float[Array, 'batch length dim']" in re.sub(r"<[^>]+>", "", text)
     sources = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]+)"', text)
