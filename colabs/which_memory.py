@@ -80,9 +80,9 @@ here = {re.sub(r"[-_.]+", "-", d.metadata["Name"].lower()) for d in importlib.me
 if missing := [name for name in ALSO if re.split(r"[<>=~!]", name)[0].lower() not in here]:
     raise SystemExit(f"missing: {', '.join(missing)}; pip install them, or name a SOURCE, with which they come")
 
-import memjax.doctor
+import memjax.cli.doctor
 
-facts = memjax.doctor.diagnose()
+facts = memjax.cli.doctor.diagnose()
 print(
     f"memjax {facts['memjax']}, Python {sys.version.split()[0]},",
     f"JAX {facts['base']['jax']} (tested: {tested()['jax']})",

@@ -57,7 +57,7 @@ from memjax.config import (
     WordPiece,
 )
 from memjax.lifelong.orders import QUESTION_ORDERS
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 
 PLACES = {"quac": "squad_1", "trivia_qa_web": "wikinews", "trivia_qa_wikipedia": "wikipedia", "squad": "squad_2"}
 """stage of the papers -> the one that stands in its place"""

@@ -88,7 +88,7 @@ from memjax.config import (
     Words,
 )
 from memjax.lifelong.relation_orders import FEWREL_TASKS, SIMPLE_QUESTIONS_TASKS
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 
 MADE_TASKS = ((1, 2, 3), (4, 5), (6, 7, 8))
 METHODS = {

@@ -74,7 +74,7 @@ from memjax.config import (
     WordPiece,
 )
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 
 ALL = EpisodicMemory(write_policy="all", capacity=10_000)
 EPISODE = {"memory": ALL, "replay_interval": 400, "replay_rate": 0.04, "inner_learning_rate": 0.1}

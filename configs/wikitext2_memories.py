@@ -27,7 +27,7 @@ Where the values come from
 """
 
 from memjax.config import Compressive, Config, Softmax, Spalm, TransformerXL
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 
 VARIANTS = {
     "default": "Transformer-XL, memory of 64 tokens in every layer",

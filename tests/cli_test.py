@@ -16,7 +16,7 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import Spalm
-from memjax.overrides import load_config as load_config_file
+from memjax.settings.overrides import load_config as load_config_file
 from memjax.training.loop import StoppedBySignal
 from memjax.training.runs import config_to_dict, load_config, write_json
 from tests import bad_inputs

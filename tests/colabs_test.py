@@ -84,7 +84,7 @@ def test_jax_and_its_plugins_are_upgraded_together_or_not_at_all(installed, acce
 
 
 def test_an_accelerator_that_jax_does_not_see_is_one_line(monkeypatch):
-    from memjax import doctor
+    from memjax.cli import doctor
 
     facts = {**doctor.diagnose(), "hint": "an NVIDIA GPU is here but JAX does not use it"}
     monkeypatch.setattr(doctor, "diagnose", lambda: facts)

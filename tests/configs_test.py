@@ -21,8 +21,8 @@ from memjax.config import (
     WordPiece,
     Words,
 )
-from memjax.overrides import load_config
 from memjax.settings.checks import validate, warnings
+from memjax.settings.overrides import load_config
 from memjax.tasks import make_task
 
 FOLDER = Path(__file__).parent.parent / "configs"

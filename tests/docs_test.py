@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memjax.cli import main
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/*/*.md"))]

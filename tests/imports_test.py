@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "memjax"
 
-VOCABULARY = {"typing", "settings", "config", "axes", "programs"}
+VOCABULARY = {"typing", "settings", "config", "axes"}
 """Modules that every part may import (`functional`: `typing` only)."""
 
 MODELS = {"functional", "memory", "datastore"}
@@ -25,7 +25,6 @@ ALLOWED: dict[str, set[str]] = {
     "typing": set(),
     "config": set(),
     "axes": set(),
-    "programs": set(),
     "functional": set(),
     "memory": {"functional"},
     "datastore": {"functional"},
@@ -43,16 +42,11 @@ ALLOWED: dict[str, set[str]] = {
 SECOND_RING: dict[str, set[str]] = {
     "interop": set(),
     "planning": set(),
-    "report": {"doctor"},
-    "doctor": set(),
-    "demo": set(),
-    "cli": {"interop", "planning", "report", "doctor", "demo"},
+    "report": set(),
+    "cli": {"interop", "planning", "report"},
 }
 """Part around the core -> other parts of this ring that it may import. It imports what it wants of the core. No part of
 the core imports it, not even inside a function or by a name in a string."""
-
-HELPERS = {"allocation", "compilation", "console", "overrides", "own_tasks", "own_text"}
-"""Modules of the second ring that its other parts share."""
 
 ENTRIES = {"memjax", "__main__"}
 FUNCTIONAL_MAY_IMPORT = {"jax", "jaxtyping", "numpy", "memjax.typing", "memjax.functional"}
@@ -71,7 +65,7 @@ def modules() -> list[Path]:
 
 
 def part_of(path: Path) -> str:
-    """`memjax/memory/slots.py` -> `memory`, `memjax/console.py` -> `console`, `memjax/__init__.py` -> `memjax`."""
+    """`memjax/memory/slots.py` -> `memory`, `memjax/axes.py` -> `axes`, `memjax/__init__.py` -> `memjax`."""
     first = path.relative_to(PACKAGE).parts[0]
     return "memjax" if first == "__init__.py" else first.removesuffix(".py")
 
@@ -129,7 +123,7 @@ def test_imports_go_one_way():
 
 
 def test_every_part_is_in_one_ring():
-    rings = [VOCABULARY | ALLOWED.keys(), SECOND_RING.keys() | HELPERS, ENTRIES]
+    rings = [VOCABULARY | ALLOWED.keys(), SECOND_RING.keys(), ENTRIES]
     assert sorted(part for ring in rings for part in ring) == sorted(parts())
 
 

@@ -66,7 +66,7 @@ from memjax.config import (
     TransformerXL,
     WordPiece,
 )
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 
 TABLE = Path(__file__).parent / "verbs.md"
 WIDTH = {"dim": 8, "num_heads": 2, "feed_forward": Dense(dim=16)}

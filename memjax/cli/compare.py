@@ -5,11 +5,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from memjax.cli.console import align, show_value
 from memjax.cli.parser import Parser, print_result
-from memjax.console import align, show_value
-from memjax.overrides import UsageError
 from memjax.report.comparison import RunDifference, compare_contenders, compare_runs, split_finished
 from memjax.report.verdicts import describe_test, format_difference, show_p
+from memjax.settings.overrides import UsageError
 
 
 def run(arguments: list[str]) -> int:

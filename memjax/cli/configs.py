@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memjax.cli.parser import Parser, print_result
-from memjax.overrides import config_names, describe_config
+from memjax.settings.overrides import config_names, describe_config
 
 
 def run(arguments: list[str]) -> int:

@@ -3,10 +3,10 @@
 import sys
 from typing import Any
 
+from memjax.cli.console import preparation, split_sizes
 from memjax.cli.parser import Parser, parse_with_config
 from memjax.cli.places import check_data_folders
 from memjax.config import Config
-from memjax.console import preparation, split_sizes
 
 
 def run(arguments: list[str]) -> int:

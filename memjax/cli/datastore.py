@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from memjax.cli.console import check_serves, describe_facts, preparation
 from memjax.cli.parser import (
     EVALUATION_FIELDS,
     RUN,
@@ -19,8 +20,7 @@ from memjax.cli.parser import (
 from memjax.cli.places import check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
-from memjax.console import check_serves, describe_facts, preparation
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Count, Number
 
 ACTIONS = {

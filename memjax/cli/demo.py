@@ -14,7 +14,7 @@ def run(arguments: list[str]) -> int:
     options = parser.read(arguments)
     if options.workdir:
         check_folder("--workdir", options.workdir)
-    from memjax.demo import SMOKE, Plan, run_demo
+    from memjax.cli.demonstration import SMOKE, Plan, run_demo
 
     plan = SMOKE if options.smoke else Plan()
     run_demo(dataclasses.replace(plan, workdir=options.workdir or plan.workdir))

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from memjax import __version__
-from memjax.allocation import keep_freed_memory
+from memjax.cli.allocation import keep_freed_memory
+from memjax.cli.compilation import keep_programs
+from memjax.cli.console import show_when_slow
 from memjax.cli.errors import explain
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.cli.processes import names_later_process
-from memjax.compilation import keep_programs
-from memjax.console import show_when_slow
-from memjax.overrides import UsageError, suggestion
+from memjax.settings.overrides import UsageError, suggestion
 
 __all__ = ["VERBS", "main"]
 

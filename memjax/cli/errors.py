@@ -5,7 +5,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk"""
@@ -29,7 +29,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, UsageError):
         return line, 2
     if isinstance(error, ModuleNotFoundError):
-        from memjax.doctor import extra_of
+        from memjax.settings.extras import extra_of
 
         if extra := extra_of(error.name or ""):
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from memjax.cli.console import ANY_SIZE, align, check_serves, describe_facts, show_when_slow
 from memjax.cli.parser import (
     EVALUATION_FIELDS,
     Parser,
@@ -20,11 +21,10 @@ from memjax.cli.parser import (
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.cli.streams import check_probe, describe_stream, probe_stream
 from memjax.config import Config, Evaluation
-from memjax.console import ANY_SIZE, align, check_serves, describe_facts, show_when_slow
-from memjax.overrides import UsageError
 from memjax.report.outcomes import stream_facts
 from memjax.report.verdicts import Comparison, compare_documents, correct_for_many, describe_test, show_difference
 from memjax.settings.checks import validate
+from memjax.settings.overrides import UsageError
 
 if TYPE_CHECKING:
     from memjax.training.evaluation import DocumentScores

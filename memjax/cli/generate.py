@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from memjax.cli.console import ANY_SIZE, check_serves, continuations
 from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, parse_with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, model_with_store
 from memjax.cli.texts import read_file
 from memjax.config import Config, Evaluation
-from memjax.console import ANY_SIZE, check_serves, continuations
 from memjax.settings.ranges import Number, Probability, Seed, Temperature
 
 

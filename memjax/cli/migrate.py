@@ -14,7 +14,6 @@ from typing import Any
 from memjax import config as configs
 from memjax.cli.parser import Parser, print_result
 from memjax.config import Config
-from memjax.overrides import UsageError
 from memjax.settings.compatibility import (
     CLASSES,
     changed_values,
@@ -25,6 +24,7 @@ from memjax.settings.compatibility import (
     renamed_fields,
     settings_class,
 )
+from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import type_hints_of
 
 DOTTED = re.compile(r"(?<![\w.-])(?P<option>--)?(?P<path>[a-z][\w-]*(?:\.[a-z0-9][\w-]*)+)(?![\w.]*[\w(])")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
 from memjax.config import Config, Data
-from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
 from memjax.settings.checks import validate
+from memjax.settings.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
 from memjax.settings.ranges import Encoding, describe_invalid
 from memjax.settings.reading_rules import ReadingRules
 
@@ -229,7 +229,7 @@ def parse_with_config(
     validate(config)
     check(options, config)
     if options.own_text is not None:
-        from memjax.own_text import check_size
+        from memjax.cli.own_text import check_size
 
         check_size(config)
     if line:
@@ -257,11 +257,11 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
 
         return load_run_config(options.run), ""
     if options.own_text is not None:
-        from memjax.own_text import text_config
+        from memjax.cli.own_text import text_config
 
         return text_config(options.own_text, options.config or "", options.variant, rules)
     if options.own_tasks is not None:
-        from memjax.own_tasks import tasks_config
+        from memjax.cli.own_tasks import tasks_config
 
         return tasks_config(options.own_tasks, options.config or "", options.variant, rules)
     return load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant), ""

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from memjax.config import Config
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 
 
 def check_folder(name: str, given: str | os.PathLike[str]) -> None:

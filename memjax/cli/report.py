@@ -5,7 +5,7 @@ from pathlib import Path
 
 from memjax.cli.parser import Parser, make_reader
 from memjax.cli.places import check_file, check_folder
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Count, Number
 
 SPLITS = ("train", "validation", "test")

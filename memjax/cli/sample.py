@@ -6,7 +6,7 @@ from pathlib import Path
 from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, parse_with_config, print_result
 from memjax.cli.places import check_file
 from memjax.config import Evaluation
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Count, Number, Probability, Seed, Temperature
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.cli.parser import make_reader
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Count, Positive, Share
 
 BACKENDS = ("exact", "streamed", "scann", "faiss")

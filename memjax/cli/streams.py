@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from memjax.cli.console import align
 from memjax.config import Config
-from memjax.console import align
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 
 
 def check_probe(config: Config) -> None:

@@ -9,7 +9,7 @@ from memjax.cli.parser import Parser, parse_with_config, reading_rules
 from memjax.cli.places import check_data_folders, check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
-from memjax.overrides import UsageError
+from memjax.settings.overrides import UsageError
 from memjax.settings.reading_rules import ReadingRules
 
 
@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> int:
 
 def _check(options: argparse.Namespace, config: Config) -> None:
     """Raises an error for steps to trace and folders that do not fit, before anything is printed, read or made."""
-    from memjax.own_text import check_size
+    from memjax.cli.own_text import check_size
     from memjax.training.profiles import check_steps, read_steps
     from memjax.training.runs import run_path
 
@@ -76,7 +76,7 @@ def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> 
       file: File of the task to add. None for no new task.
       rules: Rules for reading the file.
     """
-    from memjax.own_tasks import add_task_from_file, is_task
+    from memjax.cli.own_tasks import add_task_from_file, is_task
     from memjax.training.runs import read_finished
 
     path = Path(run).expanduser()

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from memjax.cli.console import describe_facts
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, parse_with_config, print_result
 from memjax.config import Config
-from memjax.console import describe_facts
 
 
 def run(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.memory.interface import take_rows
-from memjax.programs import jit_by_model
+from memjax.models.compiled_programs import jit_by_model
 from memjax.typing import Leaf
 
 __all__ = ["beam_search", "detokenized_bleu", "tokenized_bleu", "translate"]

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.inference.sampling import Sampling, row_keys, sample
 from memjax.memory.interface import where_rows
-from memjax.programs import jit_by_model
+from memjax.models.compiled_programs import jit_by_model
 from memjax.typing import Rows, tree_dataclass
 
 __all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]

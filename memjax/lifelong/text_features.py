@@ -23,9 +23,9 @@ from memjax.data.glue import LabelledText
 from memjax.data.paths import digest
 from memjax.data.tokenizers import write_then_rename
 from memjax.data.wordpiece import join_texts, truncate_texts
+from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.text_encoder import TextEncoder, mean_pooling
-from memjax.programs import jit_by_model
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import check_start, load_arrays
 from memjax.training.runs import check_tokenizer, config_after_growth, load_config, open_tokenizer

@@ -21,11 +21,11 @@ import jax
 
 from memjax.config import Config
 from memjax.data.opening import vocab_size_from_settings
-from memjax.overrides import apply_overrides
 from memjax.planning.buffers import MemoryUse, largest_temporaries, parse_memory
 from memjax.planning.hlo import collectives, hbm_bytes, parse_hlo
 from memjax.planning.programs import EpisodicMemoryBytes, PerRowParameterCopies, Program, What, itemsize, make_programs
 from memjax.planning.topologies import GIB, Topology, parse_topology
+from memjax.settings.overrides import apply_overrides
 from memjax.training.costs import jaxpr_flops
 from memjax.training.metrics import count_parameters
 from memjax.training.runs import config_from_dict

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
-from memjax.overrides import UsageError, apply_overrides, find_field
 from memjax.planning.advice import bytes_needed
 from memjax.planning.plan_cases import Case
 from memjax.planning.topologies import GIB, parse_shapes, parse_topology
 from memjax.settings.checks import validate
+from memjax.settings.overrides import UsageError, apply_overrides, find_field
 from memjax.training.runs import config_after_growth
 from memjax.training.stages import STREAM
 

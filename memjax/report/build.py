@@ -132,7 +132,7 @@ def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError):
-        from memjax.doctor import extra_of
+        from memjax.settings.extras import extra_of
 
         if extra := extra_of(error.name or ""):
             return f"{error.name} is not installed, allowed: pip install 'memjax[{extra[0]}]'"

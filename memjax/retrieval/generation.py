@@ -12,8 +12,8 @@ from memjax.inference.decoding import Prefix, Recall, prefill, read_tokens
 from memjax.memory.interface import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
 from memjax.memory.next_token_candidates import Prediction
+from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_mixtures, regroup_layers
-from memjax.programs import jit_by_model
 from memjax.retrieval.keys import SPALM_TAP
 from memjax.typing import EmptyState
 

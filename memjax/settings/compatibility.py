@@ -187,7 +187,12 @@ def current_modules(text: str) -> str:
       >>> current_modules("from memjax.data.rows import BatchIterator")
       'from memjax.data.batch_iterator import BatchIterator'
     """
-    return re.sub(r"(?<![\w.])memjax(?:\.\w+){2}", lambda module: MODULES.get(module[0], module[0]), text)
+
+    def current(module: re.Match[str]) -> str:
+        package, name = module.groups()
+        return MODULES.get(module[0], MODULES.get(package, package) + name)
+
+    return re.sub(r"(?<![\w.])(memjax\.\w+)((?:\.\w+)?)", current, text)
 
 
 def _option(name: str, separator: str, value: Any) -> str:

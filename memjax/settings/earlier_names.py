@@ -475,6 +475,9 @@ FORMERLY: dict[str, dict[str, Any]] = {
 ADDED: dict[str, dict[str, Any]] = {"Model": {"norm_epsilon": None}}
 """type in a fingerprint -> field that older fingerprints lack -> value with which a model is the same as before"""
 MODULES: dict[str, str] = {
+    "memjax.allocation": "memjax.cli.allocation",
+    "memjax.compilation": "memjax.cli.compilation",
+    "memjax.console": "memjax.cli.console",
     "memjax.data.examples": "memjax.data.example_batches",
     "memjax.data.pieces": "memjax.data.text_chunks",
     "memjax.data.readers": "memjax.data.source_readers",
@@ -483,6 +486,8 @@ MODULES: dict[str, str] = {
     "memjax.data.states": "memjax.data.encoder_states",
     "memjax.data.streams": "memjax.data.document_batches",
     "memjax.data.synthetic": "memjax.data.key_value_recall",
+    "memjax.demo": "memjax.cli.demonstration",
+    "memjax.doctor": "memjax.cli.doctor",
     "memjax.functional.basis": "memjax.functional.gaussian_basis",
     "memjax.functional.replay": "memjax.functional.mrbp",
     "memjax.functional.scopes": "memjax.functional.named_operations",
@@ -502,8 +507,12 @@ MODULES: dict[str, str] = {
     "memjax.models.columns": "memjax.models.progressive_network",
     "memjax.models.contract": "memjax.models.interface",
     "memjax.models.features": "memjax.models.feature_taps",
+    "memjax.overrides": "memjax.settings.overrides",
+    "memjax.own_tasks": "memjax.cli.own_tasks",
+    "memjax.own_text": "memjax.cli.own_text",
     "memjax.planning.aot": "memjax.planning.compile_ahead",
     "memjax.planning.cases": "memjax.planning.plan_cases",
+    "memjax.programs": "memjax.models.compiled_programs",
     "memjax.report.assembly": "memjax.report.build",
     "memjax.report.segments": "memjax.report.run_text",
     "memjax.settings.relation_methods": "memjax.settings.rehearsal_methods",

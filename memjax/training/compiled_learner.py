@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.axes import parameter_names
-from memjax.programs import free_programs
+from memjax.models.compiled_programs import free_programs
 from memjax.training.sharding import Layout, put, put_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
 from memjax.training.step import TrainState

@@ -15,7 +15,7 @@ import numpy as np
 from memjax.data.documents import Split
 from memjax.data.example_batches import EXAMPLE
 from memjax.data.reading_plan import ReadingPlan
-from memjax.programs import free_programs
+from memjax.models.compiled_programs import free_programs
 from memjax.tasks.interface import GeneratedAnswers, ReadBatch, ScoredBatch, TargetSelector, TaskMetric
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.objective import model_collections

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.cli import main
+from memjax.cli.own_tasks import tasks_config
 from memjax.data.text_classes import find_labels, read_rows
-from memjax.own_tasks import tasks_config
 from memjax.settings.reading_rules import ReadingRules
 
 ROWS = [("7", "good, really", "so it was", "New York, NY"), ("8", "bad", "so it went", "the rest")]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from memjax.config import Config
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from tests.learns.task import Task, accuracies
 
 

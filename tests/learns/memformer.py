@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from memjax.config import Config
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from tests.learns.task import Task, accuracies
 
 

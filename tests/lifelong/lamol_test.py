@@ -45,7 +45,7 @@ from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.lamol import language_rows, num_samples, split_at_answer_mark, write_samples
 from memjax.lifelong.memory_backends import EPISODES, key_for, replay_key
 from memjax.lifelong.metrics import kept_bytes
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.training import read_metrics
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import PhaseContext

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from memjax.cli.own_tasks import tasks_config
 from memjax.lifelong import train
-from memjax.own_tasks import tasks_config
 
 NAMES = ("first", "second", "third", "fourth", "fifth")
 

@@ -16,8 +16,8 @@ from memjax.lifelong import train
 from memjax.lifelong.metrics import linear_probe
 from memjax.lifelong.probe import probe_tasks
 from memjax.models.heads import FeatureHead
-from memjax.overrides import UsageError
 from memjax.report.outcomes import stream_cost
+from memjax.settings.overrides import UsageError
 from memjax.training.experiment import make_experiment
 from memjax.training.objective import read_segment
 from memjax.training.step import init_variables

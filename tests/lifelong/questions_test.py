@@ -10,7 +10,7 @@ from memjax.config import EWC, MbPA, Sequential, Templates
 from memjax.data.documents import Examples
 from memjax.lifelong import train
 from memjax.lifelong.orders import QUESTION_ORDERS
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.tasks import make_task
 from memjax.training import read_metrics
 from memjax.training.experiment import make_experiment

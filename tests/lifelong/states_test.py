@@ -9,8 +9,8 @@ import pytest
 from memjax.cli import main
 from memjax.config import SGD, Schedule
 from memjax.lifelong import train
-from memjax.overrides import load_config
 from memjax.settings.checks import validate
+from memjax.settings.overrides import load_config
 from tests.training.loop_test import final_arrays
 
 

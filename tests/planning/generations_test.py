@@ -8,9 +8,9 @@ import pytest
 
 from memjax.cli import main
 from memjax.lifelong.factory import check_growth, growth_histories, make_method
-from memjax.overrides import load_config
 from memjax.planning.programs import PlaceholderExamples, Planned, make_programs
 from memjax.planning.report import comparison, make_cases
+from memjax.settings.overrides import load_config
 from memjax.tasks import make_task
 from memjax.training.metrics import count_parameters
 from memjax.training.sharding import Layout, make_mesh

@@ -10,11 +10,11 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import AGEM, ANML, EAEMR, EMAR, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Sequential
-from memjax.overrides import load_config
 from memjax.planning.compile_ahead import check_kept, largest_width
 from memjax.planning.programs import EpisodicMemoryBytes, make_programs
 from memjax.planning.report import comparison, learner_bytes
 from memjax.planning.topologies import GIB, parse_topology
+from memjax.settings.overrides import load_config
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh
 from tests.lifelong.learner_cases import DIM, ROWS, config_of

@@ -22,13 +22,13 @@ from memjax.config import (
     Words,
 )
 from memjax.data.opening import vocab_size_from_settings
-from memjax.overrides import load_config
 from memjax.planning import plan_cases as plans
 from memjax.planning.advice import advise
 from memjax.planning.compile_ahead import out_of_memory
 from memjax.planning.plan_cases import Case, assumptions, environment, estimate, plan
 from memjax.planning.programs import make_programs
 from memjax.planning.topologies import GIB, parse_topology
+from memjax.settings.overrides import load_config
 from memjax.training.costs import jaxpr_flops
 from memjax.training.sharding import Layout, make_mesh
 

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from memjax.cli import main
-from memjax.overrides import UsageError
 from memjax.planning.report import describe_shapes, make_cases, report
 from memjax.planning.topologies import GIB
+from memjax.settings.overrides import UsageError
 from tests.planning.plan_cases_test import tiny
 
 CONFIG = """

@@ -13,12 +13,12 @@ from hypothesis import strategies
 
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
-from memjax.overrides import load_config as load_config_file
 from memjax.report.build import collect_run_facts, make_report
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
 from memjax.report.curves import compare_runs_panel
 from memjax.report.panel import OpenedRun
 from memjax.report.providers import PROVIDERS
+from memjax.settings.overrides import load_config as load_config_file
 from memjax.training.runs import config_to_dict, describe_generator, generator_of, random_generator
 
 CONFIG = Config(

@@ -3,9 +3,9 @@
 import dataclasses
 import json
 
-from memjax.overrides import load_config
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun
+from memjax.settings.overrides import load_config
 from memjax.training.runs import config_to_dict, write_json
 
 AFTER = {"kind": "evaluation", "phase": "after", "split": "test", "targets": 16}

@@ -32,10 +32,10 @@ from memjax.config import (
 )
 from memjax.datastore.files import checksum
 from memjax.datastore.index import Index
-from memjax.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeyExtractor
 from memjax.settings import compatibility, earlier_names
+from memjax.settings.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.training.runs import config_after_growth, config_from_dict, config_to_dict, model_for_fingerprint
 
 SAVED = json.loads((Path(__file__).parent / "saved_settings.json").read_text(encoding="utf-8"))
@@ -232,11 +232,15 @@ def test_todays_modules_are_there_and_earlier_ones_are_not():
     assert all(importlib.util.find_spec(new) for new in earlier_names.MODULES.values())
     assert not any(importlib.util.find_spec(old) for old in earlier_names.MODULES)
     text = "from memjax.data.rows import X\nimport memjax.lifelong.memory as memory\nimport memjax.data.rows_of_mine\n"
+    text += "from memjax.overrides import load_config\nimport memjax.doctor\nmemjax.doctor.diagnose()\n"
     new = migrate_source(text)
     assert new.splitlines() == [
         "from memjax.data.batch_iterator import X",
         "import memjax.lifelong.episodic_memory as memory",
         "import memjax.data.rows_of_mine",
+        "from memjax.settings.overrides import load_config",
+        "import memjax.cli.doctor",
+        "memjax.cli.doctor.diagnose()",
     ]
 
 

@@ -22,7 +22,7 @@ from memjax.config import (
 from memjax.data.relation_sentences import RelationSentence
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.lifelong import load_run, train
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.tasks import LabelledSentences
 from memjax.tasks.choices import GroupMeasure
 from memjax.tasks.relation import encode_with_markers

@@ -8,7 +8,7 @@ import pytest
 from memjax.config import BiLSTM, VectorWords
 from memjax.data.relation_sentences import RelationSentence
 from memjax.data.tokenizers import WordTokenizer
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.tasks import LabelledSentences, RelationMeasure
 from memjax.training.experiment import make_experiment
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from memjax.overrides import apply_overrides, load_config
+from memjax.settings.overrides import apply_overrides, load_config
 from memjax.training.runs import config_to_dict
 from tools.measurements import costs, flops
 from tools.results import runner

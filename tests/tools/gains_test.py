@@ -5,7 +5,7 @@ import pytest
 
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tools.measurements import gains

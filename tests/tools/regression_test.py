@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memjax.inspection.regression import regression_errors
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from tests.training.tasks_test import save_run
 from tools.measurements import regression
 from tools.results import tables

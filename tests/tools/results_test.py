@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memjax.overrides import apply_overrides, load_config
 from memjax.settings.checks import validate
+from memjax.settings.overrides import apply_overrides, load_config
 from memjax.training.runs import config_to_dict
 from tools.recipes import RECIPES, Recipe, meta
 from tools.recipes.recipe import BOTH_SPLITS

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import strategies as st
 
 from memjax import config as configs
+from memjax.cli.own_tasks import tasks_config
 from memjax.data.annotations import write_neighbors
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.data.source_files import source_files
 from memjax.data.text_classes import labelled_texts
 from memjax.lifelong import make_learner_and_stages
-from memjax.own_tasks import tasks_config
 from memjax.training.experiment import make_experiment
 from memjax.training.run_data import RunData, read_record
 from memjax.training.runs import config_to_dict, load_config, open_tokenizer, run_path, write_json
@@ -378,7 +378,7 @@ def test_own_files_are_parsed_once_before_the_first_update(tmp_path, monkeypatch
         (tmp_path / f"{name}.csv").write_text("".join(rows))
     base = make_config(tmp_path / "base", "labelled")
     base.lifelong = configs.Lifelong(epochs=1)
-    monkeypatch.setattr("memjax.own_tasks.load_config", lambda name, variant: base)
+    monkeypatch.setattr("memjax.cli.own_tasks.load_config", lambda name, variant: base)
     config, _ = tasks_config([str(tmp_path / "fruit.csv"), str(tmp_path / "mood.csv")], "own")
     config.evaluations = tuple(dataclasses.replace(config.evaluation, name=n, task=n) for n in ("fruit", "mood"))
     experiment = make_experiment(config)

@@ -24,8 +24,8 @@ import numpy as np
 
 from memjax.data.vectors import read_digits
 from memjax.lifelong.factory import train
-from memjax.overrides import apply_overrides, load_config
 from memjax.report.outcomes import stream_facts
+from memjax.settings.overrides import apply_overrides, load_config
 from memjax.training import read_metrics
 from memjax.training.runs import load_config as load_run_config
 from tools.results import pages

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.config import ANML, MAML, OML, Config, EpisodicMemory, Replay, Sequential
-from memjax.overrides import load_config
 from memjax.planning.programs import planned_learner
+from memjax.settings.overrides import load_config
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.metrics import count_parameters
 from memjax.training.stages import STREAM

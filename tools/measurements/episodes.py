@@ -22,7 +22,7 @@ from memjax.config import CachedFeatures, Config, EpisodicMemory, MbPA, TaskData
 from memjax.data.example_batches import EXAMPLE
 from memjax.data.vectors import write_features
 from memjax.lifelong import load_run, train
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.training.runs import versions
 from memjax.typing import Batch
 from tools.bench.harness import quartiles

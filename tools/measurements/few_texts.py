@@ -26,7 +26,7 @@ from memjax.config import Config, Replay, TaskData, TokenBag
 from memjax.data.source_readers import read_classified_texts
 from memjax.lifelong import train
 from memjax.lifelong.orders import MBPA_ORDERS
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from tools.measurements.vectors import FIVE, sources
 from tools.results import pages
 from tools.results.ledger import measured

@@ -20,7 +20,7 @@ from memjax.cli.parser import EVALUATION_FIELDS
 from memjax.config import Config, Memorizing
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.identifiers import ANNOTATION
-from memjax.overrides import apply_overrides
+from memjax.settings.overrides import apply_overrides
 from memjax.training.evaluation import BatchScore
 from memjax.training.experiment import make_evaluation_model
 from memjax.training.restoring import LoadedRun, load_run

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from memjax.cli.console import preparation
 from memjax.cli.parser import EVALUATION_FIELDS
-from memjax.console import preparation
 from memjax.data.annotations import target_shares, write_neighbors
 from memjax.datastore.store import Progress
-from memjax.overrides import apply_overrides
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import SPALM_TAP
 from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
+from memjax.settings.overrides import apply_overrides
 from memjax.training.runs import load_config, versions
 from tools.measurements.knn_lm import experiment
 from tools.results import pages

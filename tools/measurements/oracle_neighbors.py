@@ -15,7 +15,7 @@ import numpy as np
 from memjax.data.annotations import AnnotatedDocuments, write_neighbors
 from memjax.data.documents import Documents
 from memjax.data.sources import SPLITS
-from memjax.overrides import apply_overrides, load_config
+from memjax.settings.overrides import apply_overrides, load_config
 from memjax.training.experiment import make_experiment
 
 

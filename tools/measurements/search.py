@@ -44,8 +44,8 @@ from memjax.datastore import (
     rescore,
 )
 from memjax.datastore.artefacts import open_artefact
-from memjax.overrides import apply_overrides
 from memjax.retrieval.keys import KeyExtractor, make_key_extractor
+from memjax.settings.overrides import apply_overrides
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.bench import worker

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from memjax.cli.own_tasks import tasks_config
 from memjax.config import Config
 from memjax.data.source_readers import read_classified_texts
 from memjax.lifelong import factory
 from memjax.lifelong.method import Method, TaskInfo, phase_of
 from memjax.lifelong.rehearsal import with_fresh_optimizer
-from memjax.own_tasks import tasks_config
 from tools.measurements.few_texts import measure_stream
 from tools.measurements.vectors import FIVE
 from tools.results import pages

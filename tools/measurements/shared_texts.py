@@ -15,7 +15,7 @@ from typing import Any
 
 from memjax.data.source_readers import open_source
 from memjax.data.sources import SPLITS
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.training.runs import versions
 from tools.recipes.growth import TASKS
 from tools.results import pages

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from memjax.config import Config
-from memjax.overrides import UsageError, load_config
 from memjax.settings.compatibility import current_command
+from memjax.settings.overrides import UsageError, load_config
 from memjax.training.runs import config_to_dict, read_json
 from memjax.training.runs import load_config as load_run_config
 

@@ -24,7 +24,6 @@ from memjax.datastore.opening import open_index
 from memjax.datastore.scann import build_scann
 from memjax.datastore.store import Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
-from memjax.overrides import apply_overrides
 from memjax.retrieval.interpolation import StoreNeighbors, neighbors_in_store
 from memjax.retrieval.keys import TAP, KeyExtractor, make_key_extractor
 from memjax.retrieval.tuning import (
@@ -35,6 +34,7 @@ from memjax.retrieval.tuning import (
     score_mixture,
     tune_interpolation,
 )
+from memjax.settings.overrides import apply_overrides
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.results import pages

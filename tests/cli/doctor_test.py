@@ -4,10 +4,10 @@ import re
 import tomllib
 from pathlib import Path
 
-from memjax import doctor
-from memjax.cli import main
+from memjax.cli import doctor, main
+from memjax.settings.extras import EXTRAS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -23,17 +23,19 @@ def module(package: str) -> str:
 def test_the_table_of_extras_is_that_of_the_project():
     extras = PROJECT["optional-dependencies"]
     described = {name: names(extras[name]) for name in extras if name not in ("tpu", "cuda", "all", "dev")}
-    assert doctor.EXTRAS.keys() == described.keys()
-    for name, (_, packages) in doctor.EXTRAS.items():  # an extra may pin helpers that nobody asks for
+    assert EXTRAS.keys() == described.keys()
+    for name, (_, packages) in EXTRAS.items():  # an extra may pin helpers that nobody asks for
         assert set(packages) <= set(described[name])
     assert set(names(PROJECT["dependencies"])) <= set(doctor.BASE)
 
 
 def test_every_extra_has_code_behind_it():
     files = [path for part in ("memjax", "tools", "tests", "colabs", "docs") for path in (ROOT / part).rglob("*.py")]
-    code = "\n".join(path.read_text() for path in files if path.name not in ("doctor.py", "doctor_test.py"))
-    used = {name for name, (_, packages) in doctor.EXTRAS.items() for package in packages if module(package) in code}
-    assert doctor.EXTRAS.keys() - used <= {"notebooks"}  # of those, every line is in a notebook
+    code = "\n".join(
+        path.read_text() for path in files if path.name not in ("doctor.py", "extras.py", "doctor_test.py")
+    )
+    used = {name for name, (_, packages) in EXTRAS.items() for package in packages if module(package) in code}
+    assert EXTRAS.keys() - used <= {"notebooks"}  # of those, every line is in a notebook
 
 
 def test_what_is_missing_comes_with_its_pip_line(monkeypatch):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from memjax.cli import main
+from memjax.cli.own_tasks import add_task_from_file, tasks_config
 from memjax.config import CachedFeatures, LabelledFile, MbPA, TextClasses, TextFiles, TokenBag
 from memjax.data.source_readers import read_classified_texts
-from memjax.overrides import load_config
-from memjax.own_tasks import add_task_from_file, tasks_config
 from memjax.settings.checks import validate
+from memjax.settings.overrides import load_config
 from memjax.training.runs import load_config as load_run_config
 from tests.training.loop_test import final_arrays
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from memjax.cli import main
+from memjax.cli.own_text import SIZES, text_config
 from memjax.config import JsonLines, TextFiles
-from memjax.own_text import SIZES, text_config
 from memjax.settings.checks import validate
 
 TEXT = "".join(f"line {number}: a sentence that goes on for a while.\n" for number in range(1500))
@@ -109,7 +109,7 @@ def test_too_small_a_text_is_refused_before_a_tokenizer_is_trained(tmp_path, mon
 
 LINES_CONFIG = """
 from memjax.config import JsonLines
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 def get_config(variant=""):
     config = load_config("own_text")
     config.data.source = JsonLines()

@@ -36,7 +36,7 @@ class UsageError(ValueError):
 
 def config_folders() -> list[Path]:
     """Returns the folders in which `--config NAME` looks for NAME.py: ./configs, then those shipped with memjax."""
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
 
 

@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from memjax import allocation
-from memjax.cli import dispatch, platforms
+from memjax.cli import allocation, dispatch, platforms
 
 glibc = pytest.mark.skipif(not allocation.glibc_version(), reason="the C library is not glibc")
 OWN = [parameter.variable for parameter in allocation.PARAMETERS.values()]
 CHILD = """
 import json, os
-from memjax import allocation
+from memjax.cli import allocation
 done = allocation.keep_freed_memory(os.environ, only_cpu=True)
 print(json.dumps([done, allocation.diagnose(os.environ, only_cpu=True)]))
 """
@@ -57,7 +56,7 @@ def test_what_the_environment_sets_stays():
 @pytest.mark.skipif(allocation.transparent_huge_pages() != "madvise", reason="huge pages are not by advice here")
 def test_the_heap_consists_of_huge_pages():
     code = (
-        "import ctypes\nfrom memjax import allocation\n"
+        "import ctypes\nfrom memjax.cli import allocation\n"
         "assert allocation.keep_freed_memory({}, only_cpu=True)[-1] == 'huge_pages'\n"
         "library = ctypes.CDLL(None)\nlibrary.malloc.restype = ctypes.c_void_p\n"
         "ctypes.memset(library.malloc(ctypes.c_size_t(64 * 2**20)), 1, 64 * 2**20)\n"

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from memjax.programs import free_programs, jit_by_model
+from memjax.models.compiled_programs import free_programs, jit_by_model
 
 
 def test_programs_of_the_models_used_last_are_kept():

@@ -33,8 +33,8 @@ from memjax.data.paths import find_packed, readable_files
 from memjax.data.source_readers import class_names
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import TEXT_SETS
-from memjax.overrides import UsageError, describe_config, load_config
 from memjax.settings.checks import validate
+from memjax.settings.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["tasks_config", "add_task_from_file"]

@@ -16,7 +16,7 @@ from memjax.data.record_files import find_record_files
 from memjax.data.records import detect_record_format
 from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
-from memjax.overrides import UsageError, load_config
+from memjax.settings.overrides import UsageError, load_config
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["check_size", "text_config"]

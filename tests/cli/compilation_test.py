@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from memjax.cli import main
-from memjax.compilation import keep_programs
+from memjax.cli.compilation import keep_programs
 
 TRAIN = """
 import sys, types, warnings

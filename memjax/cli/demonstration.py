@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from memjax.cli.console import align, continuations, preparation, split_sizes
 from memjax.config import Config, ContinuousCache, Evaluation
-from memjax.console import align, continuations, preparation, split_sizes
-from memjax.overrides import load_config
+from memjax.settings.overrides import load_config
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
 from memjax.training.metrics import LN2, read_metrics

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from memjax.config import Config, Memorizing, Model
-from memjax.overrides import UsageError, apply_overrides, config_names, find_config, load_config
+from memjax.settings.overrides import UsageError, apply_overrides, config_names, find_config, load_config
 
 
 def memorizing() -> Config:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from memjax import demo
+from memjax.cli import demonstration as demo
 
 
 def row(test: float, cache: float = 0.0, weight: float = 0.0) -> dict:
@@ -110,7 +110,7 @@ def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch, capsys):
 def test_in_miniature(tmp_path, capsys, monkeypatch):
     from memjax.cli import main
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent.parent / ".cache"))
     assert main(["demo", "--smoke", "--workdir", str(tmp_path / "demo")]) == 0
     text = capsys.readouterr().out
     for part in ("no memory", "+ cache + datastore", "answers right", ">>>", str(tmp_path / "demo")):
