@@ -27,7 +27,7 @@ from memjax.settings.checks import validate
 from memjax.settings.overrides import UsageError
 
 if TYPE_CHECKING:
-    from memjax.training.evaluation import DocumentScores
+    from memjax.training.scores import DocumentScores
 
 # Formats of numbers that are printed without four decimals.
 NUMBER_FORMATS = {
@@ -122,7 +122,7 @@ def read_sizes(text: str) -> list[int]:
 
 def score_documents(loaded: Any, evaluation: Evaluation) -> tuple[Any, DocumentScores]:
     """Evaluates a run, and returns the result and the scores of each document."""
-    from memjax.training.evaluation import DocumentScores
+    from memjax.training.scores import DocumentScores
 
     scores = DocumentScores()
     return loaded.experiment.evaluate(loaded.variables, evaluation, observe=scores.observe), scores

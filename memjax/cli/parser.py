@@ -338,7 +338,7 @@ def open_run(run: str, config: Config | None, *, is_data_named: bool = False, st
 
     from memjax.lifelong import load_run
     from memjax.training.checkpoints import flatten
-    from memjax.training.runs import describe_generator
+    from memjax.training.run_versions import describe_generator
 
     tell = lambda line: print(line, file=sys.stderr, flush=True)
     loaded = load_run(run, config, step=step, tell=tell, is_data_named=is_data_named)

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 
 from memjax.config import Evaluation
 from memjax.settings.checks import require
-from memjax.training.evaluation import BatchScore, EvaluationResult
 from memjax.training.experiment import Experiment
+from memjax.training.scores import BatchScore, EvaluationResult
 from memjax.typing import Batch
 
 __all__ = ["LastMentions", "TokenNats", "mention_buckets", "token_nats"]

@@ -23,8 +23,9 @@ import numpy as np
 from memjax.data.documents import ArrayDocuments
 from memjax.inference.sampling import Sampling
 from memjax.inference.texts import continue_texts
-from memjax.training.evaluation import BatchScore, Evaluator
+from memjax.training.evaluation import Evaluator
 from memjax.training.restoring import LoadedRun, load_run
+from memjax.training.scores import BatchScore
 from memjax.typing import Batch
 
 __all__ = ["RunScorer", "harness_model"]

@@ -13,12 +13,12 @@ import optax
 from memjax.lifelong.memory_backends import Store
 from memjax.lifelong.method import TaskInfo
 from memjax.lifelong.update_streams import ReplaySchedule
-from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective
+from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.stages import STREAM, PhaseContext, Requirements, Update
 from memjax.training.step import TrainState
+from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, WeightedSum
 
 __all__ = [

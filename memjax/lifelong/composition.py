@@ -42,11 +42,11 @@ from memjax.lifelong.updates import (
     make_stream_update,
 )
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective, make_plain_learner
+from memjax.training.plain_learner import make_plain_learner
 from memjax.training.sharding import Layout
 from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, StoredRows, Update
 from memjax.training.step import TrainState
-from memjax.training.update_functions import make_update_functions
+from memjax.training.update_functions import MakeObjective, make_update_functions
 from memjax.typing import Batch
 
 __all__ = ["chain_components", "make_update"]

@@ -47,7 +47,6 @@ from memjax.lifelong.rehearsal import (
 from memjax.models.heads import CLASSES
 from memjax.models.similarity_head import ALIGNMENT, VECTORS, apply_alignment
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout
 from memjax.training.stages import (
@@ -61,6 +60,7 @@ from memjax.training.stages import (
     UpdateStream,
 )
 from memjax.training.step import TrainState, model_variables
+from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, WeightedSum
 
 __all__ = ["ALIGN", "EA_EMR", "REHEARSE", "alignment_loss", "alternate_batches", "cycle_batches", "emr"]

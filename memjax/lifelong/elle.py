@@ -47,7 +47,6 @@ from memjax.lifelong.updates import make_joint_update
 from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import (
@@ -62,7 +61,7 @@ from memjax.training.stages import (
     UpdateStream,
 )
 from memjax.training.step import TrainState, init_variables, model_variables
-from memjax.training.update_functions import make_objective
+from memjax.training.update_functions import MakeObjective, make_objective
 from memjax.typing import Batch, WeightedSum
 
 __all__ = ["WARM_UP", "elle", "make_growth"]

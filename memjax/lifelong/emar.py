@@ -54,7 +54,6 @@ from memjax.lifelong.rehearsal import (
 )
 from memjax.models.similarity_head import VECTORS
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_collections
 from memjax.training.sharding import Layout
 from memjax.training.stages import (
@@ -67,6 +66,7 @@ from memjax.training.stages import (
     make_stream_of_one_kind,
 )
 from memjax.training.step import TrainState, model_variables
+from memjax.training.update_functions import MakeObjective
 
 __all__ = [
     "ACTIVATE",

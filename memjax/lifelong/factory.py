@@ -14,15 +14,16 @@ from memjax.lifelong.text_features import cache_states
 from memjax.settings.checks import validate
 from memjax.settings.minimum_memory import check_sizes
 from memjax.settings.pointers import import_by_name
-from memjax.training import loop, restoring
+from memjax.training import restoring, run_start
 from memjax.training.available_memory import available_bytes
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
+from memjax.training.loop import TrainingResult
+from memjax.training.plain_learner import make_plain_learner
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_after_growth, load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
-from memjax.training.stages import GROWTH, GrowthHistory, Learner, Stage, count_steps, phase_key
-from memjax.training.update_functions import make_objective
+from memjax.training.stages import GROWTH, GrowthHistory, Learner, MakeLearner, Stage, count_steps, phase_key
+from memjax.training.update_functions import MakeObjective, make_objective
 
 __all__ = ["make_learner_and_stages", "growth_histories", "load_run", "make_learner", "train"]
 
@@ -124,14 +125,14 @@ def make_learner(
 ) -> Learner:
     """Makes the learner of any configuration: that of its method, or plain training if it has none."""
     if experiment.config.lifelong is None:
-        return loop.make_plain_learner(experiment, layout, objective)
+        return make_plain_learner(experiment, layout, objective)
     return make_method(experiment.config.lifelong.method).learner(experiment, layout, objective)
 
 
 def make_learner_and_stages(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
-    """Makes the learner and the stages of a configuration with tasks. See `memjax.training.loop.train`.
+    """Makes the learner and the stages of a configuration with tasks. See `memjax.training.run_start.train`.
 
     Args:
       experiment: Experiment of the configuration.
@@ -174,16 +175,16 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
 
     Args:
       config: Configuration to train.
-      **arguments: Further arguments of `memjax.training.loop.train`.
+      **arguments: Further arguments of `memjax.training.run_start.train`.
 
     Raises:
       ValueError: the tasks of the run are not the first tasks of the configuration, its method cannot take further
-        tasks, or `memjax.training.loop.train` raises it.
+        tasks, or `memjax.training.run_start.train` raises it.
     """
     if config.data.encoder_states_dir:
         cache_states(config)
     if config.lifelong is None:
-        return loop.train(config, **arguments)
+        return run_start.train(config, **arguments)
     if takes_tasks(run_path(config), config):
         check_takes_tasks(config, make_method(config.lifelong.method))
     if not config.evaluations:
@@ -191,7 +192,7 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
         config = dataclasses.replace(
             config, evaluations=tuple(evaluation_of(task.name) for task in config.lifelong.ordered_tasks)
         )
-    return loop.train(config, **{"course": make_learner_and_stages, **arguments})
+    return run_start.train(config, **{"course": make_learner_and_stages, **arguments})
 
 
 def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:

@@ -36,11 +36,11 @@ from memjax.lifelong.method import Method, Phase, TaskInfo
 from memjax.lifelong.update_streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
 from memjax.lifelong.updates import make_joint_update
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, PhaseResult, Requirements, do_nothing
 from memjax.training.step import TrainState, model_variables
+from memjax.training.update_functions import MakeObjective
 from memjax.typing import Aux, Batch, SegmentLoss
 
 __all__ = [

@@ -30,8 +30,8 @@ from memjax.lifelong.composition import chain_components
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, OfRows, Store
 from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
-from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.objective import model_collections, read_segment
+from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.sharding import row_shards
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch

@@ -58,9 +58,9 @@ from memjax.lifelong.mbpa import (
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, Store
 from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
-from memjax.training.evaluation import PerRowAdaptation
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_collections
+from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Aux, Batch, WeightedSum
 

@@ -26,7 +26,7 @@ from memjax.lifelong.update_streams import (
     task_free_order,
 )
 from memjax.training.experiment import Experiment, task_of_evaluation
-from memjax.training.loop import MakeObjective, make_stage
+from memjax.training.plain_learner import make_stage
 from memjax.training.sharding import Layout
 from memjax.training.stages import (
     GrowthHistory,
@@ -39,6 +39,7 @@ from memjax.training.stages import (
     do_nothing,
 )
 from memjax.training.step import TrainState
+from memjax.training.update_functions import MakeObjective
 
 __all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
 

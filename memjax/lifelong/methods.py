@@ -30,12 +30,11 @@ from memjax.lifelong.task_references import gradients_of_tasks
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, Requirements
 from memjax.training.step import TrainState, model_variables
-from memjax.training.update_functions import make_update_functions
+from memjax.training.update_functions import MakeObjective, make_update_functions
 from memjax.typing import Batch
 
 __all__ = [

@@ -49,11 +49,11 @@ from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
 from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.objective import RANDOM_STREAMS, Objective, model_collections, model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner
 from memjax.training.step import TrainState, model_variables
+from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, SegmentLoss, WeightedSum
 
 __all__ = ["anml", "maml", "oml"]

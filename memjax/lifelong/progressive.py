@@ -20,11 +20,10 @@ from memjax.lifelong.composition import chain_components, freeze_parameters
 from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo
 from memjax.lifelong.methods import TOLD_BORDERS
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, PhaseResult
 from memjax.training.step import TrainState, init_variables, model_variables
-from memjax.training.update_functions import make_objective
+from memjax.training.update_functions import MakeObjective, make_objective
 
 __all__ = ["progressive"]
 

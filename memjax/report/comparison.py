@@ -156,7 +156,7 @@ def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
     Raises:
       ValueError: A run is not finished.
     """
-    from memjax.training.runs import generator_of
+    from memjax.training.run_versions import generator_of
 
     by_run = {record.path: record for record in records}
     facts = differing_settings({run: record.config for run, record in by_run.items()})

@@ -42,8 +42,9 @@ from memjax.retrieval.tuning import (
 )
 from memjax.settings.checks import require
 from memjax.settings.compatibility import in_saved_names
-from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
+from memjax.training.evaluation import Evaluator
 from memjax.training.runs import config_to_dict
+from memjax.training.scores import BatchScore, EvaluationResult, Score
 
 __all__ = [
     "StoreNeighbors",

@@ -32,8 +32,9 @@ from memjax.memory.knn_lm import (
     search_neighbors,
 )
 from memjax.settings.checks import require
-from memjax.training.evaluation import BatchScore, EvaluationResult, Evaluator, Score
+from memjax.training.evaluation import Evaluator
 from memjax.training.metrics import perplexity
+from memjax.training.scores import BatchScore, EvaluationResult, Score
 from memjax.typing import Batch
 
 __all__ = [

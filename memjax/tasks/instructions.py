@@ -113,7 +113,7 @@ class Instructions(Task):
           prompts: Token ids of each prompt, ending with the answer mark ANS.
           data: Data sets of the run, whose tokenizer decodes the answers.
           rows: Number of answers decoded at once.
-          adapt_rows: A `memjax.training.evaluation.PerRowAdaptation` that adapts the parameters to each prompt.
+          adapt_rows: A `memjax.training.row_adaptation.PerRowAdaptation` that adapts the parameters to each prompt.
             None = no adaptation.
         """
         tokenizer, answers = data.tokenizer, list[str]()

@@ -10,9 +10,12 @@ from memjax.training.objective import *
 from memjax.training.optimizers import *
 from memjax.training.progress import *
 from memjax.training.restoring import *
+from memjax.training.run_start import *
 from memjax.training.runs import *
+from memjax.training.scores import *
 from memjax.training.segment_loop import *
 from memjax.training.slot_counters import *
+from memjax.training.stages import MakeLearner
 from memjax.training.step import *
 from memjax.training.tables import *
 from memjax.training.update_functions import *

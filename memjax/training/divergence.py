@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from memjax.training.evaluation import EvaluationResult
+from memjax.training.scores import EvaluationResult
 
 __all__ = ["DIVERGED", "describe_divergence", "divergence_limit", "final_divergence", "has_diverged"]
 

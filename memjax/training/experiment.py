@@ -26,10 +26,12 @@ from memjax.settings.checks import validate
 from memjax.settings.minimum_memory import check_sizes
 from memjax.tasks.interface import Query, TargetSelector, Task, make_task
 from memjax.training.available_memory import available_bytes
-from memjax.training.evaluation import EvaluationResult, Evaluator, PerRowAdaptation, make_read
+from memjax.training.evaluation import Evaluator
 from memjax.training.memory_interventions import make_memory_intervention
+from memjax.training.row_adaptation import PerRowAdaptation, make_read
 from memjax.training.run_data import RunData
 from memjax.training.runs import config_after_growth
+from memjax.training.scores import EvaluationResult
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
 from memjax.typing import Batch

@@ -1,74 +1,46 @@
-"""The training loop: `train` builds a run from its configuration, and `run` runs its stages one after the other."""
+"""The training loop: `run` runs the stages of a run one after the other, from its newest checkpoint to the end."""
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from memjax.config import Config
 from memjax.data.batch_iterator import restart_with_rows
 from memjax.settings.checks import warnings
-from memjax.training import processes
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
-from memjax.training.evaluation import EvaluationInterrupted, EvaluationResult
-from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.evaluation import EvaluationInterrupted
 from memjax.training.extension import describe_extension
 from memjax.training.metrics import count_bytes, count_parameters
-from memjax.training.objective import Objective
-from memjax.training.profiles import Profile, Steps, check_steps
-from memjax.training.progress import Event, Progress, report_preparation
-from memjax.training.restoring import check_start, init_from
-from memjax.training.run_data import RunData, read_record
+from memjax.training.profiles import Profile, Steps
+from memjax.training.restoring import init_from
 from memjax.training.run_logger import RunLogger, describe_score
-from memjax.training.runs import (
-    RunDirectory,
-    check_directory,
-    check_tokenizer,
-    config_to_dict,
-    open_tokenizer,
-    read_finished,
-    run_path,
-    takes_more,
-)
-from memjax.training.sharding import Layout, check_rows, make_layout
-from memjax.training.signals import StoppedBySignal, StopSignal
+from memjax.training.runs import check_tokenizer
+from memjax.training.scores import EvaluationResult
+from memjax.training.signals import StoppedBySignal
 from memjax.training.skipped import NonFiniteError, SkippedSteps
 from memjax.training.slot_counters import pull_usage
 from memjax.training.stages import (
-    STREAM,
     GrowthHistory,
-    Learner,
+    MakeLearner,
     PhaseContext,
     Position,
     Stage,
     count_steps,
     do_nothing,
-    make_stream_of_one_kind,
     phase_key,
 )
-from memjax.training.step import TrainState, init_variables
-from memjax.training.update_functions import check_frozen, make_objective, make_update_functions
+from memjax.training.step import TrainState
+from memjax.training.update_functions import check_frozen
 from memjax.typing import WeightedSum
 
-__all__ = [
-    "Hook",
-    "MakeLearner",
-    "StepInfo",
-    "StoppedBySignal",
-    "TrainingResult",
-    "call_every",
-    "run",
-    "train",
-    "training_steps",
-]
+__all__ = ["Hook", "StepInfo", "StoppedBySignal", "TrainingResult", "call_every", "run", "training_steps"]
 
 
 @dataclasses.dataclass
@@ -142,163 +114,6 @@ def call_every(number: int, hook: Hook) -> Hook:
             hook(info)
 
     return call
-
-
-MakeObjective = Callable[[Config, Any], Objective]
-"""Function `make_objective(config, model)` that makes a training objective."""
-MakeLearner = Callable[[GrowthHistory], Learner]
-"""Function `make_learner(lineage)` that makes the learner of a model with this growth history."""
-Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
-"""Function `course(experiment, layout, objective) -> (make_learner, stages)` that makes the arguments of `run`."""
-
-
-def make_plain_learner(
-    experiment: Experiment,
-    layout: Layout | None = None,
-    objective: MakeObjective = make_objective,
-    *,
-    method: Callable[[Mapping[str, Any]], Any] = lambda params: {},
-    **arguments: Any,
-) -> Learner:
-    """Makes the learner of plain training, with a single kind of update.
-
-    Args:
-      experiment: Model, data and evaluations of the run.
-      layout: Shardings of all arrays over several devices. None on a single device.
-      objective: Function `objective(config, model)` that makes the training objective.
-      method: Function `method(params)` that makes the initial `TrainState.method`. The default has no state.
-      **arguments: `links` and `after_update` of `make_update_functions`.
-    """
-    config, model = experiment.config, experiment.model
-    functions, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.batch_size
-    example = experiment.example()
-    key = jax.random.key(config.training.seed)
-
-    def variables() -> Any:
-        return init_variables(model, jax.random.fold_in(key, 0), config.data.segment_length)
-
-    def init(values: Mapping[str, Any]) -> TrainState:
-        memory, arrays = model.init_state(rows), method(values["params"])
-        return functions.init(values, memory, example, jax.random.fold_in(key, 1), method=arrays)
-
-    updates, evaluators = {STREAM: functions.step}, experiment.evaluators(layout)
-    return Learner(model, variables, init, updates, {STREAM: example}, evaluators, finish=functions.finish)
-
-
-def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
-    """Makes a stage that reads the training batches of an experiment. `fields` are further fields of `Stage`."""
-    rows = layout.host_rows(experiment.config.data.batch_size) if layout else None
-    return Stage(
-        name, lambda state, position: make_stream_of_one_kind(experiment.stream(position, rows)), steps, **fields
-    )
-
-
-def make_single_stage(
-    experiment: Experiment, layout: Layout | None, objective: MakeObjective
-) -> tuple[MakeLearner, Sequence[Stage]]:
-    """Makes the learner and the stages of plain training: a single stage with a single kind of update.
-
-    See `Course` for the arguments and the result.
-    """
-    stage = make_stage(experiment, layout, "training", experiment.config.training.steps)
-    return lambda lineage: make_plain_learner(experiment.with_growth(lineage), layout, objective), [stage]
-
-
-def train(
-    config: Config,
-    *,
-    hooks: Sequence[Hook] = (),
-    on_event: Callable[[Event], None] | None = None,
-    experiment: Experiment | None = None,
-    profile: Steps | None = None,
-    reset_memory: bool = False,
-    objective: MakeObjective = make_objective,
-    course: Course = make_single_stage,
-) -> TrainingResult:
-    """Trains a model in its run directory. It starts a run, continues it, or reports the results of a finished run.
-
-    A run starts from the newest checkpoint of its run directory. Without one it starts from the run in
-    `training.init_from`, otherwise from newly initialized parameters. A finished run continues if its stream has more
-    tasks than before, or its plain training more steps.
-
-    If several processes form one run (`memjax.training.processes`), each calls this function with the same
-    configuration.
-
-    Args:
-      config: Configuration of the run.
-      hooks: Functions that are called after each step, before its checkpoint is saved.
-      on_event: Function that receives every `Event`, in the first process only. None shows events on standard error: as
-        a progress bar on a terminal, otherwise as lines.
-      experiment: Experiment that was built from `config`. None builds it.
-      profile: First and last step to trace (see `memjax.training.profiles`). None for no trace.
-      reset_memory: Whether to continue with empty memories. The number of rows may then change, and the document
-        streams begin their next epoch.
-      objective: Function `objective(config, model)` that makes the training objective, for example one `with_penalty`.
-        The default is that of the configuration.
-      course: Function `course(experiment, layout, objective)` that makes the learner and the stages. The default is
-        plain training.
-
-    Raises:
-      ValueError: The configuration, the run directory, a checkpoint or the data does not fit. Nothing is changed.
-      NonFiniteError: Too many steps in a row were skipped (`training.max_skipped_steps`), or the final loss is not
-      finite. StoppedBySignal: SIGTERM or SIGINT ended the run. It is saved.
-    """
-    if config.lifelong is not None and course is make_single_stage:
-        raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
-    if profile is not None:
-        check_steps(profile, config.training.steps)
-    path, training, timeout = run_path(config), config.training, config.sharding.process_timeout
-    with processes.run_together("the start", timeout):
-        check_directory(path, config, reset_memory=reset_memory)
-    processes.check_equal("config", config_to_dict(config))
-    report = (on_event or Progress()) if processes.is_first() else lambda event: None
-    finished = processes.broadcast_from_first(None if takes_more(path, config) else read_finished(path))
-    if finished is not None:
-        more = "another task" if config.lifelong else "a larger training.steps"
-        text = f"{path}: finished after {finished['step']} steps; it goes on with {more}"
-        report(Event("finished", finished["step"], training.steps, finished["results"], text))
-        return TrainingResult(path, finished["step"], finished["results"], True)
-    if experiment is not None and experiment.config != config:
-        raise ValueError(
-            "experiment: built from another config than the one given; build it with make_experiment(config)"
-        )
-    layout = make_layout(config.sharding)
-    if layout is not None:
-        check_rows(config.data.batch_size, layout.mesh)
-    with processes.run_together("the data", timeout):
-        if experiment is None:
-            tokenizer = open_tokenizer(path) if path.exists() else None
-            prepared = report_preparation(report, training.steps)
-            run_data = RunData(path, recorded=read_record(path), is_training=True)
-            experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared, run_data=run_data)
-        for line in experiment.notes():
-            report(Event("note", 0, training.steps, {}, line))
-        if training.init_from:
-            check_start(training, experiment.tokenizer)
-        make_learner, stages = course(experiment, layout, objective)
-        for line in itertools.chain.from_iterable(stage.notes for stage in stages):
-            report(Event("note", 0, training.steps, {}, line))
-        first_learner = make_learner(())  # errors are raised before a directory is made
-    with processes.run_together("the run directory", timeout):
-        directory = RunDirectory(config, reset_memory=reset_memory)
-    try:
-        with processes.run_together("the run directory", timeout):
-            directory.check_shared()
-            if processes.is_first():
-                experiment.run_data.keep(directory.path)
-        with (
-            StopSignal() as stop,
-            layout.active() if layout else contextlib.nullcontext(),
-            processes.ProcessMonitor(timeout),
-        ):
-            options: dict[str, Any] = {"layout": layout, "reset_memory": reset_memory}
-            record = RunLogger(config, directory, report, stop, tokenizer=experiment.tokenizer, **options)
-            learners = lambda lineage: make_learner(lineage) if lineage else first_learner
-            return run(learners, stages, record, hooks=hooks, profile=profile)
-    finally:
-        directory.close()
-        if isinstance(report, Progress):
-            report.close()
 
 
 def run(

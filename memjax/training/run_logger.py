@@ -13,10 +13,11 @@ from memjax.data.batch_iterator import merge_positions
 from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.training import processes
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.evaluation import EvaluationResult
 from memjax.training.metrics import MetricsFile, describe_totals
 from memjax.training.progress import Event, describe_duration, describe_numbers
-from memjax.training.runs import RunDirectory, describe_generator
+from memjax.training.run_versions import describe_generator
+from memjax.training.runs import RunDirectory
+from memjax.training.scores import EvaluationResult
 from memjax.training.signals import StoppedBySignal, StopSignal
 from memjax.training.stages import GrowthHistory, Position
 from memjax.training.update_functions import make_schedule

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from memjax.training.evaluation import Evaluator, PerRowAdaptation
+from memjax.training.evaluation import Evaluator
+from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum
 
@@ -213,6 +214,10 @@ class Learner(NamedTuple):
     def evaluation_variables(self, state: TrainState, seed: int) -> Mapping[str, Any]:
         """Returns the variables that all evaluations and answers use, during training and after it."""
         return self.adapt_variables(state, None, jax.random.fold_in(jax.random.key(seed), 3))
+
+
+MakeLearner = Callable[[GrowthHistory], Learner]
+"""Function `make_learner(lineage)` that makes the learner of a model with this growth history."""
 
 
 class PhaseResult(NamedTuple):

@@ -19,6 +19,9 @@ from memjax.typing import Batch, WeightedSum
 
 __all__ = ["UpdateFunctions", "make_update_functions"]
 
+MakeObjective = Callable[[Config, Any], Objective]
+"""Function `make_objective(config, model)` that makes a training objective."""
+
 
 class UpdateFunctions(NamedTuple):
     """The objective, the optimisers and the train step that a configuration describes.

@@ -21,8 +21,8 @@ from memjax.inspection.slot_usage import (
     staleness,
 )
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.loop import train
 from memjax.training.restoring import load_run
+from memjax.training.run_start import train
 from memjax.training.runs import load_config
 from memjax.training.slot_counters import count_usage, pull_usage
 from memjax.training.step import init_variables

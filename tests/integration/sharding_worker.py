@@ -16,9 +16,9 @@ import optax
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.models.factory import make_language_model
-from memjax.training.loop import train
 from memjax.training.metrics import count_bytes
 from memjax.training.objective import Objective, model_loss
+from memjax.training.run_start import train
 from memjax.training.sharding import Layout, make_mesh, put
 from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.typing import Batch

@@ -84,7 +84,7 @@ def processor() -> str:
 
 def go_on(name: str) -> dict:
     """Trains to the end: the lines of the steps, and the results."""
-    from memjax.training.loop import train
+    from memjax.training.run_start import train
     from memjax.training.runs import load_config
 
     result = train(load_config(Path("runs") / name), on_event=lambda event: None)

@@ -16,7 +16,7 @@ from memjax.config import (
     Schedule,
     Training,
 )
-from memjax.training import loop
+from memjax.training import run_start
 from memjax.training.restoring import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run
@@ -60,7 +60,9 @@ def test_every_option_at_once_and_resumed(tmp_path, monkeypatch):
         return chex.assert_max_traces(make_train_step(objective, optimizer, **kwargs), n=1)
 
     monkeypatch.setattr(update_functions, "make_train_step", make)
-    monkeypatch.setattr("tests.training.loop_test.train", lambda config, experiment, **kw: loop.train(config, **kw))
+    monkeypatch.setattr(
+        "tests.training.loop_test.train", lambda config, experiment, **kw: run_start.train(config, **kw)
+    )
     dtypes = []
     look = lambda info: dtypes.append(
         ({leaf.dtype for leaf in jax.tree.leaves(info.state.params)}, info.state.memory.stack.groups[1].attention)

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 
-from memjax.training.loop import StoppedBySignal, train
+from memjax.training.loop import StoppedBySignal
+from memjax.training.run_start import train
 from tests.training.loop_test import make_experiment
 
 

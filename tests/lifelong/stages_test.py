@@ -26,7 +26,7 @@ from memjax.config import (
 )
 from memjax.lifelong import train
 from memjax.training import Checkpoints, load_run, read_metrics
-from memjax.training.loop import make_plain_learner
+from memjax.training.plain_learner import make_plain_learner
 from memjax.training.stages import PhaseResult, Position, Stage, make_stream_of_one_kind
 from tests.lifelong import learner_cases as cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays

@@ -29,8 +29,8 @@ from memjax.retrieval.building import (
 from memjax.retrieval.keys import SPALM_TAP, KeyExtractor, KeyReader, make_key_extractor
 from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
 from memjax.training.experiment import make_experiment
-from memjax.training.loop import train
 from memjax.training.restoring import LoadedCheckpoint, LoadedRun, load_run
+from memjax.training.run_start import train
 from memjax.training.runs import load_config, model_for_fingerprint
 from tests.datastore.beam_test import needs_beam
 from tests.programs import ROOT, printed

@@ -6,8 +6,8 @@ import pytest
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
 from memjax.settings.overrides import load_config
-from memjax.training.loop import train
 from memjax.training.restoring import load_run
+from memjax.training.run_start import train
 from tools.measurements import gains
 from tools.results import tables
 from tools.results.ledger import Measurement

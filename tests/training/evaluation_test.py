@@ -8,7 +8,8 @@ import pytest
 from memjax.data.documents import ArrayDocuments
 from memjax.data.reading_plan import ReadingPlan
 from memjax.data.windows import sliding_windows
-from memjax.training.evaluation import DocumentScores, EvaluationInterrupted, EvaluationResult, Evaluator, evaluate
+from memjax.training.evaluation import EvaluationInterrupted, Evaluator, evaluate
+from memjax.training.scores import DocumentScores, EvaluationResult
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream
 
 DOCUMENTS = toy_documents(9, seed=3)

@@ -14,8 +14,9 @@ from memjax.training import loop, update_functions
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import Evaluator
 from memjax.training.experiment import Experiment
-from memjax.training.loop import StoppedBySignal, call_every, train
+from memjax.training.loop import StoppedBySignal, call_every
 from memjax.training.metrics import read_metrics
+from memjax.training.run_start import train
 from memjax.training.skipped import NonFiniteError, SkippedSteps
 from memjax.training.step import make_train_step
 from tests.training.toy import LENGTH, ROWS, ToyModel, toy_documents

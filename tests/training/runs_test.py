@@ -5,15 +5,8 @@ import pytest
 
 from memjax import config as configs
 from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
-from memjax.training.runs import (
-    RunDirectory,
-    config_from_dict,
-    config_to_dict,
-    load_config,
-    read_json,
-    run_path,
-    versions,
-)
+from memjax.training.run_versions import versions
+from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, read_json, run_path
 
 
 def make_config(tmp_path, **kwargs):

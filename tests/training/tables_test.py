@@ -12,10 +12,10 @@ import pytest
 
 from memjax.config import Model, ProductKey, TableAdam
 from memjax.models.factory import make_language_model
-from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
 from memjax.training.objective import Objective, model_loss
 from memjax.training.optimizers import make_optimizer
+from memjax.training.run_start import train
 from memjax.training.step import make_train_step
 from memjax.training.tables import (
     TouchedRows,

@@ -29,12 +29,12 @@ from memjax.inspection.slot_usage import measure_usage
 from memjax.models.transformer import split_collection
 from memjax.tasks.question_answering import AnswerMeasure
 from memjax.training.checkpoints import Checkpoints, flatten
-from memjax.training.evaluation import Score
 from memjax.training.experiment import make_experiment
-from memjax.training.loop import train
 from memjax.training.objective import model_loss
 from memjax.training.restoring import init_from
+from memjax.training.run_start import train
 from memjax.training.runs import config_to_dict, run_path, write_json
+from memjax.training.scores import Score
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
 from memjax.training.variables import split_state

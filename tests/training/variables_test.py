@@ -10,7 +10,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model, Training
 from memjax.training.experiment import make_evaluation_model, make_experiment
-from memjax.training.loop import train
+from memjax.training.run_start import train
 from memjax.training.step import init_variables
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from memjax.lifelong.ancestors import HeadCorrelations
 from memjax.report.ancestors import read_lineage
-from memjax.training.runs import versions
+from memjax.training.run_versions import versions
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured
 

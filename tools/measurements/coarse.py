@@ -17,7 +17,8 @@ from typing import Any
 
 from memjax.config import Config, MetaMbPA
 from memjax.lifelong import load_run
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
 from tools.bench.harness import quartiles
 from tools.results import pages
 from tools.results.ledger import measured

@@ -23,7 +23,7 @@ from memjax.data.example_batches import EXAMPLE
 from memjax.data.vectors import write_features
 from memjax.lifelong import load_run, train
 from memjax.settings.overrides import load_config
-from memjax.training.runs import versions
+from memjax.training.run_versions import versions
 from memjax.typing import Batch
 from tools.bench.harness import quartiles
 from tools.results import pages

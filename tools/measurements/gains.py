@@ -21,10 +21,11 @@ from memjax.config import Config, Memorizing
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.identifiers import ANNOTATION
 from memjax.settings.overrides import apply_overrides
-from memjax.training.evaluation import BatchScore
 from memjax.training.experiment import make_evaluation_model
 from memjax.training.restoring import LoadedRun, load_run
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
+from memjax.training.scores import BatchScore
 from memjax.typing import Batch
 from tools.results import pages
 from tools.results.ledger import measured, without_paths

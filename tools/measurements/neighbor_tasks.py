@@ -13,7 +13,8 @@ import numpy as np
 
 from memjax.lifelong import load_run
 from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, task_counts, task_shares
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
 from tools.measurements.coarse import answering
 from tools.results import pages
 from tools.results.ledger import measured

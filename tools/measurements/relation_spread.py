@@ -19,7 +19,8 @@ from memjax.lifelong import load_run
 from memjax.lifelong.class_features import align_features, read_features
 from memjax.lifelong.looks import task_ends
 from memjax.lifelong.metrics import ClassDistances, class_distances
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
 from tools.results import pages
 from tools.results.ledger import measured
 

@@ -47,7 +47,8 @@ from memjax.datastore.artefacts import open_artefact
 from memjax.retrieval.keys import KeyExtractor, make_key_extractor
 from memjax.settings.overrides import apply_overrides
 from memjax.training.restoring import load_run
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
 from tools.bench import worker
 from tools.bench.harness import quartiles, speed_ratio
 from tools.results import pages

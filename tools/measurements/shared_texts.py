@@ -16,7 +16,7 @@ from typing import Any
 from memjax.data.source_readers import open_source
 from memjax.data.sources import SPLITS
 from memjax.settings.overrides import load_config
-from memjax.training.runs import versions
+from memjax.training.run_versions import versions
 from tools.recipes.growth import TASKS
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured

@@ -22,7 +22,8 @@ from memjax.data.instructions import Instruction, read_query, read_state
 from memjax.lifelong import load_run, train
 from memjax.lifelong.lamol import write_samples
 from memjax.training import read_metrics
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
 from tools.results import pages
 from tools.results.ledger import measured
 

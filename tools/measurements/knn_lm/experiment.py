@@ -36,7 +36,8 @@ from memjax.retrieval.tuning import (
 )
 from memjax.settings.overrides import apply_overrides
 from memjax.training.restoring import load_run
-from memjax.training.runs import load_config, versions
+from memjax.training.run_versions import versions
+from memjax.training.runs import load_config
 from tools.results import pages
 from tools.results.ledger import Book, measured
 
