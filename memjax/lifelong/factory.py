@@ -20,7 +20,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import TrainingResult
 from memjax.training.plain_learner import make_plain_learner
 from memjax.training.restoring import LoadedRun
-from memjax.training.runs import config_after_growth, load_config, run_path, takes_tasks
+from memjax.training.runs import config_after_growth, load_config
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, GrowthHistory, Learner, MakeLearner, Stage, count_steps, phase_key
 from memjax.training.update_functions import MakeObjective, make_objective
@@ -185,14 +185,14 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
         cache_states(config)
     if config.lifelong is None:
         return run_start.train(config, **arguments)
-    if takes_tasks(run_path(config), config):
-        check_takes_tasks(config, make_method(config.lifelong.method))
     if not config.evaluations:
         evaluation_of = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
         config = dataclasses.replace(
             config, evaluations=tuple(evaluation_of(task.name) for task in config.lifelong.ordered_tasks)
         )
-    return run_start.train(config, **{"course": make_learner_and_stages, **arguments})
+    check = lambda config: check_takes_tasks(config, make_method(config.lifelong.method))
+    of_tasks = {"course": make_learner_and_stages, "check_added_tasks": check}
+    return run_start.train(config, **{**of_tasks, **arguments})
 
 
 def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:

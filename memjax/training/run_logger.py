@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from memjax.config import Config
 from memjax.data.batch_iterator import merge_positions
 from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.training import processes
@@ -73,16 +72,16 @@ class RunLogger:
 
     def __init__(
         self,
-        config: Config,
         directory: RunDirectory,
         report: Callable[[Event], None],
         stop: StopSignal,
         *,
         tokenizer: Any = None,
         layout: Any = None,
-        reset_memory: bool = False,
     ):
-        self.config, self.path, self.layout, self.reset_memory = config, directory.path, layout, reset_memory
+        self.config = config = directory.request.config
+        self.reset_memory = directory.request.reset_memory
+        self.path, self.layout = directory.path, layout
         self.tokenizer, self.fingerprint = tokenizer, fingerprint_of(tokenizer)
         self.steps, self.clock = config.training.steps, Clock()
         self.stop = processes.SharedRequest(lambda: stop.received or 0)

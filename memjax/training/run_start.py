@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
@@ -17,12 +17,10 @@ from memjax.training.run_data import RunData, read_record
 from memjax.training.run_logger import RunLogger
 from memjax.training.runs import (
     RunDirectory,
-    check_directory,
-    config_to_dict,
+    RunRequest,
     open_tokenizer,
     read_finished,
-    run_path,
-    takes_more,
+    request_run,
 )
 from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import StopSignal
@@ -33,6 +31,8 @@ __all__ = ["train"]
 
 Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
 """Function `course(experiment, layout, objective) -> (make_learner, stages)` that makes the arguments of `run`."""
+Report = Callable[[Event], None]
+"""Function `report(event)` that shows an event to the user."""
 
 
 def train(
@@ -45,6 +45,7 @@ def train(
     reset_memory: bool = False,
     objective: MakeObjective = make_objective,
     course: Course = make_single_stage,
+    check_added_tasks: Callable[[Config], None] = lambda config: None,
 ) -> TrainingResult:
     """Trains a model in its run directory. It starts a run, continues it, or reports the results of a finished run.
 
@@ -68,50 +69,40 @@ def train(
         The default is that of the configuration.
       course: Function `course(experiment, layout, objective)` that makes the learner and the stages. The default is
         plain training.
+      check_added_tasks: Function `check_added_tasks(config)` that raises an error if a run cannot continue with further
+        tasks. It is called for a configuration with more tasks than its run.
 
     Raises:
       ValueError: The configuration, the run directory, a checkpoint or the data does not fit. Nothing is changed.
       NonFiniteError: Too many steps in a row were skipped (`training.max_skipped_steps`), or the final loss is not
-      finite. StoppedBySignal: SIGTERM or SIGINT ended the run. It is saved.
+        finite.
+      StoppedBySignal: SIGTERM or SIGINT ended the run. It is saved.
     """
     if config.lifelong is not None and course is make_single_stage:
         raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
     if profile is not None:
         check_steps(profile, config.training.steps)
-    path, training, timeout = run_path(config), config.training, config.sharding.process_timeout
+    timeout = config.sharding.process_timeout
     with processes.run_together("the start", timeout):
-        check_directory(path, config, reset_memory=reset_memory)
-    processes.check_equal("config", config_to_dict(config))
+        request = request_run(config, reset_memory=reset_memory, check_added_tasks=check_added_tasks)
+    processes.check_equal("config", request.settings)
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
-    finished = processes.broadcast_from_first(None if takes_more(path, config) else read_finished(path))
+    finished = processes.broadcast_from_first(None if request.extends_run else read_finished(request.path))
     if finished is not None:
-        more = "another task" if config.lifelong else "a larger training.steps"
-        text = f"{path}: finished after {finished['step']} steps; it goes on with {more}"
-        report(Event("finished", finished["step"], training.steps, finished["results"], text))
-        return TrainingResult(path, finished["step"], finished["results"], True)
-    if experiment is not None and experiment.config != config:
-        raise ValueError(
-            "experiment: built from another config than the one given; build it with make_experiment(config)"
-        )
+        return _report_finished(request, finished, report)
     layout = make_layout(config.sharding)
     if layout is not None:
         check_rows(config.data.batch_size, layout.mesh)
     with processes.run_together("the data", timeout):
-        if experiment is None:
-            tokenizer = open_tokenizer(path) if path.exists() else None
-            prepared = report_preparation(report, training.steps)
-            run_data = RunData(path, recorded=read_record(path), is_training=True)
-            experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared, run_data=run_data)
-        for line in experiment.notes():
-            report(Event("note", 0, training.steps, {}, line))
-        if training.init_from:
-            check_start(training, experiment.tokenizer)
+        experiment = _open_experiment(request, report, experiment)
+        _report_notes(experiment.notes(), config, report)
+        if config.training.init_from:
+            check_start(config.training, experiment.tokenizer)
         make_learner, stages = course(experiment, layout, objective)
-        for line in itertools.chain.from_iterable(stage.notes for stage in stages):
-            report(Event("note", 0, training.steps, {}, line))
+        _report_notes(itertools.chain.from_iterable(stage.notes for stage in stages), config, report)
         first_learner = make_learner(())  # errors are raised before a directory is made
     with processes.run_together("the run directory", timeout):
-        directory = RunDirectory(config, reset_memory=reset_memory)
+        directory = RunDirectory(request)
     try:
         with processes.run_together("the run directory", timeout):
             directory.check_shared()
@@ -122,11 +113,51 @@ def train(
             layout.active() if layout else contextlib.nullcontext(),
             processes.ProcessMonitor(timeout),
         ):
-            options: dict[str, Any] = {"layout": layout, "reset_memory": reset_memory}
-            record = RunLogger(config, directory, report, stop, tokenizer=experiment.tokenizer, **options)
+            record = RunLogger(directory, report, stop, tokenizer=experiment.tokenizer, layout=layout)
             learners = lambda lineage: make_learner(lineage) if lineage else first_learner
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
         directory.close()
         if isinstance(report, Progress):
             report.close()
+
+
+def _report_finished(request: RunRequest, finished: Mapping[str, Any], report: Report) -> TrainingResult:
+    """Reports the results of a finished run, the content of `finished.json`, and returns them."""
+    path, step, results = request.path, finished["step"], finished["results"]
+    more = "another task" if request.config.lifelong else "a larger training.steps"
+    text = f"{path}: finished after {step} steps; it goes on with {more}"
+    report(Event("finished", step, request.config.training.steps, results, text))
+    return TrainingResult(path, step, results, True)
+
+
+def _open_experiment(request: RunRequest, report: Report, experiment: Experiment | None) -> Experiment:
+    """Opens the data of a run, with the tokenizer and the record of data of its directory, and makes its experiment.
+
+    Args:
+      request: Configuration of the run and its directory.
+      report: Function that shows the progress of the preparation of the data.
+      experiment: Experiment that was built from the configuration, which is returned. None builds it.
+
+    Raises:
+      ValueError: The experiment was built from another configuration, or the data cannot be read.
+    """
+    if experiment is not None and experiment.config != request.config:
+        raise ValueError(
+            "experiment: built from another config than the one given; build it with make_experiment(config)"
+        )
+    if experiment is not None:
+        return experiment
+    path = request.path
+    return make_experiment(
+        request.config,
+        tokenizer=open_tokenizer(path) if path.exists() else None,
+        progress=report_preparation(report, request.config.training.steps),
+        run_data=RunData(path, recorded=read_record(path), is_training=True),
+    )
+
+
+def _report_notes(lines: Iterable[str], config: Config, report: Report) -> None:
+    """Reports lines about the data of a run before its first step."""
+    for line in lines:
+        report(Event("note", 0, config.training.steps, {}, line))

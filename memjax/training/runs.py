@@ -20,10 +20,10 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
@@ -56,39 +56,63 @@ TOKENIZER = "tokenizer"
 """Folder of the tokenizer in a run directory."""
 
 
+class RunRequest(NamedTuple):
+    """A configuration that may begin or continue the run in its directory, which nothing has been written to yet.
+
+    Attributes:
+      config: Configuration of the run.
+      path: Run directory. It need not exist.
+      settings: The configuration as JSON values.
+      saved_at: Time in ns at which the `config.json` of the directory was written. None if there is none.
+      adds_tasks: Whether the configuration has more tasks than the run in the directory.
+      adds_steps: Whether the configuration differs from that of the run only in a larger number of training steps.
+        False for streams of tasks, which count their steps themselves.
+      reset_memory: Whether the run continues with empty memories, so that `MEMORY_FIELDS` may have changed.
+    """
+
+    config: Config
+    path: Path
+    settings: dict[str, Any]
+    saved_at: int | None = None
+    adds_tasks: bool = False
+    adds_steps: bool = False
+    reset_memory: bool = False
+
+    @property
+    def extends_run(self) -> bool:
+        """Whether the run gets more tasks or more steps than before, so that it goes on even if it is finished."""
+        return self.adds_tasks or self.adds_steps
+
+
 class RunDirectory:
     """The directory of one run, locked by one attempt at a time. Of several processes only the first one writes.
 
     Attributes:
+      request: Configuration of the run, and how it continues the run in the directory.
       path: Path of the directory, `workdir/name`.
       attempt: Number of times that the run was started, including this one.
     """
 
-    def __init__(self, config: Config, *, reset_memory: bool = False):
+    def __init__(self, request: RunRequest):
         """Opens the run directory of a configuration. It is created if it does not exist.
 
         The configuration replaces the saved one if it has more tasks or more training steps, whether the run is
-        finished or not.
+        finished or not, or if the run continues with empty memories.
 
         Args:
-          config: Configuration of the run.
-          reset_memory: Whether `MEMORY_FIELDS` may differ from the saved configuration, and replace it.
+          request: Configuration of the run and its directory, from `request_run`.
 
         Raises:
-          ValueError: The directory is not empty and not a run directory, its configuration differs, or another process
-            trains in it.
+          ValueError: Another process trains in the directory, or has written a configuration since the request.
         """
-        self.path, self._lock, self._writes = run_path(config), None, is_first()
-        check_directory(self.path, config, reset_memory=reset_memory)
-        replaces = reset_memory or takes_more(self.path, config)
+        self.request, self.path = request, request.path
+        self._lock, self._writes = None, is_first()
         if self._writes:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
         try:
-            if self._writes and (replaces or not (self.path / "config.json").exists()):
-                # First, so that the run counts as unfinished from now on.
-                (self.path / "finished.json").unlink(missing_ok=True)
-                write_json(self.path / "config.json", config_to_dict(config))
+            if self._writes:
+                self._save_config()
             self._earlier = read_json(self.path / "versions.json") or []
             if not isinstance(self._earlier, list):
                 raise ValueError(f"{self.path / 'versions.json'}: damaged, allowed: a list of attempts; remove it")
@@ -96,6 +120,16 @@ class RunDirectory:
             self.close()
             raise
         self.attempt = len(self._earlier) + 1
+
+    def _save_config(self) -> None:
+        """Writes the configuration if it is new, or replaces that of the run."""
+        request, file = self.request, self.path / "config.json"
+        if _write_time(file) != request.saved_at:
+            raise ValueError(f"{self.path}: another process has written its config.json meanwhile; start again")
+        if request.saved_at is None or request.extends_run or request.reset_memory:
+            # First, so that the run counts as unfinished from now on.
+            (self.path / "finished.json").unlink(missing_ok=True)
+            write_json(file, request.settings)
 
     def check_shared(self, seconds: float = 30.0) -> None:
         """Raises `ValueError` unless this process sees the files of process 0 within some seconds."""
@@ -148,22 +182,31 @@ def run_path(config: Config) -> Path:
     return Path(config.workdir).expanduser() / config.name
 
 
-def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -> None:
-    """Checks that a run of a configuration may begin or continue in a directory.
+def request_run(
+    config: Config,
+    *,
+    reset_memory: bool = False,
+    check_added_tasks: Callable[[Config], None] = lambda config: None,
+) -> RunRequest:
+    """Checks that a run of a configuration may begin or continue in its directory, and reads how it does so.
 
     Args:
-      path: Run directory. It need not exist.
       config: Configuration of the run.
       reset_memory: Whether `MEMORY_FIELDS` may differ from the saved configuration.
+      check_added_tasks: Function `check_added_tasks(config)` that raises an error if a run cannot continue with further
+        tasks. It is called if the configuration has more tasks than the run.
 
     Raises:
       ValueError: The directory belongs to something else, or to a run of another configuration.
     """
+    path, settings = run_path(config), config_to_dict(config)
+    request = RunRequest(config, path, settings, reset_memory=reset_memory)
     if not path.exists():
-        return
+        return request
     if not path.is_dir():
         raise ValueError(f"{path}: is a file, allowed: a directory; give another name or workdir")
-    if not (path / "config.json").exists():
+    saved_at = _write_time(path / "config.json")
+    if saved_at is None:
         # Another process may just be writing the config, and a kill may have left it half written.
         others = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", "config.tmp"))
         if others:
@@ -171,49 +214,46 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
                 f"{path}: not empty ({others[0]}{', ...' if len(others) > 1 else ''}) and not a run directory; "
                 "give another name or workdir"
             )
-        return
-    old, new = load_config(path), config
-    if new.takes_tasks_of(old):
-        old, new = _same_tasks(path, old, new)
-    saved, current = config_to_dict(old), config_to_dict(new)
-    if takes_steps(path, config):
-        before, wanted = old.training.steps, new.training.steps
-        if wanted < before:
-            raise ValueError(
-                f"training.steps: given {wanted}, allowed: {before} or more, which the run in {path} was made for; a "
-                "shorter one needs another name"
-            )
-        saved["training"]["steps"] = wanted
+        return request
+    saved_config = load_config(path)
+    adds_tasks = config.takes_tasks_of(saved_config)
+    if adds_tasks:
+        check_added_tasks(config)
+        saved_config, first_tasks = _same_tasks(path, saved_config, config)
+        saved, current = config_to_dict(saved_config), config_to_dict(first_tasks)
+    else:
+        saved, current = config_to_dict(saved_config), settings
+    adds_steps = config.lifelong is None and _differ_in_steps(path, saved, current)
+    if not adds_steps:
+        _check_same_settings(path, saved, current, reset_memory=reset_memory)
+    return request._replace(saved_at=saved_at, adds_tasks=adds_tasks, adds_steps=adds_steps)
+
+
+def _differ_in_steps(path: Path, saved: Any, current: Any) -> bool:
+    """Returns whether two configurations as JSON values differ only in the number of training steps.
+
+    Raises:
+      ValueError: The current one has fewer steps than the saved one.
+    """
+    if not describe_difference(saved, current) or describe_difference(saved, current, (*IGNORED, STEPS)):
+        return False
+    before, wanted = saved["training"]["steps"], current["training"]["steps"]
+    if wanted < before:
+        raise ValueError(
+            f"training.steps: given {wanted}, allowed: {before} or more, which the run in {path} was made for; a "
+            "shorter one needs another name"
+        )
+    return True
+
+
+def _check_same_settings(path: Path, saved: Any, current: Any, *, reset_memory: bool) -> None:
+    """Raises `ValueError` if two configurations as JSON values differ in a field that a run cannot change."""
     difference = describe_difference(saved, current, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"
         if not describe_difference(saved, current, (*IGNORED, *MEMORY_FIELDS)):
             hint = "its memories belong to those rows; --reset-memory goes on with empty ones"
         raise ValueError(f"{path}: holds a run of another config, {difference}; {hint}")
-
-
-def takes_tasks(path: Path, config: Config) -> bool:
-    """Returns whether the configuration has more tasks than its run in `path`, which it continues."""
-    return (path / "config.json").exists() and config.takes_tasks_of(load_config(path))
-
-
-def takes_steps(path: Path, config: Config) -> bool:
-    """Returns whether the configuration differs from its run in `path` only in the number of training steps.
-
-    Streams of tasks count their steps themselves, so that the result is False for them.
-    """
-    if config.lifelong is not None or not (path / "config.json").exists():
-        return False
-    old, new = (config_to_dict(settings) for settings in (load_config(path), config))
-    return bool(describe_difference(old, new)) and not describe_difference(old, new, (*IGNORED, STEPS))
-
-
-def takes_more(path: Path, config: Config) -> bool:
-    """Returns whether the configuration of the run in `path` has another number of tasks or training steps by now.
-
-    Whether the run can be continued with it is a question to `check_directory`.
-    """
-    return takes_tasks(path, config) or takes_steps(path, config)
 
 
 def _same_tasks(path: Path, old: Config, new: Config) -> tuple[Config, Config]:
@@ -433,6 +473,11 @@ def flat_settings(value: Any, prefix: str = "") -> dict[str, Any]:
 def _show(flat: dict[str, Any], name: str) -> str:
     """Returns the value of a field as text, or "nothing" if the field is missing."""
     return repr(flat[name]) if name in flat else "nothing"
+
+
+def _write_time(file: Path) -> int | None:
+    """Returns the time in ns at which a file was written. None if it does not exist."""
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
 def _lock(path: Path) -> Any:

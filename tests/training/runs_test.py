@@ -6,12 +6,24 @@ import pytest
 from memjax import config as configs
 from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
 from memjax.training.run_versions import versions
-from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, read_json, run_path
+from memjax.training.runs import (
+    RunDirectory,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    read_json,
+    request_run,
+    run_path,
+)
 
 
 def make_config(tmp_path, **kwargs):
     model = Model(attention=Memorizing(layers_with_memory=(0, -1)))
     return Config(name="run", workdir=str(tmp_path), model=model, data=Data(tokenizer=Bytes()), **kwargs)
+
+
+def open_directory(config, **options):
+    return RunDirectory(request_run(config, **options))
 
 
 def test_a_config_survives_json():
@@ -48,14 +60,14 @@ def test_a_run_opens_with_what_was_there_before_a_field(today, before):
 
 def test_a_run_directory_is_made_and_opened_again(tmp_path):
     config = make_config(tmp_path)
-    run = RunDirectory(config)
+    run = open_directory(config)
     assert run.path == run_path(config) == tmp_path / "run" and run.attempt == 1
     run.record_attempt(0)
     with pytest.raises(ValueError, match="another process trains in this directory"):
-        RunDirectory(config)
+        open_directory(config)
     run.close()
     assert load_config(run.path) == config
-    again = RunDirectory(config)
+    again = open_directory(config)
     assert again.attempt == 2 and not (run.path / "finished.json").exists()
     again.record_attempt(7)
     again.finish(9, {"a": 1})
@@ -72,7 +84,7 @@ def test_a_config_that_is_being_written_is_no_foreign_file(tmp_path):
     config = make_config(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.tmp").write_text('{"na')
-    RunDirectory(config).close()
+    open_directory(config).close()
     assert load_config(tmp_path / "run").name == "run"
 
 
@@ -81,42 +93,64 @@ def test_foreign_directories_are_refused(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match=r"run: not empty \(thesis.tex\) and not a run directory; give another name"):
-        RunDirectory(config)
+        open_directory(config)
     assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["thesis.tex"]
     with pytest.raises(ValueError, match="is a file, allowed: a directory"):
-        RunDirectory(dataclasses.replace(config, workdir=str(tmp_path / "run"), name="thesis.tex"))
+        open_directory(dataclasses.replace(config, workdir=str(tmp_path / "run"), name="thesis.tex"))
     with pytest.raises(ValueError, match="no run directory"):
         load_config(tmp_path / "run")
 
 
 def test_another_config_is_refused_with_the_difference(tmp_path):
     config = make_config(tmp_path)
-    RunDirectory(config).close()
+    open_directory(config).close()
     moved = dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir="/elsewhere"))
-    RunDirectory(moved).close()
+    open_directory(moved).close()
     other = dataclasses.replace(config, training=Training(clip_norm=2.0))
     with pytest.raises(
         ValueError, match="another config, training.clip_norm = 1.0 there and 2.0 here; give another name"
     ):
-        RunDirectory(other)
+        open_directory(other)
     other = dataclasses.replace(config, model=Model(attention=configs.TransformerXL()))
     with pytest.raises(ValueError) as error:
-        RunDirectory(other)
+        open_directory(other)
     assert "model.attention = 'Memorizing' there and 'TransformerXL' here" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_other_rows_are_refused_unless_memories_are_reset(tmp_path):
     config = make_config(tmp_path)
-    RunDirectory(config).close()
+    open_directory(config).close()
     more = dataclasses.replace(config, data=dataclasses.replace(config.data, batch_size=16))
     with pytest.raises(ValueError, match="data.batch_size = 8 there and 16 here; .*--reset-memory"):
-        RunDirectory(more)
+        open_directory(more)
     longer = dataclasses.replace(more, training=Training(steps=2000))
     with pytest.raises(ValueError, match="give another name"):  # not only the rows differ
-        RunDirectory(longer, reset_memory=True)
-    RunDirectory(more, reset_memory=True).close()
+        open_directory(longer, reset_memory=True)
+    open_directory(more, reset_memory=True).close()
     assert load_config(tmp_path / "run") == more
+
+
+def test_a_request_says_what_a_run_gets(tmp_path):
+    config = make_config(tmp_path)
+    first = request_run(config)
+    assert not first.extends_run and first.saved_at is None and not first.path.exists()
+    open_directory(config).close()
+    assert not request_run(config).extends_run
+    more = dataclasses.replace(config, training=Training(steps=config.training.steps + 1))
+    assert request_run(more).adds_steps and request_run(more).extends_run
+    open_directory(more).close()
+    with pytest.raises(ValueError, match="training.steps: given .*, allowed: .* or more"):
+        request_run(config)
+
+
+def test_a_config_that_another_process_writes_meanwhile_is_kept(tmp_path):
+    config = make_config(tmp_path)
+    request = request_run(config)
+    open_directory(dataclasses.replace(config, training=Training(clip_norm=2.0))).close()
+    with pytest.raises(ValueError, match="another process has written its config.json meanwhile"):
+        RunDirectory(request)
+    assert load_config(request.path).training.clip_norm == 2.0
 
 
 def test_addresses_are_no_folders(tmp_path):
