@@ -17,8 +17,9 @@ import pytest
 from memjax.cli import main
 from memjax.config import Spalm
 from memjax.settings.overrides import load_config as load_config_file
+from memjax.training.json_files import write_json
 from memjax.training.loop import StoppedBySignal
-from memjax.training.runs import config_to_dict, load_config, write_json
+from memjax.training.runs import config_to_dict, load_config
 from tests import bad_inputs
 
 CONFIG = """
@@ -234,7 +235,7 @@ def test_the_system_says_why_a_file_cannot_be_written(here, capsys, monkeypatch,
     def refused(*arguments):
         raise OSError(number, os.strerror(number), "runs/new/config.json")
 
-    monkeypatch.setattr("memjax.training.runs.write_json", refused)
+    monkeypatch.setattr("memjax.training.json_files.write_json", refused)
     assert main([*TRAIN, "--name", "new"]) == code
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"memjax train: runs/new/config.json: {os.strerror(number)}"

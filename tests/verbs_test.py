@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from memjax.training.runs import config_to_dict, write_json
+from memjax.training.json_files import write_json
+from memjax.training.runs import config_to_dict
 from tools.verbs import RUNS, TABLE, VERBS, arguments_of, ask, describe, make_config, measure, read_table, write_data
 
 EXPECTED = read_table(TABLE.read_text(encoding="utf-8"))

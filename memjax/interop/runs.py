@@ -27,6 +27,7 @@ from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.json_files import write_json
 from memjax.training.restoring import LoadedCheckpoint, load_arrays
 from memjax.training.runs import (
     TOKENIZER,
@@ -35,7 +36,6 @@ from memjax.training.runs import (
     config_to_dict,
     load_config,
     open_tokenizer,
-    write_json,
 )
 from memjax.training.step import TrainState
 from memjax.training.tables import Tables

@@ -174,8 +174,9 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
 
     Facts that are not known are missing.
     """
+    from memjax.training.json_files import read_json
     from memjax.training.run_versions import generator_of
-    from memjax.training.runs import config_to_dict, read_json
+    from memjax.training.runs import config_to_dict
 
     config, memory_facts = run.config, run.config.model.memory_facts
     model, memory = config_to_dict(config.model), config_to_dict(memory_facts)

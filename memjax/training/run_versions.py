@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from memjax.training.json_files import read_json
+
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 """Packages whose versions are recorded for every attempt."""
 

@@ -16,7 +16,6 @@ A run directory has these files and folders:
 import copy
 import dataclasses
 import fcntl
-import json
 import shlex
 import sys
 import time
@@ -36,6 +35,7 @@ from memjax.settings.compatibility import (
     upgrade_saved_settings,
 )
 from memjax.settings.earlier_names import ADDED
+from memjax.training.json_files import read_json, write_json
 from memjax.training.processes import is_first
 from memjax.training.run_versions import versions
 from memjax.training.stages import GROWTH
@@ -416,20 +416,6 @@ def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED
     return ", ".join(lines) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file. Returns None if it does not exist.
-
-    Raises:
-      ValueError: The file is damaged.
-    """
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: damaged ({error}), allowed: the JSON file that was written there") from None
-
-
 def read_finished(path: Path | str) -> dict[str, Any] | None:
     """Reads `finished.json` of a run directory. Returns None if the run is not finished.
 
@@ -442,13 +428,6 @@ def read_finished(path: Path | str) -> dict[str, Any] | None:
     if content is not None and not (isinstance(results, dict) and "evaluation" in results and "step" in content):
         raise ValueError(f"{file}: damaged (it has no step or no results), allowed: the JSON file of a finished run")
     return content
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file atomically."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
 
 
 def flat_settings(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -25,8 +25,9 @@ from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.settings.reading_rules import ReadingRules
 from memjax.training.experiment import make_experiment
+from memjax.training.json_files import write_json
 from memjax.training.run_data import RunData
-from memjax.training.runs import config_to_dict, write_json
+from memjax.training.runs import config_to_dict
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 

@@ -29,8 +29,9 @@ from memjax.data.annotations import write_neighbors
 from memjax.data.documents import ArrayDocuments
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_evaluation_model, make_experiment
+from memjax.training.json_files import write_json
 from memjax.training.restoring import init_from, load_run
-from memjax.training.runs import config_from_dict, config_to_dict, write_json
+from memjax.training.runs import config_from_dict, config_to_dict
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
 from memjax.training.update_functions import make_optimizer

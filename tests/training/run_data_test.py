@@ -22,8 +22,9 @@ from memjax.data.source_files import source_files
 from memjax.data.text_classes import labelled_texts
 from memjax.lifelong import make_learner_and_stages
 from memjax.training.experiment import make_experiment
+from memjax.training.json_files import write_json
 from memjax.training.run_data import RunData, read_record
-from memjax.training.runs import config_to_dict, load_config, open_tokenizer, run_path, write_json
+from memjax.training.runs import config_to_dict, load_config, open_tokenizer, run_path
 from memjax.training.update_functions import make_objective
 
 WORDS = "one two three four five six seven eight".split()

@@ -5,16 +5,9 @@ import pytest
 
 from memjax import config as configs
 from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
+from memjax.training.json_files import read_json
 from memjax.training.run_versions import versions
-from memjax.training.runs import (
-    RunDirectory,
-    config_from_dict,
-    config_to_dict,
-    load_config,
-    read_json,
-    request_run,
-    run_path,
-)
+from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, request_run, run_path
 
 
 def make_config(tmp_path, **kwargs):

@@ -30,10 +30,11 @@ from memjax.models.transformer import split_collection
 from memjax.tasks.question_answering import AnswerMeasure
 from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.experiment import make_experiment
+from memjax.training.json_files import write_json
 from memjax.training.objective import model_loss
 from memjax.training.restoring import init_from
 from memjax.training.run_start import train
-from memjax.training.runs import config_to_dict, run_path, write_json
+from memjax.training.runs import config_to_dict, run_path
 from memjax.training.scores import Score
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables

@@ -20,8 +20,8 @@ import numpy as np
 from memjax.config import InfinityFormer
 from memjax.inspection.regression import RegressionErrors, regression_errors
 from memjax.training.experiment import Experiment
+from memjax.training.json_files import read_json
 from memjax.training.restoring import load_run
-from memjax.training.runs import read_json
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured
 
