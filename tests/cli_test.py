@@ -235,7 +235,7 @@ def test_the_system_says_why_a_file_cannot_be_written(here, capsys, monkeypatch,
     def refused(*arguments):
         raise OSError(number, os.strerror(number), "runs/new/config.json")
 
-    monkeypatch.setattr("memjax.training.json_files.write_json", refused)
+    monkeypatch.setattr("memjax.training.runs.write_json", refused)
     assert main([*TRAIN, "--name", "new"]) == code
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"memjax train: runs/new/config.json: {os.strerror(number)}"

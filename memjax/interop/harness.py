@@ -99,7 +99,7 @@ class RunScorer:
         """
         evaluator = self._prepare(ArrayDocuments([[0]]))
         settings = [_Settings.read(asked, self.max_tokens) for _, asked in requests]
-        variables, texts = evaluator.fit(self._run.variables), [""] * len(requests)
+        variables, texts = evaluator.convert_variables(self._run.variables), [""] * len(requests)
         for setting in dict.fromkeys(settings):
             chosen = [number for number, other in enumerate(settings) if other == setting]
             for numbers in _batched(chosen, self._evaluation.batch_size):

@@ -128,12 +128,12 @@ def make_parts(experiment: Experiment, objective: MakeObjective, components: Seq
       components: Components of the method.
     """
     config, model, settings = experiment.config, experiment.model, settings_of(experiment)
-    links = [component.gradient_transformation for component in components]
+    transformations = [component.gradient_transformation for component in components]
     functions = make_update_functions(
         config,
         model,
         objective=wrap_objective(objective, [component.wrap_stream_loss for component in components]),
-        links=[link for link in links if link is not None],
+        transformations=[each for each in transformations if each is not None],
     )
     of_replay = wrap_objective(objective, [component.wrap_replay_loss for component in components])(config, model)
     weighs = bool(settings.epochs) and settings.last_batch_weighting == "share"

@@ -230,7 +230,7 @@ def _adapt_program(
     assert adapt_rows is not None
     check_rows(evaluation.batch_size, layout.mesh, what="evaluation.batch_size")
     batch = model.example(evaluation.batch_size, evaluation.segment_length or config.data.segment_length)
-    score = make_score(model, accuracy=evaluation.compute_accuracy, adapt_rows=adapt_rows)
+    score = make_score(model, compute_accuracy=evaluation.compute_accuracy, adapt_rows=adapt_rows)
 
     def adapt(state: Any, batch: Any) -> Any:
         read = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, batch.extras)
@@ -261,7 +261,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     arguments = {"inputs": batch.inputs, "targets": batch.targets, "mask": batch.mask}
     arguments |= {"start_of_document": batch.start_of_document, "extras": batch.extras}
     return Program(
-        make_score(model, accuracy=evaluation.compute_accuracy),
+        make_score(model, compute_accuracy=evaluation.compute_accuracy),
         {"variables": variables, "memory": memory, **arguments},
         (shardings, held, row, row, row, row, row),
         (held, layout.replicated, layout.replicated),

@@ -90,7 +90,7 @@ class KeyReader:
         self._model, self._variables, self._tap = model, variables, tap
         empty = model.init_state(stop - start)
         self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
-        self._read = jax.jit(make_score(model, features=(tap,)), donate_argnums=1)
+        self._read = jax.jit(make_score(model, feature_names=(tap,)), donate_argnums=1)
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class KeyExtractor:
         documents = AnnotatedDocuments(self.run.experiment.documents(split))
         if len(documents) > 1:
             return documents.offsets
-        articles = AnnotatedDocuments(self.run.experiment.reopened(split, protocol="separate"))
+        articles = AnnotatedDocuments(self.run.experiment.reopen(split, protocol="separate"))
         return articles.offsets if same_tokens([articles], documents) else documents.offsets
 
     def protocol(self) -> dict[str, Any]:
@@ -224,8 +224,8 @@ class KeyExtractor:
             dataclasses.replace(experiment.config.evaluation, split=split),
             model=add_mixtures(self.model, *mixtures),
             documents=documents or AnnotatedDocuments(experiment.documents(split), numbers=True),
-            features=(self.feature,),
-            parts=bool(mixtures),
+            feature_names=(self.feature,),
+            compute_parts=bool(mixtures),
         )
 
 

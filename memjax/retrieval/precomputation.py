@@ -164,7 +164,7 @@ def cross_fitted_neighbors(
         if half.store.header.data != make_header(half.source, "train", num_shards=1).data:
             raise ValueError(f"datastore: {half.store.path} is not of what its run was trained on, allowed: its half")
     texts = [half.source.run.experiment.documents("train") for half in (first, second)]
-    whole = first.source.run.experiment.reopened("train", train_half="")
+    whole = first.source.run.experiment.reopen("train", train_half="")
     if not same_tokens(texts, whole):
         raise ValueError("data.train_half: the two halves are not the training split, allowed: runs of the same data")
     parts = []

@@ -1,7 +1,7 @@
 """Tuning of kNN-LM: finds the neighbours of every scored target once, and tries any weights without another search.
 
     documents = AnnotatedDocuments(validation, numbers=True)
-    evaluator = Evaluator(add_features(model, KEY), documents, features=(KEY,), ...)
+    evaluator = Evaluator(add_features(model, KEY), documents, feature_names=(KEY,), ...)
     result, targets, neighbors = find_neighbors(evaluator, variables, index.search, values, 1024, feature=KEY)
     tuning = tune(targets, neighbors, weights=[...], temperatures=[...])
     score_mixture(test_targets, test_neighbors, tuning.interpolation_weight, tuning.temperature)

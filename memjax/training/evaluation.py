@@ -59,17 +59,17 @@ class Evaluator:
         *,
         max_segments: int = 0,
         subsets: Sequence[str] | Mapping[str, TargetSelector] | None = None,
-        accuracy: bool = False,
-        parts: bool = False,
-        features: Sequence[str] = (),
+        compute_accuracy: bool = False,
+        compute_parts: bool = False,
+        feature_names: Sequence[str] = (),
         make_measure: Callable[[], TaskMetric] | None = None,
         host_rows: tuple[int, int] | None = None,
         layout: Layout | None = None,
-        fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
-        change: Callable[[Any], Any] | None = None,
+        convert_variables: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
+        change_memory: Callable[[Any], Any] | None = None,
         num_words: Callable[[], int] | None = None,
         adapt_rows: PerRowAdaptation | None = None,
-        answer: Callable[[Mapping[str, Any]], GeneratedAnswers] | None = None,
+        generate_answers: Callable[[Mapping[str, Any]], GeneratedAnswers] | None = None,
     ):
         """Prepares an evaluation.
 
@@ -80,21 +80,24 @@ class Evaluator:
           max_segments: Number of segments of every row to read. 0 for the whole split.
           subsets: Subsets of the targets to score separately as well. Names of boolean annotations of the documents, or
             functions of `Batch.extras` by name. None for all boolean annotations.
-          accuracy: Whether to count the targets that the model finds most probable. This computes all logits.
-          parts: Whether `BatchScore.parts` is computed: the log-probabilities under the model alone and under each
-            output memory that is mixed with it.
-          features: Names of inner tensors of the model for `BatchScore.features` (see `memjax.models.add_features`).
+          compute_accuracy: Whether to count the targets that the model finds most probable. This computes all logits.
+          compute_parts: Whether to compute `BatchScore.parts`, the log-probabilities under the model alone and under
+            each output memory that is mixed with it.
+          feature_names: Names of inner tensors of the model for `BatchScore.features` (see
+            `memjax.models.add_features`).
           make_measure: Function that makes the task's own measure of a whole split, called once per evaluation. None
             for a task without one.
           host_rows: Rows of this host, `(start, stop)`. None for all rows.
           layout: Shardings of the memory and the batches over several devices. Every process then reads all rows and
             has all totals. None on a single device.
-          fit: Function that converts the variables of a call to those of `model`. See
+          convert_variables: Function that converts the variables of a call to those of `model`. See
             `memjax.training.variables.fitting`.
-          change: Function that changes the memory before each segment. See `memjax.training.memory_interventions`.
+          change_memory: Function that changes the memory before each segment. None leaves it unchanged. See
+            `memjax.training.memory_interventions`.
           num_words: Function that counts the words of the documents. None if the corpus is not measured per word.
           adapt_rows: Test-time adaptation of the parameters to each row. None scores all rows with the same parameters.
-          answer: Function `answer(variables)` that generates and measures answers, for tasks that are scored by them.
+          generate_answers: Function `generate_answers(variables)` that generates and measures answers. None for tasks
+            that are not scored by them.
 
         Raises:
           ValueError: The arguments do not fit each other, the documents or the mesh.
@@ -102,11 +105,17 @@ class Evaluator:
         self.model, self.documents, self.reading = model, documents, reading
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
-        self._accuracy, self._layout, self._memory_sharding, self.fit = accuracy, layout, None, fit
-        self._answer = answer
+        self._compute_accuracy, self._layout, self._memory_sharding = compute_accuracy, layout, None
+        self.convert_variables, self._generate_answers = convert_variables, generate_answers
         self._retrieve = adapt_rows.retrieve_support if adapt_rows and adapt_rows.runs_outside_jit else None
-        shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
-        options = {"accuracy": accuracy, "change": change, "adapt_rows": adapt_rows, **shown}
+        options: dict[str, Any] = {
+            "compute_accuracy": compute_accuracy,
+            "compute_parts": compute_parts,
+            "feature_names": tuple(feature_names),
+            "return_output": make_measure is not None,
+            "change_memory": change_memory,
+            "adapt_rows": adapt_rows,
+        }
         score, self._sharing_key = make_score(model, **options), (options, reading.rows, layout)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
@@ -171,73 +180,66 @@ class Evaluator:
         Raises:
           EvaluationInterrupted: `stop` returned True.
         """
-        variables, split = self.fit(variables), self.documents
-        num_rows = self.host_rows[1] - self.host_rows[0]
+        variables, num_rows = self.convert_variables(variables), self.host_rows[1] - self.host_rows[0]
         memory = self._new_memory(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
-        nothing = Score(correct=0 if self._accuracy else None)
-        total, subsets, chosen = nothing, {}, {}
-        measure = self._make_measure() if self._make_measure else None
-        sums: Any = {}
+        totals = _Totals(Score(correct=0 if self._compute_accuracy else None), self._make_measure, observe)
+        rates, complete = _Rates(is_strided=bool(self.reading.stride)), True
         pending: tuple[Batch, Any] | None = None
-        complete, seconds, timed, examples, started = True, 0.0, 0, 0, 0.0
-
-        def take(batch: Batch, scored: BatchScore) -> None:
-            nonlocal total
-            scored, where = jax.device_get(scored), batch.weights > 0
-            total = total.plus(scored.score(where, batch.extras))
-            for name, subset in chosen.items():
-                part = scored.score(where & subset(batch.extras), batch.extras)
-                subsets[name] = subsets.get(name, nothing).plus(part)
-            if measure is not None:
-                measure.observe(batch, scored.output)
-            observe(batch, scored)
-
-        for number, batch in enumerate(self.reading.batches(split, self.host_rows)):
+        for number, batch in enumerate(self.reading.batches(self.documents, self.host_rows)):
             if self.max_segments and number == self.max_segments:
                 complete = False
                 break
             if stop():
                 raise EvaluationInterrupted
             if number == 0:
-                chosen = self._subsets_of(batch)
+                totals.selectors = self._subsets_of(batch)
             with self._layout.active() if self._layout else contextlib.nullcontext():
-                memory, scored, more = self._score(
+                memory, scored, metrics = self._score(
                     variables, memory, *self._place_batch(batch), *self._retrieve_support(variables, batch)
                 )
-            sums = jax.tree.map(jnp.add, sums, more) if sums else more
+            totals.add_metrics(metrics)
             if pending is not None:  # The last batch is read back while this one runs.
-                take(*pending)
+                totals.add(*pending)
             pending = (batch, scored)
             if number == 0:
                 jax.block_until_ready(scored)
-                started = time.perf_counter()
+                rates.start()
             else:
-                timed += int((batch.weights > 0).sum() if self.reading.stride else batch.mask.sum())
-                examples += int((batch.extras[EXAMPLE] >= 0).sum()) if EXAMPLE in batch.extras else 0
+                rates.count(batch)
         if pending is not None:
-            take(*pending)
-            seconds = time.perf_counter() - started
-        words, numbers = 0, range(len(split))
-        if complete and split.every_token and (self._num_words or not total.bytes):
-            if total.targets == sum(split.num_tokens(i) for i in numbers):
-                num_bytes = total.bytes or sum(split.num_bytes(i) for i in numbers)
-                total, words = dataclasses.replace(total, bytes=num_bytes), self._num_words() if self._num_words else 0
-        measures = {} if measure is None or pending is None else measure.result()
-        answered = self._answer(variables) if self._answer and complete else GeneratedAnswers({})
+            totals.add(*pending)
+            rates.stop()
+        measures = totals.measures()
+        total, words = self._with_text_counts(totals.total) if complete else (totals.total, 0)
+        answered = self._generate_answers(variables) if self._generate_answers and complete else GeneratedAnswers({})
         return EvaluationResult(
             **dataclasses.asdict(total),
             **{name: getattr(self.reading, name) for name in READING},
             complete=complete,
             words=words,
-            subsets=subsets,
-            metrics={name: float(jax.device_get(value.mean())) for name, value in sums.items()},
+            subsets=totals.subsets,
+            metrics=totals.mean_metrics(),
             measures={**measures, **answered.measures},
             notes=answered.notes,
-            tokens_per_second=timed / seconds if timed else 0.0,
-            examples_per_second=examples / seconds if examples else 0.0,
+            tokens_per_second=rates.tokens_per_second,
+            examples_per_second=rates.examples_per_second,
             memory_bytes=memory_bytes,
         )
+
+    def _with_text_counts(self, total: Score) -> tuple[Score, int]:
+        """Adds the bytes of the text to the score of a whole split, and counts its words.
+
+        Both are known only if every token of the documents was scored. The number of words is 0 if the corpus is not
+        measured per word.
+        """
+        split, words = self.documents, 0
+        if split.every_token and (self._num_words or not total.bytes):
+            numbers = range(len(split))
+            if total.targets == sum(split.num_tokens(i) for i in numbers):
+                num_bytes = total.bytes or sum(split.num_bytes(i) for i in numbers)
+                total, words = dataclasses.replace(total, bytes=num_bytes), self._num_words() if self._num_words else 0
+        return total, words
 
     def _subsets_of(self, batch: Batch) -> dict[str, TargetSelector]:
         """Returns the functions that select the subsets, by name. Unknown annotations raise `ValueError`."""
@@ -255,14 +257,87 @@ class Evaluator:
         return {name: lambda extras, name=name: extras[name].astype(bool) for name in names}
 
 
+class _Totals:
+    """Sums over the scores of the batches of one evaluation.
+
+    Attributes:
+      total: Score of all targets so far.
+      subsets: Score of the targets of each subset so far, by name.
+      selectors: Functions that select the targets of each subset, by name.
+    """
+
+    def __init__(self, zero: Score, make_measure: Callable[[], TaskMetric] | None, observe: Observe):
+        self.total, self._zero, self._observe = zero, zero, observe
+        self.subsets: dict[str, Score] = {}
+        self.selectors: Mapping[str, TargetSelector] = {}
+        self._measure = make_measure() if make_measure else None
+        self._metrics: Any = {}
+        self._is_empty = True
+
+    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Adds the metrics that the model reports for a batch, without waiting for the device."""
+        self._metrics = jax.tree.map(jnp.add, self._metrics, metrics) if self._metrics else metrics
+
+    def add(self, batch: Batch, scored: BatchScore) -> None:
+        """Reads the scores of a batch from the device and adds them."""
+        scored, where = jax.device_get(scored), batch.weights > 0
+        self._is_empty = False
+        self.total = self.total.plus(scored.score(where, batch.extras))
+        for name, select in self.selectors.items():
+            part = scored.score(where & select(batch.extras), batch.extras)
+            self.subsets[name] = self.subsets.get(name, self._zero).plus(part)
+        if self._measure is not None:
+            self._measure.observe(batch, scored.output)
+        self._observe(batch, scored)
+
+    def mean_metrics(self) -> dict[str, float]:
+        """Returns the mean of each metric that the model reports, by name."""
+        return {name: float(jax.device_get(value.mean())) for name, value in self._metrics.items()}
+
+    def measures(self) -> Mapping[str, float]:
+        """Returns the numbers of the task's own measure by name. Empty if it has none or no batch was read."""
+        return {} if self._measure is None or self._is_empty else self._measure.result()
+
+
+class _Rates:
+    """Counts the tokens and examples of the batches after the first one, which compiles, and takes their time."""
+
+    def __init__(self, *, is_strided: bool):
+        self._is_strided, self._tokens, self._examples = is_strided, 0, 0
+        self._begin, self._seconds = 0.0, 0.0
+
+    def start(self) -> None:
+        """Starts the clock."""
+        self._begin = time.perf_counter()
+
+    def count(self, batch: Batch) -> None:
+        """Counts the examples of a batch and the tokens that it reads, or scores if windows overlap."""
+        self._tokens += int((batch.weights > 0).sum() if self._is_strided else batch.mask.sum())
+        self._examples += int((batch.extras[EXAMPLE] >= 0).sum()) if EXAMPLE in batch.extras else 0
+
+    def stop(self) -> None:
+        """Stops the clock."""
+        self._seconds = time.perf_counter() - self._begin
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second. 0 if no tokens were counted."""
+        return self._tokens / self._seconds if self._tokens else 0.0
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples per second. 0 if no examples were counted."""
+        return self._examples / self._seconds if self._examples else 0.0
+
+
 def make_score(
     model: Any,
     *,
-    accuracy: bool = False,
-    parts: bool = False,
-    features: Sequence[str] = (),
-    output: bool = False,
-    change: Callable[[Any], Any] | None = None,
+    compute_accuracy: bool = False,
+    compute_parts: bool = False,
+    feature_names: Sequence[str] = (),
+    return_output: bool = False,
+    change_memory: Callable[[Any], Any] | None = None,
     adapt_rows: PerRowAdaptation | None = None,
 ) -> Callable[..., Any]:
     """Makes the function that scores one segment of all rows.
@@ -274,11 +349,11 @@ def make_score(
 
     Args:
       model: Model to evaluate.
-      accuracy: Whether to compute `BatchScore.correct`.
-      parts: Whether to compute `BatchScore.parts`.
-      features: Names of inner tensors of the model for `BatchScore.features`.
-      output: Whether to return the output of the model as `BatchScore.output`.
-      change: Function that changes the memory before the segment reads it. None leaves it unchanged.
+      compute_accuracy: Whether to compute `BatchScore.correct`.
+      compute_parts: Whether to compute `BatchScore.parts`.
+      feature_names: Names of inner tensors of the model for `BatchScore.features`.
+      return_output: Whether to return the output of the model as `BatchScore.output`.
+      change_memory: Function that changes the memory before the segment reads it. None leaves it unchanged.
       adapt_rows: Test-time adaptation of the parameters to each row. None scores all rows with the same parameters.
 
     Raises:
@@ -288,20 +363,20 @@ def make_score(
     def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
         options = {"start_of_document": start, "mask": mask, "deterministic": True}
         options |= {"extras": extras} if extras else {}
-        memory = change(memory) if change else memory
+        memory = change_memory(memory) if change_memory else memory
         hidden, memory, aux = model.apply(variables, inputs, memory, **options)
         correct = None
-        if accuracy:
+        if compute_accuracy:
             log_probs = model.apply(variables, hidden, method="log_probs")
             nats = -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
             correct = jnp.argmax(log_probs, axis=-1) == targets
         else:
             nats = model.apply(variables, hidden, targets, method="token_nll")
-        log_prob_parts = model.apply(variables, hidden, targets, method="token_log_probs") if parts else None
-        named_features = {name: aux.arrays[name] for name in features}
+        log_prob_parts = model.apply(variables, hidden, targets, method="token_log_probs") if compute_parts else None
+        features = {name: aux.arrays[name] for name in feature_names}
         return (
             memory,
-            BatchScore(nats, correct, log_prob_parts, named_features, hidden if output else None),
+            BatchScore(nats, correct, log_prob_parts, features, hidden if return_output else None),
             aux.metrics,
         )
 

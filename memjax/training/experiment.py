@@ -130,7 +130,7 @@ class Experiment:
             ([line] if line else []) + lines + ([] if reported_by_stages else self.task.notes(self.documents("train")))
         )
 
-    def reopened(self, split: str, **fields: Any) -> Documents:
+    def reopen(self, split: str, **fields: Any) -> Documents:
         """Opens a split again with other settings of the data, `fields`, but with the same tokenizer."""
         config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, **fields))
         open_documents = make_task(config).data(tokenizer=self.tokenizer).documents
@@ -185,7 +185,7 @@ class Experiment:
             self, config=config, model=model, documents=documents, words_in_split=datasets.words_in_split
         )
 
-    def told(self, evaluation: configs.Evaluation) -> configs.Evaluation:
+    def fill_in_task(self, evaluation: configs.Evaluation) -> configs.Evaluation:
         """Returns an evaluation with its task filled in if the model needs the task.
 
         Raises:
@@ -214,7 +214,7 @@ class Experiment:
         *,
         model: Any = None,
         documents: Documents | None = None,
-        **shown: Any,
+        **options: Any,
     ) -> Evaluator:
         """Makes the evaluator of an evaluation.
 
@@ -226,45 +226,47 @@ class Experiment:
           model: Model to evaluate. The evaluator then takes the variables of this model. None for `self.model` with the
             memory size and the cache of the evaluation.
           documents: Documents to score, such as those of the split with annotations. None for those of the split.
-          **shown: `layout`, `parts` and `features` of `Evaluator`.
+          **options: `layout`, `compute_parts` and `feature_names` of `Evaluator`.
         """
-        evaluation = self.told(evaluation or self.config.evaluation)
+        evaluation = self.fill_in_task(evaluation or self.config.evaluation)
         if evaluation.task:
             other = self.of_task(evaluation.task, evaluation.prompt_of_task)
             without_task = dataclasses.replace(evaluation, task="", prompt_of_task="")
-            return other.evaluator(without_task, model=model, documents=documents, **shown)
-        fit = lambda variables: variables
+            return other.evaluator(without_task, model=model, documents=documents, **options)
+        convert_variables = lambda variables: variables
         if model is None:
             model = make_evaluation_model(self, evaluation)
             if evaluation.memory_length is not None:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
-                fit = fitting(
+                convert_variables = fitting(
                     self.model, model, length, added=self.config.model.memory_facts.memory_parameter_names, what=what
                 )
-        change = make_memory_intervention(
+        change_memory = make_memory_intervention(
             evaluation.memory_intervention, model, part=evaluation.intervention_path, rows=evaluation.batch_size
         )
         split, num_words = documents or self.documents(evaluation.split), self.words_in_split
-        answer = None
+        generate_answers = None
         if self.task.writes_answers and evaluation.max_answers:
-            options = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
-            answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation, **options)
+            adaptation = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
+            generate_answers = lambda variables: self.task.answers(
+                model, variables, split, self.datasets, evaluation, **adaptation
+            )
         return Evaluator(
             model,
             split,
             self.reading(evaluation),
-            change=change,
+            change_memory=change_memory,
             make_measure=self.task.make_measure(split),
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
-            accuracy=evaluation.compute_accuracy,
-            fit=fit,
+            compute_accuracy=evaluation.compute_accuracy,
+            convert_variables=convert_variables,
             num_words=functools.partial(num_words, evaluation.split) if num_words and documents is None else None,
             # A task whose answers are written adapts the model for the answers only, and not for the nats.
             adapt_rows=None if self.task.writes_answers else self.adapt_rows,
-            answer=answer,
-            **shown,
+            generate_answers=generate_answers,
+            **options,
         )
 
     @property
@@ -272,14 +274,14 @@ class Experiment:
         """The data of the run with its tokenizer, as a task takes it."""
         return Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
 
-    def predict(self, variables: Mapping[str, Any], asked: Sequence[Query], **options: Any) -> list[dict[str, Any]]:
+    def predict(self, variables: Mapping[str, Any], queries: Sequence[Query], **options: Any) -> list[dict[str, Any]]:
         """Answers questions of a user with the model, adapted to each question as in evaluations.
 
         See `memjax.tasks.interface.Task.predict`.
 
         Args:
           variables: Variables of `model`.
-          asked: One or more questions.
+          queries: One or more questions.
           **options: Options of the task's `predict`.
         """
         if self.config.data.source.names_relations:
@@ -288,10 +290,10 @@ class Experiment:
             options["adapt_rows"] = self.adapt_rows
         elif self.adapt_rows is not None:
             options["read"] = make_read(self.model, self.adapt_rows)
-        return self.task.predict(self.model, variables, asked, self.datasets, **options)
+        return self.task.predict(self.model, variables, queries, self.datasets, **options)
 
     def evaluate(
-        self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None, **asked: Any
+        self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None, **options: Any
     ) -> EvaluationResult:
         """Scores a split, and measures generated answers to it if the task does.
 
@@ -300,18 +302,20 @@ class Experiment:
         Args:
           variables: Variables of `model`.
           evaluation: Evaluation to run. None for `config.evaluation`.
-          **asked: `observe` and `stop` of a call of `Evaluator`.
+          **options: `observe` and `stop` of a call of `Evaluator`.
         """
-        evaluation = self.told(evaluation or self.config.evaluation)
+        evaluation = self.fill_in_task(evaluation or self.config.evaluation)
         if evaluation.task:
             of_one_task = dataclasses.replace(evaluation, task="", prompt_of_task="")
-            return self.of_task(evaluation.task, evaluation.prompt_of_task).evaluate(variables, of_one_task, **asked)
+            return self.of_task(evaluation.task, evaluation.prompt_of_task).evaluate(variables, of_one_task, **options)
         evaluator = self.evaluator(evaluation)
-        result = evaluator(variables, **asked)
+        result = evaluator(variables, **options)
         if not evaluation.max_answers or evaluation.memory_intervention != "kept" or self.task.writes_answers:
             return result
         split = self.documents(evaluation.split)
-        answers = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)
+        answers = self.task.answers(
+            evaluator.model, evaluator.convert_variables(variables), split, self.datasets, evaluation
+        )
         measures = {**result.measures, **answers.measures}
         return dataclasses.replace(result, measures=measures, notes=(*result.notes, *answers.notes))
 

@@ -306,7 +306,7 @@ class _RunLoop:
 
         def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, WeightedSum]]:
             state, sums = update_state(state, update)
-            # A window of `apply_every` steps ends with its stage: gradients of one task never update the next task.
+            # An accumulation window ends with its stage: gradients of one task never update the next task.
             return (self.compiled.finish(state) if self.position.step + 1 == last else state), sums
 
         for info in training_steps(step, state, self._open_updates(self.stream), steps=last, first=first):

@@ -192,26 +192,27 @@ def make_optimizer(
     rule: optax.GradientTransformation,
     *,
     clip_norm: float = 0.0,
-    apply_every: int = 1,
-    links: Sequence[optax.GradientTransformation] = (),
+    gradient_accumulation_steps: int = 1,
+    transformations: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
     """Adds gradient transformations, clipping and gradient accumulation to an optimiser.
 
-    With `apply_every` above 1, `update(..., finish=True)` ends an accumulation window early. It applies the mean of the
-    gradients in the window and ignores the gradient that it is called with. An empty window changes nothing.
+    With `gradient_accumulation_steps` above 1, `update(..., finish=True)` ends an accumulation window early. It applies
+    the mean of the gradients in the window and ignores the gradient that it is called with. An empty window changes
+    nothing.
 
     Args:
       rule: Optimiser to wrap: `adam(...)`, `adafactor(...)` or any transformation of optax.
       clip_norm: Largest global norm of the gradient. Larger gradients are scaled down. 0 for no clipping.
-      apply_every: Number of steps whose gradients are averaged before one update.
-      links: Gradient transformations of optax to apply in order before clipping. Their `update` may take the keyword
-        argument `reference`, a `ReferenceGradients`.
+      gradient_accumulation_steps: Number of steps whose gradients are averaged before one update.
+      transformations: Gradient transformations of optax to apply in order before clipping. Their `update` may take the
+        keyword argument `reference`, a `ReferenceGradients`.
     """
     optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), rule) if clip_norm else rule
-    optimizer = optax.chain(*links, optimizer) if links else optimizer
-    if apply_every == 1:
+    optimizer = optax.chain(*transformations, optimizer) if transformations else optimizer
+    if gradient_accumulation_steps == 1:
         return optimizer
-    steps: Any = optax.MultiSteps(optimizer, every_k_schedule=apply_every)
+    steps: Any = optax.MultiSteps(optimizer, every_k_schedule=gradient_accumulation_steps)
 
     def update(updates: Any, state: Any, params: Any = None, *, finish: bool = False, **others: Any) -> tuple[Any, Any]:
         if not finish:

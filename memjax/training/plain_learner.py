@@ -27,7 +27,7 @@ def make_plain_learner(
       layout: Shardings of all arrays over several devices. None on a single device.
       objective: Function `objective(config, model)` that makes the training objective.
       method: Function `method(params)` that makes the initial `TrainState.method`. The default has no state.
-      **arguments: `links` and `after_update` of `make_update_functions`.
+      **arguments: `transformations` and `after_update` of `make_update_functions`.
     """
     config, model = experiment.config, experiment.model
     functions, rows = make_update_functions(config, model, objective=objective, **arguments), config.data.batch_size

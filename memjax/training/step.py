@@ -1,9 +1,9 @@
 """One training step: the train state, the gradients of an objective, and the update of parameters and memory.
 
 `make_train_step` composes the two halves, `compute_gradients` and `apply_gradients`. A learner with gradients of its
-own calls them itself. The order is always: loss, gradients, links (see `memjax.training.optimizers.make_optimizer`),
-clipping and update rule, `after_update`, the finite check of the objective, the gradients and what would be written,
-counters.
+own calls them itself. The order is always: loss, gradients, gradient transformations (see
+`memjax.training.optimizers.make_optimizer`), clipping and update rule, `after_update`, the finite check of the
+objective, the gradients and what would be written, counters.
 """
 
 import dataclasses
@@ -149,11 +149,12 @@ def _loss_variables(state: TrainState) -> dict[str, Any]:
 def finish_window(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
     """Applies the mean gradient of an incomplete accumulation window at the end of a stage.
 
-    A window has `apply_every` steps, whose gradients are averaged and applied together.
+    A window has `gradient_accumulation_steps` steps, whose gradients are averaged and applied together.
 
     Args:
       state: Train state after the last step of a stage.
-      optimizer: Optimiser of the dense parameters, from `optimizers.make_optimizer` with `apply_every` above 1.
+      optimizer: Optimiser of the dense parameters, from `optimizers.make_optimizer` with
+        `gradient_accumulation_steps` above 1.
 
     Returns:
       The train state with an empty window. Parameters and optimiser state keep their values if any of the new ones is

@@ -72,7 +72,7 @@ def make_update_functions(
     model: Any,
     *,
     objective: Callable[[Config, Any], Objective] = make_objective,
-    links: Sequence[optax.GradientTransformation] = (),
+    transformations: Sequence[optax.GradientTransformation] = (),
     after_update: AfterUpdate | None = None,
 ) -> UpdateFunctions:
     """Builds objective, optimisers and train step from a configuration.
@@ -81,21 +81,21 @@ def make_update_functions(
       config: Configuration of the run.
       model: Linen model that the configuration describes.
       objective: Function `objective(config, model)` that makes the objective.
-      links: Gradient transformations to apply before clipping. See `optimizers.make_optimizer`.
+      transformations: Gradient transformations to apply before clipping. See `optimizers.make_optimizer`.
       after_update: Function that computes the next `TrainState.method`. See `apply_gradients`.
 
     Raises:
-      ValueError: `links` together with `training.gradient_accumulation_steps` above 1.
+      ValueError: `transformations` together with `training.gradient_accumulation_steps` above 1.
     """
     # The training loop, memory plans and benchmarks all build their step here, so that they run the same program.
     training, loss = config.training, objective(config, model)
     # The last window of a task may be incomplete, and has no reference gradients.
-    if links and training.gradient_accumulation_steps > 1:
+    if transformations and training.gradient_accumulation_steps > 1:
         allowed = "1 with a method that projects gradients"
         raise ValueError(
             f"training.gradient_accumulation_steps: given {training.gradient_accumulation_steps}, allowed: {allowed}"
         )
-    optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
+    optimizer, tables = make_optimizer(config, model, transformations), make_table_optimizer(config)
     segments = {
         "accumulate": training.num_microbatches,
         "rematerialize": training.remat,
@@ -114,7 +114,7 @@ def make_schedule(training: configs.Training) -> optimizers.Schedule:
 
 
 def make_optimizer(
-    config: Config, model: Any, links: Sequence[optax.GradientTransformation]
+    config: Config, model: Any, transformations: Sequence[optax.GradientTransformation]
 ) -> optax.GradientTransformation:
     """Makes the optimiser of the dense parameters, with clipping, accumulation and frozen parameters.
 
@@ -122,7 +122,7 @@ def make_optimizer(
       config: Configuration of the run.
       model: Model to train. It names the groups of layers whose parameters are stacked along axis 0 and the layers
         that stay frozen.
-      links: Gradient transformations to apply before clipping. See `optimizers.make_optimizer`.
+      transformations: Gradient transformations to apply before clipping. See `optimizers.make_optimizer`.
     """
     training = config.training
     chain = optimizers.make_transformation(training.optimizer, make_schedule(training), model.scanned_groups())
@@ -130,7 +130,10 @@ def make_optimizer(
         factor = training.memory_learning_rate / training.schedule.learning_rate
         chain = optax.chain(chain, optimizers.scale_updates(config.model.memory_facts.memory_parameter_names, factor))
     rule = optimizers.make_optimizer(
-        chain, clip_norm=training.clip_norm, apply_every=training.gradient_accumulation_steps, links=links
+        chain,
+        clip_norm=training.clip_norm,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        transformations=transformations,
     )
     below = () if training.num_trainable_layers is None else model.parameters_below(training.num_trainable_layers)
     return (

@@ -51,7 +51,7 @@ def scorer_and_log_probs(request, run):
     scorer = RunScorer(run, memory=request.param, rows=3, max_tokens=12)
     evaluation = dataclasses.replace(run.experiment.config.evaluation, memory_length=None if request.param else 0)
     evaluator = run.experiment.evaluator(evaluation, documents=ArrayDocuments([[0]]))
-    model, variables = evaluator.model, evaluator.fit(run.variables)
+    model, variables = evaluator.model, evaluator.convert_variables(run.variables)
 
     @jax.jit
     def read(tokens, state, start, mask):

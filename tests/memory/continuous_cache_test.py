@@ -331,7 +331,7 @@ def test_a_model_with_a_cache_equals_the_reference(fields):
     model = make_language_model(MODEL, VOCAB).clone(mixtures=tuple(m.clone(dtype=jnp.float32) for m in model.mixtures))
     for rows in (1, 3):
         reading = ReadingPlan(rows=rows, segment_length=SEGMENT, score_first=False)
-        evaluator = Evaluator(model, ArrayDocuments(TEXTS), reading, accuracy=rows == 3)
+        evaluator = Evaluator(model, ArrayDocuments(TEXTS), reading, compute_accuracy=rows == 3)
         result = evaluator(variables)
         assert result.targets == sum(len(t) - 1 for t in TEXTS) and "continuous_cache/pairs" in result.metrics
         np.testing.assert_allclose(result.nats, nats, rtol=1e-5)

@@ -60,7 +60,7 @@ def make_evaluator(model, texts=TEXTS, **settings):
     given = {name: settings.pop(name) for name in ("rows", "protocol", "stride", "score_first") if name in settings}
     reading = ReadingPlan(**{"rows": 2, "segment_length": LENGTH, "begin_token": BEGIN, **given})
     evaluator = Evaluator(model, texts, reading, **settings)
-    kind = (model, reading.rows, settings.get("parts", False), tuple(settings.get("features", ())))
+    kind = (model, reading.rows, settings.get("compute_parts", False), tuple(settings.get("feature_names", ())))
     evaluator._score = programs().setdefault(kind, evaluator._score)
     return evaluator
 
@@ -75,13 +75,13 @@ def store():
         chosen = batch.weights > 0
         keys[batch.extras["target_number"][chosen]] = scored.features[KEY][chosen]
 
-    make_evaluator(model, TRAIN, features=(KEY,))(variables, observe=observe)
+    make_evaluator(model, TRAIN, feature_names=(KEY,))(variables, observe=observe)
     return reference.Store(keys, values)
 
 
 def find(num_neighbors=4, **settings):
     model, variables = model_and_variables()
-    evaluator = make_evaluator(model, features=(KEY,), **settings)
+    evaluator = make_evaluator(model, feature_names=(KEY,), **settings)
     return find_neighbors(evaluator, variables, store().search, store().values, num_neighbors, feature=KEY)
 
 
@@ -129,7 +129,7 @@ def test_every_target_once_in_the_order_of_the_documents(settings):
 def test_neighbors_do_not_depend_on_rows_and_batches_of_queries():
     model, variables = model_and_variables()
     found = [find()[2], find(rows=3)[2]]
-    evaluator = make_evaluator(model, features=(KEY,))
+    evaluator = make_evaluator(model, feature_names=(KEY,))
     arguments = (evaluator, variables, store().search, store().values, 4)
     found.append(find_neighbors(*arguments, feature=KEY, queries_at_once=3)[2])
     for other in found[1:]:
@@ -174,7 +174,7 @@ def test_the_evaluator_gives_what_the_cached_neighbors_give():
     model, variables = model_and_variables()
     with_neighbors = add_mixtures(model, KNNMemory(interpolation_weight=0.3, temperature=2.0))
     annotated = AnnotatedDocuments(TEXTS, neighbors.annotations(targets.numbers, 20))
-    result, again = score_targets(make_evaluator(with_neighbors, annotated, rows=3, parts=True), variables)
+    result, again = score_targets(make_evaluator(with_neighbors, annotated, rows=3, compute_parts=True), variables)
     np.testing.assert_allclose(result.nats, score.nats, rtol=1e-6)
     np.testing.assert_allclose(again.log_probs, mixed, atol=1e-5)
     np.testing.assert_allclose(again.parts[0], targets.log_probs, atol=1e-5)
@@ -187,7 +187,7 @@ def test_the_evaluator_gives_what_the_cached_neighbors_give():
 def test_neighbors_are_mixed_with_model_and_cache_together():
     model, variables = model_and_variables()
     cached = add_mixtures(model, ContinuousCacheMemory(dim=8, memory_length=6, interpolation_weight=0.2))
-    evaluator = make_evaluator(cached, features=(KEY,), parts=True)
+    evaluator = make_evaluator(cached, feature_names=(KEY,), compute_parts=True)
     _, targets, neighbors = find_neighbors(evaluator, variables, store().search, store().values, 4, feature=KEY)
     np.testing.assert_array_equal(neighbors.ids, find()[2].ids)
     own, cache = targets.parts
@@ -257,7 +257,7 @@ def test_documents_need_numbers_and_features_must_be_shown():
     model, variables = model_and_variables()
     with pytest.raises(ValueError, match="documents: given without numbers"):
         score_targets(make_evaluator(model, TEXTS.documents), variables)
-    evaluator = make_evaluator(model, features=(KEY,))
+    evaluator = make_evaluator(model, feature_names=(KEY,))
     with pytest.raises(ValueError, match="feature: given 'layer_00/output', the evaluator shows"):
         find_neighbors(evaluator, variables, store().search, store().values, 2, feature="layer_00/output")
 

@@ -33,8 +33,8 @@ def score(variables, observe=None, **arguments):
     reading = read(**{name: arguments.pop(name) for name in fields if name in arguments})
     evaluator = Evaluator(ToyModel(), arguments.pop("documents", DOCUMENTS), reading, **arguments)
     key = (
-        arguments.get("accuracy", False),
-        arguments.get("change"),
+        arguments.get("compute_accuracy", False),
+        arguments.get("change_memory"),
         reading.rows if "host_rows" not in arguments else 2,
     )
     evaluator._score = EVALUATORS.setdefault(key, evaluator._score)
@@ -125,13 +125,13 @@ def test_words_are_counted_where_every_token_was_scored(variables):
 
 
 def test_accuracy_counts_what_the_model_would_have_chosen(variables):
-    result = score(variables, accuracy=True, rows=2)
+    result = score(variables, compute_accuracy=True, rows=2)
     plain = score(variables, rows=2)
     assert plain.accuracy is None and plain.correct is None
     np.testing.assert_allclose(result.nats, plain.nats, rtol=1e-6)
     certain = jax.tree.map(np.zeros_like, variables)
     certain["params"]["output"]["bias"][5] = 9.0
-    always_five = score(certain, accuracy=True, rows=2)
+    always_five = score(certain, compute_accuracy=True, rows=2)
     tokens = np.concatenate([DOCUMENTS[i] for i in range(9)])
     assert always_five.correct == (tokens == 5).sum() and always_five.subsets["odd"].accuracy == np.mean(
         tokens[tokens % 2 == 1] == 5

@@ -41,7 +41,7 @@ def test_every_segment_finds_an_empty_memory_or_that_of_another_row(variables): 
     }
     for kind, find in finds.items():
         change = make_memory_intervention(kind, ToyModel(), rows=3)
-        nats = score(variables, change=change, protocol="separate").nats
+        nats = score(variables, change_memory=change, protocol="separate").nats
         np.testing.assert_allclose(nats, expected_nats(variables, find), rtol=1e-6)
     assert make_memory_intervention("kept", ToyModel()) is None
 

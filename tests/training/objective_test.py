@@ -109,7 +109,9 @@ def project(strength=1.0):
 )
 def test_links_see_the_reference_before_clipping_and_inside_freeze(frozen, apply_every):
     model, batch = ToyModel(), batch_of()
-    rule = make_optimizer(optax.sgd(1.0), clip_norm=0.01, apply_every=apply_every, links=[project()])
+    rule = make_optimizer(
+        optax.sgd(1.0), clip_norm=0.01, gradient_accumulation_steps=apply_every, transformations=[project()]
+    )
     optimizer = freeze_parameters(rule, frozen) if frozen else rule
     state = toy_state(model, optimizer, batch=batch)
     objective = Objective(model_loss(model))

@@ -80,7 +80,7 @@ def test_adafactor_factors_large_matrices():
 
 
 def test_apply_every_averages():
-    optimizer = make_optimizer(optax.sgd(1.0), apply_every=2)
+    optimizer = make_optimizer(optax.sgd(1.0), gradient_accumulation_steps=2)
     params = {"w": jnp.zeros(1)}
     state = optimizer.init(params)
     first, state = optimizer.update({"w": jnp.array([1.0])}, state, params)
@@ -91,7 +91,7 @@ def test_apply_every_averages():
 @settings(max_examples=12, deadline=None)
 @given(st.integers(2, 5), st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=8), st.booleans())
 def test_a_window_that_is_not_full_has_its_own_mean(every, gradients, frozen):
-    optimizer = make_optimizer(optax.sgd(1.0), apply_every=every)
+    optimizer = make_optimizer(optax.sgd(1.0), gradient_accumulation_steps=every)
     optimizer = freeze_parameters(optimizer, ["stays"]) if frozen else optimizer
     params = {"w": jnp.zeros(()), "stays": jnp.zeros(())}
     state = optimizer.init(params)

@@ -267,7 +267,7 @@ def test_sparse_gradients_equal_the_dense_ones(monkeypatch):
 
 def test_updates_wait_for_apply_every_but_memory_does_not():
     model, data = ToyModel(), batches(4)
-    optimizer = make_optimizer(optax.sgd(0.1), apply_every=2)
+    optimizer = make_optimizer(optax.sgd(0.1), gradient_accumulation_steps=2)
     start = toy_state(model, optimizer, batch=data[0])
     step = make_train_step(Objective(model_loss(model)), optimizer)
     params, memory = [jax.device_get(start.params)], [jax.device_get(start.memory)]
