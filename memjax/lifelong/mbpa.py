@@ -30,6 +30,7 @@ from memjax.lifelong.composition import chain_components
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, OfRows, Store
 from memjax.lifelong.method import Method
 from memjax.lifelong.methods import make_memory_options
+from memjax.settings.methods import NeighborAdaptationMethod
 from memjax.training.objective import model_collections, read_segment
 from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.sharding import row_shards
@@ -48,40 +49,47 @@ Key = Literal["inputs", "first", "question", "mean", "prompt"]
 def mbpa(settings: configs.MbPA) -> Method:
     """Makes the method MbPA++ or MbPA."""
     keyed = settings.neighbor_choice == "nearest" or settings.memory.write_policy == "diversity"
-    replayed = (
+    replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
     )
-    select = make_path_filter(settings.adapted_parameters)
-    options: dict[str, Any] = {
-        "steps": settings.adaptation_steps,
-        "learning_rate": settings.adaptation_learning_rate,
-        "penalty": settings.adaptation_l2,
-        "select": select,
-    }
-    options |= {"rule": functools.partial(optax.sgd, momentum=settings.adaptation_momentum or None)}
-    search: dict[str, Any] = {
-        "num_neighbors": settings.num_neighbors,
-        "weights": settings.neighbor_weighting,
-        "metric": settings.key_distance,
-    }
 
-    def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
+    def adapt_rows(model: Any, store: Store) -> PerRowAdaptation:
         row_key = settings.key_source if settings.neighbor_choice == "nearest" else None
-        return adapt_to_own_neighbors(
-            model, store, neighbors_of(model, store, row_key, **search), settings.adaptation_batch_size, options
-        )
+        find = neighbors_of(model, store, row_key, **neighbor_options(settings))
+        options = adaptation_options(settings)
+        return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, options)
 
     variables = lambda experiment, store: adapted_variables
-    adapting = TestTimeAdaptation(variables, adapting_rows) if settings.adaptation_steps else None
+    adapting = TestTimeAdaptation(variables, adapt_rows) if settings.adaptation_steps else None
     memory_options = make_memory_options(
         settings.memory, keys=make_key_function(settings.key_source) if keyed else None
     )
     return chain_components(
         *key_components(settings.key_source if keyed else None),
         memory=memory_options,
-        replay=replayed,
+        replay=replay,
         adapting=adapting,
     )
+
+
+def neighbor_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
+    """Returns the keyword arguments of `neighbors_of` that the settings of a method describe."""
+    return {
+        "num_neighbors": settings.num_neighbors,
+        "weights": settings.neighbor_weighting,
+        "metric": settings.key_distance,
+    }
+
+
+def adaptation_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
+    """Returns the keyword arguments of `memjax.lifelong.adaptation.adapt` for the adaptation before an answer."""
+    return {
+        "steps": settings.adaptation_steps,
+        "learning_rate": settings.adaptation_learning_rate,
+        "penalty": settings.adaptation_l2,
+        "select": make_path_filter(settings.adapted_parameters),
+        "rule": functools.partial(optax.sgd, momentum=settings.adaptation_momentum or None),
+    }
 
 
 def key_components(key: Key | None) -> tuple[Component, ...]:

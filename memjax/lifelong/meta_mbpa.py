@@ -38,7 +38,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from memjax import config as configs
 from memjax.lifelong.adaptation import adapt, selected
@@ -46,12 +45,14 @@ from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, Repla
 from memjax.lifelong.composition import chain_components
 from memjax.lifelong.mbpa import (
     adapt_to_own_neighbors,
+    adaptation_options,
     adapted_variables,
     key_components,
     make_key_function,
     make_path_filter,
     neighbor_examples,
     neighbor_nats,
+    neighbor_options,
     neighbor_shares,
     neighbors_of,
 )
@@ -69,93 +70,49 @@ __all__ = ["meta_mbpa"]
 
 def meta_mbpa(settings: configs.MetaMbPA) -> Method:
     """Makes the method Meta-MbPA."""
-    select = make_path_filter(settings.adapted_parameters)
-    search: dict[str, Any] = {
-        "num_neighbors": settings.num_neighbors,
-        "weights": settings.neighbor_weighting,
-        "metric": settings.key_distance,
-    }
-    inner: dict[str, Any] = {
-        "steps": settings.inner_steps,
-        "learning_rate": settings.inner_learning_rate,
-        "order": 1 if settings.first_order else 2,
-    }
-    inner |= {"penalty": settings.adaptation_l2, "select": select}
-    outer: dict[str, Any] = {
-        "steps": settings.adaptation_steps,
-        "learning_rate": settings.adaptation_learning_rate,
-        "penalty": settings.adaptation_l2,
-        "select": select,
-    }
-    outer |= {"rule": functools.partial(optax.sgd, momentum=settings.adaptation_momentum or None)}
-
-    def find(model: Any, store: Store) -> Callable[[Mapping[str, Any], Batch], Any]:
-        if store.outside:
-            raise ValueError(
-                "lifelong.method.memory.storage: given 'host', allowed: 'device' with MetaMbPA in training"
-            )
-        return functools.partial(
-            neighbors_of(model, store, settings.key_source, excludes=settings.exclude_self, **search),
-            together=settings.share_neighborhood,
-        )
-
-    def wrap(objective: Objective, model: Any) -> Objective:
-        of_batch = loss_of_batch if settings.share_neighborhood else loss_of_rows
-        return objective._replace(loss=functools.partial(of_batch, objective, model, inner))
-
-    def once(experiment: Experiment, store: Store) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
-        """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
-        model = experiment.model
-        draw = lambda episodes, key: store.take(episodes, store.draw(episodes, key[None], settings.num_neighbors)[0])
-        draw_rows = draw if store.outside else jax.jit(draw)
-
-        @jax.jit
-        def adapt_params(collections: Mapping[str, Any], support: Batch) -> Any:
-            return adapt_once(model, collections, (support, uniform(support)), outer)
-
-        def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
-            del support
-            collections, episodes = model_variables(state), state.method[EPISODES]
-            rows_of_memory = draw_rows(episodes, jax.random.fold_in(key, PURPOSES["adapt"]))
-            return {**collections, "params": adapt_params(collections, rows_of_memory)}
-
-        return adapt_variables
-
-    def adapting_rows(model: Any, store: Store) -> PerRowAdaptation:
-        find = neighbors_of(model, store, settings.key_source, **search)
-        if settings.adaptation_scope == "per_example":
-            return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, outer)
-
-        def together(variables: Mapping[str, Any], rows: Batch) -> tuple[Batch, Any]:
-            support, alpha = find(variables, rows, together=True)
-            return support, jnp.broadcast_to(alpha, (len(rows.inputs), *alpha.shape))  # Equal for all rows.
-
-        def score(
-            variables: Mapping[str, Any], rows: Batch, neighborhood: Any, predict: Callable[[Any, Batch], Any]
-        ) -> Any:
-            support, alpha = neighborhood
-            params = adapt_once(model, model_collections(variables), (support, alpha[0]), outer)
-            return jax.vmap(functools.partial(predict, params))(rows)
-
-        copied = functools.partial(selected, select=select)
-        return PerRowAdaptation(together, score, store.outside, neighbor_examples, neighbor_shares, copied=copied)
-
-    by_rows = TestTimeAdaptation(lambda experiment, store: adapted_variables, adapting_rows)
+    wrap = functools.partial(wrap_loss, settings)
     rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
+    replay = (
+        ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
+    )
     return chain_components(
         *((rule,) if settings.meta_train else ()),
         *key_components(settings.key_source),
         memory=make_memory_options(settings.memory, keys=make_key_function(settings.key_source)),
-        replay=ReplayOptions(settings.replay_batch_size, every=settings.replay_interval)
-        if settings.replay_interval
-        else None,
-        adapting=None
-        if not settings.adaptation_steps
-        else TestTimeAdaptation(once)
-        if settings.adaptation_scope == "once"
-        else by_rows,
-        episode=EpisodeOptions(find=find) if settings.meta_train else None,
+        replay=replay,
+        adapting=make_test_time_adaptation(settings) if settings.adaptation_steps else None,
+        episode=EpisodeOptions(find=functools.partial(find_support, settings)) if settings.meta_train else None,
     )
+
+
+# Training
+
+
+def find_support(
+    settings: configs.MetaMbPA, model: Any, store: Store
+) -> Callable[[Mapping[str, Any], Batch], tuple[Batch, Any]]:
+    """Makes the function that finds the neighbours that a query of training is adapted to.
+
+    Raises:
+      ValueError: the memory is on the host.
+    """
+    if store.outside:
+        raise ValueError("lifelong.method.memory.storage: given 'host', allowed: 'device' with MetaMbPA in training")
+    find = neighbors_of(model, store, settings.key_source, excludes=settings.exclude_self, **neighbor_options(settings))
+    return functools.partial(find, together=settings.share_neighborhood)
+
+
+def wrap_loss(settings: configs.MetaMbPA, objective: Objective, model: Any) -> Objective:
+    """Returns an objective whose loss is computed at parameters that are adapted to neighbours."""
+    inner = {
+        "steps": settings.inner_steps,
+        "learning_rate": settings.inner_learning_rate,
+        "order": 1 if settings.first_order else 2,
+        "penalty": settings.adaptation_l2,
+        "select": make_path_filter(settings.adapted_parameters),
+    }
+    of_batch = loss_of_batch if settings.share_neighborhood else loss_of_rows
+    return objective._replace(loss=functools.partial(of_batch, objective, model, inner))
 
 
 def loss_of_batch(
@@ -199,6 +156,59 @@ def loss_of_rows(
     batch_stats, nll, aux = jax.vmap(loss_of_row)(segment, support, alpha, jnp.arange(len(segment.inputs)))
     nll, aux = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), (nll, aux))
     return state, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), batch_stats), nll, aux
+
+
+# Evaluation
+
+
+def make_test_time_adaptation(settings: configs.MetaMbPA) -> TestTimeAdaptation:
+    """Makes the adaptation before an evaluation: once for all rows, or for each row or batch by itself."""
+    if settings.adaptation_scope == "once":
+        return TestTimeAdaptation(functools.partial(adapt_to_random_rows, settings))
+    return TestTimeAdaptation(lambda experiment, store: adapted_variables, functools.partial(adapt_rows, settings))
+
+
+def adapt_to_random_rows(
+    settings: configs.MetaMbPA, experiment: Experiment, store: Store
+) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
+    """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
+    model, options = experiment.model, adaptation_options(settings)
+    draw = lambda episodes, key: store.take(episodes, store.draw(episodes, key[None], settings.num_neighbors)[0])
+    draw_rows = draw if store.outside else jax.jit(draw)
+
+    @jax.jit
+    def adapt_params(collections: Mapping[str, Any], support: Batch) -> Any:
+        return adapt_once(model, collections, (support, uniform(support)), options)
+
+    def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+        del support
+        collections, episodes = model_variables(state), state.method[EPISODES]
+        rows_of_memory = draw_rows(episodes, jax.random.fold_in(key, PURPOSES["adapt"]))
+        return {**collections, "params": adapt_params(collections, rows_of_memory)}
+
+    return adapt_variables
+
+
+def adapt_rows(settings: configs.MetaMbPA, model: Any, store: Store) -> PerRowAdaptation:
+    """Makes the adaptation of each row to its own neighbours, or of all rows of a batch to neighbours they share."""
+    find = neighbors_of(model, store, settings.key_source, **neighbor_options(settings))
+    options = adaptation_options(settings)
+    if settings.adaptation_scope == "per_example":
+        return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, options)
+
+    def together(variables: Mapping[str, Any], rows: Batch) -> tuple[Batch, Any]:
+        support, alpha = find(variables, rows, together=True)
+        return support, jnp.broadcast_to(alpha, (len(rows.inputs), *alpha.shape))  # Equal for all rows.
+
+    def score(
+        variables: Mapping[str, Any], rows: Batch, neighborhood: Any, predict: Callable[[Any, Batch], Any]
+    ) -> Any:
+        support, alpha = neighborhood
+        params = adapt_once(model, model_collections(variables), (support, alpha[0]), options)
+        return jax.vmap(functools.partial(predict, params))(rows)
+
+    copied = functools.partial(selected, select=options["select"])
+    return PerRowAdaptation(together, score, store.outside, neighbor_examples, neighbor_shares, copied=copied)
 
 
 def adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any], how: Mapping[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from memjax.settings.ranges import Count, Number, Range, zero_or_more
 
 if TYPE_CHECKING:
     from memjax.config import Config
+    from memjax.settings.lifelong import Lifelong
 
 __all__ = ["ELLE", "ProgressiveNetwork"]
 
@@ -107,48 +108,42 @@ class ELLE(Method):
         return cls(**{**expanded, **recovers, **mixed, **fields})
 
     def check(self, field: str, config: Config) -> None:
-        model, stream = config.model, config.lifelong
+        self._check_replay(field)
+        if not self.dim_per_task and not self.num_layers_per_task:
+            return
+        self._check_model(field, config.model)
+        if config.lifelong is not None:
+            self._check_sizes(field, config.model, config.lifelong)
+
+    def _check_replay(self, field: str) -> None:
+        """Checks the fields about the memory of earlier tasks and the recovery with it."""
         place, allowed = self.memory.storage, "'device' with ELLE, whose models each have a learner of their own"
         require(place == "device" or not self.replay_batch_size, f"{field}memory.storage", place, allowed)
-        fits = self.replay_batch_size > 0 or not self.recovery_steps
-        require(
-            fits, f"{field}recovery_steps", self.recovery_steps, f"0 without a memory ({field}replay_batch_size = 0)"
-        )
-        without = f"without a memory ({field}replay_batch_size = 0)"
-        require(
-            self.replay_batch_size > 0 or not self.memory_fraction,
-            f"{field}memory_fraction",
-            self.memory_fraction,
-            f"0.0 {without}",
-        )
-        fits = self.replay_batch_size > 0 or self.replay_sampling == "uniform"
-        require(fits, f"{field}replay_sampling", self.replay_sampling, f"'uniform' {without}")
+        has_memory, without = self.replay_batch_size > 0, f"without a memory ({field}replay_batch_size = 0)"
+        allowed = f"0 {without}"
+        require(has_memory or not self.recovery_steps, f"{field}recovery_steps", self.recovery_steps, allowed)
+        allowed = f"0.0 {without}"
+        require(has_memory or not self.memory_fraction, f"{field}memory_fraction", self.memory_fraction, allowed)
+        fits, allowed = has_memory or self.replay_sampling == "uniform", f"'uniform' {without}"
+        require(fits, f"{field}replay_sampling", self.replay_sampling, allowed)
         anneals = self.recovery_steps > 0 and self.norm_expansion == "weighted" and bool(self.dim_per_task)
         allowed = "False without a warm-up of a model that becomes wider with weighted norms"
         require(anneals or not self.anneal_norms, f"{field}anneal_norms", self.anneal_norms, allowed)
-        if not self.dim_per_task and not self.num_layers_per_task:
-            return
-        kind = model.attention_kind
+
+    def _check_model(self, field: str, model: Any) -> None:
+        """Checks that a model is of a kind that can grow."""
         grows = model.memory_facts.can_grow and model.memory_tokens is None
-        require(
-            grows,
-            f"{field}dim_per_task",
-            self.dim_per_task,
-            f"() with {kind}; GPT2, Bidirectional and FullAttention grow",
-        )
+        allowed = f"() with {model.attention_kind}; GPT2, Bidirectional and FullAttention grow"
+        require(grows, f"{field}dim_per_task", self.dim_per_task, allowed)
         require(model.positions == "none", "model.positions", model.positions, "'none' in a model that grows")
         model.feed_forward.require_dense("in a model that grows")
-        output = model.output
+        output, first_trained = model.output, model.first_trained_layer
         require(not output.needs_neighbors, "model.output", type(output).__name__, "Softmax in a model that grows")
         require(output.div_val == 1, "model.output.div_val", output.div_val, "1 in a model that grows")
-        require(
-            not model.first_trained_layer,
-            "model.first_trained_layer",
-            model.first_trained_layer,
-            "0 in a model that grows",
-        )
-        if stream is None:
-            return
+        require(not first_trained, "model.first_trained_layer", first_trained, "0 in a model that grows")
+
+    def _check_sizes(self, field: str, model: Any, stream: Lifelong) -> None:
+        """Checks that the sizes of the model increase from task to task, one size for each task but the first."""
         require(stream.epochs > 0, "lifelong.epochs", stream.epochs, "at least 1, a model that grows counts examples")
         later = len(stream.tasks) - 1
         for name, sizes, now in (
@@ -163,22 +158,15 @@ class ELLE(Method):
                 most = 2 * before if deeper else after
                 allowed = f"from {before} to {most} after {before}" if deeper else f"at least {before} after {before}"
                 require(before <= after <= most, f"{field}{name}", sizes, allowed)
-        head = model.head_dim or model.dim // model.num_heads
-        mlp = model.feed_forward.dim
+        head, mlp = model.head_dim or model.dim // model.num_heads, model.feed_forward.dim
         for dim in self.dim_per_task:
-            require(
-                dim % head == 0, f"{field}dim_per_task", self.dim_per_task, f"multiples of {head}, the width of a head"
-            )
-            fits = mlp * dim % model.dim == 0
+            allowed = f"multiples of {head}, the width of a head"
+            require(dim % head == 0, f"{field}dim_per_task", self.dim_per_task, allowed)
             allowed = f"widths of which {mlp} / {model.dim} feed-forward units each make whole numbers"
-            require(fits, f"{field}dim_per_task", self.dim_per_task, allowed)
+            require(mlp * dim % model.dim == 0, f"{field}dim_per_task", self.dim_per_task, allowed)
         fits = self.new_layer_init == "copy" or not self.num_layers_per_task or model.attention.norm_place == "pre"
-        require(
-            fits,
-            f"{field}new_layer_init",
-            self.new_layer_init,
-            f"'copy' with {kind}: post-norm layers cannot be identities",
-        )
+        allowed = f"'copy' with {model.attention_kind}: post-norm layers cannot be identities"
+        require(fits, f"{field}new_layer_init", self.new_layer_init, allowed)
 
 
 @dataclass(slots=True, kw_only=True)
