@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,45 +52,75 @@ from memjax.typing import Batch
 __all__ = ["chain_components", "make_update"]
 
 
+class Composition(NamedTuple):
+    """The parts that `chain_components` combines into a method.
+
+    Attributes:
+      components: Components of the method, in the order in which their losses wrap the objective.
+      memory: Options of the episodic memory. None for none.
+      replay: Options for replaying rows of the memory. None for no replay.
+      test_time_adaptation: Adaptation to the memory before an evaluation. None for none.
+      episode: Adaptation to a support within each update. None for none.
+    """
+
+    components: Sequence[Component]
+    memory: MemoryOptions | None = None
+    replay: ReplayOptions | None = None
+    test_time_adaptation: TestTimeAdaptation | None = None
+    episode: EpisodeOptions | None = None
+
+    def requirements(self) -> Requirements:
+        """Collects the information that the parts need."""
+        of_components = (component.requirements for component in self.components)
+        needs = Requirements(*(any(flags) for flags in zip(Requirements(), *of_components, strict=True)))
+        if self.memory is not None:
+            tasks_in_training = needs.tasks_in_training or self.memory.groups == "task"
+            needs = needs._replace(examples=True, tasks_in_training=tasks_in_training)
+        return needs if self.episode is None else needs._replace(examples=True)
+
+    def schedule(self) -> ReplaySchedule | EpisodeSchedule:
+        """Returns the schedule of the updates between those of the stream."""
+        schedule, episode = self.replay.schedule if self.replay else ReplaySchedule(), self.episode
+        if episode is None or episode.find is not None:
+            return schedule
+        return EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
+
+    def init_component_states(self, params: Any) -> dict[str, Any]:
+        """Makes the initial state of every component that has one, by its name."""
+        return {component.name: component.init(params) for component in self.components if component.init is not None}
+
+
 def chain_components(
-    *rules: Component,
+    *components: Component,
     memory: MemoryOptions | None = None,
     replay: ReplayOptions | None = None,
     scope: Scope = "task",
-    adapting: TestTimeAdaptation | None = None,
+    test_time_adaptation: TestTimeAdaptation | None = None,
     episode: EpisodeOptions | None = None,
 ) -> Method:
     """Combines components into a learning method, as `optax.chain` combines gradient transformations.
 
     Args:
-      *rules: Components. Their losses wrap the objective in this order, the first one innermost, and their gradient
-        transformations are applied in this order.
+      *components: Components. Their losses wrap the objective in this order, the first one innermost, and their
+        gradient transformations are applied in this order.
       memory: Episodic memory of rows of the stream. None for none.
       replay: Options for replaying rows of the memory. None for no replay.
       scope: Tasks whose examples a stage reads: its own ("task"), all up to it ("seen"), or all at once ("all").
-      adapting: Adaptation to the memory before an evaluation. None for none.
+      test_time_adaptation: Adaptation to the memory before an evaluation. None for none.
       episode: Adaptation to a support within each update. None for none.
     """
-    needs = Requirements(
-        *(any(flags) for flags in zip(Requirements(), *(rule.requirements for rule in rules), strict=True))
-    )
-    if memory is not None:
-        needs = needs._replace(examples=True, tasks_in_training=needs.tasks_in_training or memory.groups == "task")
-    if episode is not None:
-        needs = needs._replace(examples=True)
-    schedule: ReplaySchedule | EpisodeSchedule = replay.schedule if replay else ReplaySchedule()
-    if episode is not None and episode.find is None:
-        schedule = EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
+    composition = Composition(components, memory, replay, test_time_adaptation, episode)
 
     def make_phase(changes: Sequence[StateChange | None]) -> Callable[[TaskInfo], Phase]:
         present = [change for change in changes if change is not None]
         return lambda task: phase_of(*(functools.partial(_apply_change, change, task) for change in present))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        return make_composed_learner(method, rules, memory, replay, adapting, episode, experiment, layout, objective)
+        return make_composed_learner(composition, method, experiment, layout, objective)
 
-    before, after = make_phase([rule.before_task for rule in rules]), make_phase([rule.after_task for rule in rules])
-    method = Method(learner, before, after, scope, schedule, needs)
+    before = make_phase([component.before_task for component in components])
+    after = make_phase([component.after_task for component in components])
+    method = Method(learner, before, after, scope, composition.schedule(), composition.requirements())
     return method if memory is None else method._replace(notes=memory.notes)
 
 
@@ -141,12 +171,8 @@ def make_parts(experiment: Experiment, objective: MakeObjective, components: Seq
 
 
 def make_composed_learner(
+    composition: Composition,
     method: Method,
-    components: Sequence[Component],
-    memory: MemoryOptions | None,
-    replay: ReplayOptions | None,
-    adapting: TestTimeAdaptation | None,
-    episode: EpisodeOptions | None,
     experiment: Experiment,
     layout: Layout | None,
     objective: MakeObjective,
@@ -154,12 +180,8 @@ def make_composed_learner(
     """Makes the learner of a method from its components, memory, replay, adaptation and episodes.
 
     Args:
+      composition: Parts of the method.
       method: The method, for its schedule and its requirements.
-      components: Components of the method.
-      memory: Options of the episodic memory. None for none.
-      replay: Options for replaying rows of the memory. None for no replay.
-      adapting: Adaptation to the memory before an evaluation. None for none.
-      episode: Adaptation to a support within each update. None for none.
       experiment: Experiment with the model and its configuration.
       layout: Shardings of all arrays over the mesh. None on a single device.
       objective: `objective(config, model)` makes the objective that the components wrap.
@@ -167,29 +189,16 @@ def make_composed_learner(
     plain, config, settings = make_plain_learner(experiment, layout), experiment.config, settings_of(experiment)
     example = experiment.example(stage_examples(experiment, method)[0]) if settings.epochs else experiment.example()
     kinds: dict[str, Any] = method.schedule.kinds(example)
-    init_components = lambda values: {
-        component.name: component.init(values["params"]) for component in components if component.init is not None
-    }
-    parts = make_parts(experiment, objective, components)
-    if memory is not None:
-        offer = lambda values, batch: candidate_rows(
-            memory, experiment.model, values, init_components(values), batch, jnp.ones((), bool)
-        )
-        store = make_store(
-            memory,
-            jax.eval_shape(offer, jax.eval_shape(plain.make_variables), kinds[STREAM]),
-            layout=layout,
-            reads=replay.is_read_by if replay else lambda kind: False,
-            rows=replay.rows if replay else 0,
-            replace=bool(replay and replay.replace),
-        )
-        stream_memory = StreamMemory(store, memory, experiment.model, len(kinds[STREAM].inputs))
-        parts = dataclasses.replace(parts, memory=stream_memory, replay=replay)
-    if episode is not None:
-        parts = with_episodes(parts, episode, config.data.batch_size)
+    parts = make_parts(experiment, objective, composition.components)
+    if composition.memory is not None:
+        variables = jax.eval_shape(plain.make_variables)
+        memory = make_stream_memory(composition, composition.memory, experiment, layout, variables, kinds[STREAM])
+        parts = dataclasses.replace(parts, memory=memory, replay=composition.replay)
+    if composition.episode is not None:
+        parts = with_episodes(parts, composition.episode, config.data.batch_size)
 
     def init(values: Mapping[str, Any]) -> TrainState:
-        method_state = init_components(values)
+        method_state = composition.init_component_states(values["params"])
         if parts.memory is not None:
             method_state[EPISODES] = parts.memory.store.init()
         if method.schedule.every:
@@ -209,7 +218,42 @@ def make_composed_learner(
         batch_shapes=kinds,
         finish=parts.functions.finish,
     )
-    return learner if parts.memory is None else add_memory(learner, parts.memory, adapting, experiment, layout)
+    if parts.memory is None:
+        return learner
+    return add_memory(learner, parts.memory, composition.test_time_adaptation, experiment, layout)
+
+
+def make_stream_memory(
+    composition: Composition,
+    options: MemoryOptions,
+    experiment: Experiment,
+    layout: Layout | None,
+    variables: Any,
+    batch: Batch,
+) -> StreamMemory:
+    """Makes the episodic memory that the rows of the stream are offered to.
+
+    Args:
+      composition: Parts of the method, for its replay and the states of its components.
+      options: Options of the memory.
+      experiment: Experiment with the model.
+      layout: Shardings of all arrays over the mesh. None on a single device.
+      variables: Shapes of the variables of the model.
+      batch: Batch of an update of the stream.
+    """
+    model, replay = experiment.model, composition.replay
+    offer = lambda values, batch: candidate_rows(
+        options, model, values, composition.init_component_states(values["params"]), batch, jnp.ones((), bool)
+    )
+    store = make_store(
+        options,
+        jax.eval_shape(offer, variables, batch),
+        layout=layout,
+        reads=replay.is_read_by if replay else lambda kind: False,
+        rows=replay.rows if replay else 0,
+        replace=bool(replay and replay.replace),
+    )
+    return StreamMemory(store, options, model, len(batch.inputs))
 
 
 def with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) -> UpdateParts:
@@ -250,7 +294,7 @@ def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> U
 def add_memory(
     learner: Learner,
     memory: StreamMemory,
-    adapting: TestTimeAdaptation | None,
+    adaptation: TestTimeAdaptation | None,
     experiment: Experiment,
     layout: Layout | None,
 ) -> Learner:
@@ -259,7 +303,7 @@ def add_memory(
     Args:
       learner: Learner whose updates use the memory already.
       memory: Memory of the learner.
-      adapting: Adaptation to the rows of the memory before an evaluation. None for none.
+      adaptation: Adaptation to the rows of the memory before an evaluation. None for none.
       experiment: Experiment with the model and its evaluations.
       layout: Shardings of all arrays over the mesh. None on a single device.
     """
@@ -267,11 +311,11 @@ def add_memory(
     # A plan counts the memory of devices: rows that the host stores are left out.
     if not memory.store.outside:
         learner = learner._replace(stored_rows=StoredRows(EPISODES, memory.options.setting, memory.write))
-    if adapting is None:
+    if adaptation is None:
         return learner
-    learner = learner._replace(adapt_variables=adapting.variables(experiment, memory.store))
-    if adapting.rows is None:
+    learner = learner._replace(adapt_variables=adaptation.variables(experiment, memory.store))
+    if adaptation.rows is None:
         return learner
-    adapt_rows = adapting.rows(experiment.model, memory.store)
+    adapt_rows = adaptation.rows(experiment.model, memory.store)
     adapted = dataclasses.replace(experiment, adapt_rows=adapt_rows)
     return learner._replace(adapt_rows=adapt_rows, evaluators=adapted.evaluators(layout))

@@ -73,7 +73,7 @@ REHEARSE, ALIGN = "rehearse", "align"
 
 def emr(settings: configs.EMR) -> Method:
     """Makes the method EMR, and EA-EMR where `alignment_epochs` is above 0."""
-    needs = Requirements(boundaries=True, examples=True)
+    needs = Requirements(boundaries=True, examples=True, all_tasks=True)
     base = chain_components(Component(EA_EMR, requirements=needs))
     rule = optax.adam(settings.alignment_learning_rate)
 
@@ -109,8 +109,6 @@ def emr(settings: configs.EMR) -> Method:
     return base._replace(
         learner=learner,
         stages=lambda task, own: _TaskStages(settings, rule, task).all(own),
-        needs=needs,
-        takes_tasks=False,
     )
 
 

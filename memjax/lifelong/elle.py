@@ -38,7 +38,7 @@ from memjax.lifelong.expansion import (
 )
 from memjax.lifelong.memory_backends import EPISODES, fill_memory
 from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo, settings_of
-from memjax.lifelong.methods import TOLD_BORDERS, make_memory_options
+from memjax.lifelong.methods import make_memory_options
 from memjax.lifelong.rehearsal import with_fresh_optimizer
 from memjax.lifelong.stage_progress import SPAN, UPDATE_COUNTER, count_stage_updates
 from memjax.lifelong.task_progress import BY_PROGRESS, PROGRESS, init_progress
@@ -142,9 +142,8 @@ def elle(settings: configs.ELLE) -> Method:
     # Noise changes no shapes, so tracing for shapes leaves it out.
     quiet = dataclasses.replace(settings, copy_noise="none")
     shapes = lambda small, big, fields: grow_state(quiet, learner(big, None, make_objective), small, big, fields)
-    needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)
-    growing = {"growth": ModelGrowth(fields_before, shapes), "takes_tasks": False}
-    return base._replace(learner=learner, stages=stages, needs=needs, **growing)
+    needs = base.needs._replace(boundaries=True, all_tasks=True)
+    return base._replace(learner=learner, stages=stages, needs=needs, growth=ModelGrowth(fields_before, shapes))
 
 
 def grow_model_for_task(

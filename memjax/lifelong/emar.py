@@ -94,7 +94,7 @@ def emar(settings: configs.EMAR) -> Method:
         from_names = {"relations": zeros()} if settings.prototype_anchor == "name" else {}
         return {"prototypes": zeros(), "totals": zeros(), "counts": jnp.zeros(classes, jnp.float32), **from_names}
 
-    needs = Requirements(boundaries=True, examples=True)
+    needs = Requirements(boundaries=True, examples=True, all_tasks=True)
     base = chain_components(Component(EMAR, init, requirements=needs))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
@@ -118,9 +118,7 @@ def emar(settings: configs.EMAR) -> Method:
             adapt_variables=with_final_prototypes,
         )
 
-    return base._replace(
-        learner=learner, stages=lambda task, own: _TaskStages(settings, task).all(own), needs=needs, takes_tasks=False
-    )
+    return base._replace(learner=learner, stages=lambda task, own: _TaskStages(settings, task).all(own), needs=needs)
 
 
 def plan_passes(settings: configs.EMAR) -> tuple[tuple[str, int], ...]:

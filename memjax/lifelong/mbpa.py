@@ -60,7 +60,7 @@ def mbpa(settings: configs.MbPA) -> Method:
         return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, options)
 
     variables = lambda experiment, store: adapted_variables
-    adapting = TestTimeAdaptation(variables, adapt_rows) if settings.adaptation_steps else None
+    adaptation = TestTimeAdaptation(variables, adapt_rows) if settings.adaptation_steps else None
     memory_options = make_memory_options(
         settings.memory, keys=make_key_function(settings.key_source) if keyed else None
     )
@@ -68,7 +68,7 @@ def mbpa(settings: configs.MbPA) -> Method:
         *key_components(settings.key_source if keyed else None),
         memory=memory_options,
         replay=replay,
-        adapting=adapting,
+        test_time_adaptation=adaptation,
     )
 
 

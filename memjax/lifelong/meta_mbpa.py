@@ -80,7 +80,7 @@ def meta_mbpa(settings: configs.MetaMbPA) -> Method:
         *key_components(settings.key_source),
         memory=make_memory_options(settings.memory, keys=make_key_function(settings.key_source)),
         replay=replay,
-        adapting=make_test_time_adaptation(settings) if settings.adaptation_steps else None,
+        test_time_adaptation=make_test_time_adaptation(settings) if settings.adaptation_steps else None,
         episode=EpisodeOptions(find=functools.partial(find_support, settings)) if settings.meta_train else None,
     )
 

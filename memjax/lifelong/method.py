@@ -99,7 +99,6 @@ class Method(NamedTuple):
       scope: Tasks whose examples a stage reads. See `Scope`.
       schedule: Schedule of the updates between those of the stream.
       needs: Information that batches and tasks must carry for the method. It is given nothing else.
-      takes_tasks: Whether a run can continue with tasks that were unknown when it began.
       stages: `stages(task, stage)` returns the stages of a task. `stage` is the one that reads the examples of the
         task, with its phases. Evaluations follow the last stage.
       growth: Growth of the model before tasks. None for a model that does not grow.
@@ -113,7 +112,6 @@ class Method(NamedTuple):
     scope: Scope = "task"
     schedule: ReplaySchedule | EpisodeSchedule = ReplaySchedule()
     needs: Requirements = Requirements()
-    takes_tasks: bool = True
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, stage: (stage,)
     growth: ModelGrowth | None = None
     notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
@@ -340,7 +338,7 @@ def check_takes_tasks(config: Config, method: Method) -> None:
     settings, decay = config.lifelong, config.training.schedule.decay
     assert settings is not None
     kind, more = type(settings.method).__name__, "allowed for a run that takes another task: "
-    if not method.takes_tasks:
+    if method.needs.all_tasks:
         raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks")
     if settings.task_boundaries != "known" or method.scope == "all":
         what = "lifelong.method" if method.scope == "all" else "lifelong.task_boundaries"

@@ -143,7 +143,8 @@ def gem(settings: configs.GEM) -> Method:
     Every task has an equal share of the memory.
     """
     link = projection.gem(margin=settings.memory_strength, epsilon=settings.epsilon, stored=settings.cache_gradients)
-    rule = Component("gem", gradient_transformation=link, requirements=Requirements(tasks_in_training=True))
+    needs = Requirements(tasks_in_training=True, all_tasks=True)
+    rule = Component("gem", gradient_transformation=link, requirements=needs)
     rows, setting = settings.examples_per_task, "lifelong.method.examples_per_task"
 
     def of_tasks(num_tasks: int) -> Method:
@@ -155,7 +156,7 @@ def gem(settings: configs.GEM) -> Method:
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         return of_tasks(len(settings_of(experiment).tasks)).learner(experiment, layout, objective)
 
-    return of_tasks(1)._replace(learner=learner, takes_tasks=False)
+    return of_tasks(1)._replace(learner=learner)
 
 
 def ewc(settings: configs.EWC) -> Method:

@@ -166,7 +166,9 @@ def meta_learning_method(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
         memory=make_memory_options(settings.memory),
         replay=replayed,
-        adapting=TestTimeAdaptation(variables) if settings.adapts_at_test and settings.inner_steps else None,
+        test_time_adaptation=TestTimeAdaptation(variables)
+        if settings.adapts_at_test and settings.inner_steps
+        else None,
         episode=EpisodeOptions(
             settings.inner_steps, reduction=settings.replay_loss_reduction, keeps_last=settings.last_episode == "kept"
         ),

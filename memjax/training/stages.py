@@ -143,12 +143,14 @@ class Requirements(NamedTuple):
       tasks_in_training: Whether the method needs the task of each training batch.
       tasks_in_evaluation: Whether the method needs the task that is evaluated.
       examples: Whether the method needs a finite set of labelled examples, which it counts, stores or reorders.
+      all_tasks: Whether the method must know all tasks when a run begins, so that it cannot continue with further ones.
     """
 
     boundaries: bool = False
     tasks_in_training: bool = False
     tasks_in_evaluation: bool = False
     examples: bool = False
+    all_tasks: bool = False
 
 
 def unadapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
