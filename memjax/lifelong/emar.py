@@ -118,7 +118,7 @@ def emar(settings: configs.EMAR) -> Method:
             adapt_variables=with_final_prototypes,
         )
 
-    return base._replace(learner=learner, stages=lambda task, own: _TaskStages(settings, task).all(own), needs=needs)
+    return base._replace(learner=learner, stages=lambda task, own: _TaskStages(settings, task).all(own))
 
 
 def plan_passes(settings: configs.EMAR) -> tuple[tuple[str, int], ...]:

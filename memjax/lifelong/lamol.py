@@ -31,7 +31,7 @@ from memjax.lifelong import episodic_memory as episodic
 from memjax.lifelong import policies
 from memjax.lifelong.components import Component, ObjectiveWrapper, ReplayOptions, identity_wrapper
 from memjax.lifelong.composition import chain_components
-from memjax.lifelong.memory_backends import EPISODES, MemoryOptions, fill_memory, key_for
+from memjax.lifelong.memory_backends import EPISODES, MemoryOptions, WriteRule, fill_memory, key_for
 from memjax.lifelong.method import Method, Phase, TaskInfo
 from memjax.lifelong.update_streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
 from memjax.lifelong.updates import make_joint_update
@@ -65,7 +65,9 @@ def lamol(settings: configs.LAMOL) -> Method:
     options: dict[str, Any] = {}
     if settings.sample_ratio:
         # No rows of the stream are stored: the memory is filled with generated examples before a task.
-        memory = MemoryOptions(settings.capacity, policies.random_policy(0.0), setting="lifelong.method.capacity")
+        memory = MemoryOptions(
+            settings.capacity, WriteRule(policies.random_policy(0.0)), setting="lifelong.method.capacity"
+        )
         options = {
             "memory": memory,
             "replay": ReplayOptions(settings.replay_batch_size, make_joint_update, settings.interval),

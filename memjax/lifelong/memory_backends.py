@@ -40,6 +40,7 @@ __all__ = [
     "HostMemoryBackend",
     "Store",
     "StreamMemory",
+    "WriteRule",
     "candidate_rows",
     "fill_memory",
     "key_for",
@@ -72,17 +73,31 @@ OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
 """A function `f(model, variables, method_state, rows)` of a batch `[rows, ...]` that returns an array `[rows, ...]`."""
 
 
+class WriteRule(NamedTuple):
+    """The rule by which a memory stores rows of the stream, and the numbers of rows that the rule is based on.
+
+    Attributes:
+      policy: Policy that decides which rows are written, and to which slots.
+      scores: Function that computes the score of every row, for policies that need scores. None for others.
+      is_answered: Function that says whether replayed rows are answered correctly, for policies that count forgetting.
+        None for others.
+      metrics: Metrics of the rows that are offered, by name: `metric(entries, offered)` returns a sum.
+    """
+
+    policy: Policy
+    scores: OfRows | None = None
+    is_answered: OfRows | None = None
+    metrics: Mapping[str, Callable[[MemoryEntries, CandidateRows], WeightedSum]] = {}
+
+
 class MemoryOptions(NamedTuple):
     """Options of an episodic memory: its size, its place, and which rows of the stream are written to it.
 
     Attributes:
       capacity: Number of rows.
-      policy: Policy that decides which rows are written, and to which slots.
+      rule: Rule by which rows are written.
       keys: Function that computes the key of every row. None for a memory without keys.
       groups: Group of a row, for policies that balance groups: its "class" or its "task".
-      scores: Function that computes the score of every row, for policies that need scores.
-      again: Function that says whether replayed rows are answered correctly, for policies that count forgetting.
-      metrics: Metrics of the rows that are offered, by name: `metric(entries, offered)` returns a sum.
       place: Storage of the rows: "device" (in the train state) or "host".
       index: Search of keys on the host: "exact" or "scann".
       setting: Name of the setting that holds the capacity, for messages.
@@ -90,12 +105,9 @@ class MemoryOptions(NamedTuple):
     """
 
     capacity: int
-    policy: Policy
+    rule: WriteRule
     keys: OfRows | None = None
     groups: Literal["class", "task"] = "class"
-    scores: OfRows | None = None
-    again: OfRows | None = None
-    metrics: Mapping[str, Callable[[MemoryEntries, CandidateRows], WeightedSum]] = {}
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
     setting: str = "lifelong.method.memory.capacity"
@@ -341,10 +353,10 @@ class StreamMemory(NamedTuple):
 
     def measure(self, kept: Any, offered: dict[str, Any]) -> dict[str, WeightedSum]:
         """Computes the metrics of rows that are offered to the memory."""
-        if not self.options.metrics:
+        if not self.options.rule.metrics:
             return {}
         assert isinstance(self.store, DeviceMemoryBackend)
-        return {name: self.store.measure(kept, metric, offered) for name, metric in self.options.metrics.items()}
+        return {name: self.store.measure(kept, metric, offered) for name, metric in self.options.rule.metrics.items()}
 
     def write(self, state: TrainState, rows: Batch) -> TrainState:
         """Returns the train state after its memory was offered rows `[rows, ...]`. Nothing else is updated."""
@@ -379,7 +391,7 @@ def candidate_rows(
         "rows": rows,
         "keys": apply(options.keys),
         "groups": groups.astype(jnp.int32),
-        "scores": apply(options.scores),
+        "scores": apply(options.rule.scores),
         "weights": jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
     }
 
@@ -406,10 +418,10 @@ def make_store(
     row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), offered["rows"])
     sizes = (row, options.capacity, 0 if offered["keys"] is None else offered["keys"].shape[-1])
     if options.place == "device":
-        return DeviceMemoryBackend(*sizes, options.policy, layout)
+        return DeviceMemoryBackend(*sizes, options.rule.policy, layout)
     memory = HostMemory(*sizes, index=options.index)
     fields: dict[str, Any] = {"reads": reads, "rows": rows, "replace": replace}
-    return HostMemoryBackend(memory, options.policy, offered, split=layout is not None, **fields)
+    return HostMemoryBackend(memory, options.rule.policy, offered, split=layout is not None, **fields)
 
 
 def fill_memory(

@@ -23,7 +23,7 @@ from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
 from memjax.lifelong.composition import chain_components
-from memjax.lifelong.memory_backends import MemoryOptions, describe_writes, key_for, rows_of
+from memjax.lifelong.memory_backends import MemoryOptions, WriteRule, describe_writes, key_for, rows_of
 from memjax.lifelong.method import Method, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
 from memjax.lifelong.task_references import gradients_of_tasks
@@ -148,7 +148,7 @@ def gem(settings: configs.GEM) -> Method:
     rows, setting = settings.examples_per_task, "lifelong.method.examples_per_task"
 
     def of_tasks(num_tasks: int) -> Method:
-        memory = MemoryOptions(rows * num_tasks, policies.balanced_policy(), groups="task", setting=setting)
+        memory = MemoryOptions(rows * num_tasks, WriteRule(policies.balanced_policy()), groups="task", setting=setting)
         references = functools.partial(gradients_of_tasks, num_tasks)
         replayed = ReplayOptions(rows, functools.partial(make_stream_update, references=references))
         return chain_components(rule, memory=memory, replay=replayed)
@@ -279,39 +279,41 @@ def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> Memory
     Raises:
       ValueError: the policy compares keys and the memory has none.
     """
-    scores, again, metrics = None, None, {}
-    match settings.write_policy:
-        case "all":
-            policy = policies.write_all_policy(settings.when_full)
-        case "random":
-            policy = policies.random_policy(settings.write_probability, settings.when_full)
-        case "reservoir":
-            policy = policies.reservoir_policy()
-        case "priority":
-            policy = policies.priority_policy()
-        case "balanced":
-            policy = policies.balanced_policy()
-        case "uncertainty":
-            policy, scores = policies.uncertainty_policy(), prediction_uncertainty
-        case "forgettable":
-            policy, again = policies.forgetting_policy(), is_answered_correctly
-        case "diversity":
-            if keys is None:
-                raise ValueError(
-                    "lifelong.method.memory.write_policy: given 'diversity', allowed: another one, or MbPA (it has "
-                    "keys)"
-                )
-            signs, relative = {"dissimilar": 1, "similar": -1}, settings.distance_scale == "median"
-            options: dict[str, Any] = {"sign": signs[settings.prefer], "relative": relative, "full": settings.when_full}
-            policy = policies.diversity_policy(settings.write_probability, settings.diversity_temperature, **options)
-            if settings.storage == "device":
-                chances = settings.write_probability, settings.diversity_temperature
-                metrics = {"odds_of_writing": policies.spread_of_odds(*chances, relative=relative)}
-    memory = MemoryOptions(settings.capacity, policy, keys, settings.balance_by, scores, again, metrics)
+    if keys is None and settings.write_policy == "diversity":
+        raise ValueError(
+            "lifelong.method.memory.write_policy: given 'diversity', allowed: another one, or MbPA (it has keys)"
+        )
+    memory = MemoryOptions(settings.capacity, make_write_rule(settings), keys, settings.balance_by)
     written = {"all": 1.0, "random": settings.write_probability}.get(settings.write_policy, 0.0)
     drops = settings.when_full == "drop"
     notes = functools.partial(describe_writes, memory.capacity, memory.setting, written, drops)
     return memory._replace(notes=notes, place=settings.storage, index=settings.key_search)
+
+
+def make_write_rule(settings: EpisodicMemory) -> WriteRule:
+    """Makes the rule by which a memory stores rows of the stream."""
+    match settings.write_policy:
+        case "all":
+            return WriteRule(policies.write_all_policy(settings.when_full))
+        case "random":
+            return WriteRule(policies.random_policy(settings.write_probability, settings.when_full))
+        case "reservoir":
+            return WriteRule(policies.reservoir_policy())
+        case "priority":
+            return WriteRule(policies.priority_policy())
+        case "balanced":
+            return WriteRule(policies.balanced_policy())
+        case "uncertainty":
+            return WriteRule(policies.uncertainty_policy(), scores=prediction_uncertainty)
+        case "forgettable":
+            return WriteRule(policies.forgetting_policy(), is_answered=is_answered_correctly)
+        case "diversity":
+            chances = settings.write_probability, settings.diversity_temperature
+            signs, relative = {"dissimilar": 1, "similar": -1}, settings.distance_scale == "median"
+            options: dict[str, Any] = {"sign": signs[settings.prefer], "relative": relative, "full": settings.when_full}
+            metrics = {"odds_of_writing": policies.spread_of_odds(*chances, relative=relative)}
+            is_measured = settings.storage == "device"
+            return WriteRule(policies.diversity_policy(*chances, **options), metrics=metrics if is_measured else {})
 
 
 # Components

@@ -373,14 +373,14 @@ def _record_replayed_answers(
     parts: UpdateParts, state: TrainState, episodes: Any, replayed: Batch, sums: Mapping[str, WeightedSum]
 ) -> Any:
     """Updates what the policy of the memory counts for replayed rows. A skipped update changes nothing."""
-    if parts.memory is None or parts.memory.options.again is None:
+    if parts.memory is None or parts.memory.options.rule.is_answered is None:
         return episodes
     assert parts.replay is not None
     number, store = parts.replay.rows, parts.memory.store
     assert isinstance(store, DeviceMemoryBackend)
     ids = store.drawn(episodes, replay_key(state), number, replace=parts.replay.replace)
     rows = jax.tree.map(lambda leaf: leaf[:number], rows_of(replayed))
-    right = parts.memory.options.again(parts.model, model_variables(state), state.method, rows)
+    right = parts.memory.options.rule.is_answered(parts.model, model_variables(state), state.method, rows)
     ids = jnp.where(sums["skipped"].total == 0, ids, -1)
     return store.seen_again(episodes, ids, right)
 
