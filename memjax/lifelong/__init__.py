@@ -16,7 +16,7 @@ ROOMS = {
     "composition": ("chain_components",),
     "episodic_memory": ("EpisodicMemoryState", "init_memory", "nearest", "sample", "write"),
     "factory": ("make_learner_and_stages", "load_run", "make_method", "train"),
-    "memory_backends": ("MemoryOptions",),
+    "memory_backends": ("MemoryOptions", "WriteRule"),
     "method": ("Method", "Scope", "TaskInfo", "task_stages"),
     "metrics": ("average", "forgetting", "summary"),
     "orders": ("LONG_ORDERS", "MBPA_ORDERS"),
