@@ -36,7 +36,7 @@ from memjax.lifelong.expansion import (
     expand_moments,
     scaled_norm_path,
 )
-from memjax.lifelong.memory_backends import EPISODES, fill_memory
+from memjax.lifelong.memory_backends import EPISODES, WriteRule, fill_memory
 from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo, settings_of
 from memjax.lifelong.methods import make_memory_options
 from memjax.lifelong.rehearsal import with_fresh_optimizer
@@ -89,7 +89,7 @@ def elle(settings: configs.ELLE) -> Method:
     """Makes the method ELLE."""
     memory, by_progress = make_memory_options(settings.memory), settings.replay_sampling == "progress"
     if settings.memory_fraction:  # The memory is written after a task, not while it is learned.
-        memory = memory._replace(policy=policies.random_policy(0.0), scores=None, again=None, notes=lambda *_: ())
+        memory = memory._replace(rule=WriteRule(policies.random_policy(0.0)), notes=lambda *_: ())
     if by_progress:
         memory = memory._replace(groups="task")
     counters, choice = (

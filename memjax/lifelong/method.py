@@ -136,12 +136,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
       ValueError: the stream lacks information that the method needs, or a task has no examples.
     """
     config, settings = experiment.config, settings_of(experiment)
-    if settings.num_growths:
-        raise ValueError(f"lifelong.num_growths: given {settings.num_growths}, allowed: 0 where a run begins")
-    check_requirements(settings, method)
-    if method.needs.tasks_in_evaluation:
-        for evaluation in (config.evaluation, *config.evaluations):
-            task_of_evaluation(config, evaluation)
+    check_requirements(config, settings, method)
     scored = [evaluation.name for evaluation in config.evaluations]
     names = [task.name for task in settings.ordered_tasks]
     tasks = [experiment.of_task(name) for name in names]
@@ -180,11 +175,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
         lines += [line for name, task in read.items() for line in describe_skipped(name, task, config.evaluation.split)]
         lines += method.notes(name, seen, plan.total, passes)
-        if passes > settings.epochs:
-            few = f"{passes} passes over {len(split):,} examples instead of {settings.epochs}"
-            lines.append(
-                f"{name}: {few}, for at least {settings.min_updates_per_task} updates (lifelong.min_updates_per_task)"
-            )
+        lines += describe_passes(name, passes, len(split), settings)
         return Stage(name, open_stream, plan.updates, evaluate_after=scored, notes=lines, **fields)
 
     splits = join_tasks(experiment, method, parts)
@@ -214,6 +205,21 @@ def describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:
         return []
     splits = dict.fromkeys(("train", evaluated))
     return [f"{name}, {split}: {line}" for split in splits for line in task.task.notes(task.documents(split))]
+
+
+def describe_passes(name: str, passes: int, num_examples: int, settings: Lifelong) -> list[str]:
+    """Returns a line if the examples of a stage are read more often than the settings say, and [] otherwise.
+
+    Args:
+      name: Name of the stage.
+      passes: Number of passes over the examples.
+      num_examples: Number of examples.
+      settings: Settings of the stream of tasks.
+    """
+    if passes <= settings.epochs:
+        return []
+    few = f"{passes} passes over {num_examples:,} examples instead of {settings.epochs}"
+    return [f"{name}: {few}, for at least {settings.min_updates_per_task} updates (lifelong.min_updates_per_task)"]
 
 
 def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> list[StreamPlan]:
@@ -308,12 +314,19 @@ def settings_of(experiment: Experiment) -> Lifelong:
     return settings
 
 
-def check_requirements(settings: Lifelong, method: Method) -> None:
-    """Checks that a stream of tasks carries the information that a method needs.
+def check_requirements(config: Config, settings: Lifelong, method: Method) -> None:
+    """Checks that a run can begin with a stream of tasks, which carries the information that a method needs.
+
+    Args:
+      config: Configuration of the run.
+      settings: Settings of its stream of tasks.
+      method: Learning method.
 
     Raises:
       ValueError: the information is missing. The message names the setting to change.
     """
+    if settings.num_growths:
+        raise ValueError(f"lifelong.num_growths: given {settings.num_growths}, allowed: 0 where a run begins")
     kind, borders = type(settings.method).__name__, settings.task_boundaries
     if borders != "known" and (method.needs.boundaries or method.scope == "seen"):
         raise ValueError(
@@ -327,6 +340,9 @@ def check_requirements(settings: Lifelong, method: Method) -> None:
     if not settings.epochs and (counts or borders != "known"):
         what = kind if borders == "known" else f"borders {borders!r}"
         raise ValueError(f"lifelong.epochs: given 0, allowed: at least 1, {what} counts examples")
+    if method.needs.tasks_in_evaluation:
+        for evaluation in (config.evaluation, *config.evaluations):
+            task_of_evaluation(config, evaluation)
 
 
 def check_takes_tasks(config: Config, method: Method) -> None:

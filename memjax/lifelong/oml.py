@@ -34,6 +34,7 @@ episode is written to the memory.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -99,80 +100,98 @@ def with_gate_encoder(params: Any) -> Any:
 
 
 Select = Callable[[str], bool] | None
+"""Function `select(path)` that says whether a parameter is adapted. None to adapt all."""
+MetaSettings = configs.OML | configs.MAML | configs.ANML
 
 
-def meta_learning_method(
-    name: str,
-    select: Select,
-    adapt: Callable[..., Any],
-    settings: configs.OML | configs.MAML | configs.ANML,
-) -> Method:
+def meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], settings: MetaSettings) -> Method:
     """Makes a meta-learning method that adapts selected parameters within each episode, with sparse replay.
 
     Args:
       name: Name of the method in `TrainState.method`.
       select: `select(path)` returns whether a parameter is adapted. None to adapt all.
       adapt: Function that adapts parameters to a support, such as `adapt_by_loss` or `adapt_head`.
+      settings: Settings of the method.
     """
-
-    def wrap(objective: Objective, model: Any) -> Objective:
-        how: dict[str, Any] = {
-            "select": select,
-            "learning_rate": settings.inner_learning_rate,
-            "order": 1 if settings.first_order else 2,
-        }
-
-        def loss(
-            variables: Mapping[str, Any], state: Any, segment: Batch, key: Any
-        ) -> tuple[Any, Any, WeightedSum, Any]:
-            support = variables["method"][SUPPORT]
-            if support is not None:
-                params = adapt(model, objective.loss, variables, support, key, **how)
-                variables = {**variables, "params": params}
-            return objective.loss(variables, state, segment, key)
-
-        return objective._replace(loss=loss)
-
-    def variables(experiment: Experiment, store: Store) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
-        """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
-        model, batch = experiment.model, experiment.config.data.batch_size
-        loss = model_loss(model, deterministic=True)
-
-        def draw(episodes: Any, key: Any) -> Batch:
-            return store.take(episodes, store.draw(episodes, key[None], settings.inner_steps * batch)[0])
-
-        @jax.jit
-        def adapt_params(collections: Mapping[str, Any], rows: Batch, key: Any) -> Any:
-            support = jax.tree.map(lambda leaf: leaf.reshape(settings.inner_steps, batch, *leaf.shape[1:]), rows)
-            how: dict[str, Any] = {"select": select, "learning_rate": settings.inner_learning_rate, "order": 1}
-            return adapt(model, loss, collections, support, key, deterministic=True, **how)
-
-        draw_rows = draw if store.outside else jax.jit(draw)
-
-        def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
-            del support
-            present, key = model_variables(state), jax.random.fold_in(key, PURPOSES["adapt"])
-            return {
-                **present,
-                "params": adapt_params(present, draw_rows(state.method.get(EPISODES), key), key),
-            }
-
-        return adapt_variables
-
-    replayed = (
+    wrap = functools.partial(wrap_loss_of_query, select, adapt, settings)
+    replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
     )
+    adaptation = TestTimeAdaptation(functools.partial(adapt_to_random_rows, select, adapt, settings))
     return chain_components(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
         memory=make_memory_options(settings.memory),
-        replay=replayed,
-        test_time_adaptation=TestTimeAdaptation(variables)
-        if settings.adapts_at_test and settings.inner_steps
-        else None,
+        replay=replay,
+        test_time_adaptation=adaptation if settings.adapts_at_test and settings.inner_steps else None,
         episode=EpisodeOptions(
             settings.inner_steps, reduction=settings.replay_loss_reduction, keeps_last=settings.last_episode == "kept"
         ),
     )
+
+
+def wrap_loss_of_query(
+    select: Select, adapt: Callable[..., Any], settings: MetaSettings, objective: Objective, model: Any
+) -> Objective:
+    """Returns an objective whose loss is computed at parameters that are adapted to the support of a query.
+
+    Args:
+      select: `select(path)` returns whether a parameter is adapted. None to adapt all.
+      adapt: Function that adapts parameters to a support.
+      settings: Settings of the method.
+      objective: Objective of the query.
+      model: Model to train.
+    """
+    how: dict[str, Any] = {
+        "select": select,
+        "learning_rate": settings.inner_learning_rate,
+        "order": 1 if settings.first_order else 2,
+    }
+
+    def loss(variables: Mapping[str, Any], state: Any, segment: Batch, key: Any) -> tuple[Any, Any, WeightedSum, Any]:
+        support = variables["method"][SUPPORT]
+        if support is not None:
+            params = adapt(model, objective.loss, variables, support, key, **how)
+            variables = {**variables, "params": params}
+        return objective.loss(variables, state, segment, key)
+
+    return objective._replace(loss=loss)
+
+
+def adapt_to_random_rows(
+    select: Select, adapt: Callable[..., Any], settings: MetaSettings, experiment: Experiment, store: Store
+) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
+    """Makes the variables for all rows of a test set, adapted once to random rows of the memory.
+
+    Args:
+      select: `select(path)` returns whether a parameter is adapted. None to adapt all.
+      adapt: Function that adapts parameters to a support.
+      settings: Settings of the method.
+      experiment: Experiment with the model.
+      store: Backend of the memory.
+    """
+    model, batch = experiment.model, experiment.config.data.batch_size
+    loss = model_loss(model, deterministic=True)
+
+    def draw(episodes: Any, key: Any) -> Batch:
+        return store.take(episodes, store.draw(episodes, key[None], settings.inner_steps * batch)[0])
+
+    @jax.jit
+    def adapt_params(collections: Mapping[str, Any], rows: Batch, key: Any) -> Any:
+        support = jax.tree.map(lambda leaf: leaf.reshape(settings.inner_steps, batch, *leaf.shape[1:]), rows)
+        how: dict[str, Any] = {"select": select, "learning_rate": settings.inner_learning_rate, "order": 1}
+        return adapt(model, loss, collections, support, key, deterministic=True, **how)
+
+    draw_rows = draw if store.outside else jax.jit(draw)
+
+    def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+        del support
+        present, key = model_variables(state), jax.random.fold_in(key, PURPOSES["adapt"])
+        return {
+            **present,
+            "params": adapt_params(present, draw_rows(state.method.get(EPISODES), key), key),
+        }
+
+    return adapt_variables
 
 
 def adapt_by_loss(
