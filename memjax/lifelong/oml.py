@@ -102,6 +102,7 @@ def with_gate_encoder(params: Any) -> Any:
 Select = Callable[[str], bool] | None
 """Function `select(path)` that says whether a parameter is adapted. None to adapt all."""
 MetaSettings = configs.OML | configs.MAML | configs.ANML
+"""Settings of a meta-learning method."""
 
 
 def meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], settings: MetaSettings) -> Method:
