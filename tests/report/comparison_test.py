@@ -18,6 +18,7 @@ from memjax.report.comparison import compare_contenders, split_finished, split_r
 from memjax.report.curves import compare_runs_panel
 from memjax.report.panel import OpenedRun
 from memjax.report.providers import PROVIDERS
+from memjax.settings.overrides import load_config as load_config_file
 from memjax.training.run_versions import describe_generator, generator_of, random_generator
 from memjax.training.runs import config_to_dict
 

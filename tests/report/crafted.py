@@ -5,6 +5,7 @@ import json
 
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun
+from memjax.settings.overrides import load_config
 from memjax.training.json_files import write_json
 from memjax.training.runs import config_to_dict
 

@@ -25,6 +25,7 @@ from memjax.datastore.store import Progress
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import SPALM_TAP
 from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
+from memjax.settings.overrides import apply_overrides
 from memjax.training.run_versions import versions
 from memjax.training.runs import load_config
 from tools.measurements.knn_lm import experiment
