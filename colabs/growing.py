@@ -339,7 +339,7 @@ if code := cli.main(["eval", "--run", "runs/grown"]):
 # %%
 from memjax.inspection import attention_maps
 from memjax.lifelong.ancestors import correlate_heads, head_sources, map_correlations, subtract_uniform_attention
-from memjax.lifelong.expansion import Growth
+from memjax.lifelong.growth_sources import Growth
 from memjax.training.restoring import checkpoint_extras
 
 lineages = {step: extra.get("lineage", ()) for step, extra in checkpoint_extras(grown.path).items()}

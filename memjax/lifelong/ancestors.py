@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from memjax.lifelong.expansion import Growth
+from memjax.lifelong.growth_sources import Growth
 
 __all__ = ["HeadCorrelations", "subtract_uniform_attention", "correlate_heads", "head_sources", "map_correlations"]
 

@@ -26,16 +26,8 @@ from memjax.config import Config
 from memjax.lifelong import policies
 from memjax.lifelong.components import REPLAY, Component, ReplayOptions
 from memjax.lifelong.composition import chain_components
-from memjax.lifelong.expansion import (
-    Growth,
-    copied_layers,
-    copy_layers,
-    copy_sources,
-    expand,
-    expand_gradients,
-    expand_moments,
-    scaled_norm_path,
-)
+from memjax.lifelong.expansion import copy_layers, expand, expand_gradients, expand_moments, scaled_norm_path
+from memjax.lifelong.growth_sources import Growth, copied_layers, copy_sources
 from memjax.lifelong.memory_backends import EPISODES, WriteRule, fill_memory
 from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo, settings_of
 from memjax.lifelong.methods import make_memory_options
@@ -326,7 +318,8 @@ def make_growth(
       model: Settings of the model before the growth.
       dim: New width of the residual stream, a multiple of the width of a head and at least the old width.
       num_layers: New number of layers, from the old number to twice the old number.
-      how: Choice of the entries that new ones copy, "random" or "cyclic". See `memjax.lifelong.expansion.copy_sources`.
+      how: Choice of the entries that new ones copy, "random" or "cyclic". See
+        `memjax.lifelong.growth_sources.copy_sources`.
       norms: Norms of a wider model: "weighted" (exact) or "plain" (the paper). See `memjax.config.ELLE`.
       seed: Seed of all random choices.
       left: Numbers of the layers that no earlier growth has copied yet. Empty for all layers.

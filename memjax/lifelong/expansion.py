@@ -18,7 +18,7 @@ norms, noise on every row that has copies, and plain copies of layers, so that i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -28,167 +28,16 @@ from flax.traverse_util import unflatten_dict
 from jaxtyping import Array
 
 from memjax.axes import Names, parameter_names
+from memjax.lifelong.growth_sources import FLAT_HEADS, HEADS, Growth, Sources, copy_counts
 from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.checkpoints import flatten
 
-__all__ = [
-    "Growth",
-    "Sources",
-    "copied_layers",
-    "copy_sources",
-    "copy_layers",
-    "copy_counts",
-    "scaled_norm_path",
-    "expand",
-    "expand_gradients",
-    "expand_moments",
-    "expand_params",
-    "norm_entry_weights",
-]
-
-Sources = np.ndarray
-"""Integers `[new width]`: the old index that each new index copies."""
 Noise = Literal["zero_sum", "paper", "code", "none"]
 Depth = Literal["identity", "copy"]
-EMBED, HEADS, MLP, FLAT_HEADS = "embed", "heads", "mlp", "flat_heads"
-"""Names of the axes that grow. `flat_heads` is an axis of heads times head dimension."""
 TRANSPOSED = ("vocabulary/output",)
 """Paths of the matrices whose last axis is their input."""
 ENTRIES = "vocabulary/embedding"
-
-
-# Maps
-
-
-def copy_sources(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed: Any = 0) -> Sources:
-    """Chooses the old index that each of `new` indices copies; the first `old` indices copy themselves.
-
-    Args:
-      old: Width before the growth.
-      new: Width after the growth, at least `old`.
-      how: Choice for the added indices: "random" draws old indices uniformly, "cyclic" takes them in turn.
-      seed: Seed of the random choice, anything that `numpy.random.default_rng` takes.
-
-    Returns:
-      Integers `[new]`.
-
-    Raises:
-      ValueError: `new` is smaller than `old`.
-
-    Example:
-      >>> copy_sources(2, 5, "cyclic").tolist()
-      [0, 1, 0, 1, 0]
-    """
-    if new < old:
-        raise ValueError(f"width: given {new}, allowed: at least {old}, what it is already")
-    added = np.random.default_rng(seed).integers(old, size=new - old) if how == "random" else np.arange(old, new) % old
-    return np.concatenate([np.arange(old), added])
-
-
-def copy_counts(sources: Sources) -> np.ndarray:
-    """Counts, for every new index, how many new indices copy the same old index.
-
-    Args:
-      sources: Integers `[new width]`, the old index that each new index copies.
-
-    Returns:
-      Integers `[new width]`.
-
-    Example:
-      >>> copy_counts(np.array([0, 1, 2, 0, 0])).tolist()
-      [3, 1, 1, 3, 3]
-    """
-    return np.bincount(sources)[sources]
-
-
-def copied_layers(
-    num_layers: int, more: int, left: Sequence[int] = (), seed: Any = 0
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Chooses the layers that a deeper model copies; every copy stands right behind its source.
-
-    Layers are drawn without repetition until all of them were copied. Then all may be copied again.
-
-    Args:
-      num_layers: Number of layers before the growth.
-      more: Number of layers to add, 0 to `num_layers`.
-      left: Numbers of the layers that no earlier growth has copied yet. Empty for all layers.
-      seed: Seed of the random choice, anything that `numpy.random.default_rng` takes.
-
-    Returns:
-      The old layer that each layer of the deeper model copies, and the numbers of the layers of the deeper model that
-      are left to copy by the next growth.
-
-    Raises:
-      ValueError: `more` is negative or above `num_layers`.
-
-    Example:
-      >>> sources, left = copied_layers(3, 2)
-      >>> len(sources), len(set(sources)), len(left)
-      (5, 3, 1)
-    """
-    if not 0 <= more <= num_layers:
-        raise ValueError(f"layers: given {num_layers + more}, allowed: {num_layers} to {2 * num_layers}")
-    random, chosen = np.random.default_rng(seed), []
-    candidates = list(left) or list(range(num_layers))
-    for _ in range(more):
-        if not candidates:
-            candidates = [layer for layer in range(num_layers) if layer not in chosen]
-        chosen.append(candidates.pop(int(random.integers(len(candidates)))))
-    sources = tuple(layer for old in range(num_layers) for layer in [old] * (1 + (old in chosen)))
-    firsts = {old: place for place, old in reversed(list(enumerate(sources)))}
-    return sources, tuple(firsts[old] for old in sorted(candidates))
-
-
-class Growth(NamedTuple):
-    """One enlargement of a model: the old entries and layers that the entries and layers of the bigger model copy.
-
-    `to_json` and `from_json` convert it to and from the form that checkpoints store.
-
-    Attributes:
-      embed: Sources of the residual stream.
-      heads: Sources of the attention heads, one array for each old layer.
-      mlp: Sources of the feed-forward width, one array for each old layer.
-      layers: Number of the old layer that each layer of the bigger model is or copies.
-    """
-
-    embed: Sources
-    heads: tuple[Sources, ...]
-    mlp: tuple[Sources, ...]
-    layers: tuple[int, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Converts the growth to lists of numbers that can be written as JSON."""
-        lists = lambda maps: [sources.tolist() for sources in maps]
-        return {
-            "embed": self.embed.tolist(),
-            "heads": lists(self.heads),
-            "mlp": lists(self.mlp),
-            "layers": list(self.layers),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Growth:
-        """Makes a growth from the value that `to_json` has returned."""
-        arrays = lambda maps: tuple(np.array(sources, np.int64) for sources in maps)
-        return cls(
-            np.array(value["embed"], np.int64), arrays(value["heads"]), arrays(value["mlp"]), tuple(value["layers"])
-        )
-
-    @property
-    def added(self) -> tuple[int, ...]:
-        """Numbers of the layers of the bigger model that are copies of the layer in front of them."""
-        return tuple(place for place, old in enumerate(self.layers) if place and self.layers[place - 1] == old)
-
-    def widths(self, layer: int | None) -> dict[str, Sources]:
-        """Returns the sources of every axis that grows, by the name of the axis.
-
-        Args:
-          layer: Number of the old layer whose parameters grow. None for parameters that are of no layer.
-        """
-        if layer is None:
-            return {EMBED: self.embed}
-        return {EMBED: self.embed, HEADS: self.heads[layer], FLAT_HEADS: self.heads[layer], MLP: self.mlp[layer]}
 
 
 # Arrays

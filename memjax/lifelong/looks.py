@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.lifelong.expansion import Growth
+from memjax.lifelong.growth_sources import Growth
 from memjax.training.metrics import read_metrics
 from memjax.training.restoring import checkpoint_extras, checkpoint_steps
 from memjax.training.stages import GROWTH, PHASES, Position

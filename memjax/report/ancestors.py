@@ -17,7 +17,7 @@ from memjax.lifelong.ancestors import (
     map_correlations,
     subtract_uniform_attention,
 )
-from memjax.lifelong.expansion import Growth
+from memjax.lifelong.growth_sources import Growth
 from memjax.lifelong.looks import KEPT, GenerationCheckpoint, ancestor_pairs, generation_checkpoints
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table

@@ -23,7 +23,7 @@ GrowthHistory = tuple[Mapping[str, Any], ...]
 """Growth steps of a model in order. Each maps fields of the configuration to their values after the step (JSON values).
 The key `GROWTH` says how the arrays from before the step were copied."""
 GROWTH = "growth"
-"""Key of a growth step that holds how arrays are copied (`memjax.lifelong.expansion.Growth`)."""
+"""Key of a growth step that holds how arrays are copied (`memjax.lifelong.growth_sources.Growth`)."""
 
 PHASES = ("before", "steps", "after")
 STREAM = "stream"

@@ -6,7 +6,8 @@ import pytest
 
 from memjax.inspection.attention_maps import attention_maps
 from memjax.lifelong.ancestors import correlate_heads, head_sources, map_correlations, subtract_uniform_attention
-from memjax.lifelong.expansion import Growth, expand
+from memjax.lifelong.expansion import expand
+from memjax.lifelong.growth_sources import Growth
 from memjax.typing import Batch
 from tests.lifelong.expansion_test import LENGTH, ROWS, SMALL, TOKENS, bert, gpt2, growth, made, started
 

@@ -44,8 +44,8 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.text_chunks import TextPieces
 from memjax.lifelong import elle, load_run, train
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, next_growth
-from memjax.lifelong.expansion import Growth
 from memjax.lifelong.factory import growth_histories, make_learner_and_stages, make_method
+from memjax.lifelong.growth_sources import Growth
 from memjax.lifelong.method import TaskInfo
 from memjax.lifelong.task_progress import draw_task
 from memjax.memory.layer_parts import NORM_WEIGHTS

@@ -8,16 +8,8 @@ import pytest
 
 from memjax.axes import parameter_names
 from memjax.config import GPT2, AdaptiveSoftmax, Bidirectional, Dense, FullAttention, ModelSettings, Softmax
-from memjax.lifelong.expansion import (
-    Growth,
-    copied_layers,
-    copy_counts,
-    copy_sources,
-    expand,
-    expand_gradients,
-    expand_moments,
-    expand_params,
-)
+from memjax.lifelong.expansion import expand, expand_gradients, expand_moments, expand_params
+from memjax.lifelong.growth_sources import Growth, copied_layers, copy_counts, copy_sources
 from memjax.models.factory import make_language_model, make_text_encoder
 from memjax.models.heads import ClassificationHead, MaskedTokenHead
 from memjax.models.transformer import join_collection, split_collection

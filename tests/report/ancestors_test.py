@@ -7,7 +7,7 @@ import pytest
 
 from memjax.inspection.attention_maps import AttentionMaps
 from memjax.lifelong.ancestors import HeadCorrelations
-from memjax.lifelong.expansion import Growth
+from memjax.lifelong.growth_sources import Growth
 from memjax.lifelong.looks import GenerationCheckpoint
 from memjax.report import ancestors
 from memjax.report.ancestors import Lineage, Pair, head_in_the_middle
