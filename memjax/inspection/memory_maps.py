@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.gaussian_basis import bin_masses, token_positions
 from memjax.functional.slot_attention import slot_types
-from memjax.memory.infinity_former import AttentionWithLongTermMemory, LongTermMemory
+from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.interface import NotProvided
 from memjax.models.interface import Model
 from memjax.models.language_model import LanguageModel
@@ -210,7 +210,7 @@ def long_term_layers(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
     """
     layers: Any = model.stack.layers if model.has_stack else ()
     parts = enumerate(layer.attention for layer in layers)
-    memories = {index: part.long_term for index, part in parts if isinstance(part, AttentionWithLongTermMemory)}
+    memories = {index: part.long_term for index, part in parts if isinstance(part, InfinityFormerAttention)}
     if not memories:
         raise NotProvided("model: given a model without infinity-former, allowed: one with it in some layer")
     return tuple(memories), next(iter(memories.values()))
@@ -225,7 +225,7 @@ def with_long_term_fields(model: LanguageModel, **fields: Any) -> LanguageModel:
     """
 
     def change_layer(layer: Any) -> Any:
-        if not isinstance(layer.attention, AttentionWithLongTermMemory):
+        if not isinstance(layer.attention, InfinityFormerAttention):
             return layer
         return layer.clone(attention=layer.attention.clone(long_term=layer.attention.long_term.clone(**fields)))
 

@@ -5,6 +5,7 @@ from memjax.memory.compressive import *
 from memjax.memory.continuous_cache import *
 from memjax.memory.cross_attention import *
 from memjax.memory.gpt2 import *
+from memjax.memory.hidden_state_attention import *
 from memjax.memory.infinity_former import *
 from memjax.memory.interface import *
 from memjax.memory.knn_lm import *
@@ -17,6 +18,7 @@ from memjax.memory.memory_tokens_xl import *
 from memjax.memory.memsizer import *
 from memjax.memory.next_token_candidates import *
 from memjax.memory.product_key import *
+from memjax.memory.projector import *
 from memjax.memory.rfa import *
 from memjax.memory.spalm import *
 from memjax.memory.t2r import *

@@ -28,9 +28,11 @@ from memjax.functional.compression import (
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
+from memjax.memory.hidden_state_attention import SegmentAttention
 from memjax.memory.interface import where_rows
-from memjax.memory.layer_parts import COMPRESSED, SHORT, TrackedKeys, matrix_init, project
-from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, attention_share
+from memjax.memory.layer_parts import COMPRESSED, SHORT, TrackedKeys, matrix_init
+from memjax.memory.projector import Runs
+from memjax.memory.transformer_xl import TransformerXLAttention, attention_share
 from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
@@ -74,6 +76,8 @@ class CompressiveState:
 
 LOSSES = {"attention": "compressive/attention_reconstruction", "auto_encoding": "compressive/auto_encoding"}
 """Value of the field `loss` -> name of the loss in `Aux.losses`."""
+PREFIX = "compressed_"
+"""Prefix of the parameters of a projector for the positions of compressed slots."""
 
 
 class EvictedSlots(NamedTuple):
@@ -243,9 +247,8 @@ class CompressiveAttention(TransformerXLAttention):
     `compression_rate` older ones. When written: after each segment. The hidden states that it displaces are compressed.
     What is differentiable: the compression learns from its own loss (`attention`, `auto_encoding`). This loss reaches
     nothing else, and the loss of the model does not reach the compression. With `compression_loss="none"` the
-    compression learns
-    from the loss of the model, through the compressed slots that later segments of the same update read (plain BPTT).
-    No gradient goes through the ordinary memory. When reset: at `start_of_document`.
+    compression learns from the loss of the model, through the compressed slots that later segments of the same update
+    read (plain BPTT). No gradient goes through the ordinary memory. When reset: at `start_of_document`.
 
     Symbols: `m -> state.hidden`, `cm -> state.compressed`, `f_c -> compression`, `g -> decompression_kernel`,
     `n_m -> memory_length`, `n_cm -> compressed_memory_length`, `c -> compression_rate`, `n_s ->` length of the segment,
@@ -277,10 +280,9 @@ class CompressiveAttention(TransformerXLAttention):
       compression_loss: Loss of the compression: 'attention', 'auto_encoding' or 'none'. In `Aux.losses` as
         `compressive/attention_reconstruction` and `compressive/auto_encoding`.
       loss_reduction: Reduction of the loss 'attention': 'mean_square' as the authors' code or 'norm' as the paper.
-      compressed_positions: Relative positions of compressed slots: 'separate' (relative keys and a bias v of their
-      own, distances
-        as if the compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each
-        slot).
+      compressed_positions: Positions of compressed slots: 'separate' (relative keys and a bias v of their own,
+        distances as if the compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one
+        for each slot).
       norm: Place of the norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the
         normed input.
 
@@ -308,14 +310,7 @@ class CompressiveAttention(TransformerXLAttention):
         super().setup()
         if not self.compressed_memory_length:
             return
-        rate, dim, heads = self.compression_rate, self.dim, (self.num_heads, self.head_dim)
-        if self.compressed_positions == "separate":
-            init = matrix_init(self.init_stddev)
-            self.compressed_relative = self.param(
-                "compressed_relative", named(init, "embed", "heads", None), (dim, *heads)
-            )
-            init = nn.initializers.normal(0.02)
-            self.compressed_position = self.param("compressed_position", named(init, "heads", None), heads)
+        rate, dim = self.compression_rate, self.dim
         # Always by fan-in: a compressed slot is then as large as the slots that it stands for.
         kernel = named(matrix_init(None, in_axis=(0, 1)), None, "embed", None)
         if self.compression == "dilated":
@@ -369,6 +364,7 @@ class CompressiveAttention(TransformerXLAttention):
             return super()._reset(state, start_of_document)
         return reset(state, start_of_document, empty_memory=self.empty_memory)
 
+    @nn.nowrap
     def _slots(self, state: Any) -> tuple[tuple[Array, ...], Array | None]:
         if not isinstance(state, CompressiveState):
             return super()._slots(state)
@@ -380,14 +376,16 @@ class CompressiveAttention(TransformerXLAttention):
     def _recall(self, stored: Array) -> Array:
         return stored if self.norm == "pre_sonnet" else super()._recall(stored)
 
-    def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
+    @property
+    def _run_prefixes(self) -> tuple[str, ...]:
+        separate = self.compressed_memory_length > 0 and self.compressed_positions == "separate"
+        return (PREFIX,) if separate else ()
+
+    @property
+    def _runs(self) -> Runs:
         if not self._compresses or self.compressed_positions == "contiguous":
-            return super()._relative_runs(position_bias)
-        compressed_bias = self.compressed_position.astype(position_bias.dtype)
-        return (
-            (self.compressed_memory_length, self.compressed_relative, compressed_bias),
-            (self.memory_length, self.relative, position_bias),
-        )
+            return super()._runs
+        return (PREFIX, self.compressed_memory_length), ("", self.memory_length)
 
     def _attended(self, weights: Array, mask: Array) -> Any:
         if not self._compresses or self.compression != "most_used":
@@ -436,8 +434,7 @@ class CompressiveAttention(TransformerXLAttention):
         new = self._compress(old)
         slots = new.slots if self.compression_loss == "none" else lax.stop_gradient(new.slots)
         aux = Aux() if reading is None else self._losses(old, new, mask, reading)
-        rate = self.compression_rate
-        return write(state, stored, mask, slots, new.valid, last=old.last, rate=rate), aux
+        return write(state, stored, mask, slots, new.valid, last=old.last, rate=self.compression_rate), aux
 
     def _compress(self, old: EvictedSlots) -> CompressedSlots:
         """Compresses the evicted slots (f_c). Windows that do not fill the segment are compressed one by one."""
@@ -474,36 +471,26 @@ class CompressiveAttention(TransformerXLAttention):
 
     def _losses(self, old: EvictedSlots, new: CompressedSlots, mask: Array, reading: SegmentAttention) -> Aux:
         """Returns the loss of the compression. Rows without a real token and empty slots have no weight."""
-        rows = mask.any(axis=1)[:, None]
-        if self.compression_loss == "auto_encoding":
-            decoded = transposed_convolution(new.slots.astype(self.dtype), self.decompression_kernel)
-            return Aux(
-                losses={LOSSES[self.compression_loss]: auto_encoding(decoded, old.hidden, new.stands_for & rows)}
-            )
         if self.compression_loss == "none":
             return Aux()
+        if self.compression_loss == "auto_encoding":
+            decoded = transposed_convolution(new.slots.astype(self.dtype), self.decompression_kernel)
+            loss = auto_encoding(decoded, old.hidden, new.stands_for & mask.any(axis=1)[:, None])
+            return Aux(losses={LOSSES["auto_encoding"]: loss})
         before = self.compressed_memory_length
-        matrices = lax.stop_gradient(self.key_value)
-        projected = project(self._detached_recall(new.slots.astype(self.dtype)), matrices)
+        new_keys, new_values = self._detached_keys_values(new.slots.astype(self.dtype))
         loss = attention_reconstruction(
             reading.queries,
             old.places(reading.keys[:, before:]),
             old.places(reading.values[:, before:]),
-            projected[:, :, 0],
-            projected[:, :, 1],
+            new_keys,
+            new_values,
             query_mask=mask & old.precedes(new.stands_for, mask.shape[1], self.memory_length),
             old_mask=new.stands_for,
             new_mask=new.valid,
             reduction=self.loss_reduction,
         )
         return Aux(losses={LOSSES[self.compression_loss]: loss})
-
-    def _detached_recall(self, stored: Array) -> Array:
-        """Applies `_recall` with parameters of stopped gradient."""
-        if self.norm != "pre":
-            return stored
-        params = lax.stop_gradient(self.layer_norm.variables["params"])
-        return self.layer_norm.clone(parent=None).apply({"params": params}, stored)  # type: ignore[return-value]
 
 
 def _take(slots: Array, start: Array | None, amount: int) -> Array:

@@ -5,7 +5,7 @@ Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", 
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -29,9 +29,11 @@ from memjax.functional.gaussian_basis import (
 )
 from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
+from memjax.memory.hidden_state_attention import HiddenStateSegment, SegmentAttention
 from memjax.memory.interface import DecodeState, where_rows
 from memjax.memory.layer_parts import matrix_init, project
-from memjax.memory.transformer_xl import SegmentAttention, TransformerXLAttention, TransformerXLSegment
+from memjax.memory.projector import Weights
+from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
@@ -457,98 +459,7 @@ def _masked_sum(values: Array, counted: Array) -> WeightedSum:
     return WeightedSum(jnp.where(counted, values, 0).sum(), counted.sum().astype(values.dtype))
 
 
-if TYPE_CHECKING:
-    Host = TransformerXLAttention
-else:
-    Host = object  # The class that inherits from both says which attention it is.
-
-
-class AttentionWithLongTermMemory(Host):
-    """Adds a long-term memory, the field `long_term`, to an attention part made like Transformer-XL's."""
-
-    @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
-        """Makes the state without a signal, and a short-term memory with hidden states of `dtype`."""
-        length, slots = self.long_term.segment_length, self._num_slots
-        allowed = f"0 or a multiple of segment_length = {length}"
-        require(slots % length == 0, "memory_length", slots, allowed)
-        short = super().init_state(batch_size, dtype)
-        return InfinityFormerState(short, self.long_term.init_state(batch_size, dtype))
-
-    @nn.nowrap
-    def init_decode_state(self, state: InfinityFormerState, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding at the start of a segment, with `state` as the memory."""
-        decode_state = super().init_decode_state(state.short, segment_length, batch_size)
-        further = self.long_term.init_segment(state.long)
-        hidden = decode_state.segment.hidden.astype(state.long.previous.dtype)
-        segment = dataclasses.replace(decode_state.segment, hidden=hidden, further=further)
-        return dataclasses.replace(decode_state, memory=state, segment=segment)
-
-    def _reset(self, state: InfinityFormerState, start_of_document: Array) -> InfinityFormerState:
-        short = super()._reset(state.short, start_of_document)
-        return InfinityFormerState(short, reset(state.long, start_of_document))
-
-    def _slots(self, state: InfinityFormerState) -> Any:
-        return super()._slots(state.short)
-
-    def _read_further(
-        self, queries: Array, state: InfinityFormerState, mask: Array, deterministic: bool
-    ) -> tuple[Array, InfinityFormerState, Aux]:
-        y, long, aux = self.long_term(queries, state.long, mask=mask, deterministic=deterministic)
-        return y, InfinityFormerState(state.short, long), aux
-
-    def _write(
-        self,
-        state: InfinityFormerState,
-        stored: Array,
-        mask: Array,
-        attended: Any,
-        reading: SegmentAttention | None = None,
-    ) -> tuple[InfinityFormerState, Aux]:
-        """Writes the segment to the short-term memory. What leaves it waits to enter the signal."""
-        leaving, valid, length = stored, mask, mask.shape[1]
-        if not isinstance(state.short, EmptyState):
-            leaving = jnp.concatenate([state.short.hidden, stored.astype(state.short.hidden.dtype)], axis=1)[:, :length]
-            valid = jnp.concatenate([state.short.valid, mask], axis=1)[:, :length]
-        previous = jax.lax.stop_gradient(leaving).astype(state.long.previous.dtype)
-        long = dataclasses.replace(state.long, previous=previous, previous_valid=valid)
-        short, aux = super()._write(state.short, stored, mask, attended, reading)
-        return InfinityFormerState(short, where_rows(mask.any(axis=1), long, state.long)), aux
-
-    def _enter_segment(
-        self, memory: InfinityFormerState, segment: TransformerXLSegment, entering: Array
-    ) -> TransformerXLSegment:
-        segment = super()._enter_segment(memory, segment, entering)
-        long_term, weights = self.long_term, self.long_term.weights()
-
-        def enter(further: LongTermSegment) -> LongTermSegment:
-            updated = jax.lax.stop_gradient(long_term.update_signal(weights, memory.long, None))
-            pooled, values = long_term.project_signal(weights, updated.coefficients)
-            histogram = jax.tree.map(jnp.zeros_like, updated.histogram)
-            return where_rows(entering, LongTermSegment(updated, pooled, values, histogram), further)
-
-        further = jax.lax.cond(entering.any(), enter, lambda further: further, segment.further)
-        return dataclasses.replace(segment, further=further)
-
-    def _read_token_further(
-        self, query: Array, segment: TransformerXLSegment, active: Array
-    ) -> tuple[Array, TransformerXLSegment]:
-        further: LongTermSegment = segment.further
-        valid = further.updated.valid
-        y, query_densities = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
-        masses = self.long_term.attention_histogram(query_densities, (active & valid)[:, None])
-        histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), further.histogram, masses)
-        further = dataclasses.replace(further, histogram=histogram)
-        return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, further=further)
-
-    def _write_segment(self, state: InfinityFormerState, segment: TransformerXLSegment, mask: Array) -> Any:
-        further: LongTermSegment = segment.further
-        long = dataclasses.replace(further.updated, histogram=further.histogram)
-        state = InfinityFormerState(state.short, where_rows(mask.any(axis=1), long, state.long))
-        return super()._write_segment(state, segment, mask)
-
-
-class InfinityFormerAttention(AttentionWithLongTermMemory, TransformerXLAttention):
+class InfinityFormerAttention(TransformerXLAttention):
     """Attention of an infinity-former layer, with a long-term memory of all older tokens as a continuous signal.
 
     Martins et al. 2022, https://arxiv.org/abs/2109.00301. The attention itself is Transformer-XL's, whose short-term
@@ -600,6 +511,91 @@ class InfinityFormerAttention(AttentionWithLongTermMemory, TransformerXLAttentio
     """
 
     long_term: LongTermMemory = None  # type: ignore[assignment]
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
+        """Makes the state without a signal, and a short-term memory with hidden states of `dtype`."""
+        length, slots = self.long_term.segment_length, self._num_slots
+        allowed = f"0 or a multiple of segment_length = {length}"
+        require(slots % length == 0, "memory_length", slots, allowed)
+        short = super().init_state(batch_size, dtype)
+        return InfinityFormerState(short, self.long_term.init_state(batch_size, dtype))
+
+    @nn.nowrap
+    def init_decode_state(self, state: InfinityFormerState, segment_length: int, batch_size: int) -> DecodeState:
+        """Starts decoding at the start of a segment, with `state` as the memory."""
+        decode_state = super().init_decode_state(state, segment_length, batch_size)
+        further = self.long_term.init_segment(state.long)
+        segment = dataclasses.replace(decode_state.segment, further=further)
+        return dataclasses.replace(decode_state, segment=segment)
+
+    def _reset(self, state: InfinityFormerState, start_of_document: Array) -> InfinityFormerState:
+        short = super()._reset(state.short, start_of_document)
+        return InfinityFormerState(short, reset(state.long, start_of_document))
+
+    @nn.nowrap
+    def _slots(self, state: InfinityFormerState) -> Any:
+        return super()._slots(state.short)
+
+    @nn.nowrap
+    def _stored_dtype(self, state: InfinityFormerState) -> Any:
+        return state.long.previous.dtype
+
+    def _read_further(
+        self, queries: Array, state: InfinityFormerState, mask: Array, deterministic: bool
+    ) -> tuple[Array, InfinityFormerState, Aux]:
+        y, long, aux = self.long_term(queries, state.long, mask=mask, deterministic=deterministic)
+        return y, InfinityFormerState(state.short, long), aux
+
+    def _write(
+        self,
+        state: InfinityFormerState,
+        stored: Array,
+        mask: Array,
+        attended: Any,
+        reading: SegmentAttention | None = None,
+    ) -> tuple[InfinityFormerState, Aux]:
+        """Writes the segment to the short-term memory. What leaves it waits to enter the signal."""
+        leaving, valid, length = stored, mask, mask.shape[1]
+        if not isinstance(state.short, EmptyState):
+            leaving = jnp.concatenate([state.short.hidden, stored.astype(state.short.hidden.dtype)], axis=1)[:, :length]
+            valid = jnp.concatenate([state.short.valid, mask], axis=1)[:, :length]
+        previous = jax.lax.stop_gradient(leaving).astype(state.long.previous.dtype)
+        long = dataclasses.replace(state.long, previous=previous, previous_valid=valid)
+        short, aux = super()._write(state.short, stored, mask, attended, reading)
+        return InfinityFormerState(short, where_rows(mask.any(axis=1), long, state.long)), aux
+
+    def _enter_segment(
+        self, memory: InfinityFormerState, segment: HiddenStateSegment, entering: Array, weights: Weights
+    ) -> HiddenStateSegment:
+        segment = super()._enter_segment(memory, segment, entering, weights)
+        long_term, signal_weights = self.long_term, self.long_term.weights()
+
+        def enter(further: LongTermSegment) -> LongTermSegment:
+            updated = jax.lax.stop_gradient(long_term.update_signal(signal_weights, memory.long, None))
+            pooled, values = long_term.project_signal(signal_weights, updated.coefficients)
+            histogram = jax.tree.map(jnp.zeros_like, updated.histogram)
+            return where_rows(entering, LongTermSegment(updated, pooled, values, histogram), further)
+
+        further = jax.lax.cond(entering.any(), enter, lambda further: further, segment.further)
+        return dataclasses.replace(segment, further=further)
+
+    def _read_token_further(
+        self, query: Array, segment: HiddenStateSegment, active: Array
+    ) -> tuple[Array, HiddenStateSegment]:
+        further: LongTermSegment = segment.further
+        valid = further.updated.valid
+        y, query_densities = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
+        masses = self.long_term.attention_histogram(query_densities, (active & valid)[:, None])
+        histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), further.histogram, masses)
+        further = dataclasses.replace(further, histogram=histogram)
+        return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, further=further)
+
+    def _write_segment(self, state: InfinityFormerState, segment: HiddenStateSegment, mask: Array) -> Any:
+        further: LongTermSegment = segment.further
+        long = dataclasses.replace(further.updated, histogram=further.histogram)
+        state = InfinityFormerState(state.short, where_rows(mask.any(axis=1), long, state.long))
+        return super()._write_segment(state, segment, mask)
 
 
 class _Constants(NamedTuple):

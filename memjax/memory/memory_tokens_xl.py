@@ -28,7 +28,8 @@ class MemoryTokenXLAttention(TransformerXLAttention):
     * The paper does not say what its memory rows see, and no code of the authors is published. Here they see neither
       the segment behind them nor the memory of earlier segments, so that they are equal in every segment: learned keys
       and values of every layer.
-    * Memory rows have no positions: the score of a memory row is `(q + u) k`.
+    * Memory rows have no positions: the score of a memory row is `(q + u) k`. With a projector that turns queries by
+      their positions, memory rows stand at the start of the segment.
     * Memory rows are not written to the memory, where they would take slots. A later code of others, of the recurrent
       memory Transformer, writes them.
 
@@ -57,10 +58,10 @@ class MemoryTokenXLAttention(TransformerXLAttention):
     def _behind(self, rows: Array, others: Array) -> Array:
         return jnp.concatenate([rows[:, : self.num_tokens], others.astype(rows.dtype)], axis=1)
 
-    def _seen(self, scores: Array, visible: Array) -> tuple[Array, Array]:
+    def _seen(self, scores: Array | None, visible: Array) -> tuple[Array | None, Array]:
         in_front = [(0, 0), (0, 0), (self.num_tokens, 0), (self.num_tokens, 0)]
         visible = jnp.pad(visible, in_front).at[..., : self.num_tokens].set(True)
-        return jnp.pad(scores, in_front), visible
+        return None if scores is None else jnp.pad(scores, in_front), visible
 
     def _known_keys(self, state: Any, length: int) -> TrackedKeys:
         ages, spans, sources = super()._known_keys(state, length)

@@ -5,7 +5,8 @@ https://arxiv.org/abs/1901.02860.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,25 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from memjax.axes import axes_of, named
-from memjax.functional.attention import attention_with_weights, visibility
-from memjax.functional.fifo import reset_rows, ring_append, shift_append
+from memjax.axes import named
+from memjax.functional.attention import attention_with_weights
+from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.memory.checks import refuse_padding_in_front
-from memjax.memory.interface import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.layer_parts import (
-    SHORT,
-    Residual,
-    TrackedKeys,
-    matrix_init,
-    project,
-    tracked_weights,
-    weight_dropout,
-)
+from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAttention
+from memjax.memory.interface import where_rows
+from memjax.memory.layer_parts import SHORT, TrackedKeys, matrix_init, project
+from memjax.memory.projector import Projector, Runs, Weights
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
-__all__ = ["TransformerXLAttention", "TransformerXLState"]
+__all__ = ["TransformerXLAttention", "TransformerXLProjector", "TransformerXLState"]
 
 
 @tree_dataclass
@@ -45,41 +40,6 @@ class TransformerXLState:
 
     hidden: Leaf
     valid: Leaf
-
-
-@tree_dataclass
-class TransformerXLSegment:
-    """Buffers of the running segment of a Transformer-XL layer during decoding.
-
-    Attributes:
-      hidden: `[batch, segment_length, dim]`, hidden states to write to the memory at the end of the segment.
-      keys: `[batch, memory + segment_length, heads, head_dim]`, keys of memory and segment. Every token is projected
-        once, the memory at the first token of the segment.
-      values: `[batch, memory + segment_length, heads, head_dim]`, values of memory and segment.
-      attended: `[batch, slots]`, attention that the slots of the memory received from the segment so far, for memories
-        that record it. `EmptyState` in Transformer-XL.
-      further: Buffer of a second memory beside the slots. `EmptyState` in Transformer-XL.
-    """
-
-    hidden: Leaf
-    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
-    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
-    attended: Leaf = EmptyState()
-    further: Any = EmptyState()
-
-
-class SegmentAttention(NamedTuple):
-    """Queries, keys and values of a segment's attention, with which a memory can compute further losses.
-
-    Attributes:
-      queries: `[batch, length, heads, head_dim]`, queries of the segment, without biases and scale.
-      keys: `[batch, slots + length, heads, head_dim]`, keys of memory and segment.
-      values: `[batch, slots + length, heads, head_dim]`, values of memory and segment.
-    """
-
-    queries: Array
-    keys: Array
-    values: Array
 
 
 @operation
@@ -194,7 +154,123 @@ class RelativeBiases(nn.Module):
         return self.param("content", init, shape), self.param("position", init, shape)
 
 
-class TransformerXLAttention(Residual, LayerMemory):
+@dataclasses.dataclass(frozen=True)
+class TransformerXLProjector(Projector):
+    """Transformer-XL's projections without biases, and its relative positions (Dai et al. 2019).
+
+    The score of a key at distance i - j is `((q_i + u) k_j + (q_i + v) W_R R_{i-j}) / sqrt(head_dim)`. Further runs of
+    slots have their own `W_R` and `v`, the parameters `<prefix>relative` and `<prefix>position`.
+
+    Attributes:
+      tied_biases: Whether all layers of a stack share the biases u and v.
+      clamp_length: Largest distance between a query and a key. Longer distances count as this one. 0 for no limit.
+
+    Example:
+      >>> TransformerXLAttention(8, 2, 4, memory_length=4, projector=TransformerXLProjector(clamp_length=3)).projector
+      TransformerXLProjector(tied_biases=False, clamp_length=3)
+    """
+
+    tied_biases: bool = False
+    clamp_length: int = 0
+
+    def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
+        """Declares `query`, `key_value`, `relative` and `output`, and the positions of further runs."""
+        init, dim, heads = matrix_init(part.init_stddev), part.dim, (part.num_heads, part.head_dim)
+        inner = named(init, "embed", "heads", None)
+        weights = {
+            "query": part.param("query", inner, (dim, *heads)),
+            "key_value": part.param("key_value", named(init, "embed", None, "heads", None), (dim, 2, *heads)),
+            "relative": part.param("relative", inner, (dim, *heads)),
+            "output": part.param("output", named(init, "heads", None, "embed"), (*heads, dim)),
+        }
+        for prefix in prefixes:
+            relative, position = f"{prefix}relative", f"{prefix}position"
+            weights[relative] = part.param(relative, inner, (dim, *heads))
+            bias = named(nn.initializers.normal(0.02), "heads", None)
+            weights[position] = part.param(position, bias, heads)
+        return weights
+
+    def make_biases(self, num_heads: int, head_dim: int) -> nn.Module | None:
+        """Makes the module of the biases u and v."""
+        return RelativeBiases(num_heads, head_dim)
+
+    def place(
+        self,
+        weights: Weights,
+        queries: Array,
+        keys: Array,
+        runs: Runs,
+        *,
+        position: Array | None = None,
+        drop: Callable[[Array], Array] | None = None,
+    ) -> tuple[Array, Array, Array | None]:
+        """Returns queries and keys as they are, and the scores of the distances, for every run of slots."""
+        segment_length, scores = keys.shape[1] - sum(slots for _, slots in runs), []
+        for index, (prefix, slots) in enumerate(runs):
+            total = slots + segment_length
+            columns = total if index == len(runs) - 1 else slots
+            if position is None:
+                by_key = self._score_segment(weights, prefix, queries, total, drop or (lambda positions: positions))
+                scores.append(by_key if columns == total else by_key[..., :columns])
+            else:
+                place = position[:, None] + slots
+                scores.append(self._score_token(weights, prefix, queries, place, total, columns))
+        return queries, keys, scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+
+    def add_content_bias(self, weights: Weights, queries: Array) -> Array:
+        """Adds the bias u."""
+        return queries + weights["biases"][0][None, None]
+
+    def attend(
+        self,
+        weights: Weights,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        scores: Array | None,
+        visible: Array,
+        **dropout: Any,
+    ) -> tuple[Array, Array]:
+        """Attends to keys by content and by relative position."""
+        assert scores is not None  # `place` always gives them
+        return read(queries, keys, values, scores, weights["biases"][0], visible, **dropout)
+
+    def _score_segment(
+        self, weights: Weights, prefix: str, queries: Array, total: int, drop: Callable[[Array], Array]
+    ) -> Array:
+        """Computes the scores `[batch, heads, length, total]` of a segment's queries and the keys up to the last."""
+        matrix, bias = self._terms(weights, prefix)
+        positions = drop(self._positions(weights, total))
+        return score_positions(queries, project(positions, matrix), bias)
+
+    def _score_token(
+        self, weights: Weights, prefix: str, query: Array, place: Array, total: int, columns: int
+    ) -> Array:
+        """Computes the scores `[batch, heads, 1, columns]` of one token per row, `place` keys after the first one."""
+        matrix, bias = self._terms(weights, prefix)
+        distance = place - jnp.arange(columns)[None, :]  # [b, m]
+        # (q + v) W_R^T first: one vector per head instead of projecting every distance for one token.
+        scaled = (query + bias[None, None]) * query.shape[-1] ** -0.5
+        folded = jnp.einsum("blhd,ehd->blhe", scaled, matrix.astype(query.dtype))
+        by_distance = jnp.einsum("blhe,me->bhlm", folded, self._positions(weights, total).astype(query.dtype))
+        column = jnp.clip(total - 1 - distance, 0, total - 1)[:, None, None, :]
+        return jnp.take_along_axis(by_distance, jnp.broadcast_to(column, (*by_distance.shape[:3], columns)), axis=-1)
+
+    def _terms(self, weights: Weights, prefix: str) -> tuple[Array, Array]:
+        """Returns W_R and v of a run of slots."""
+        bias = weights["biases"][1]
+        return weights[f"{prefix}relative"], weights[f"{prefix}position"].astype(bias.dtype) if prefix else bias
+
+    def _positions(self, weights: Weights, total: int) -> Float[Array, "total dim"]:
+        """Returns the encodings of the distances, the longest one first."""
+        distances, matrix = np.arange(total - 1, -1, -1), weights["relative"]
+        if self.clamp_length:
+            distances = np.minimum(distances, self.clamp_length)
+        wide = jnp.promote_types(weights["biases"][1].dtype, matrix.dtype)
+        return sinusoids(distances, matrix.shape[0]).astype(wide)
+
+
+class TransformerXLAttention(HiddenStateAttention):
     """Attention of a Transformer-XL layer, which also reads the hidden states of earlier segments.
 
     Dai et al. 2019, https://arxiv.org/abs/1901.02860.
@@ -204,7 +280,7 @@ class TransformerXLAttention(Residual, LayerMemory):
     of remembered states do train. When reset: at `start_of_document`.
 
     Symbols: `m^n -> state.hidden`, `h~^{n-1} -> [state.hidden; x]`, `W_q, W_{k,E}, W_v -> query, key_value`,
-    `W_{k,R} -> relative`, `R -> sinusoids(distance)`, `u, v -> biases`.
+    `W_{k,R} -> relative`, `R -> sinusoids(distance)`, `u, v -> biases` of `TransformerXLProjector`.
 
     Differs from the paper or its code:
 
@@ -221,10 +297,9 @@ class TransformerXLAttention(Residual, LayerMemory):
       num_heads: Number of attention heads.
       head_dim: Width of an attention head.
       memory_length: Number of slots. 0 for no memory.
+      projector: Projections and positions. By default those of Transformer-XL.
       norm: Place of the norm: 'post' (as published) or 'pre' (applied to memory and segment when they are read).
       norm_kind: Kind of norm: 'layer' or 'rms'.
-      tied_biases: Whether all layers of a stack share the biases u and v (`shared_module`).
-      clamp_length: Largest distance between a query and a key. Longer distances count as this one. 0 for no limit.
       same_length: Whether every query sees exactly `memory_length` keys including itself.
       empty_memory: Effect of empty slots: 'mask' hides them, 'zeros' lets queries attend to zero vectors.
       dropout: Dropout rate of the output and of the relative positions.
@@ -250,10 +325,9 @@ class TransformerXLAttention(Residual, LayerMemory):
     num_heads: int
     head_dim: int
     memory_length: int
+    projector: Projector = TransformerXLProjector()
     norm: str = "post"
     norm_kind: str = "layer"
-    tied_biases: bool = False
-    clamp_length: int = 0
     same_length: bool = False
     empty_memory: str = "mask"
     dropout: float = 0.0
@@ -261,30 +335,6 @@ class TransformerXLAttention(Residual, LayerMemory):
     init_stddev: float = 0.02
     dtype: Any = jnp.float32
     track_attention: bool = False
-
-    def setup(self) -> None:
-        super().setup()
-        self._setup_projections()
-
-    def _setup_projections(self) -> None:
-        init, heads = matrix_init(self.init_stddev), (self.num_heads, self.head_dim)
-        inner = named(init, "embed", "heads", None)
-        self.query = self.param("query", inner, (self.dim, *heads))
-        self.key_value = self.param("key_value", named(init, "embed", None, "heads", None), (self.dim, 2, *heads))
-        self.relative = self.param("relative", inner, (self.dim, *heads))
-        self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
-        if not self.tied_biases:
-            self.biases = RelativeBiases(self.num_heads, self.head_dim)
-
-    @nn.nowrap
-    def shared_module(self) -> nn.Module | None:
-        """Returns the module with the biases u and v that all layers share. None if every layer has its own."""
-        return RelativeBiases(self.num_heads, self.head_dim) if self.tied_biases else None
-
-    @nn.nowrap
-    def with_attention_tracking(self) -> Any:
-        """Returns a copy that also outputs its attention weights."""
-        return self.clone(track_attention=True)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> TransformerXLState | EmptyState:
@@ -294,128 +344,25 @@ class TransformerXLAttention(Residual, LayerMemory):
         hidden = jnp.zeros((batch_size, self.memory_length, self.dim), dtype)
         return TransformerXLState(hidden, jnp.full((batch_size, self.memory_length), self.empty_memory == "zeros"))
 
-    @nn.nowrap
-    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding at the start of a segment, with `state` as the memory."""
-        shape = (batch_size, self._num_slots + segment_length, self.num_heads, self.head_dim)
-        dtype = self.dtype if isinstance(state, EmptyState) else state.hidden.dtype
-        hidden = jnp.zeros((batch_size, segment_length, self.dim), dtype)
-        keys, values = jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)
-        segment = TransformerXLSegment(hidden, keys, values, self._no_attention(state))
-        return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
-
-    def __call__(
-        self,
-        x: Activations,
-        state: Any,
-        *,
-        start_of_document: Rows,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-        shared: Any = None,
-    ) -> tuple[Activations, Any, Aux]:
-        """Attends to memory and segment, then appends the segment to the memory."""
-        read_mask, mask = mask, self._tokens(broadcast_mask(mask, *x.shape[:2]))
-        state = self._reset(state, start_of_document)
-        y, u_v = self.apply_norm(x), self._biases(shared)
-        queries, (keys, values) = self._queries(y), self._keys_values(y)
-        stored_parts, valid = self._slots(state)
-        key_facts = self._known_keys(state, mask.shape[1]) if self.track_attention else None
-        if stored_parts:
-            # Separate from the segment: in one product, the backward pass would compute the gradient to the memory too.
-            remembered = self._keys_values(self._join_recalled(stored_parts, x.dtype))
-            join = lambda old, new: self._behind(new, jnp.concatenate([old, self._tokens(new)], axis=1))
-            keys, values = join(remembered[0], keys), join(remembered[1], values)
-        window = self.memory_length if self.same_length else None
-        scores = self._position_scores(self._tokens(queries), u_v[1], deterministic)
-        scores, visible = self._seen(scores, visibility(mask.shape[1], valid, mask, window=window))
-        z, weights = read(queries, keys, values, scores, u_v[0], visible, **weight_dropout(self, deterministic))
-        further, state, more = self._read_further(queries, state, mask, deterministic)
-        z = self._finish(x, z, deterministic, further)
-        if self.empty_memory == "zeros":  # zero slots have distances, which padding in front would change
-            z = refuse_padding_in_front(z, read_mask)
-        attended, reading = self._attended(weights, mask), SegmentAttention(queries, keys, values)
-        state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
-        tracked = tracked_weights(self, weights, visible, key_facts)
-        return z, state, more + aux + self._figures(weights, mask) + tracked
-
-    def decode(
-        self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
-    ) -> tuple[Float[Array, "batch rows dim"], DecodeState]:
-        """Reads one token of every active row, behind memory rows if any, and writes every segment that is full."""
-        memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
-        batch, segment_length, _ = segment.hidden.shape
-        segment = self._enter_segment(memory, segment, active & (position == 0))
-        y = self.apply_norm(x)
-        key, value = self._keys_values(y)
-        segment = dataclasses.replace(
-            segment,
-            hidden=ring_append(segment.hidden, self._stored(x, y).astype(segment.hidden.dtype), position, active),
-            keys=ring_append(segment.keys, self._tokens(key), position + self._num_slots, active),
-            values=ring_append(segment.values, self._tokens(value), position + self._num_slots, active),
-        )
-        query = self._queries(y)
-        u_v = self._biases(shared)
-        scores, visible = self._seen(*self._token_scores(self._tokens(query), segment, memory, position, u_v[1]))
-        keys, values = self._behind(key, segment.keys), self._behind(value, segment.values)
-        z, weights = read(query, keys, values, scores, u_v[0], visible)
-        add = lambda sums, more: sums + more.astype(sums.dtype)
-        attended = jax.tree.map(add, segment.attended, self._attended(weights, active[:, None]))
-        segment = dataclasses.replace(segment, attended=attended)
-        further, segment = self._read_token_further(query, segment, active)
-        z = self._finish(x, z, deterministic=True, further=further)
-
-        full = active & (position + 1 == segment_length)
-        rows = jnp.broadcast_to(full[:, None], (batch, segment_length))
-        write_full = lambda m: self._write_segment(m, segment, rows)
-        memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
-        return z, DecodeState(memory, segment, next_position(position, active, segment_length))
-
-    # Methods that memories made of the same attention override
-
     @property
     def _num_slots(self) -> int:
-        """Slots of the memory."""
         return self.memory_length
+
+    @property
+    def _window(self) -> int | None:
+        return self.memory_length if self.same_length else None
 
     def _reset(self, state: Any, start_of_document: Array) -> Any:
         return reset(state, start_of_document, empty_memory=self.empty_memory)
 
+    @nn.nowrap
     def _slots(self, state: Any) -> tuple[tuple[Array, ...], Array | None]:
-        """Returns the stored hidden states in parts, oldest first, and which slots are valid."""
         return ((), None) if isinstance(state, EmptyState) else ((state.hidden,), state.valid)
 
-    def _tokens(self, rows: Array) -> Array:
-        """Selects the tokens among `rows`, `[batch, rows, ...]`: all but memory rows in front of them."""
-        return rows
-
-    def _behind(self, rows: Array, others: Array) -> Array:
-        """Concatenates the memory rows among `rows` and, behind them, `others`."""
-        return others
-
-    def _seen(self, scores: Array, visible: Array) -> tuple[Array, Array]:
-        """Extends position scores and visibility, `[batch, heads, length, total]`, by memory rows."""
-        return scores, visible
-
-    def _stored(self, x: Array, normed: Array) -> Array:
-        """Selects the hidden states to store, from the input `x` of the part or its norm, without memory rows."""
-        return self._tokens(x)
-
-    def _recall(self, stored: Array) -> Array:
-        """Prepares stored hidden states for the projections to keys and values."""
-        return self.apply_norm(stored)
-
-    def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
-        """Runs of slots with relative positions of their own, oldest first: (number of slots, W_R, v).
-
-        Distances of a run count as if its last slot stood right before the segment. The segment belongs to the last
-        run.
-        """
-        return ((self._num_slots, self.relative, position_bias),)
-
-    def _attended(self, weights: Array, mask: Array) -> Any:
-        """Sums the attention of real tokens to each slot, for a memory that records it. Empty in Transformer-XL."""
-        return EmptyState()
+    def _write(
+        self, state: Any, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None
+    ) -> tuple[Any, Aux]:
+        return write(state, stored, mask), Aux()
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
         """Measures the share of the attention of a segment's real tokens that goes to the memory."""
@@ -424,124 +371,10 @@ class TransformerXLAttention(Residual, LayerMemory):
         return Aux(metrics={"transformer_xl/memory_share": attention_share(weights, mask)})
 
     def _known_keys(self, state: Any, length: int) -> TrackedKeys:
-        """Describes the age, extent and source of the keys of memory and segment."""
         slots = self._num_slots
         places = jnp.arange(slots, 0, -1, dtype=jnp.int32)[None]
         return TrackedKeys.of_slots(places, jnp.ones(slots, jnp.int32), jnp.full(slots, SHORT), length)
 
-    @nn.nowrap
-    def _no_attention(self, state: Any) -> Any:
-        """Makes the value of `_attended` before the first token."""
-        return EmptyState()
-
-    def _write(
-        self, state: Any, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None
-    ) -> tuple[Any, Aux]:
-        """Returns the state after a segment, and auxiliary losses of the memory if `reading` is given."""
-        return write(state, stored, mask), Aux()
-
-    def _write_segment(self, state: Any, segment: TransformerXLSegment, mask: Array) -> Any:
-        """Writes a segment that was decoded token by token to the memory. `mask` is True in the rows to write."""
-        return self._write(state, segment.hidden, mask, segment.attended)[0]
-
-    def _read_further(
-        self, queries: Array, state: Any, mask: Array, deterministic: bool
-    ) -> tuple[Array | None, Any, Aux]:
-        """Reads a second memory beside the slots: what it adds to the output before dropout, its new state, metrics."""
-        return None, state, Aux()
-
-    def _read_token_further(
-        self, query: Array, segment: TransformerXLSegment, active: Array
-    ) -> tuple[Array | None, TransformerXLSegment]:
-        """Reads a second memory beside the slots (`_read_further`) with one token per row."""
-        return None, segment
-
-    # The attention
-
-    def _join_recalled(self, parts: tuple[Array, ...], dtype: Any) -> Array:
-        return jnp.concatenate([self._recall(part.astype(dtype)) for part in parts], axis=1)
-
-    def _positions(self, total: int) -> Float[Array, "total dim"]:
-        distances = np.arange(total - 1, -1, -1)
-        if self.clamp_length:
-            distances = np.minimum(distances, self.clamp_length)
-        return sinusoids(distances, self.dim).astype(jnp.promote_types(self.dtype, self.relative.dtype))
-
-    def _position_scores(self, queries: Array, position_bias: Array, deterministic: bool) -> Array:
-        """Computes scores `[batch, heads, length, slots + length]` with relative positions, for every run of slots."""
-        length, scores = queries.shape[1], []
-        runs = self._relative_runs(position_bias)
-        for index, (slots, matrix, bias) in enumerate(runs):
-            positions = self.drop(self._positions(slots + length), deterministic=deterministic)
-            by_key = score_positions(queries, project(positions, matrix), bias)
-            scores.append(by_key if index == len(runs) - 1 else by_key[..., :slots])
-        return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
-
-    def _enter_segment(self, memory: Any, segment: TransformerXLSegment, entering: Array) -> TransformerXLSegment:
-        """Projects the memory of rows that are at the first token of their segment, once per segment."""
-        parts, _ = self._slots(memory)
-        if not parts:
-            return segment
-
-        def project_memory(segment: TransformerXLSegment) -> TransformerXLSegment:
-            keys, values = self._keys_values(jnp.concatenate(recalled, axis=1))
-            rows = entering[:, None, None, None]
-            set_memory = lambda old, new: old.at[:, : self._num_slots].set(
-                jnp.where(rows, new.astype(old.dtype), old[:, : self._num_slots])
-            )
-            attended = jax.tree.map(lambda sums: jnp.where(entering[:, None], 0, sums), segment.attended)
-            keys, values = set_memory(segment.keys, keys), set_memory(segment.values, values)
-            return dataclasses.replace(segment, keys=keys, values=values, attended=attended)
-
-        # Flax modules cannot be called inside lax.cond: the norm is outside, the products inside use plain arrays.
-        recalled = [self._recall(part.astype(self.dtype)) for part in parts]
-        return jax.lax.cond(entering.any(), project_memory, lambda segment: segment, segment)
-
-    def _token_scores(
-        self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, position_bias: Array
-    ) -> tuple[Array, Array]:
-        """Computes the position scores `[batch, heads, 1, total]` of one token per row, and the keys that it sees."""
-        batch, total = segment.keys.shape[:2]
-        distance = position[:, None] + self._num_slots - jnp.arange(total)[None, :]  # [b, m]
-        visible = jnp.broadcast_to(distance >= 0, (batch, total))
-        _, valid = self._slots(memory)
-        if valid is not None:
-            visible = visible & jnp.pad(valid, [(0, 0), (0, total - self._num_slots)], constant_values=True)
-        if self.same_length:
-            visible = visible & (distance < self.memory_length)
-        segment_length, scores = total - self._num_slots, []
-        runs = self._relative_runs(position_bias)
-        for index, run in enumerate(runs):
-            columns = run[0] + segment_length if index == len(runs) - 1 else run[0]
-            scores.append(self._score_token(query, run, columns, run[0] + segment_length, position))
-        bias = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
-        return bias, visible[:, None, None, :]
-
-    def _score_token(
-        self, query: Array, run: tuple[int, Array, Array], columns: int, total: int, position: Array
-    ) -> Array:
-        """Computes position scores `[batch, heads, 1, columns]` of one token per row to the first keys of a run."""
-        slots, matrix, bias = run
-        distance = position[:, None] + slots - jnp.arange(columns)[None, :]  # [b, m]
-        # (q + v) W_R^T first: one vector per head instead of projecting every distance for one token.
-        folded = jnp.einsum(
-            "blhd,ehd->blhe", (query + bias[None, None]) * self.head_dim**-0.5, matrix.astype(query.dtype)
-        )
-        by_distance = jnp.einsum("blhe,me->bhlm", folded, self._positions(total).astype(query.dtype))
-        column = jnp.clip(total - 1 - distance, 0, total - 1)[:, None, None, :]
-        return jnp.take_along_axis(by_distance, jnp.broadcast_to(column, (*by_distance.shape[:3], columns)), axis=-1)
-
-    def _queries(self, hidden: Array) -> Array:
-        return project(hidden, self.query)
-
-    def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
-        keys_values = project(hidden, self.key_value)
-        return keys_values[:, :, 0], keys_values[:, :, 1]
-
-    def _biases(self, shared: Any) -> tuple[Array, Array]:
-        u, v = shared if self.tied_biases else self.biases()
-        return u.astype(self.dtype), v.astype(self.dtype)
-
-    def _finish(self, x: Array, y: Array, deterministic: bool, further: Array | None = None) -> Array:
-        y = project(y, self.output, axes=2)
-        return self.add_residual(x, y if further is None else y + further, deterministic)
+    def _refuse_padding(self, y: Array, mask: Mask | None) -> Array:
+        # Zero slots have distances, which padding in front would change.
+        return refuse_padding_in_front(y, mask) if self.empty_memory == "zeros" else y

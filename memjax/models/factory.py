@@ -145,11 +145,11 @@ def make_mixtures(
     return (_build(memory.ContinuousCacheMemory, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
 
 
-BuiltModule = TypeVar("BuiltModule", bound=nn.Module)
+Built = TypeVar("Built", bound=nn.Module | memory.Projector)
 
 
-def _build(kind: type[BuiltModule], *parts: settings.Settings, **others: Any) -> BuiltModule:
-    """Builds a module from settings that have fields of the same names, and from other fields.
+def _build(kind: type[Built], *parts: settings.Settings, **others: Any) -> Built:
+    """Builds a module or a projector from settings that have fields of the same names, and from other fields.
 
     If several settings have a field, the first one counts.
     """
@@ -168,10 +168,11 @@ def make_attention(
         case settings.TransformerXL() as part:
             if model.memory_tokens and not model.translates:
                 num_tokens = model.memory_tokens.num_tokens
-                return _build(memory.MemoryTokenXLAttention, part, model, **common, num_tokens=num_tokens)
-            return _build(memory.TransformerXLAttention, part, model, **common)
+                common |= {"num_tokens": num_tokens}
+                return _build(memory.MemoryTokenXLAttention, part, model, **common, **_relative_projector(part))
+            return _build(memory.TransformerXLAttention, part, model, **common, **_relative_projector(part))
         case settings.Compressive() as part:
-            return _build(memory.CompressiveAttention, part, model, **common)
+            return _build(memory.CompressiveAttention, part, model, **common, **_relative_projector(part))
         case settings.Memorizing() as part:
             chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
             if not chosen or not part.memory_length:  # with equal fields, neighbouring layers share one scanned group
@@ -184,8 +185,9 @@ def make_attention(
         case settings.InfinityFormer() as part:
             return _make_infinity_former(model, part, index, segment_length)
         case settings.GPT2() as part:
-            kind = memory.GPT2CompressiveAttention if part.compressed_memory_length else memory.GPT2Attention
-            return _build(kind, part, model, **common)
+            if part.compressed_memory_length:
+                return _build(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
+            return _build(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
         case settings.FullAttention() as part:
             return _build(memory.MemorizingAttention, part, model, **common)
         case settings.Bidirectional():
@@ -211,6 +213,17 @@ def _head_options(model: settings.ModelSettings) -> dict[str, Any]:
     return {"head_dim": model.head_dim or model.dim // model.num_heads, "dtype": jnp.dtype(model.compute_dtype)}
 
 
+GPT2: dict[str, Any] = {"projector": memory.GPT2Projector(), "norm": "pre"}
+"""Fields of an attention with GPT-2 as its host."""
+
+
+def _relative_projector(
+    part: settings.TransformerXL | settings.Compressive | settings.InfinityFormer,
+) -> dict[str, Any]:
+    """Returns the field of an attention with Transformer-XL as its host."""
+    return {"projector": _build(memory.TransformerXLProjector, part)}
+
+
 def _unknown_kind(site: str, part: object) -> ValueError:
     """Returns the error for settings that are none of the kinds allowed at a site of the model."""
     allowed = f"one of memjax.config.{site.title()}Kind"
@@ -222,15 +235,14 @@ def _make_infinity_former(
 ) -> memory.LayerMemory:
     """Builds the attention part of one InfinityFormer layer, with or without the long-term memory."""
     common, is_xl = _head_options(model), part.base_attention == "transformer_xl"
-    parts = (part, model) if is_xl else (model,)  # GPT-2 attention has no fields of Transformer-XL
+    host = _relative_projector(part) if is_xl else {**GPT2, "memory_length": 0}
     if not _is_chosen(index, part.layers_with_memory, model.num_layers) or not part.num_basis:
-        return _build(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
+        return _build(memory.TransformerXLAttention, part, model, **common, **host)
     if not segment_length:
         raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
     long_term_options = {"reset_after_tokens": part.reset_after_tokens or None, "init_stddev": part.init_stddev}
     long_term = _build(memory.LongTermMemory, part, model, **common, **long_term_options, segment_length=segment_length)
-    kind = memory.InfinityFormerAttention if is_xl else memory.GPT2InfinityFormerAttention
-    return _build(kind, *parts, **common, long_term=long_term)
+    return _build(memory.InfinityFormerAttention, part, model, **common, **host, long_term=long_term)
 
 
 def _make_dense_feed_forward(model: settings.TransformerBase, **fields: Any) -> FeedForwardLayer:

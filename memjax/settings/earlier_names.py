@@ -365,6 +365,7 @@ NAMES: dict[str, dict[str, str]] = {
     "memjax.memory": {
         "Absent": "NotProvided",
         "ContinuousCache": "ContinuousCacheMemory",
+        "GPT2CompressiveAttention": "CompressedSegmentsAttention",
         "LSTM": "LSTMLayer",
         "LongMemory": "KeyValueMemory",
         "MemoryTokens": "MemoryTokenEncoder",

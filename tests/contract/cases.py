@@ -10,7 +10,7 @@ from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.cross_attention import CrossAttention
-from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
+from memjax.memory.gpt2 import CompressedSegmentsAttention, GPT2Projector
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
@@ -23,7 +23,7 @@ from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import SpalmMemory
 from memjax.memory.t2r import T2RAttention
-from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLProjector
 from memjax.models.factory import make_language_model
 from memjax.models.transformer import FeedForwardLayer, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
@@ -48,13 +48,20 @@ LINEAR_SLOTS = {"products": 2, "normalizer": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
 
+def relative(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of an attention with those of Transformer-XL's projector among them."""
+    own = {name: fields.pop(name) for name in ("tied_biases", "clamp_length") if name in fields}
+    return {"projector": TransformerXLProjector(**own), **fields}
+
+
 def transformer_xl(**fields: Any) -> Callable[[Any], TransformerXLAttention]:
-    fields = {**HEADS, **NOISE, "memory_length": 8, **fields}
+    fields = {**HEADS, **NOISE, "memory_length": 8, **relative(fields)}
     return lambda dtype: TransformerXLAttention(**fields, dtype=dtype)
 
 
 def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
-    fields = {**HEADS, **NOISE, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2, **fields}
+    sizes = {**HEADS, **NOISE, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2}
+    fields = sizes | relative(fields)
     return lambda dtype: CompressiveAttention(**fields, dtype=dtype)
 
 
@@ -63,8 +70,8 @@ def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
 
 
-def infinity_former(**fields: Any) -> Callable[[Any], InfinityFormerAttention]:
-    attention = {**HEADS, **NOISE, "memory_length": fields.pop("memory_length", 0)}
+def infinity_former(host: dict[str, Any] | None = None, **fields: Any) -> Callable[[Any], InfinityFormerAttention]:
+    attention = {**HEADS, **NOISE, "memory_length": fields.pop("memory_length", 0), **(host or {})}
     sizes = {"segment_length": LENGTH, "num_basis": 6, "widths": (0.1, 0.2), "num_samples": 5, "num_bins": 4}
     fields = {**HEADS, **sizes, **fields}
     make = lambda dtype: LongTermMemory(**fields, dtype=dtype)
@@ -108,13 +115,12 @@ def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryT
     return make
 
 
-def gpt2(**fields: Any) -> Callable[[Any], GPT2Attention]:
-    kind = GPT2CompressiveAttention if "compressed_memory_length" in fields else GPT2Attention
-    return lambda dtype: kind(**HEADS, **NOISE, **fields, dtype=dtype)
+GPT2_HOST = {"projector": GPT2Projector(), "norm": "pre"}
 
 
-def gpt2_infinity_former(dtype: Any) -> GPT2InfinityFormerAttention:
-    return GPT2InfinityFormerAttention(**HEADS, **NOISE, long_term=infinity_former()(dtype).long_term, dtype=dtype)
+def compressed_segments(**fields: Any) -> Callable[[Any], CompressedSegmentsAttention]:
+    fields = {**HEADS, **NOISE, "compressed_memory_length": 3, "compression_rate": 2, **fields}
+    return lambda dtype: CompressedSegmentsAttention(**fields, dtype=dtype)
 
 
 def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForwardLayer]:
@@ -345,12 +351,18 @@ CASES = [
         fifos=lambda state: hidden_fifo(state.short),
         slots=SIGNAL | XL_SLOTS | {"histogram": 1},
     ),
-    Case(name="gpt2", make=gpt2()),
-    Case(name="gpt2_infinity_former", is_variant=True, make=gpt2_infinity_former, fixed_length=True, slots=SIGNAL),
+    Case(name="gpt2", make=transformer_xl(memory_length=0, **GPT2_HOST)),
+    Case(
+        name="gpt2_infinity_former",
+        is_variant=True,
+        make=infinity_former(GPT2_HOST),
+        fixed_length=True,
+        slots=SIGNAL,
+    ),
     Case(
         name="gpt2_compressive",
         is_variant=True,
-        make=gpt2(compressed_memory_length=3, compression_rate=2),
+        make=compressed_segments(),
         fixed_length=True,
         slots={"slots": 1},
     ),

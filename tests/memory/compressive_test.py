@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from memjax.memory.compressive import AttentionUsage, CompressiveAttention, CompressiveState, evict, reset
-from memjax.memory.transformer_xl import TransformerXLState
+from memjax.memory.transformer_xl import TransformerXLProjector, TransformerXLState
 from memjax.typing import EmptyState
 from tests.reference import compressive as reference
 from tests.reference.parameters import params_of
@@ -25,7 +25,9 @@ COMPRESSION = ("compression_kernel", "dilated_kernels", "decompression_kernel")
 
 
 def make(**fields) -> CompressiveAttention:
-    return CompressiveAttention(DIM, HEADS, HEAD_DIM, **{**SIZES, "dtype": jnp.float64, "dilations": (1, 2), **fields})
+    positions = {name: fields.pop(name) for name in ("tied_biases", "clamp_length") if name in fields}
+    fields = {**SIZES, "dtype": jnp.float64, "dilations": (1, 2), **fields}
+    return CompressiveAttention(DIM, HEADS, HEAD_DIM, projector=TransformerXLProjector(**positions), **fields)
 
 
 def document(seed: int = 0, tokens: int = 6 * SEGMENT) -> np.ndarray:
@@ -78,7 +80,7 @@ def reference_layers(part: CompressiveAttention) -> list[reference.Layer]:
             memory_length=part.memory_length,
             compressed_length=part.compressed_memory_length,
             rate=part.compression_rate,
-            clamp_length=part.clamp_length,
+            clamp_length=part.projector.clamp_length,
             **fields,
         )
         for _ in range(ROWS)

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from memjax.functional.positions import relative_shift
-from memjax.memory.transformer_xl import RelativeBiases, TransformerXLAttention, TransformerXLState
+from memjax.memory.transformer_xl import (
+    RelativeBiases,
+    TransformerXLAttention,
+    TransformerXLProjector,
+    TransformerXLState,
+)
 from memjax.typing import EmptyState
 from tests.reference import transformer_xl as reference
 from tests.reference.parameters import params_of, random_params
@@ -18,7 +23,9 @@ DIM, HEADS, HEAD_DIM, LAYERS, ROWS, TOKENS = 8, 2, 3, 2, 2, 12
 
 def make(memory_length: int, **fields) -> TransformerXLAttention:
     fields = {"dtype": jnp.float64, **fields}
-    return TransformerXLAttention(DIM, HEADS, HEAD_DIM, memory_length, **fields)
+    positions = {name: fields.pop(name) for name in ("tied_biases", "clamp_length") if name in fields}
+    projector = TransformerXLProjector(**positions)
+    return TransformerXLAttention(DIM, HEADS, HEAD_DIM, memory_length, projector, **fields)
 
 
 def document(seed: int = 0, rows: int = ROWS, tokens: int = TOKENS, dtype=np.float64) -> np.ndarray:

@@ -1,0 +1,207 @@
+"""Projectors: what a host Transformer brings to the attention of a layer, whatever the memory that it reads.
+
+A *projector* makes queries, keys, values and the output of an attention part, and places keys at positions. What is
+read beside the segment, such as a cache, compressed slots or a signal, belongs to the memory, a subclass of
+`ProjectedAttention`. The two are joined by a field:
+
+    attention = CompressiveAttention(dim=8, num_heads=2, head_dim=4, memory_length=4, projector=GPT2Projector())
+
+A new host is one subclass of `Projector` and works with every memory. A new memory is one subclass of
+`ProjectedAttention`, or of `memjax.memory.hidden_state_attention.HiddenStateAttention` if it stores hidden states, and
+works with every host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from memjax.functional.attention import attention_with_weights
+from memjax.memory.interface import LayerMemory
+from memjax.memory.layer_parts import Residual, project, project_biased
+from memjax.typing import Activations
+
+__all__ = ["ProjectedAttention", "Projector"]
+
+Weights = Mapping[str, Any]
+"""Parameters of a projector by name, and under `biases` those that all layers of a stack may share."""
+Runs = tuple[tuple[str, int], ...]
+"""Consecutive slots with positions of their own, oldest first: a prefix of parameter names, and a number of slots.
+
+Distances of a run count as if its last slot stood right before the segment. The segment belongs to the last run, whose
+prefix is empty.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Projector:
+    """Base class of projectors: matrices with or without biases, as many key heads as query heads, no positions.
+
+    A subclass defines `declare`, and whatever else its host does in another way. All other methods are pure functions
+    of `weights`, the parameters that `declare` made, so that they run inside conditionals and with stopped gradients.
+    Keys are stored as `keys_values` returns them. Only `place` knows where they stand.
+    """
+
+    # A fact without annotation, which would make it a field.
+    tied_biases = False
+
+    def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
+        """Declares the parameters of the projector in an attention part.
+
+        The inherited methods read `query`, `key_value` `[dim, 2, heads, head_dim]` and `output`, and the biases
+        `query_bias`, `key_value_bias` and `output_bias` where there are any.
+
+        Args:
+          part: Attention part during its setup, with the fields `dim`, `num_heads`, `head_dim` and `init_stddev`.
+          prefixes: Prefixes of the parameters of further runs of slots (`Runs`).
+        """
+        raise NotImplementedError(f"declare: given {type(self).__name__}, allowed: a projector that makes parameters")
+
+    def make_biases(self, num_heads: int, head_dim: int) -> nn.Module | None:
+        """Makes the module whose result is `weights["biases"]`. All layers share it with `tied_biases`."""
+        return None
+
+    def num_key_heads(self, num_heads: int) -> int:
+        """Number of heads of keys and values, a divisor of the number of heads of the queries."""
+        return num_heads
+
+    def queries(self, weights: Weights, hidden: Activations) -> Float[Array, "batch length heads head_dim"]:
+        """Projects hidden states to queries."""
+        return project_biased(hidden, weights["query"], weights.get("query_bias"))
+
+    def keys_values(self, weights: Weights, hidden: Activations) -> tuple[Array, Array]:
+        """Projects hidden states to keys and values without positions, `[batch, length, key_heads, head_dim]`."""
+        keys_values = project_biased(hidden, weights["key_value"], weights.get("key_value_bias"))
+        return keys_values[:, :, 0], keys_values[:, :, 1]
+
+    def output(self, weights: Weights, z: Array, further: Activations | None = None) -> Activations:
+        """Projects what all heads have read to the residual stream.
+
+        Args:
+          weights: Parameters.
+          z: `[batch, length, heads, head_dim]`, what every head has read.
+          further: `[batch, length, dim]`, what was read from a second memory. None for no such memory.
+        """
+        y, bias = project(z, weights["output"], axes=2), weights.get("output_bias")
+        if bias is not None:
+            bias = bias.astype(y.dtype)[None, None]
+            further = bias if further is None else further + bias
+        return y if further is None else y + further
+
+    def place(
+        self,
+        weights: Weights,
+        queries: Float[Array, "batch length heads head_dim"],
+        keys: Float[Array, "batch total key_heads head_dim"],
+        runs: Runs,
+        *,
+        position: Int[Array, " batch"] | None = None,
+        drop: Callable[[Array], Array] | None = None,
+    ) -> tuple[Array, Array, Array | None]:
+        """Places queries and keys at their positions, and returns both with the scores of positions.
+
+        Args:
+          weights: Parameters.
+          queries: `[batch, length, heads, head_dim]`, queries of the segment.
+          keys: `[batch, total, key_heads, head_dim]`, keys of all runs of slots and of the segment, oldest first.
+          runs: Runs of the slots.
+          position: int32 `[batch]`, index in the segment of the only query of each row. None for the queries of a whole
+            segment.
+          drop: Dropout of position encodings. None for no dropout.
+
+        Returns:
+          Queries and keys whose products depend on positions, and scores to add, `[#batch, heads, length, total]`. None
+          for no scores.
+        """
+        return queries, keys, None
+
+    def add_content_bias(self, weights: Weights, queries: Array) -> Array:
+        """Adds to the queries what they ask of every content, whatever its position."""
+        return queries
+
+    def scale(self, weights: Weights) -> Float[Array, " heads"] | None:
+        """Returns the factor of the scores for every head. None for `head_dim ** -0.5`."""
+        return None
+
+    def attend(
+        self,
+        weights: Weights,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        scores: Array | None,
+        visible: Array,
+        **dropout: Any,
+    ) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "batch heads length total"]]:
+        """Attends to placed keys, and returns what every head has read, and the attention weights.
+
+        Args:
+          weights: Parameters.
+          queries: `[batch, length, heads, head_dim]`, placed queries.
+          keys: `[batch, total, heads, head_dim]`, placed keys, as many heads as queries.
+          values: `[batch, total, heads, head_dim]`.
+          scores: `[#batch, heads, length, total]`, scores to add. None for none.
+          visible: bool `[#batch, 1, length, total]`, keys that each query may read.
+          **dropout: `dropout_rate` and `dropout_key` of `memjax.functional.attention`.
+        """
+        queries = self.add_content_bias(weights, queries)
+        options: dict[str, Any] = {"scale": self.scale(weights), **dropout}
+        return attention_with_weights(queries, keys, values, mask=visible, bias=scores, **options)
+
+
+class ProjectedAttention(Residual, LayerMemory):
+    """Base class of the attention parts whose projections and positions are those of a projector.
+
+    A subclass has the fields `dim`, `num_heads`, `head_dim`, `projector`, `init_stddev`, `dtype` and `track_attention`,
+    and those of `Residual`.
+    """
+
+    def setup(self) -> None:
+        super().setup()
+        self.projections = self.projector.declare(self, self._run_prefixes)
+        if not self.projector.tied_biases:
+            self.biases = self.projector.make_biases(self.num_heads, self.head_dim)
+
+    @nn.nowrap
+    def shared_module(self) -> nn.Module | None:
+        """Returns the module with the biases that all layers share. None if every layer has its own, or none."""
+        return self.projector.make_biases(self.num_heads, self.head_dim) if self.projector.tied_biases else None
+
+    @nn.nowrap
+    def with_attention_tracking(self) -> Any:
+        """Returns a copy that also outputs its attention weights."""
+        return self.clone(track_attention=True)
+
+    @property
+    def _run_prefixes(self) -> tuple[str, ...]:
+        """Prefixes of the positions of further runs of slots, besides the last run (`Runs`)."""
+        return ()
+
+    @property
+    def _num_key_heads(self) -> int:
+        return self.projector.num_key_heads(self.num_heads)
+
+    def _weights(self, shared: Any) -> dict[str, Any]:
+        """Returns the parameters of the projector, with the biases that layers may share."""
+        own = None if self.projector.tied_biases or self.biases is None else self.biases()
+        biases = shared if self.projector.tied_biases else own
+        return {**self.projections, "biases": jax.tree.map(lambda bias: bias.astype(self.dtype), biases)}
+
+    def _add_output(self, weights: Weights, x: Array, z: Array, deterministic: bool, further: Array | None) -> Array:
+        return self.add_residual(x, self.projector.output(weights, z, further), deterministic)
+
+
+def repeat_heads(array: Array, num_heads: int, axis: int = 2) -> Array:
+    """Repeats key heads so that there are as many as query heads. Consecutive query heads share a key head.
+
+    Example:
+      >>> print(repeat_heads(jnp.arange(2.0).reshape(1, 1, 2, 1), 4)[0, 0, :, 0])
+      [0. 0. 1. 1.]
+    """
+    return array if array.shape[axis] == num_heads else jnp.repeat(array, num_heads // array.shape[axis], axis=axis)
