@@ -1,6 +1,7 @@
 """All memories of the library: one file per paper, with a common interface (`memjax.memory.interface`)."""
 
 from memjax.memory.bidirectional import *
+from memjax.memory.bucket_projector import *
 from memjax.memory.compressive import *
 from memjax.memory.continuous_cache import *
 from memjax.memory.cross_attention import *

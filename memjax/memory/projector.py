@@ -20,6 +20,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.attention import attention_with_weights
@@ -27,7 +28,7 @@ from memjax.memory.interface import LayerMemory
 from memjax.memory.layer_parts import Residual, project, project_biased
 from memjax.typing import Activations
 
-__all__ = ["ProjectedAttention", "Projector"]
+__all__ = ["ProjectedAttention", "Projector", "key_places"]
 
 Weights = Mapping[str, Any]
 """Parameters of a projector by name, and under `biases` those that all layers of a stack may share."""
@@ -189,8 +190,9 @@ class ProjectedAttention(Residual, LayerMemory):
 
     def _weights(self, shared: Any) -> dict[str, Any]:
         """Returns the parameters of the projector, with the biases that layers may share."""
-        own = None if self.projector.tied_biases or self.biases is None else self.biases()
-        biases = shared if self.projector.tied_biases else own
+        biases = shared
+        if not self.projector.tied_biases:
+            biases = None if self.biases is None else self.biases()
         return {**self.projections, "biases": jax.tree.map(lambda bias: bias.astype(self.dtype), biases)}
 
     def _add_output(self, weights: Weights, x: Array, z: Array, deterministic: bool, further: Array | None) -> Array:
@@ -205,3 +207,50 @@ def repeat_heads(array: Array, num_heads: int, axis: int = 2) -> Array:
       [0. 0. 1. 1.]
     """
     return array if array.shape[axis] == num_heads else jnp.repeat(array, num_heads // array.shape[axis], axis=axis)
+
+
+def group_queries(queries: Array, key_heads: int) -> Array:
+    """Lists the queries of all heads that share a key head one after the other, so that it needs no copies of its keys.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      key_heads: Number of key heads, a divisor of the number of heads.
+
+    Returns:
+      `[batch, heads / key_heads * length, key_heads, head_dim]`.
+    """
+    batch, length, heads, head_dim = queries.shape
+    if heads == key_heads:
+        return queries
+    by_group = jnp.moveaxis(queries.reshape(batch, length, key_heads, -1, head_dim), 3, 1)
+    return by_group.reshape(batch, -1, key_heads, head_dim)
+
+
+def ungroup_heads(array: Array, num_heads: int) -> Array:
+    """Gives every head its own again of what was found for `group_queries`.
+
+    Args:
+      array: `[batch, key_heads, groups * length, ...]`.
+      num_heads: Number of heads of the queries, `key_heads * groups`.
+
+    Returns:
+      `[batch, heads, length, ...]`.
+    """
+    batch, key_heads, queries = array.shape[:3]
+    length = queries * key_heads // num_heads
+    return array if key_heads == num_heads else array.reshape(batch, num_heads, length, *array.shape[3:])
+
+
+def key_places(runs: Runs, total: int) -> Int[np.ndarray, " total"]:
+    """Numbers the keys of runs and segment so that equal differences are equal distances in the last run.
+
+    The segment begins at the number of slots of the last run, as the last slot of every other run ends.
+
+    Example:
+      >>> print(key_places((("old_", 2), ("", 3)), 7))
+      [1 2 0 1 2 3 4]
+    """
+    slots = runs[-1][1]
+    earlier = [np.arange(slots - number, slots) for _, number in runs[:-1]]
+    last = np.arange(total - sum(number for _, number in runs[:-1]))
+    return np.concatenate([*earlier, last]).astype(np.int32)

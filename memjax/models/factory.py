@@ -174,14 +174,7 @@ def make_attention(
         case settings.Compressive() as part:
             return _build(memory.CompressiveAttention, part, model, **common, **_relative_projector(part))
         case settings.Memorizing() as part:
-            chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
-            if not chosen or not part.memory_length:  # with equal fields, neighbouring layers share one scanned group
-                common |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
-                return _build(memory.MemorizingAttention, part, model, **common)
-            slot_axis = MODEL if memory_sharding == "slots" else ""
-            return _build(
-                memory.MemorizingAttention, part, model, **common, write_policy=part.write_policy, slot_axis=slot_axis
-            )
+            return _make_memorizing(model, part, index, memory_sharding)
         case settings.InfinityFormer() as part:
             return _make_infinity_former(model, part, index, segment_length)
         case settings.GPT2() as part:
@@ -189,7 +182,8 @@ def make_attention(
                 return _build(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
             return _build(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
         case settings.FullAttention() as part:
-            return _build(memory.MemorizingAttention, part, model, **common)
+            projector = _build(memory.BucketProjector, part)
+            return _build(memory.MemorizingAttention, part, model, **common, projector=projector)
         case settings.Bidirectional():
             return _build(memory.BidirectionalAttention, model, **common)
         case settings.LinearTransformer() as part:
@@ -228,6 +222,22 @@ def _unknown_kind(site: str, part: object) -> ValueError:
     """Returns the error for settings that are none of the kinds allowed at a site of the model."""
     allowed = f"one of memjax.config.{site.title()}Kind"
     return ValueError(f"model.{site}: given {type(part).__name__}, allowed: {allowed}")
+
+
+def _make_memorizing(
+    model: settings.ModelSettings, part: settings.Memorizing, index: int, memory_sharding: str
+) -> memory.LayerMemory:
+    """Builds the attention part of one layer of a Memorizing Transformer, with or without the long memory."""
+    chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
+    has_memory = chosen and part.memory_length > 0
+    part = part.resolve(has_memory=has_memory)
+    options = _head_options(model) | {"projector": _build(memory.BucketProjector, part)}
+    options |= {"sees_itself": part.sees_itself, "empty_memory": part.empty_memory}
+    if not has_memory:  # with equal fields, neighbouring layers share one scanned group
+        options |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
+    elif memory_sharding == "slots":
+        options |= {"slot_axis": MODEL}
+    return _build(memory.MemorizingAttention, part, model, **options)
 
 
 def _make_infinity_former(

@@ -323,24 +323,44 @@ class Memorizing(BucketAttention):
 
     @property
     def sorts_all_scores(self) -> bool:
-        exact = self.retrieval == "exact" or (self.retrieval is None and not self._is_meliad)
-        return exact and self.memory_length > 0
+        return self.resolve().retrieval == "exact" and self.memory_length > 0
 
     @property
     def hidden_dropout(self) -> bool:
-        return not (self.dropout_on == "inputs" or (self.dropout_on is None and self._is_meliad))
+        return self.resolve().dropout_on == "outputs"
 
     @property
     def embedding_dropout(self) -> bool:
         return self.hidden_dropout
 
     @property
-    def _is_meliad(self) -> bool:
-        return self.compatibility == "meliad"
+    def sees_itself(self) -> bool:
+        """Whether local attention of a token includes the token itself."""
+        return self.compatibility == "paper"
+
+    @property
+    def empty_memory(self) -> str:
+        """Effect of slots that were never written: 'mask' or 'zeros'."""
+        return "mask" if self.compatibility == "paper" else "zeros"
+
+    def resolve(self, *, has_memory: bool = True) -> Memorizing:
+        """Returns these settings with the values of `compatibility` in fields that are None.
+
+        Args:
+          has_memory: Whether they are for a layer with the long memory, which has no position bias with 'meliad'.
+        """
+        if self.compatibility == "paper":
+            preset = {"local_window": 0, "retrieval": "exact", "dropout_on": "outputs"}
+        else:
+            preset = {"local_window": self.cache_length, "retrieval": "bucket", "dropout_on": "inputs"}
+            preset |= {"scale_init": 1.0}
+        values = {name: value for name, value in preset.items() if getattr(self, name) is None}
+        if self.compatibility == "meliad" and has_memory:
+            values["num_buckets"] = 0
+        return replace(self, **values)
 
     def attention_span(self, segment_length: int) -> int:
-        window = self.cache_length if self.local_window is None and self._is_meliad else self.local_window
-        return window or self.cache_length + segment_length
+        return self.resolve().local_window or self.cache_length + segment_length
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
         """Returns the layers with the long memory of a model with `num_layers` layers."""

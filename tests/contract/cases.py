@@ -36,6 +36,7 @@ from tests.contract.toys import (
     SoftVocabulary,
     TableFeedForward,
 )
+from tests.memory.memorizing_parts import memorizing_part
 
 HEADS = {"dim": DIM, "num_heads": 2, "head_dim": 4}
 NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
@@ -67,7 +68,7 @@ def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
 
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
-    return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+    return lambda dtype: memorizing_part(**fields, dtype=dtype)
 
 
 def infinity_former(host: dict[str, Any] | None = None, **fields: Any) -> Callable[[Any], InfinityFormerAttention]:

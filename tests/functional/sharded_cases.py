@@ -22,12 +22,12 @@ from jax.sharding import NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from memjax import axes, config, functional  # noqa: E402
-from memjax.memory.memorizing import MemorizingAttention  # noqa: E402
 from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss  # noqa: E402
 from memjax.training.sharding import Layout, make_mesh, put  # noqa: E402
 from memjax.training.step import init_train_state, init_variables, make_train_step  # noqa: E402
 from memjax.typing import Batch  # noqa: E402
+from tests.memory.memorizing_parts import memorizing_part  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -195,7 +195,7 @@ def part() -> dict:
     rows, length, segments, dim = 2, 4, 5, 8
     fields = {"memory_length": 16, "num_neighbors": 6, "cache_length": 3, "num_buckets": 4, "max_distance": 6}
     fields |= {"merge": "joint", "write_policy": "evicted", "retrieval": "approximate", "dtype": jnp.float64}
-    make = lambda **more: MemorizingAttention(dim, 4, 4, **fields, **more)
+    make = lambda **more: memorizing_part(dim=dim, num_heads=4, head_dim=4, **fields, **more)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(segments, rows, length, dim))
     mask = np.ones((segments, rows, length), bool)

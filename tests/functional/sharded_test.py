@@ -174,7 +174,7 @@ def test_errors_name_the_argument(lookup):
 
 @pytest.mark.parametrize(
     "field, value",
-    [("retrieval", "bucket"), ("retrieval", "threshold"), ("compatibility", "meliad"), ("track_positions", True)],
+    [("retrieval", "bucket"), ("retrieval", "threshold"), ("empty_memory", "zeros"), ("track_positions", True)],
 )
 def test_what_split_slots_do_not_support(field, value):
     part = MemorizingAttention(8, 2, 4, memory_length=8, num_neighbors=2, slot_axis="model", **{field: value})

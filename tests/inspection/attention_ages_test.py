@@ -20,9 +20,9 @@ from memjax.memory.layer_parts import (
     WEIGHTS,
     TrackedKeys,
 )
-from memjax.memory.memorizing import MemorizingAttention
 from memjax.models.factory import make_language_model
 from memjax.typing import Batch
+from tests.memory.memorizing_parts import memorizing_part
 from tests.reference.parameters import params_of
 
 ROWS, LENGTH, VOCAB, SEGMENTS, MEMORY = 2, 4, 7, 4, 3
@@ -143,7 +143,7 @@ MERGES = {
 @pytest.mark.parametrize("name", MERGES)
 def test_a_tracked_memorizing_part_computes_the_same_and_says_of_what(name):
     sizes = {"dim": 8, "num_heads": 2, "head_dim": 4, "memory_length": 6, "num_neighbors": 2, "cache_length": 3}
-    part = MemorizingAttention(**sizes, **MERGES[name])
+    part = memorizing_part(**sizes, **MERGES[name])
     x, start = np.random.default_rng(1).normal(size=(3, ROWS, LENGTH, 8)).astype(np.float32), jnp.ones(ROWS, bool)
     params = params_of(part, jnp.asarray(x[0]), part.init_state(ROWS), start_of_document=start, dtype=np.float32)
     params = jax.tree.map(jnp.asarray, params)

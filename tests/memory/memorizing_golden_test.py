@@ -12,8 +12,8 @@ import pytest
 from memjax import config
 from memjax.functional.positions import relative_buckets
 from memjax.memory.interface import where_rows
-from memjax.memory.memorizing import MemorizingAttention
 from memjax.models import make_language_model
+from tests.memory.memorizing_parts import memorizing_part
 
 HEADS, HEAD_DIM, DIM, LENGTH, LAST = 3, 8, 12, 8, 4
 SIZES = {"memory_length": 24, "num_neighbors": 4, "cache_length": 8, "compatibility": "meliad"}
@@ -94,7 +94,7 @@ def compare_state(state, prefix: str) -> None:
 @pytest.mark.parametrize("name", [in_time(name) for name in CASES])
 def test_the_attention_part_is_that_of_the_published_code(name):
     fields, case = CASES[name], name.partition(",")[0]
-    part = MemorizingAttention(DIM, HEADS, HEAD_DIM, **SIZES | fields)
+    part = memorizing_part(dim=DIM, num_heads=HEADS, head_dim=HEAD_DIM, **SIZES | fields)
     params = part_params("param", "transformer", **fields)
     starts = golden()[f"{case}/start"]
     length = 2 * LENGTH if case == "windows" else LENGTH

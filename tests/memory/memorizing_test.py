@@ -10,11 +10,13 @@ import pytest
 
 from memjax import config
 from memjax.functional.neighbors import select_neighbors
+from memjax.memory.bucket_projector import BucketProjector
 from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.interface import restore_state, save_state
 from memjax.memory.memorizing import MemorizingAttention, MemorizingState
 from memjax.models import make_language_model
 from memjax.typing import EmptyState
+from tests.memory.memorizing_parts import memorizing_part
 from tests.reference import memorizing as reference
 from tests.reference.parameters import params_of
 
@@ -32,7 +34,7 @@ def float64():
 
 
 def make(**fields) -> MemorizingAttention:
-    return MemorizingAttention(DIM, HEADS, HEAD_DIM, **{"dtype": jnp.float64, **fields})
+    return memorizing_part(dim=DIM, num_heads=HEADS, head_dim=HEAD_DIM, **{"dtype": jnp.float64, **fields})
 
 
 def document(seed: int = 0) -> np.ndarray:
@@ -304,7 +306,7 @@ def test_the_gate_learns_and_stop_forward_trains_the_local_path(merge):
 
 def test_the_last_token_reads_a_segment_with_biases_as_attention_over_a_source_does():
     fields = {"bias": True, "norm_kind": "layer", "dtype": jnp.float64}
-    causal = MemorizingAttention(DIM, HEADS, HEAD_DIM, query_key_norm=False, num_buckets=0, **fields)
+    causal = make(query_key_norm=False, num_buckets=0, **fields)
     whole, x = CrossAttention(DIM, HEADS, HEAD_DIM, **fields), jnp.asarray(document())
     first = {"start_of_document": jnp.ones(ROWS, bool)}
     params = params_of(causal, x, causal.init_state(ROWS), **first)
@@ -573,6 +575,6 @@ def test_impossible_fields_are_refused(fields, message):
 
 
 def test_fields_are_the_ones_of_the_configuration():
-    fields = {field.name for field in dataclasses.fields(MemorizingAttention)}
-    wanted = {field.name for field in dataclasses.fields(config.Memorizing)} - {"layers_with_memory"}
+    fields = {field.name for kind in (MemorizingAttention, BucketProjector) for field in dataclasses.fields(kind)}
+    wanted = {field.name for field in dataclasses.fields(config.Memorizing)} - {"layers_with_memory", "compatibility"}
     assert wanted <= fields

@@ -45,7 +45,10 @@ def values_of(part) -> dict:
         (FullAttention(scale_init=2.0), {"final_norm"}),
         (TransformerXL(memory_length=3, tied_biases=True), {"final_norm"}),
         (Compressive(compression="max", norm="pre_sonnet"), {"final_norm", "loss_weight"}),
-        (Memorizing(layers_with_memory=(), gate_init=2.0), {"layers_with_memory"}),
+        (
+            Memorizing(layers_with_memory=(), local_window=3, retrieval="bucket", dropout_on="inputs"),
+            {"layers_with_memory", "compatibility"},
+        ),
         (
             InfinityFormer(ridge=2.0, norm="pre"),
             {*("base_attention", "layers_with_memory", "final_norm"), "num_positions", "kl_weight", "kl_over_layers"},

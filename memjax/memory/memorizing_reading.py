@@ -1,0 +1,155 @@
+"""Reading the neighbours of a long memory together with a local cache, and the arrays that describe it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from memjax.functional.attention import attention, joint_attention, masked_softmax
+from memjax.functional.neighbors import threshold_mask
+from memjax.functional.positions import relative_distances
+from memjax.functional.sharded import PartialSoftmax, sharded_neighbors
+from memjax.memory.layer_parts import RETRIEVED, SEGMENT, SHORT, TrackedKeys, tracked_weights
+from memjax.memory.memorizing_state import KeyValueMemory, TokenProjections
+from memjax.memory.projector import repeat_heads
+from memjax.typing import Aux
+
+__all__ = [
+    "LocalAttention",
+    "Neighbors",
+    "attention_shares",
+    "read_jointly",
+    "read_shards",
+    "retrieval_arrays",
+    "threshold_neighbors",
+]
+
+
+class LocalAttention(NamedTuple):
+    """Attention to cache and segment, before the softmax.
+
+    Attributes:
+      queries: `[batch, length, heads, head_dim]`, placed queries.
+      keys: `[batch, cache + length, heads, head_dim]`, placed keys of cache and segment.
+      values: `[batch, cache + length, heads, head_dim]`.
+      scores: `[#batch, heads, length, cache + length]`, scores of positions. None for none.
+      visible: bool `[batch, 1, length, cache + length]`, keys that each query may read.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
+    scores: Array | None
+    visible: Array
+
+
+class Neighbors(NamedTuple):
+    """Slots of a long memory that were retrieved for every query, or all slots of it.
+
+    Attributes:
+      keys: `[batch, heads, length, neighbors, head_dim]`, or `[batch, memory, heads, head_dim]` of all slots.
+      values: Values in the layout of `keys`.
+      real: bool `[batch, heads, length, neighbors]` or `[batch, #heads, #length, memory]`, slots that are read.
+      arrays: Arrays for analysis, by name.
+    """
+
+    keys: Array
+    values: Array
+    real: Array
+    arrays: dict[str, Array]
+
+
+def threshold_neighbors(queries: Array, memory: KeyValueMemory, number: int, *, reads_empty_slots: bool) -> Neighbors:
+    """Returns all slots of a long memory, of which the `number` nearest ones are real. No search and no gather."""
+    # Every slot is read here, and slots that are not valid may hold NaN.
+    valid_only = lambda slots: jnp.where(memory.valid[:, None, :, None], slots.astype(queries.dtype), 0)
+    every_head = lambda slots: repeat_heads(valid_only(slots), queries.shape[2], axis=1)
+    keys, values = every_head(memory.keys), every_head(memory.values)
+    score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
+    scores = jnp.einsum("blhd,bhmd->bhlm", queries, keys, preferred_element_type=score_dtype)
+    real = threshold_mask(jax.lax.stop_gradient(scores), memory.valid, number)
+    if reads_empty_slots:  # as many empty slots as neighbours are missing take part as zero keys and values
+        empty = ~memory.valid
+        missing = number - memory.valid.sum(axis=1, keepdims=True)
+        real = real | (empty & (jnp.cumsum(empty, axis=1) <= missing))[:, None, None]
+    return Neighbors(jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2), real, {})
+
+
+def read_jointly(local: LocalAttention, near: Neighbors, *, has_all_slots: bool, options: dict[str, Any]) -> Array:
+    """Reads local keys and neighbours with one softmax. `options` are those of the attention functions."""
+    queries, keys, values, bias, visible = local
+    if not has_all_slots:
+        options = {"mask": visible, "neighbor_valid": near.real, "bias": bias, **options}
+        return joint_attention(queries, keys, values, near.keys, near.values, **options)
+    keys, values = jnp.concatenate([near.keys, keys], 1), jnp.concatenate([near.values, values], 1)
+    visible = jnp.broadcast_to(visible, (*near.real.shape[:3], visible.shape[-1]))
+    visible = jnp.concatenate([near.real, visible], -1)
+    bias = None if bias is None else jnp.pad(bias, [(0, 0)] * 3 + [(near.real.shape[-1], 0)])
+    return attention(queries, keys, values, mask=visible, bias=bias, **options)
+
+
+def read_shards(queries: Array, memory: KeyValueMemory, number: int, **options: Any) -> PartialSoftmax:
+    """Reads the `number` nearest slots of a memory whose slots are split over a mesh axis (`sharded_neighbors`)."""
+    every_head = lambda slots: repeat_heads(slots, queries.shape[2], axis=1)
+    keys, values = every_head(memory.keys), every_head(memory.values)
+    return sharded_neighbors(queries, keys, values, memory.valid, number, slot_axis=memory.slot_axis, **options)
+
+
+def retrieval_arrays(
+    queries: Array, keys: Array, ids: Array, real: Array, scale: Array | None, memory: KeyValueMemory
+) -> dict[str, Array]:
+    """Returns the document positions of the neighbours and their softmax weights, for analysis."""
+    factor = queries.shape[-1] ** -0.5 if scale is None else scale[None, :, None, None]
+    shares = masked_softmax(jnp.einsum("blhd,bhlkd->bhlk", queries, keys) * factor, real)
+    positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
+    return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": shares}
+
+
+def attention_shares(
+    part: nn.Module,
+    queries: Array,
+    local: LocalAttention,
+    segment: TokenProjections,
+    near: Neighbors | None,
+    scale: Array | None,
+    merged: tuple[Array, Array] | None,
+) -> Aux:
+    """Returns the share of every key in the output: of the neighbours, then of cache and segment.
+
+    Args:
+      part: Attention with the field `track_attention`.
+      queries: `[batch, length, heads, head_dim]`, queries of the neighbours.
+      local: Attention to cache and segment.
+      segment: Keys and values of the segment, with document positions where there are neighbours.
+      near: Neighbours with their document positions. None without a long memory.
+      scale: Factor of the scores for every head. None for `head_dim ** -0.5`.
+      merged: Shares of memory and of local attention, each `[#batch, #heads, 1, 1]`. None for one softmax over both.
+    """
+    wide, length = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[1]
+    factor = jnp.reshape(queries.shape[-1] ** -0.5 if scale is None else scale, (1, 1, -1, 1))
+    scores = jnp.einsum("blhd,bmhd->bhlm", local.queries.astype(wide) * factor, local.keys.astype(wide))
+    scores = scores if local.scores is None else scores + local.scores
+    total, local_visible = scores.shape[-1], jnp.broadcast_to(local.visible, scores.shape)
+    ages = jnp.broadcast_to(jnp.asarray(relative_distances(length, total), jnp.int32), scores.shape)
+    sources = jnp.where(jnp.arange(total) < total - segment.keys.shape[1], SHORT, SEGMENT)
+    if near is None:
+        key_facts = TrackedKeys(ages, jnp.ones_like(sources), sources)
+        return tracked_weights(part, masked_softmax(scores, local_visible), local_visible, key_facts)
+    positions = near.arrays["neighbor_positions"]
+    near_scores = jnp.einsum("blhd,bhlkd->bhlk", queries.astype(wide) * factor, near.keys.astype(wide))
+    visible_keys = jnp.concatenate([near.real & (positions >= 0), local_visible], axis=-1)
+    if merged is None:
+        real = jnp.concatenate([near.real, local_visible], axis=-1)
+        shares = masked_softmax(jnp.concatenate([near_scores, scores], axis=-1), real)
+    else:
+        parts = masked_softmax(near_scores, near.real), masked_softmax(scores, local_visible)
+        shares = jnp.concatenate([share * of for share, of in zip(merged, parts, strict=True)], axis=-1)
+    here = segment.positions[:, None, :, None]
+    ages = jnp.concatenate([jnp.where(positions >= 0, here - positions, 0), ages], axis=-1)
+    sources = jnp.pad(sources, (near.real.shape[-1], 0), constant_values=RETRIEVED)
+    key_facts = TrackedKeys(ages, jnp.ones_like(sources), sources)
+    return tracked_weights(part, jnp.where(visible_keys, shares, 0), visible_keys, key_facts)
