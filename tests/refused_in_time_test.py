@@ -131,7 +131,12 @@ def here(workplace, monkeypatch):
     def begun(*arguments, **named):
         raise AssertionError("it began")
 
-    for place in ("lifelong.load_run", "lifelong.train", "training.experiment.make_experiment", "demo.run_demo"):
+    for place in (
+        "lifelong.load_run",
+        "lifelong.train",
+        "training.experiment.make_experiment",
+        "cli.demonstration.run_demo",
+    ):
         monkeypatch.setattr(f"memjax.{place}", begun)
     return workplace
 

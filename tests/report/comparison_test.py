@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import hypothesis
+import jaxtyping
 import pytest
 from hypothesis import strategies
 
@@ -136,7 +137,10 @@ def test_cut_and_changed_bytes_are_left_out_or_read(tmp_path_factory, data):
     else:
         content[place] = data.draw(strategies.integers(0, 255))
     file.write_bytes(bytes(content))
-    finished, left_out = split_finished([run])
+    try:
+        finished, left_out = split_finished([run])
+    except jaxtyping.TypeCheckError:  # Only with `--jaxtyping`, which looks at a value before memjax does.
+        hypothesis.reject()
     assert [*finished] == [run] or "\n" not in left_out[run]
 
 
