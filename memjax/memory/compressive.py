@@ -353,8 +353,6 @@ class CompressiveAttention(TransformerXLAttention):
         for name, allowed in choices.items():
             require(getattr(self, name) in allowed, name, getattr(self, name), ", ".join(map(repr, allowed)))
 
-    # The memories
-
     @property
     def _num_slots(self) -> int:
         return self.memory_length + (self.compressed_memory_length if self._compresses else 0)
@@ -420,8 +418,6 @@ class CompressiveAttention(TransformerXLAttention):
         share = {"memory_share": None, "compressed_share": self.compressed_memory_length}
         metrics = {f"compressive/{name}": attention_share(weights, mask, 0, stop) for name, stop in share.items()}
         return Aux(metrics=metrics)
-
-    # The compression
 
     def _write(
         self, state: Any, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None
