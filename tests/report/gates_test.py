@@ -68,9 +68,9 @@ def test_words_are_darker_where_neighbours_count():
     parts = parts_of([panel])
     assert [*parts] == ["output_gate", "output_gate_words"]
     words = parts["output_gate_words"]
-    assert "".join(words.words).endswith("def area(width, height)") and len(words.values) == 3 * LENGTH
-    assert len({round(value, 3) for value in words.values}) > 5 and all(0 < value < 1 for value in words.values)
-    assert words.notes[0] == f"gate {1 - words.values[0]:.2f}; neighbours propose: a, b"
+    assert "".join(words.words).endswith("def area(width, height)") and len(words.shades) == 3 * LENGTH
+    assert len({round(value, 3) for value in words.shades}) > 5 and all(0 < value < 1 for value in words.shades)
+    assert words.notes[0] == f"gate {1 - words.shades[0]:.2f}; neighbours propose: a, b"
 
 
 def test_models_without_gates_have_no_panel():

@@ -62,7 +62,7 @@ def test_what_a_memory_is_worth(report, opened):
 def test_a_text_is_whole_and_its_gains_add_up(report, opened):
     words = parts_of(report)["gains_text"]
     assert isinstance(words, Paragraph) and " lives in " in "".join(words.words)
-    assert len(words.words) == len(words.values) == len(words.notes) and all(words.notes)
+    assert len(words.words) == len(words.shades) == len(words.notes) and all(words.notes)
     largest = parts_of(report)["gains_largest"].rows
     gains = (opened.nats_without_memory.nats - opened.nats_with_memory.nats).round(3)
     assert largest[0][4] == pytest.approx(gains.max(), abs=2e-3)

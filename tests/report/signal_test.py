@@ -55,7 +55,7 @@ def test_even_updates_give_new_tokens_more_space(parts):
 def test_remembered_words_are_shaded_by_attention(parts):
     words, rows = parts["signal_text"], parts["signal_words"].rows
     # Two segments are read behind six more; the last two have not entered the signal.
-    assert len(words.words) == 6 * LENGTH and max(words.values) == 1 and min(words.values) >= 0
+    assert len(words.words) == 6 * LENGTH and max(words.shades) == 1 and min(words.shades) >= 0
     assert "".join(words.words).startswith(" ·def area(width, height):")
     assert len(rows) == LENGTH and all("[" in cell and "(0." in cell for row in rows for cell in row[1:])
     (axes,) = drawn_axes(parts["signal_attention"])
