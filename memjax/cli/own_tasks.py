@@ -37,8 +37,6 @@ from memjax.settings.checks import validate
 from memjax.settings.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["tasks_config", "add_task_from_file"]
-
 CONFIG, VARIANT = "lifelong_text", "bag"
 """config and variant that are used where none is named"""
 RESERVED = 2

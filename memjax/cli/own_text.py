@@ -19,8 +19,6 @@ from memjax.data.tokenizers import utf8_bytes
 from memjax.settings.overrides import UsageError, load_config
 from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["check_size", "text_config"]
-
 CONFIG = "own_text"
 SIZES = {"tiny": 50_000, "default": 4_000_000, "medium": 100_000_000}
 """variant of the config -> number of bytes below which a text gets it; the variant 'large' is for all larger texts"""

@@ -9,21 +9,6 @@ from typing import Any
 from memjax import config
 from memjax.interop.state_dicts import ACTIVATIONS
 
-__all__ = [
-    "Described",
-    "Field",
-    "activation_key",
-    "check_keys",
-    "complete_keys",
-    "dump_settings",
-    "epsilon_key",
-    "fixed_key",
-    "head_count_key",
-    "hidden_size_key",
-    "load_settings",
-    "training_key",
-]
-
 Described = Mapping[str, Any]
 """keys of a `config.json`"""
 

@@ -12,8 +12,6 @@ from memjax.interop.parameters import is_tied
 from memjax.models.heads import ClassificationHead, MaskedTokenHead, SpanHead
 from memjax.tasks import make_task
 
-__all__ = ["Encoder", "encoder_attention", "layer_names", "read_classes"]
-
 EPSILON = 1e-12
 """number that the norms of a text encoder add to the variance, unless its settings say otherwise"""
 

@@ -7,8 +7,6 @@ from memjax import config
 from memjax.interop import folders, hf_bert, hf_gpt2, hf_roberta, hf_transfo_xl
 from memjax.interop.family import ModelFamily
 
-__all__ = ["FAMILIES", "ModelFamily", "family_of_run", "family_of_weights"]
-
 _ALL: tuple[ModelFamily, ...] = (
     hf_gpt2.FAMILY,
     hf_bert.BERT,

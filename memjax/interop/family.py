@@ -31,8 +31,6 @@ from memjax.interop.state_dicts import WeightMapping, check_fields, dump_entries
 from memjax.interop.tensor_names import Names, read_names
 from memjax.models.transformer import join_collection, split_collection
 
-__all__ = ["ModelFamily", "ImportedWeights"]
-
 MOST_PROBLEMS = 8
 """maximum number of mismatches that an error line names"""
 

@@ -8,16 +8,6 @@ import numpy as np
 from memjax import config
 from memjax.models.factory import make_stack
 
-__all__ = [
-    "check_finite",
-    "extend_tables",
-    "is_tied",
-    "layer_groups",
-    "merge_params",
-    "uneven_tables",
-    "vocab_size",
-]
-
 
 def vocab_size(params: Mapping[str, Any]) -> int:
     """Returns the number of entries of the vocabulary that the parameters are for.

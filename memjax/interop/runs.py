@@ -22,7 +22,8 @@ from memjax import config
 from memjax.data.added_tokens import read_json_object
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.interop import folders
-from memjax.interop.families import ModelFamily, family_of_run, family_of_weights
+from memjax.interop.families import family_of_run, family_of_weights
+from memjax.interop.family import ModelFamily
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.training.checkpoints import Checkpoints

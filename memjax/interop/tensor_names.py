@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-__all__ = ["Names", "read_names"]
-
 _DATA_PARALLEL, _COMPILED = "module.", "_orig_mod."
 
 

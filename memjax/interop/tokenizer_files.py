@@ -12,8 +12,6 @@ from memjax.data.paths import read_text
 from memjax.data.tokenizers import Tokenizer, WordTokenizer
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 
-__all__ = ["FILES", "describe_files", "read_tokenizer"]
-
 SETTINGS = "tokenizer_config.json"
 FILES = (
     *("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", SETTINGS),

@@ -30,8 +30,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["PRESETS", "adapt", "adapted_outputs", "inner_steps", "neighbor_weights"]
-
 Loss = Callable[[Any, Any], Array]
 Rule = Callable[[Any], optax.GradientTransformation]
 

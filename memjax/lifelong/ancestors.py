@@ -12,8 +12,6 @@ from jaxtyping import Bool, Float, Int
 
 from memjax.lifelong.growth_sources import Growth
 
-__all__ = ["HeadCorrelations", "subtract_uniform_attention", "correlate_heads", "head_sources", "map_correlations"]
-
 
 class HeadCorrelations(NamedTuple):
     """Correlations of each head of a descendant with heads of an ancestor. NaN where there are no such heads.

@@ -21,8 +21,6 @@ from memjax.models.similarity_head import ALIGNMENT, VECTORS, apply_alignment
 from memjax.training.experiment import Experiment
 from memjax.training.objective import model_collections, read_segment
 
-__all__ = ["HeadFeatures", "class_vectors_of_head", "align_features", "features_of", "principal_axes", "read_features"]
-
 
 class HeadFeatures(NamedTuple):
     """Features of examples, with their labels and numbers.

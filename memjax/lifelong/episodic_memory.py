@@ -32,21 +32,6 @@ from memjax.functional.named_operations import operation
 from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy
 from memjax.typing import Batch, Leaf, tree_dataclass
 
-__all__ = [
-    "EpisodicMemoryState",
-    "Nearest",
-    "MemoryUpdate",
-    "assign_slots",
-    "delete",
-    "draw",
-    "init_memory",
-    "nearest",
-    "sample",
-    "set_scores",
-    "read_slots",
-    "write",
-]
-
 
 @tree_dataclass
 class EpisodicMemoryState:

@@ -34,8 +34,6 @@ from memjax.lifelong.episodic_memory import (
 from memjax.lifelong.policies import MemoryEntries, Policy
 from memjax.typing import Batch
 
-__all__ = ["HostMemory"]
-
 BLOCK = 65536
 """Number of keys that are on a device at once."""
 SMALLEST_BLOCK = 1024

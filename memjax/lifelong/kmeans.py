@@ -9,8 +9,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.typing import Leaf
 
-__all__ = ["KMeansResult", "kmeans", "select_examples"]
-
 
 class KMeansResult(NamedTuple):
     """The clusters of points.

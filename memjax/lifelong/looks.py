@@ -16,16 +16,6 @@ from memjax.training.metrics import read_metrics
 from memjax.training.restoring import checkpoint_extras, checkpoint_steps
 from memjax.training.stages import GROWTH, PHASES, Position
 
-__all__ = [
-    "KEPT",
-    "GenerationCheckpoint",
-    "task_end_checkpoints",
-    "generation_checkpoints",
-    "ancestor_pairs",
-    "evenly_spaced",
-    "task_ends",
-]
-
 KEPT = "--training.keep-checkpoints 999"
 """Option with which a run stores a checkpoint of every stage."""
 

@@ -22,33 +22,6 @@ import numpy.typing as npt
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
-__all__ = [
-    "ClassDistances",
-    "Evaluations",
-    "Spread",
-    "accuracy_by_age",
-    "area_under_curve",
-    "average",
-    "average_perplexity",
-    "backward_transfer",
-    "bytes_by_kind",
-    "check_linear_probe",
-    "class_distances",
-    "forgetting",
-    "forward_transfer",
-    "increased_perplexity",
-    "intransigence",
-    "kept_bytes",
-    "last_task_accuracy",
-    "learning_accuracy",
-    "linear_probe",
-    "matrix_from_lines",
-    "perplexities_after_each",
-    "perplexity_summary",
-    "score_deviations",
-    "summary",
-]
-
 
 class Evaluations(NamedTuple):
     """The scores of all tasks after each task of a run.

@@ -16,8 +16,6 @@ from memjax.lifelong.method import concatenate_tasks, settings_of
 from memjax.lifelong.update_streams import TaskSlice
 from memjax.training.experiment import Experiment
 
-__all__ = ["Neighborhood", "neighborhoods", "parts_in_order", "task_shares", "task_counts", "task_of_number"]
-
 
 class Neighborhood(NamedTuple):
     """The neighbours of examples in the memory.

@@ -1,7 +1,5 @@
 """Published orders of text tasks."""
 
-__all__ = ["LONG_ORDERS", "MBPA_ORDERS", "QUESTION_ORDERS"]
-
 MBPA_ORDERS = (
     ("yelp", "ag_news", "dbpedia", "amazon", "yahoo"),
     ("dbpedia", "yahoo", "ag_news", "amazon", "yelp"),

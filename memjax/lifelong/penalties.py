@@ -30,18 +30,6 @@ from jaxtyping import Array, Float
 
 from memjax.typing import tree_dataclass
 
-__all__ = [
-    "ImportanceState",
-    "accumulate_path",
-    "consolidate",
-    "fisher",
-    "init_consolidated",
-    "init_path",
-    "path_importance",
-    "quadratic_penalty",
-    "sensitivity",
-]
-
 Outputs = Callable[[Any, Any], Array]
 """A function `outputs(params, example)` that returns an array."""
 FISHERS = ("true", "example", "batch")

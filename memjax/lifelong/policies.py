@@ -20,24 +20,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.typing import Leaf, WeightedSum
 
-__all__ = [
-    "WriteDecision",
-    "MemoryEntries",
-    "Full",
-    "CandidateRows",
-    "Policy",
-    "balanced_policy",
-    "diversity_policy",
-    "forgetting_policy",
-    "priority_policy",
-    "random_policy",
-    "reservoir_policy",
-    "add_forgetting_events",
-    "spread_of_odds",
-    "uncertainty_policy",
-    "write_all_policy",
-]
-
 Full = Literal["ring", "drop"]
 """Treatment of rows when no slot is free: they replace the row written longest ago ("ring"), or are dropped."""
 

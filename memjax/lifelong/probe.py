@@ -10,8 +10,6 @@ from memjax.lifelong.class_features import read_features
 from memjax.lifelong.metrics import linear_probe
 from memjax.training.experiment import Experiment
 
-__all__ = ["probe_tasks"]
-
 
 def probe_tasks(experiment: Experiment, variables: Mapping[str, Any]) -> dict[str, float]:
     """Fits a linear probe for every task and returns its accuracy by the name of the task's evaluation.

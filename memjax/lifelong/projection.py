@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["agem", "gem", "project_average", "solve_gem"]
-
 
 def project_average(gradient: Any, reference: Any) -> Any:
     """Projects a gradient that points against a reference (A-GEM): `g - (g . r / r . r) r` if `g . r < 0`.

@@ -25,15 +25,6 @@ from memjax.training.experiment import Experiment
 from memjax.training.step import TrainState
 from memjax.training.update_functions import make_update_functions
 
-__all__ = [
-    "CHOSEN",
-    "KeptExamples",
-    "kept_example_ids",
-    "class_quotas",
-    "choose_rehearsal_examples",
-    "cluster_representatives",
-]
-
 CHOSEN = "chosen"
 """Name in `TrainState.method` of the numbers of stored examples in the run, int32 `[tasks, size]`. -1 for none."""
 Selection = Literal["two_level", "flat", "random"]

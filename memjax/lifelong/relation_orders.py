@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from memjax.data.batch_iterator import epoch_order
 
-__all__ = ["FEWREL_TASKS", "SIMPLE_QUESTIONS_TASKS", "task_orders"]
-
 
 def task_orders(num_tasks: int, number: int) -> tuple[tuple[int, ...], ...]:
     """Returns random orders of tasks, drawn with the seeds 0, 1, ...

@@ -16,8 +16,6 @@ from memjax.lifelong.method import Method
 from memjax.training.stages import PhaseContext, PhaseResult, Stage
 from memjax.training.step import TrainState
 
-__all__ = ["SPAN", "UPDATE_COUNTER", "count_stage_updates", "count_updates", "fraction_done"]
-
 SPAN = "span"
 """Name in `TrainState.method` of the updates that the stage has made and will make in all, int32 `[2]`."""
 

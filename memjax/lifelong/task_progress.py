@@ -21,8 +21,6 @@ from memjax.lifelong.stage_progress import fraction_done
 from memjax.lifelong.update_streams import TASK
 from memjax.typing import Batch, Leaf, WeightedSum, tree_dataclass
 
-__all__ = ["PROGRESS", "TaskProgress", "draw_task", "init_progress", "observe_loss", "odds_of_tasks"]
-
 PROGRESS = "progress"
 """Name of the `TaskProgress` of all tasks in `TrainState.method`."""
 SMOOTHING = 0.9
@@ -97,7 +95,7 @@ def draw_task(
     return places[jax.random.randint(of_rows, (number,), 0, jnp.maximum(jnp.sum(mine), 1))]
 
 
-def draw_by_progress(method_state: Mapping[str, Any], memory: Any, key: Any, number: int) -> Int[Array, " number"]:
+def _draw_by_progress(method_state: Mapping[str, Any], memory: Any, key: Any, number: int) -> Int[Array, " number"]:
     """Draws the ids of rows of one task, which is drawn by its progress. The groups of the memory must be tasks.
 
     Args:
@@ -110,7 +108,7 @@ def draw_by_progress(method_state: Mapping[str, Any], memory: Any, key: Any, num
     return draw_task(memory.groups, memory.count, odds, key, number)
 
 
-def record_progress(method_state: Mapping[str, Any], rows: Batch, nll: WeightedSum, number: int) -> Mapping[str, Any]:
+def _record_progress(method_state: Mapping[str, Any], rows: Batch, nll: WeightedSum, number: int) -> Mapping[str, Any]:
     """Records the loss of replayed rows of one task.
 
     Args:
@@ -123,7 +121,7 @@ def record_progress(method_state: Mapping[str, Any], rows: Batch, nll: WeightedS
     return {**method_state, PROGRESS: progress}
 
 
-BY_PROGRESS = ReplayChoice(draw_by_progress, record_progress)
+BY_PROGRESS = ReplayChoice(_draw_by_progress, _record_progress)
 """The choice of rows of the task whose loss falls most."""
 
 

@@ -14,8 +14,6 @@ from memjax.training.optimizers import ReferenceGradients, make_reference_gradie
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
-__all__ = ["gradients_of_tasks"]
-
 
 def gradients_of_tasks(
     num_tasks: int, parts: UpdateParts, state: TrainState, episodes: Any, batch: Batch

@@ -31,17 +31,6 @@ from memjax.training.restoring import check_start, load_arrays
 from memjax.training.runs import check_tokenizer, config_after_growth, load_config, open_tokenizer
 from memjax.training.variables import COLLECTIONS, join_arrays, name_arrays
 
-__all__ = [
-    "FrozenEncoder",
-    "cache_states",
-    "cached_features",
-    "cached_splits",
-    "encode_texts",
-    "encoder_fingerprint",
-    "open_encoder",
-    "token_states",
-]
-
 POOLINGS = ("first", "mean", "unit_mean")
 STEP = 16
 """Batches are padded to a multiple of this number of tokens: short texts cost less, and few widths are compiled."""

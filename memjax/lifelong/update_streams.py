@@ -21,18 +21,6 @@ from memjax.data.example_batches import EXAMPLE
 from memjax.training.stages import STREAM, PlannedUpdate, UpdateStream
 from memjax.typing import Batch
 
-__all__ = [
-    "TASK",
-    "ExampleSubset",
-    "EpisodeSchedule",
-    "JoinedExamples",
-    "TaskSlice",
-    "StreamPlan",
-    "ReplaySchedule",
-    "replay_frequency",
-    "task_free_order",
-]
-
 TASK = "task"
 """The name in `Batch.extras` under which every row says its task, where a method needs it: int32 `[batch]`."""
 

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import jax
 
-__all__ = ["free_programs", "jit_by_model"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

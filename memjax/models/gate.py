@@ -13,8 +13,6 @@ from jaxtyping import Array, Float
 
 from memjax.models.heads import make_dense
 
-__all__ = ["GATE", "GATE_ENCODER", "Gate"]
-
 GATE, GATE_ENCODER = "gate/", "gate/encoder/"
 """Path prefixes of the parameters of a gate, and of the encoder in it."""
 

@@ -15,8 +15,6 @@ from memjax.models.heads import INIT_STDDEV, ChoiceScorer, VocabularyScorer
 from memjax.models.interface import Model
 from memjax.typing import Aux, Batch
 
-__all__ = ["Columns"]
-
 
 class Laterals(nn.Module):
     """The lateral connections into one column: a matrix from every layer of every column before it.

@@ -17,8 +17,6 @@ from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
 from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScorer, ClassHead, EncodedText
 
-__all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScorer", "SimilarityHead", "apply_alignment", "similarities"]
-
 NAMES = "names"
 """Key of `EncodedText.extras` for the encoded names of the classes, `[classes, dim]`."""
 VECTORS = "vectors"
@@ -119,7 +117,7 @@ class SimilarityHead(ClassHead):
             seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool).value
         else:
             seen = jnp.ones(self.num_classes, bool)
-        allowed = answer_mask(text.extras, seen, self.masks_unseen, scores.shape)
+        allowed = _answer_mask(text.extras, seen, self.masks_unseen, scores.shape)
         return jnp.where(allowed, scores, -jnp.inf)[:, None]
 
 
@@ -143,7 +141,7 @@ def apply_alignment(alignment: Mapping[str, Any], x: Float[Array, "rows dim"]) -
     return x @ alignment["kernel"].astype(x.dtype) + alignment["bias"].astype(x.dtype)[None]
 
 
-def answer_mask(
+def _answer_mask(
     extras: Mapping[str, Array], seen: Bool[Array, " classes"], masks_unseen: bool, shape: tuple[int, ...]
 ) -> Bool[Array, "batch classes"]:
     """Returns which classes each row may be answered with."""

@@ -22,8 +22,6 @@ from memjax.lifelong.looks import KEPT, GenerationCheckpoint, ancestor_pairs, ge
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
-__all__ = ["Lineage", "Pair", "head_in_the_middle", "panels", "read_lineage"]
-
 PIECES = 16
 """Largest number of validation texts of the first domain that are read."""
 TOKENS = 24

@@ -18,8 +18,6 @@ from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.retrieved_arcs import RetrievalArcs, draw_arcs
 from memjax.report.run_text import MOST_WORDS, evenly_spaced, first_segments, label_words, printable_words, token_texts
 
-__all__ = ["panels"]
-
 DRAWN = 6
 """Largest number of layers with a line in a chart."""
 QUERIES, NEIGHBORS, LETTERS = 4, 4, 11
@@ -69,13 +67,13 @@ def _ages_panel(run: OpenedRun) -> Panel | None:
         f"{counted} that fill the memory. Left of the vertical line, at {length} tokens, some of these tokens are in "
         "the current segment. Right of it all of them are in memories. The token itself and learned rows are left out. "
         "The attention on a compressed slot is spread evenly over its tokens." + _left_out(len(attention.layers)),
-        lambda figure: draw_ages(figure, attention, length),
+        lambda figure: _draw_ages(figure, attention, length),
     )
     sources = Figure(
         "attention_by_source",
         "Attention by source of the key",
         f"Mean over heads and {counted}. Rows sum to 1, or less if a model also attends to empty slots.",
-        lambda figure: draw_sources(figure, attention),
+        lambda figure: _draw_sources(figure, attention),
         height=1.2 + 0.32 * min(len(attention.layers), 16),
     )
     return Panel("attention_by_age", "Attention by age", text, (ages, sources))
@@ -85,7 +83,7 @@ def _left_out(layers: int) -> str:
     return f" Of {layers} layers, {DRAWN} are drawn." if layers > DRAWN else ""
 
 
-def draw_ages(figure: Any, found: AttentionAges, length: int) -> Any:
+def _draw_ages(figure: Any, found: AttentionAges, length: int) -> Any:
     """Draws the attention over ages in doubling bins, with one line for each layer."""
     last = max(found.mass.shape[2] - 1, 2)
     edges = 2 ** np.arange(int(np.log2(last)) + 2)
@@ -102,7 +100,7 @@ def draw_ages(figure: Any, found: AttentionAges, length: int) -> Any:
     return axes
 
 
-def draw_sources(figure: Any, found: AttentionAges) -> Any:
+def _draw_sources(figure: Any, found: AttentionAges) -> Any:
     """Draws the attention as a heat map of layers and sources of keys."""
     by_source = found.by_source()
     used = [source for source in NAMES if by_source[:, source].any()]
@@ -205,14 +203,14 @@ def _memory_tokens_panel(run: OpenedRun) -> Panel:
         "Attention over memory tokens and text",
         f"Mean over heads, one text of {length} tokens of the {run.split} split. Rows attend to columns. The first "
         f"{maps.num_tokens} of both, up to the faint lines, are memory tokens. Darker = more.",
-        lambda figure: draw_maps(figure, maps, row, length),
+        lambda figure: _draw_maps(figure, maps, row, length),
         height=3.0,
     )
     heads = Figure(
         "memory_token_words",
         "Attention of the memory tokens on the text",
         f"The last of {layers} layers, mean over heads. Each column is a token of the same text.",
-        lambda figure: draw_words(figure, maps, row, words),
+        lambda figure: _draw_words(figure, maps, row, words),
         height=1.9 + 0.25 * min(maps.num_tokens, 16),
     )
     table = Table(
@@ -226,7 +224,7 @@ def _memory_tokens_panel(run: OpenedRun) -> Panel:
     return Panel("memory_tokens", "Memory tokens", text, (whole, heads, table))
 
 
-def draw_maps(figure: Any, found: TokenMaps, row: int, length: int) -> Any:
+def _draw_maps(figure: Any, found: TokenMaps, row: int, length: int) -> Any:
     """Draws the attention maps of up to three layers side by side."""
     chosen, charts, last = evenly_spaced(len(found.weights), 3), [], found.num_tokens + length
     for place, index in enumerate(chosen):
@@ -238,7 +236,7 @@ def draw_maps(figure: Any, found: TokenMaps, row: int, length: int) -> Any:
     return charts
 
 
-def draw_words(figure: Any, found: TokenMaps, row: int, words: Sequence[str]) -> Any:
+def _draw_words(figure: Any, found: TokenMaps, row: int, words: Sequence[str]) -> Any:
     """Draws the attention of memory tokens on words in the last layer."""
     count = found.num_tokens
     matrix = found.of_text[-1, row].mean(axis=0)[:count, count : count + len(words)][:16, :MOST_WORDS]

@@ -13,23 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "FAINT",
-    "GAIN",
-    "INK",
-    "LOSS",
-    "PAPER",
-    "SERIES",
-    "WIDTH",
-    "bar_chart",
-    "heatmap",
-    "histogram",
-    "line_chart",
-    "new_figure",
-    "scatter",
-    "style",
-]
-
 INK = "#1d2129"
 """Colour of letters and axes."""
 

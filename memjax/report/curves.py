@@ -16,8 +16,6 @@ from memjax.report.comparison import RunRecord, compare_contenders, compare_runs
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.verdicts import describe_test, show_p
 
-__all__ = ["compare_runs_panel", "panels", "training_series"]
-
 MOST_POINTS = 400
 """Largest number of points of a curve. Longer logs are averaged over neighbouring lines."""
 

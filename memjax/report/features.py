@@ -16,8 +16,6 @@ from memjax.report.method_log import task_borders
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.samples import shorten
 
-__all__ = ["FeatureProjection", "FeatureProjections", "panels", "read_spaces"]
-
 MOST_SPACES = 6
 MOST_EXAMPLES = 200
 """Largest number of examples of a task."""

@@ -14,8 +14,6 @@ from memjax.inspection.token_nats import TokenNats
 from memjax.report.panel import OpenedRun, Panel, Paragraph, Table
 from memjax.report.run_text import printable_words, token_texts
 
-__all__ = ["panels"]
-
 TOKENS = 1000
 """Largest number of tokens of the shaded text. The last tokens of a document are shown, where the memory is full."""
 
@@ -48,9 +46,9 @@ def _memory_panel(run: OpenedRun) -> Panel:
     with_memory, without_memory = run.nats_with_memory, run.nats_without_memory
     gains = without_memory.nats - with_memory.nats
     words = token_texts(run, with_memory.tokens.tolist())
-    number, where = longest_document(with_memory)
+    number, where = _longest_document(with_memory)
     of_text = where[-TOKENS:]
-    grouped = [[of_text[index] for index in group] for group in group_words([words[index] for index in of_text])]
+    grouped = [[of_text[index] for index in group] for group in _group_words([words[index] for index in of_text])]
     pieces = tuple("".join(words[index] for index in group) for group in grouped)
     sums = [float(gains[group].sum()) for group in grouped]
     notes = tuple(_note(with_memory, without_memory, group) for group in grouped)
@@ -79,7 +77,7 @@ def _memory_panel(run: OpenedRun) -> Panel:
     return Panel("gains", "Tokens that the memory helps", text, parts)
 
 
-def longest_document(found: TokenNats) -> tuple[int, list[int]]:
+def _longest_document(found: TokenNats) -> tuple[int, list[int]]:
     """Finds the document with most scored tokens, the first one if several have equally many.
 
     Args:
@@ -93,7 +91,7 @@ def longest_document(found: TokenNats) -> tuple[int, list[int]]:
     return number, np.flatnonzero(found.document == number).tolist()
 
 
-def group_words(pieces: Sequence[str]) -> list[list[int]]:
+def _group_words(pieces: Sequence[str]) -> list[list[int]]:
     """Groups the pieces of a text into words and returns the indices of the pieces of each word.
 
     A word begins where white space begins, or where it has ended inside a piece.
@@ -102,9 +100,9 @@ def group_words(pieces: Sequence[str]) -> list[list[int]]:
       pieces: Texts of tokens, in order.
 
     Example:
-      >>> group_words(["de", "f ", "go", "(", ")", "\\n", "  re", "turn"])
+      >>> _group_words(["de", "f ", "go", "(", ")", "\\n", "  re", "turn"])
       [[0, 1], [2, 3, 4], [5, 6, 7]]
-      >>> group_words([" the", " cat", "s", " sat"])
+      >>> _group_words([" the", " cat", "s", " sat"])
       [[0], [1, 2], [3]]
     """
     groups: list[list[int]] = []

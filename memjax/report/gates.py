@@ -13,8 +13,6 @@ from memjax.report.panel import Figure, OpenedRun, Panel, Paragraph
 from memjax.report.run_text import first_segments, printable_words, segments_since_start, token_texts
 from memjax.typing import Batch
 
-__all__ = ["panels"]
-
 NEIGHBORS = "neighbor_values"
 """Name of the batch extra with the ids of tokens that followed similar contexts."""
 WORDS = 160
@@ -49,7 +47,7 @@ def _layers_panel(run: OpenedRun, found: GateMap) -> Panel:
             "gates",
             f"Gate on {gated}, by layer and head",
             f"Value of the gate, {measured}. Heads near 1 read only {gated}, heads near 0 do not use it.",
-            lambda figure: draw_heads(figure, found),
+            lambda figure: _draw_heads(figure, found),
             height=1.3 + 0.35 * len(found.layers),
         )
     ]
@@ -60,13 +58,13 @@ def _layers_panel(run: OpenedRun, found: GateMap) -> Panel:
                 "Gates of single tokens",
                 f"Share of {tokens} tokens of the {run.split} split, all heads of a layer together. A gate g keeps the "
                 "share g of the memory's sums at each token: 0.9 forgets half within 7 tokens, 0.99 within 69.",
-                lambda figure: draw_tokens(figure, changing, found.counted),
+                lambda figure: _draw_tokens(figure, changing, found.counted),
             )
         )
     return Panel("gates", "Gates of the heads", text, tuple(parts))
 
 
-def draw_heads(figure: Any, found: GateMap) -> Any:
+def _draw_heads(figure: Any, found: GateMap) -> Any:
     """Draws the mean gates over tokens as a heat map of layers and heads."""
     matrix = np.stack([gates.mean(found.counted) for gates in found.layers.values()])
     numbers = "{:.2f}" if matrix.shape[1] <= 12 else ""
@@ -75,7 +73,7 @@ def draw_heads(figure: Any, found: GateMap) -> Any:
     return heatmap(figure, matrix, rows=rows, columns=columns, x="head", numbers=numbers, low=0, high=1)
 
 
-def draw_tokens(figure: Any, layers: dict[int, Gates], counted: np.ndarray) -> Any:
+def _draw_tokens(figure: Any, layers: dict[int, Gates], counted: np.ndarray) -> Any:
     """Draws histograms of the gates of single tokens, one for each layer."""
     values = {f"layer {layer}": gates.values[counted].ravel() for layer, gates in layers.items()}
     return histogram(figure, values, bins=np.linspace(0, 1, 41).tolist(), x="gate", y="share of tokens")

@@ -13,8 +13,6 @@ from memjax.inspection.figures import FIGURES
 from memjax.report import charts
 from memjax.report.panel import Figure
 
-__all__ = ["task_borders", "split_at_tasks", "method_metrics", "method_figures"]
-
 COUNTED = {
     *(
         "step",

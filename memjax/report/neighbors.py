@@ -13,8 +13,6 @@ from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.samples import shorten
 
-__all__ = ["sum_weights_per_neighbor", "label_of", "panels", "text_of"]
-
 MOST_EXAMPLES = 100
 """Largest number of queries of a task."""
 MOST_TASKS = 6

@@ -11,17 +11,6 @@ from typing import Any
 
 from memjax.config import Config
 
-__all__ = [
-    "NATS",
-    "SPIKE",
-    "WHOLE",
-    "count_spikes",
-    "describe_divergence",
-    "phase_costs",
-    "stream_cost",
-    "stream_facts",
-]
-
 WHOLE = "whole"
 """Name of the evaluation on the data of all tasks together."""
 
@@ -48,7 +37,7 @@ MAY_BE_UNKNOWN = ("tokens_per_second", "examples_per_second", NATS)
 """Numbers that some lines have, None where they are not finite."""
 
 
-def read_log(file: Path, measures: Sequence[str] = ()) -> list[dict[str, Any]]:
+def _read_log(file: Path, measures: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Reads the lines of a `metrics.jsonl`, and checks that the numbers of their kind are there.
 
     Args:
@@ -134,7 +123,7 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     if config.lifelong is None or not file.exists():
         return {}
     task = make_task(config)
-    logged = read_log(file, (*task.matrix_metrics, *task.extra_metrics))
+    logged = _read_log(file, (*task.matrix_metrics, *task.extra_metrics))
     every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
     newest = {line["name"]: line for line in lines if line.get("name")}

@@ -14,8 +14,6 @@ from memjax.report import charts
 from memjax.report.panel import Figure, Panel, Paragraph, Table
 from memjax.report.pictures import figure_to_svg
 
-__all__ = ["Report", "Section", "make_page"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Section:
@@ -151,7 +149,7 @@ def make_page(report: Report) -> str:
         return Markup("").join(Markup("<code>{}</code>").format(piece) if odd % 2 else piece for odd, piece in pieces)
 
     def table(part: Table, heads: bool = False, code: bool = False) -> Any:
-        return macros.table(part, format_cells(part), [*map(is_numbers, zip(*part.rows, strict=True))], heads, code)
+        return macros.table(part, _format_cells(part), [*map(_is_numbers, zip(*part.rows, strict=True))], heads, code)
 
     def show(part: Figure | Table | Paragraph) -> Any:
         match part:
@@ -161,15 +159,15 @@ def make_page(report: Report) -> str:
             case Table():
                 return macros.part(part, format_text(part.caption), table(part))
             case Paragraph():
-                return macros.words(part, format_text(part.caption), word_shades(part))
+                return macros.words(part, format_text(part.caption), _word_shades(part))
 
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    variables = {"colors": Markup(color_rules()), "script": Markup(SCRIPT), "script_hash": f"sha256-{digest}"}
+    variables = {"colors": Markup(_color_rules()), "script": Markup(SCRIPT), "script_hash": f"sha256-{digest}"}
     template = environment.get_template("page.html")
     return template.render(report=report, table=table, show=show, told=format_text, **variables)
 
 
-def color_rules() -> str:
+def _color_rules() -> str:
     """CSS rules of the page's colours: the theme of the system or of the reader's choice, and light in print."""
     sides = [{**LIGHT, **{name: pair[0] for name, pair in OF_PAGE.items()}}]
     sides.append({**DARK, **{name: pair[1] for name, pair in OF_PAGE.items()}})
@@ -182,16 +180,16 @@ def color_rules() -> str:
     )
 
 
-def format_cells(table: Table) -> list[list[str]]:
+def _format_cells(table: Table) -> list[list[str]]:
     """The cells of a table as text."""
-    return [[format_cell(cell) for cell in row] for row in table.rows]
+    return [[_format_cell(cell) for cell in row] for row in table.rows]
 
 
-def format_cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """Formats a cell: integers with separators, other numbers with six significant digits, or four below 1.
 
     Example:
-      >>> [format_cell(value) for value in (1234567, 0.123456, 5.1234567, 123456.7, 1e-7, -0.0, None, True)]
+      >>> [_format_cell(value) for value in (1234567, 0.123456, 5.1234567, 123456.7, 1e-7, -0.0, None, True)]
       ['1,234,567', '0.1235', '5.12346', '123,457', '1e-07', '0', '', 'yes']
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -211,22 +209,22 @@ def format_cell(value: Any) -> str:
     return f"{number:.6g}" if abs(number) >= 1 else f"{number:.4g}"
 
 
-def is_numbers(column: Sequence[Any]) -> bool:
+def _is_numbers(column: Sequence[Any]) -> bool:
     """Whether a column holds numbers only, at least one, apart from empty cells.
 
     Example:
-      >>> is_numbers((1, None, 2.5)), is_numbers((1, "none")), is_numbers((None,))
+      >>> _is_numbers((1, None, 2.5)), _is_numbers((1, "none")), _is_numbers((None,))
       (True, False, False)
     """
     filled_cells = [cell for cell in column if cell is not None]
     return bool(filled_cells) and not any(isinstance(cell, str | bool | tuple | list) for cell in filled_cells)
 
 
-def word_shades(words: Paragraph) -> list[tuple[str, str, int, str]]:
+def _word_shades(words: Paragraph) -> list[tuple[str, str, int, str]]:
     """Lists each word with its direction ('up', 'down' or ''), the percentage of its colour, and its note.
 
     Example:
-      >>> word_shades(Paragraph("w", "", "", ("so ", "it ", "is"), (0.0, 1.0, -0.5)))
+      >>> _word_shades(Paragraph("w", "", "", ("so ", "it ", "is"), (0.0, 1.0, -0.5)))
       [('so ', '', 0, ''), ('it ', 'up', 65, ''), ('is', 'down', 32, '')]
     """
     notes = words.notes or ("",) * len(words.words)

@@ -13,8 +13,6 @@ from typing import Any
 from memjax.report import charts
 from memjax.report.panel import Figure
 
-__all__ = ["figure_to_svg", "write_figures"]
-
 NO_METADATA: dict[str, Any] = {"Date": None, "Creator": None, "Format": None, "Type": None}
 DPI = 150
 

@@ -19,8 +19,6 @@ from memjax.report import (
 )
 from memjax.report.panel import Provider
 
-__all__ = ["CURVES", "PROVIDERS"]
-
 CURVES = "curves"
 """Name of the provider of training curves, which shows several runs in common charts."""
 

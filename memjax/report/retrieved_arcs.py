@@ -10,8 +10,6 @@ import numpy as np
 
 from memjax.report.charts import FAINT, INK, SERIES
 
-__all__ = ["RetrievalArcs", "draw_arcs"]
-
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalArcs:

@@ -12,19 +12,6 @@ import numpy as np
 from memjax.report.panel import OpenedRun
 from memjax.typing import Batch
 
-__all__ = [
-    "age_groups",
-    "MOST_WORDS",
-    "stack_segments",
-    "first_segments",
-    "segments_since_start",
-    "label_words",
-    "label_log_axes",
-    "printable_words",
-    "evenly_spaced",
-    "token_texts",
-]
-
 MOST_WORDS = 40
 """Largest number of words that are written below a picture."""
 

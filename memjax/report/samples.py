@@ -14,8 +14,6 @@ from memjax.report import charts
 from memjax.report.method_log import task_borders
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
-__all__ = ["panels", "make_prompt", "shorten", "list_pseudo_samples"]
-
 TEXTS = 3
 """Number of pseudo-samples that are shown for each earlier task before each new task."""
 MOST_TEXTS = 36

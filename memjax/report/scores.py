@@ -13,8 +13,6 @@ from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.verdicts import Comparison, compare_documents, show_difference
 
-__all__ = ["panels"]
-
 SIZES = (0, 0.25, 1, 4)
 """Sizes of the memory that are evaluated, as multiples of its size in training."""
 

@@ -24,8 +24,6 @@ from memjax.report.run_text import (
     token_texts,
 )
 
-__all__ = ["panels"]
-
 BINS = 64
 """Number of bins of the densities."""
 DRAWN, GROUPS, QUERIES, WORDS = 6, 48, 10, 160
@@ -99,7 +97,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         f"Mean density of all heads over {counted} tokens of the {run.split} split, with {memory.num_basis} basis "
         "functions. 1 = uniform over the signal."
         + (f" {DRAWN} of {len(signal.layers)} layers." if len(signal.layers) > DRAWN else ""),
-        lambda figure: draw_densities(figure, signal),
+        lambda figure: _draw_densities(figure, signal),
     )
     yield Panel(
         "signal",
@@ -152,7 +150,7 @@ def _document_items(run: OpenedRun, document: Document) -> tuple[Any, ...]:
         f"Share of [0, 1] that is nearer to a token than to any other, times the number of tokens: 1 = an even share. "
         f"Sticky updates give more space to positions that queries attended to. {where.capitalize()}, means of "
         f"neighbouring tokens.{other}",
-        lambda figure: draw_space(figure, document),
+        lambda figure: _draw_space(figure, document),
     )
     queries = evenly_spaced(len(document.queries), QUERIES)
     words = printable_words(token_texts(run, document.queries[queries].tolist()))
@@ -162,7 +160,7 @@ def _document_items(run: OpenedRun, document: Document) -> tuple[Any, ...]:
         "Attention of single words on the signal",
         f"Attention of {len(queries)} tokens of the last segment on the remembered tokens, oldest at the left, in even "
         f"shares (1 = uniform attention), mean over heads ({where}).",
-        lambda figure: draw_attention(figure, masses, words),
+        lambda figure: _draw_attention(figure, masses, words),
         height=1.4 + 0.25 * len(queries),
     )
     rows = []
@@ -203,7 +201,7 @@ def _shaded_text(run: OpenedRun, document: Document, masses: np.ndarray) -> Para
     return Paragraph("signal_text", "The remembered text", caption, token_texts(run, ids.tolist()), values, notes)
 
 
-def draw_densities(figure: Any, found: SignalMap) -> Any:
+def _draw_densities(figure: Any, found: SignalMap) -> Any:
     """Draws the mean density of the queries over the signal, with one line for each layer."""
     places, density = (np.arange(BINS) + 0.5) / BINS, found.histogram(BINS) * BINS
     series = {f"layer {found.layers[index]}": (places, density[index]) for index in evenly_spaced(len(density), DRAWN)}
@@ -211,7 +209,7 @@ def draw_densities(figure: Any, found: SignalMap) -> Any:
     return line_chart(figure, series, levels={"even": 1.0}, **options)
 
 
-def draw_space(figure: Any, document: Document) -> Any:
+def _draw_space(figure: Any, document: Document) -> Any:
     """Draws the space of tokens by the time since they entered the signal, with sticky and with even updates."""
     groups, series = age_groups(document.tokens.size, GROUPS), {}
     for name, places in (("even", document.even), ("sticky", document.sticky)):
@@ -224,7 +222,7 @@ def draw_space(figure: Any, document: Document) -> Any:
     return axes
 
 
-def draw_attention(figure: Any, masses: np.ndarray, words: Sequence[str]) -> Any:
+def _draw_attention(figure: Any, masses: np.ndarray, words: Sequence[str]) -> Any:
     """Draws the attention of words on remembered tokens, oldest at the left, with older tokens in larger groups."""
     groups, newest = age_groups(masses.shape[1], GROUPS)[::-1], masses[:, ::-1] * masses.shape[1]
     matrix = np.stack([newest[:, first - 1 : last].mean(axis=1) for first, last in groups], axis=1)

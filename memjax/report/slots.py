@@ -21,8 +21,6 @@ from memjax.report.run_text import (
     token_texts,
 )
 
-__all__ = ["panels"]
-
 TYPES = ("retaining", "aggregating", "rewritten")
 SLOTS = 24
 """Largest number of slots that are drawn as rows."""
@@ -54,7 +52,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         f"Share of {slot_maps.shares.shape[2]} slots after each of {len(segments)} segments of "
         f"{arrays['mask'].shape[2]} tokens, {arrays['mask'].shape[1]} rows of the {run.split} split: {written} writes. "
         "Nothing is written where a document begins.",
-        lambda figure: draw_types(figure, slot_maps, wrote),
+        lambda figure: _draw_types(figure, slot_maps, wrote),
     )
     norms = Figure(
         "slot_forgetting",
@@ -62,7 +60,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         "Left: the norm of each slot's learned bias, "
         + ("towards which every write moves it (larger = forgets faster). " if moves else "its initial value only. ")
         + f"Right: the share of a slot that is left after a write, over {written} writes.",
-        lambda figure: draw_forgetting(figure, slot_maps, wrote),
+        lambda figure: _draw_forgetting(figure, slot_maps, wrote),
         height=2.8,
     )
     documents = [segments_since_start(segments, row) for row in range(wrote.shape[1])]
@@ -91,14 +89,14 @@ def _word_figures(
             f"Mean over heads, {where}. The first column is the slot itself, the share that it keeps, cut off at the "
             f"full colour. Then follow the words{extra}. "
             f"{_describe_order(found, count)}",
-            lambda figure: draw_writer(figure, found, segment, row, words, classes),
+            lambda figure: _draw_writer(figure, found, segment, row, words, classes),
             **options,
         ),
         Figure(
             "slot_readers",
             "Attention of the words on slots",
             f"Mean over heads and layers of the encoder, {where}. {_describe_order(found, count)}",
-            lambda figure: draw_reader(figure, found, segment, row, words),
+            lambda figure: _draw_reader(figure, found, segment, row, words),
             **options,
         ),
     ]
@@ -117,7 +115,7 @@ def _choose_slots(found: SlotMap) -> np.ndarray:
     return ranked[np.unique(np.linspace(0, len(ranked) - 1, min(len(ranked), SLOTS)).round().astype(int))]
 
 
-def draw_types(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
+def _draw_types(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
     """Draws stacked bars of the shares of the kinds of slots after each segment, over the rows that wrote."""
     counts = np.where(wrote[..., None], found.type_counts(), 0).sum(axis=1)  # [segments, 3]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -131,7 +129,7 @@ def draw_types(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
     return axes
 
 
-def draw_writer(figure: Any, found: SlotMap, segment: int, row: int, words: Sequence[str], classes: int) -> Any:
+def _draw_writer(figure: Any, found: SlotMap, segment: int, row: int, words: Sequence[str], classes: int) -> Any:
     """Draws the attention of the writer of each slot on the slot itself, the words and classification tokens."""
     order, most = _choose_slots(found), min(len(words), MOST_WORDS)
     weights = found.writer[segment, row].mean(axis=0)[order]  # [slots, sources]
@@ -143,14 +141,14 @@ def draw_writer(figure: Any, found: SlotMap, segment: int, row: int, words: Sequ
     return label_words(axes, ["itself", *words[:most], *["cls"] * classes])
 
 
-def draw_reader(figure: Any, found: SlotMap, segment: int, row: int, words: Sequence[str]) -> Any:
+def _draw_reader(figure: Any, found: SlotMap, segment: int, row: int, words: Sequence[str]) -> Any:
     """Draws the attention of the words on each slot."""
     order, most = _choose_slots(found), min(len(words), MOST_WORDS)
     weights = found.reader[segment, :, row].mean(axis=(0, 1))[:most, order].T  # [slots, words]
     return label_words(heatmap(figure, weights, rows=[str(slot) for slot in order], y="slot"), words[:most])
 
 
-def draw_forgetting(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
+def _draw_forgetting(figure: Any, found: SlotMap, wrote: np.ndarray) -> Any:
     """Draws the norms of the biases, largest first, and a histogram of the shares of slots that are left."""
     norms = np.sort(found.bias_norms)[::-1]
     ranks = np.arange(1, len(norms) + 1)

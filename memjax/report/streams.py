@@ -19,8 +19,6 @@ from memjax.report.method_log import method_figures, task_borders
 from memjax.report.outcomes import NATS, SPIKE, WHOLE, stream_facts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
-__all__ = ["Scores", "cost_rows", "growth_rows", "panels", "scores_of"]
-
 WRITTEN = 10
 """Largest number of tasks of a matrix with numbers in its cells."""
 MEANINGS = {

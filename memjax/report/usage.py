@@ -13,8 +13,6 @@ from memjax.report.charts import bar_chart, histogram, line_chart
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.run_text import evenly_spaced, label_log_axes
 
-__all__ = ["panels"]
-
 MOST_SEGMENTS = 32
 """Number of segments that are counted for each segment of `OpenedRun.segments`."""
 DRAWN, MOST_CHECKPOINTS = 6, 8

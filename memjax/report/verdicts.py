@@ -13,19 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "LEAST_UNITS",
-    "LEVEL_OF_SIGNIFICANCE",
-    "Comparison",
-    "compare_documents",
-    "compare_pairs",
-    "correct_for_many",
-    "describe_test",
-    "format_difference",
-    "show_difference",
-    "show_p",
-]
-
 LEVEL_OF_SIGNIFICANCE = 0.05
 LEAST_UNITS = 3
 MOST_CLAIMS = 10  # A table with more of them is corrected.

@@ -7,8 +7,6 @@ import numpy as np
 from memjax.data.example_batches import EXAMPLE
 from memjax.typing import Batch
 
-__all__ = ["GroupMeasure"]
-
 
 class GroupMeasure:
     """Accuracy over groups of choices, where class 1 marks the right choice.

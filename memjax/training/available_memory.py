@@ -5,8 +5,6 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["available_bytes"]
-
 
 def available_bytes() -> int:
     """Returns the memory of all devices of the run together in bytes. For CPUs it is the memory of the machines."""

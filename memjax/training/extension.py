@@ -5,8 +5,6 @@ import dataclasses
 from memjax.settings.training import Training
 from memjax.training.update_functions import make_schedule
 
-__all__ = ["describe_extension"]
-
 
 def describe_extension(training: Training, before: int, step: int) -> str:
     """Describes in one line how the number of steps of a run has changed, and the jump of its learning rate.

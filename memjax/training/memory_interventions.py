@@ -13,8 +13,6 @@ from memjax.memory.interface import num_rows, take_rows
 from memjax.models.interface import Model
 from memjax.settings.checks import require
 
-__all__ = ["make_memory_intervention", "memory_leaves"]
-
 PLACES = (".position", ".marker")
 """Leaves of a model's state that hold the position of a row in its document and are not memory."""
 

@@ -4,8 +4,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["NonFiniteError", "SkippedSteps"]
-
 UNREAD = 1000
 """Largest number of steps whose result is not yet read from the device."""
 

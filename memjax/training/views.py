@@ -9,8 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from memjax.config import Config
 
-__all__ = ["TensorBoard", "MetricsView", "WeightsAndBiases", "open_views"]
-
 WANDB_ID = "wandb_id.txt"
 """File in the run directory with the id of the run at Weights & Biases, which all attempts share."""
 
@@ -66,7 +64,7 @@ class TensorBoard:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Writes every number of a line as a scalar."""
-        for name, value in scalar_metrics(kind, values):
+        for name, value in _scalar_metrics(kind, values):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
@@ -112,26 +110,26 @@ class WeightsAndBiases:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Sends every number of a line."""
-        self._run.log({"step": step, **dict(scalar_metrics(kind, values))})
+        self._run.log({"step": step, **dict(_scalar_metrics(kind, values))})
 
     def close(self) -> None:
         """Finishes the run of Weights & Biases."""
         self._run.finish()
 
 
-def scalar_metrics(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _scalar_metrics(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields the name and value of every number in a line of metrics.
 
     The names begin with the kind of the line and, for an evaluation with a name, that name. Nested numbers have the
     path of their keys.
 
     Example:
-      >>> dict(scalar_metrics("evaluation", {"name": "news", "nats": 2.0, "done": True, "metrics": {"gate": 0.5}}))
+      >>> dict(_scalar_metrics("evaluation", {"name": "news", "nats": 2.0, "done": True, "metrics": {"gate": 0.5}}))
       {'evaluation/news/nats': 2.0, 'evaluation/news/metrics/gate': 0.5}
     """
     place = f"{kind}/{values['name']}" if values.get("name") else kind
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from scalar_metrics(f"{place}/{name}", value)
+            yield from _scalar_metrics(f"{place}/{name}", value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{place}/{name}", value
