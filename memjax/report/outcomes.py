@@ -37,23 +37,20 @@ MAY_BE_UNKNOWN = ("tokens_per_second", "examples_per_second", NATS)
 """Numbers that some lines have, None where they are not finite."""
 
 
-def _read_log(file: Path, measures: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Reads the lines of a `metrics.jsonl`, and checks that the numbers of their kind are there.
+def _check_log(file: Path, lines: Sequence[Any], measures: Sequence[str]) -> None:
+    """Checks that the lines of a log have the numbers of their kind.
 
     Args:
       file: The log of a run.
+      lines: Its lines.
       measures: Names of further numbers that some lines have.
 
     Raises:
       ValueError: A line is damaged.
     """
-    from memjax.training import read_metrics
-
-    lines = read_metrics(file)
     for number, line in enumerate(lines, start=1):
         if reason := _damage_of_line(line, measures):
             raise ValueError(f"{file}: line {number} is damaged ({reason}), allowed: {LOG}")
-    return lines
 
 
 def _damage_of_line(line: Any, measures: Sequence[str]) -> str:
@@ -89,12 +86,13 @@ def describe_divergence(results: Mapping[str, Any]) -> str:
     )
 
 
-def stream_facts(run: str, config: Config) -> dict[str, Any]:
+def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """Computes the scores of every task after every task, their summary and the costs of a run over tasks.
 
     Args:
       run: Run directory.
       config: Configuration of the run.
+      log: Lines of the run's `metrics.jsonl` where they have been read already. None to read them.
 
     Raises:
       ValueError: A line of `metrics.jsonl` is damaged.
@@ -117,13 +115,15 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
         summary,
     )
     from memjax.tasks import make_task
+    from memjax.training.metrics import read_metrics
     from memjax.training.restoring import saved_shapes
 
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():
         return {}
     task = make_task(config)
-    logged = _read_log(file, (*task.matrix_metrics, *task.extra_metrics))
+    logged = read_metrics(file) if log is None else log
+    _check_log(file, logged, (*task.matrix_metrics, *task.extra_metrics))
     every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
     newest = {line["name"]: line for line in lines if line.get("name")}

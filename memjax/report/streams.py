@@ -124,7 +124,7 @@ def scores_of(facts: Mapping[str, Any]) -> Scores:
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields panels of scores, stored bytes and times, and method metrics, for a run that has finished a task."""
-    facts = stream_facts(run.path, run.config)
+    facts = stream_facts(run.path, run.config, run.log_lines)
     if not facts:
         return
     scores = scores_of(facts)
