@@ -28,8 +28,6 @@ from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.scores import BatchScore
 from memjax.typing import Batch
 
-__all__ = ["RunScorer", "harness_model"]
-
 REQUEST = "request"
 """Name of the annotation of tokens with the number of their request"""
 

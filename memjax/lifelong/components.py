@@ -21,16 +21,6 @@ from memjax.training.step import TrainState
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, WeightedSum
 
-__all__ = [
-    "Component",
-    "EpisodeOptions",
-    "ReplayChoice",
-    "ReplayOptions",
-    "TestTimeAdaptation",
-    "identity_wrapper",
-    "wrap_objective",
-]
-
 REPLAY, PROJECTED = "replay", "projected"
 """Names of the kinds of update other than `stream`."""
 SUPPORT = "support"

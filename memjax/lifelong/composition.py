@@ -49,8 +49,6 @@ from memjax.training.step import TrainState
 from memjax.training.update_functions import MakeObjective, make_update_functions
 from memjax.typing import Batch
 
-__all__ = ["chain_components", "make_update"]
-
 
 class Composition(NamedTuple):
     """The parts that `chain_components` combines into a method.
@@ -116,7 +114,7 @@ def chain_components(
         return lambda task: phase_of(*(functools.partial(_apply_change, change, task) for change in present))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        return make_composed_learner(composition, method, experiment, layout, objective)
+        return _make_composed_learner(composition, method, experiment, layout, objective)
 
     before = make_phase([component.before_task for component in components])
     after = make_phase([component.after_task for component in components])
@@ -146,10 +144,10 @@ def make_update(experiment: Experiment, objective: MakeObjective, *components: C
       objective: `objective(config, model)` makes the objective that the components wrap.
       *components: Components, in the order of `chain_components`.
     """
-    return make_stream_update(make_parts(experiment, objective, components), separate_rows=True)
+    return make_stream_update(_make_parts(experiment, objective, components), separate_rows=True)
 
 
-def make_parts(experiment: Experiment, objective: MakeObjective, components: Sequence[Component]) -> UpdateParts:
+def _make_parts(experiment: Experiment, objective: MakeObjective, components: Sequence[Component]) -> UpdateParts:
     """Makes the `UpdateParts` of a learner that has no memory.
 
     Args:
@@ -170,7 +168,7 @@ def make_parts(experiment: Experiment, objective: MakeObjective, components: Seq
     return UpdateParts(model, functions, of_replay, components, weighs_batches=weighs)
 
 
-def make_composed_learner(
+def _make_composed_learner(
     composition: Composition,
     method: Method,
     experiment: Experiment,
@@ -189,13 +187,13 @@ def make_composed_learner(
     plain, config, settings = make_plain_learner(experiment, layout), experiment.config, settings_of(experiment)
     example = experiment.example(stage_examples(experiment, method)[0]) if settings.epochs else experiment.example()
     kinds: dict[str, Any] = method.schedule.kinds(example)
-    parts = make_parts(experiment, objective, composition.components)
+    parts = _make_parts(experiment, objective, composition.components)
     if composition.memory is not None:
         variables = jax.eval_shape(plain.make_variables)
-        memory = make_stream_memory(composition, composition.memory, experiment, layout, variables, kinds[STREAM])
+        memory = _make_stream_memory(composition, composition.memory, experiment, layout, variables, kinds[STREAM])
         parts = dataclasses.replace(parts, memory=memory, replay=composition.replay)
     if composition.episode is not None:
-        parts = with_episodes(parts, composition.episode, config.data.batch_size)
+        parts = _with_episodes(parts, composition.episode, config.data.batch_size)
 
     def init(values: Mapping[str, Any]) -> TrainState:
         method_state = composition.init_component_states(values["params"])
@@ -214,16 +212,16 @@ def make_composed_learner(
 
     learner = plain._replace(
         init=init,
-        updates={kind: make_update_of_kind(parts, kind, batch) for kind, batch in kinds.items()},
+        updates={kind: _make_update_of_kind(parts, kind, batch) for kind, batch in kinds.items()},
         batch_shapes=kinds,
         finish=parts.functions.finish,
     )
     if parts.memory is None:
         return learner
-    return add_memory(learner, parts.memory, composition.test_time_adaptation, experiment, layout)
+    return _add_memory(learner, parts.memory, composition.test_time_adaptation, experiment, layout)
 
 
-def make_stream_memory(
+def _make_stream_memory(
     composition: Composition,
     options: MemoryOptions,
     experiment: Experiment,
@@ -256,7 +254,7 @@ def make_stream_memory(
     return StreamMemory(store, options, model, len(batch.inputs))
 
 
-def with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) -> UpdateParts:
+def _with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) -> UpdateParts:
     """Returns the `UpdateParts` with the support, the number of steps and the replay factor of episodes.
 
     Args:
@@ -276,7 +274,7 @@ def with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int) 
     return dataclasses.replace(parts, support=support, steps=episode.steps, replay_factor=factor)
 
 
-def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
+def _make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
     """Makes the update function of one kind of update, such as "stream" or "replay".
 
     Args:
@@ -291,7 +289,7 @@ def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> U
     return (make or make_stream_update)(parts, separate_rows=kind != STREAM)
 
 
-def add_memory(
+def _add_memory(
     learner: Learner,
     memory: StreamMemory,
     adaptation: TestTimeAdaptation | None,

@@ -63,8 +63,6 @@ from memjax.training.step import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, WeightedSum
 
-__all__ = ["ALIGN", "EA_EMR", "REHEARSE", "alignment_loss", "alternate_batches", "cycle_batches", "emr"]
-
 EA_EMR = "ea_emr"
 """Name of the state in `TrainState.method`: embeddings of stored sentences and classes, and the map's optimiser."""
 REHEARSE, ALIGN = "rehearse", "align"
@@ -219,7 +217,7 @@ class _TaskStages:
         stored, alignment = state.method[EA_EMR], state.constants["head"][ALIGNMENT]
         sentences, classes = np.array(stored["sentences"]), np.array(stored["classes"])
         variables = model_collections(model_variables(state))
-        vectors = apply_alignment(alignment, class_vectors(self.experiment.model, variables, None))
+        vectors = apply_alignment(alignment, _class_vectors(self.experiment.model, variables, None))
         for task in tasks:
             numbers = kept_example_ids(state, task)
             read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
@@ -280,7 +278,7 @@ def alternate_batches(batches: Sequence[Any], kind: str, own: Any, steps: int, p
 # The alignment
 
 
-def class_vectors(model: Any, variables: Mapping[str, Any], needed: Any) -> Float[Array, "classes dim"]:
+def _class_vectors(model: Any, variables: Mapping[str, Any], needed: Any) -> Float[Array, "classes dim"]:
     """Returns the vectors of the classes in front of the map.
 
     Args:
@@ -326,7 +324,7 @@ def _align_once(
     needed = jnp.zeros(count, bool).at[jnp.where(present > 0, labels, count)].set(True, mode="drop")
     pairs = (
         (features_of(model, variables, rows), stored["sentences"].reshape(-1, stored["sentences"].shape[-1])[place]),
-        (class_vectors(model, variables, needed)[labels], stored["classes"][labels]),
+        (_class_vectors(model, variables, needed)[labels], stored["classes"][labels]),
     )
     start = (state.constants["head"][ALIGNMENT], stored["optimizer"])
     (alignment, optimizer), losses = start, []

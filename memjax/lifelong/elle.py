@@ -56,8 +56,6 @@ from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.training.update_functions import MakeObjective, make_objective
 from memjax.typing import Batch, WeightedSum
 
-__all__ = ["WARM_UP", "elle", "make_growth"]
-
 GROWTH_LINE = "grown"
 """Kind of the metrics lines about a growth: its seconds, and the loss on rows of the memory before and after it."""
 SCORED = 256
@@ -66,7 +64,7 @@ WARM_UP = "warm_up"
 """Kind of the updates that learn rows of the memory only, after the model has grown."""
 
 
-def stream_warm_up(steps: int, position: int | None) -> UpdateStream:
+def _stream_warm_up(steps: int, position: int | None) -> UpdateStream:
     """Makes a stream of updates of the warm-up, which read no batch of the stream of the task.
 
     Args:
@@ -103,7 +101,7 @@ def elle(settings: configs.ELLE) -> Method:
             return learner_of_stream
         recovering = replaying(ReplayOptions(settings.recovery_batch_size, every=1), num_tasks)
         recover = recovering.learner(*arguments).updates[REPLAY]
-        updates = {WARM_UP: with_annealed_norms(recover) if settings.anneal_norms else recover}
+        updates = {WARM_UP: _with_annealed_norms(recover) if settings.anneal_norms else recover}
         return learner_of_stream._replace(
             updates={**learner_of_stream.updates, **updates},
             batch_shapes={**learner_of_stream.batch_shapes, WARM_UP: None},
@@ -111,12 +109,12 @@ def elle(settings: configs.ELLE) -> Method:
 
     def stages(task: TaskInfo, stage: Stage) -> list[Stage]:
         stages_of_task = [
-            stage._replace(after=remember_examples(settings, task)) if settings.memory_fraction else stage
+            stage._replace(after=_remember_examples(settings, task)) if settings.memory_fraction else stage
         ]
         if task.index and (settings.dim_per_task or settings.num_layers_per_task or settings.recovery_steps):
-            grow_before = lambda state, context: grow_model_for_task(settings, learner, task, state, context)
+            grow_before = lambda state, context: _grow_model_for_task(settings, learner, task, state, context)
             if settings.recovery_steps:
-                open_stream = lambda state, position: stream_warm_up(settings.recovery_steps, position)
+                open_stream = lambda state, position: _stream_warm_up(settings.recovery_steps, position)
                 stages_of_task.insert(
                     0, Stage(f"{stage.name}, warm-up", open_stream, settings.recovery_steps, task=stage.task)
                 )
@@ -133,12 +131,12 @@ def elle(settings: configs.ELLE) -> Method:
 
     # Noise changes no shapes, so tracing for shapes leaves it out.
     quiet = dataclasses.replace(settings, copy_noise="none")
-    shapes = lambda small, big, fields: grow_state(quiet, learner(big, None, make_objective), small, big, fields)
+    shapes = lambda small, big, fields: _grow_state(quiet, learner(big, None, make_objective), small, big, fields)
     needs = base.needs._replace(boundaries=True, all_tasks=True)
     return base._replace(learner=learner, stages=stages, needs=needs, growth=ModelGrowth(fields_before, shapes))
 
 
-def grow_model_for_task(
+def _grow_model_for_task(
     settings: configs.ELLE, learner: Any, task: TaskInfo, state: TrainState, context: PhaseContext
 ) -> PhaseResult:
     """Grows the model before a task and returns the bigger model's state and growth history.
@@ -160,17 +158,17 @@ def grow_model_for_task(
         return PhaseResult(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
     began, lineage = time.perf_counter(), (*context.lineage, step[0])
     big = task.experiment.with_growth(lineage)
-    changed = grow_state(settings, learner(big, context.layout, make_objective), small, big, step[0])(state)
+    changed = _grow_state(settings, learner(big, context.layout, make_objective), small, big, step[0])(state)
     context.report(f"grown to {big.config.model.num_layers} layers of width {big.config.model.dim}")
     measures = {"seconds": time.perf_counter() - began}
-    if (rows := rows_of_memory(state)) is not None:
+    if (rows := _rows_of_memory(state)) is not None:
         measures["nats_before"] = mean_nats(small.model, model_variables(state), rows)
         measures["nats_after"] = mean_nats(big.model, model_variables(changed), rows)
     context.measure(GROWTH_LINE, measures)
     return PhaseResult(changed, lineage)
 
 
-def grow_state(
+def _grow_state(
     settings: configs.ELLE, learner: Learner, small: Experiment, big: Experiment, fields: Mapping[str, Any]
 ) -> Callable[[TrainState], TrainState]:
     """Makes a function that turns the train state of a model into that of a bigger one.
@@ -206,7 +204,7 @@ def grow_state(
     return change
 
 
-def remember_examples(settings: configs.ELLE, task: TaskInfo) -> Phase:
+def _remember_examples(settings: configs.ELLE, task: TaskInfo) -> Phase:
     """Makes the phase after a task that writes a random share of its examples to the memory.
 
     Args:
@@ -233,7 +231,7 @@ def remember_examples(settings: configs.ELLE, task: TaskInfo) -> Phase:
     return remember
 
 
-def with_annealed_norms(recover: Update) -> Update:
+def _with_annealed_norms(recover: Update) -> Update:
     """Wraps an update function so that weighted norms turn linearly into ordinary ones in the course of a stage.
 
     Args:
@@ -251,7 +249,7 @@ def with_annealed_norms(recover: Update) -> Update:
     return update
 
 
-def rows_of_memory(state: TrainState) -> Batch | None:
+def _rows_of_memory(state: TrainState) -> Batch | None:
     """Returns the first rows of the memory, at most `SCORED`. None if the memory is empty or there is none."""
     memory = state.method.get(EPISODES)
     if memory is None or not int(memory.count):

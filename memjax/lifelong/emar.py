@@ -68,17 +68,6 @@ from memjax.training.stages import (
 from memjax.training.step import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 
-__all__ = [
-    "ACTIVATE",
-    "EMAR",
-    "RECONSOLIDATE",
-    "class_sums",
-    "draw_instances",
-    "emar",
-    "final_prototypes",
-    "use_prototypes",
-]
-
 EMAR = "emar"
 """Name of the state in `TrainState.method`: the prototypes of the round, and the sums that make the final ones."""
 ACTIVATE, RECONSOLIDATE = "activate", "reconsolidate"
@@ -109,19 +98,19 @@ def emar(settings: configs.EMAR) -> Method:
             ACTIVATE: Component(EMAR, init),
             RECONSOLIDATE: Component(EMAR, init, wrap_stream_loss=use_prototypes),
         }
-        kinds = [kind for kind, epochs in plan_passes(settings) if epochs and settings.rounds]
+        kinds = [kind for kind, epochs in _plan_passes(settings) if epochs and settings.rounds]
         updates = {kind: make_update(experiment, objective, components[kind]) for kind in kinds}
         return base_learner._replace(
             init=start,
             updates={**base_learner.updates, **updates},
             batch_shapes={**base_learner.batch_shapes, **{kind: batches[kind] for kind in kinds}},
-            adapt_variables=with_final_prototypes,
+            adapt_variables=_with_final_prototypes,
         )
 
     return base._replace(learner=learner, stages=lambda task, own: _TaskStages(settings, task).all(own))
 
 
-def plan_passes(settings: configs.EMAR) -> tuple[tuple[str, int], ...]:
+def _plan_passes(settings: configs.EMAR) -> tuple[tuple[str, int], ...]:
     """Returns the kinds of update of a round and the epochs of each. Without a memory there is no reconsolidation."""
     return (ACTIVATE, settings.activation_epochs), (
         RECONSOLIDATE,
@@ -147,7 +136,7 @@ class _TaskStages:
         for number in range(settings.rounds):
             # Prototypes are those of the model before the round.
             before = [lambda state, context, number=number: self._with_prototypes(state, number)]
-            for kind, epochs in plan_passes(settings):
+            for kind, epochs in _plan_passes(settings):
                 if epochs:
                     stages.append((self._pass(kind, epochs, number, task_stage), [*before, self._reset_optimizer], []))
                     before = []
@@ -266,7 +255,7 @@ def head_vectors(params: Any) -> Any:
     return params["head"][VECTORS]
 
 
-def with_head_vectors(params: Any, vectors: Any) -> Any:
+def _with_head_vectors(params: Any, vectors: Any) -> Any:
     """Replaces the vectors of the classes in the parameters of a model."""
     return {**params, "head": {**params["head"], VECTORS: vectors}}
 
@@ -277,17 +266,17 @@ def use_prototypes(objective: Objective, model: Any) -> Objective:
 
     def loss(variables: Mapping[str, Any], *rest: Any) -> Any:
         prototypes = jax.lax.stop_gradient(variables["method"][EMAR]["prototypes"])
-        return objective.loss({**variables, "params": with_head_vectors(variables["params"], prototypes)}, *rest)
+        return objective.loss({**variables, "params": _with_head_vectors(variables["params"], prototypes)}, *rest)
 
     return objective._replace(loss=loss)
 
 
-def with_final_prototypes(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+def _with_final_prototypes(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
     """Returns the variables for evaluation (`Learner.adapt_variables`), with the final prototypes as class vectors."""
     del support, key
     stored = state.method[EMAR]
     relations = stored.get("relations", head_vectors(state.params))
-    params = with_head_vectors(state.params, final_prototypes(relations, stored["totals"], stored["counts"]))
+    params = _with_head_vectors(state.params, final_prototypes(relations, stored["totals"], stored["counts"]))
     return {**model_variables(state), "params": params}
 
 

@@ -25,8 +25,6 @@ from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, GrowthHistory, Learner, MakeLearner, Stage, count_steps, phase_key
 from memjax.training.update_functions import MakeObjective, make_objective
 
-__all__ = ["make_learner_and_stages", "growth_histories", "load_run", "make_learner", "train"]
-
 
 def make_method(settings: Any) -> Method:
     """Makes the method that settings describe, by calling the function that the settings name.
@@ -83,7 +81,7 @@ def check_growth(experiment: Experiment, method: Method, planned: Sequence[Growt
             small, big = experiment.with_growth(before), experiment.with_growth(after)
             validate(big.config)
             check_sizes(big.config, available_bytes())
-            old, new = old or state_shapes(method, small), state_shapes(method, big)
+            old, new = old or _state_shapes(method, small), _state_shapes(method, big)
             result = jax.eval_shape(method.growth.grow_state(small, big, after[-1]), old)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(error).splitlines()[0]}, in the model for {name}") from error
@@ -92,13 +90,13 @@ def check_growth(experiment: Experiment, method: Method, planned: Sequence[Growt
         old = new
 
 
-def state_shapes(method: Method, experiment: Experiment) -> Any:
+def _state_shapes(method: Method, experiment: Experiment) -> Any:
     """Computes the shapes of the train state that training begins with."""
     learner = method.learner(experiment, None, make_objective)
     return jax.eval_shape(lambda: learner.init(learner.make_variables()))
 
 
-def check_growth_history(lineage: GrowthHistory, planned: GrowthHistory) -> None:
+def _check_growth_history(lineage: GrowthHistory, planned: GrowthHistory) -> None:
     """Checks that the model of a checkpoint has grown as the run plans.
 
     Args:
@@ -159,7 +157,7 @@ def make_learner_and_stages(
     check_growth(experiment, method, planned)
 
     def make(lineage: GrowthHistory) -> Learner:
-        check_growth_history(lineage, planned[-1])
+        _check_growth_history(lineage, planned[-1])
         return method.learner(experiment.with_growth(lineage), layout, objective)
 
     return make, stages

@@ -43,16 +43,6 @@ from memjax.training.step import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Aux, Batch, SegmentLoss
 
-__all__ = [
-    "GeneratedSamples",
-    "lamol",
-    "language_rows",
-    "num_samples",
-    "split_at_answer_mark",
-    "with_language_modeling",
-    "write_samples",
-]
-
 LANGUAGE = "language"
 """Name of the loss of whole texts in `Aux.losses`."""
 GENERATED = "generated"
@@ -79,7 +69,7 @@ def lamol(settings: configs.LAMOL) -> Method:
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         task: Any = experiment.config.task
         marks = Marks.of(experiment.model.vocabulary.vocab_size, task.max_tasks)
-        wrap = add_language_modeling_loss(settings, marks) if settings.lm_loss_weight else identity_wrapper
+        wrap = _add_language_modeling_loss(settings, marks) if settings.lm_loss_weight else identity_wrapper
         return composed(wrap).learner(experiment, layout, objective)
 
     def before(task: TaskInfo) -> Phase:
@@ -90,7 +80,7 @@ def lamol(settings: configs.LAMOL) -> Method:
             rows = f"the rows that {settings.sample_ratio:g} of task {task.index} are"
             what = f"given {settings.capacity}, allowed: at least {size}, {rows}"
             raise ValueError(f"lifelong.method.capacity: {what}")
-        return lambda state, context: PhaseResult(refill_memory(settings, task, size, state, context), context.lineage)
+        return lambda state, context: PhaseResult(_refill_memory(settings, task, size, state, context), context.lineage)
 
     return composed(identity_wrapper)._replace(learner=learner, before=before)
 
@@ -117,7 +107,7 @@ def num_samples(share: float, examples: int, earlier: int) -> int:
 # The loss of whole texts
 
 
-def add_language_modeling_loss(settings: configs.LAMOL, marks: Marks) -> ObjectiveWrapper:
+def _add_language_modeling_loss(settings: configs.LAMOL, marks: Marks) -> ObjectiveWrapper:
     """Makes a wrapper that adds the loss of whole texts to the objective of answers.
 
     Args:
@@ -283,7 +273,7 @@ def _split_at_marks(ids: Sequence[int], answer_id: int) -> list[list[int]]:
     return parts
 
 
-def refill_memory(
+def _refill_memory(
     settings: configs.LAMOL, task: TaskInfo, size: int, state: TrainState, context: PhaseContext
 ) -> TrainState:
     """Replaces the contents of the memory with examples of earlier tasks, generated or real.

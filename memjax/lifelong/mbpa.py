@@ -37,8 +37,6 @@ from memjax.training.sharding import row_shards
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
-__all__ = ["make_key_function", "mbpa"]
-
 KEY_NETWORK = "key_network"
 """Name in `TrainState.method` of the frozen parameters of the network that computes keys."""
 # They are not in `constants`: that collection of the model goes wherever its parameters go, such as into exports,

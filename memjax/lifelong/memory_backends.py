@@ -30,24 +30,6 @@ from memjax.training.stages import HostArrays
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum, tree_dataclass
 
-__all__ = [
-    "EPISODES",
-    "PURPOSES",
-    "MemoryOptions",
-    "HostExchange",
-    "DeviceMemoryBackend",
-    "OfRows",
-    "HostMemoryBackend",
-    "Store",
-    "StreamMemory",
-    "WriteRule",
-    "candidate_rows",
-    "fill_memory",
-    "key_for",
-    "make_store",
-    "rows_of",
-]
-
 EPISODES = "episodes"
 """Name in `TrainState.method` of the episodic memory, or of the `HostExchange` with a memory on the host."""
 UPDATES = "updates"

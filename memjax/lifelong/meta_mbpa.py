@@ -65,12 +65,10 @@ from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Aux, Batch, WeightedSum
 
-__all__ = ["meta_mbpa"]
-
 
 def meta_mbpa(settings: configs.MetaMbPA) -> Method:
     """Makes the method Meta-MbPA."""
-    wrap = functools.partial(wrap_loss, settings)
+    wrap = functools.partial(_wrap_loss, settings)
     rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
     replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
@@ -80,15 +78,15 @@ def meta_mbpa(settings: configs.MetaMbPA) -> Method:
         *key_components(settings.key_source),
         memory=make_memory_options(settings.memory, keys=make_key_function(settings.key_source)),
         replay=replay,
-        test_time_adaptation=make_test_time_adaptation(settings) if settings.adaptation_steps else None,
-        episode=EpisodeOptions(find=functools.partial(find_support, settings)) if settings.meta_train else None,
+        test_time_adaptation=_make_test_time_adaptation(settings) if settings.adaptation_steps else None,
+        episode=EpisodeOptions(find=functools.partial(_find_support, settings)) if settings.meta_train else None,
     )
 
 
 # Training
 
 
-def find_support(
+def _find_support(
     settings: configs.MetaMbPA, model: Any, store: Store
 ) -> Callable[[Mapping[str, Any], Batch], tuple[Batch, Any]]:
     """Makes the function that finds the neighbours that a query of training is adapted to.
@@ -102,7 +100,7 @@ def find_support(
     return functools.partial(find, together=settings.share_neighborhood)
 
 
-def wrap_loss(settings: configs.MetaMbPA, objective: Objective, model: Any) -> Objective:
+def _wrap_loss(settings: configs.MetaMbPA, objective: Objective, model: Any) -> Objective:
     """Returns an objective whose loss is computed at parameters that are adapted to neighbours."""
     inner = {
         "steps": settings.inner_steps,
@@ -111,11 +109,11 @@ def wrap_loss(settings: configs.MetaMbPA, objective: Objective, model: Any) -> O
         "penalty": settings.adaptation_l2,
         "select": make_path_filter(settings.adapted_parameters),
     }
-    of_batch = loss_of_batch if settings.share_neighborhood else loss_of_rows
+    of_batch = _loss_of_batch if settings.share_neighborhood else _loss_of_rows
     return objective._replace(loss=functools.partial(of_batch, objective, model, inner))
 
 
-def loss_of_batch(
+def _loss_of_batch(
     objective: Objective,
     model: Any,
     inner: Mapping[str, Any],
@@ -125,13 +123,13 @@ def loss_of_batch(
     key: Any,
 ) -> tuple[Any, Any, WeightedSum, Aux]:
     """Computes the loss of a batch at parameters that are adapted once, to neighbours that its rows share."""
-    params = adapt_once(model, model_collections(variables), variables["method"][SUPPORT], inner)
+    params = _adapt_once(model, model_collections(variables), variables["method"][SUPPORT], inner)
     state, batch_stats, nll, aux = objective.loss({**variables, "params": params}, state, segment, key)
     without = objective.loss(jax.lax.stop_gradient(variables), state, segment, key)[2]
-    return state, batch_stats, nll, aux + loss_change(nll, without)
+    return state, batch_stats, nll, aux + _loss_change(nll, without)
 
 
-def loss_of_rows(
+def _loss_of_rows(
     objective: Objective,
     model: Any,
     inner: Mapping[str, Any],
@@ -144,13 +142,13 @@ def loss_of_rows(
     collections = model_collections(variables)
 
     def loss_of_row(row: Batch, support: Batch, alpha: Any, number: Any) -> tuple[Any, WeightedSum, Aux]:
-        params = adapt_once(model, collections, (support, alpha), inner)
+        params = _adapt_once(model, collections, (support, alpha), inner)
         batch_of_row = jax.tree.map(lambda leaf: leaf[None], row)
         adapted = {**variables, "params": params}
         key_of_row, start = jax.random.fold_in(key, number), model.init_state(1)
         _, batch_stats, nll, aux = objective.loss(adapted, start, batch_of_row, key_of_row)
         without = objective.loss(jax.lax.stop_gradient(variables), start, batch_of_row, key_of_row)[2]
-        return batch_stats, nll, Aux(aux.losses, aux.metrics) + loss_change(nll, without)
+        return batch_stats, nll, Aux(aux.losses, aux.metrics) + _loss_change(nll, without)
 
     support, alpha = variables["method"][SUPPORT]
     batch_stats, nll, aux = jax.vmap(loss_of_row)(segment, support, alpha, jnp.arange(len(segment.inputs)))
@@ -161,14 +159,14 @@ def loss_of_rows(
 # Evaluation
 
 
-def make_test_time_adaptation(settings: configs.MetaMbPA) -> TestTimeAdaptation:
+def _make_test_time_adaptation(settings: configs.MetaMbPA) -> TestTimeAdaptation:
     """Makes the adaptation before an evaluation: once for all rows, or for each row or batch by itself."""
     if settings.adaptation_scope == "once":
-        return TestTimeAdaptation(functools.partial(adapt_to_random_rows, settings))
-    return TestTimeAdaptation(lambda experiment, store: adapted_variables, functools.partial(adapt_rows, settings))
+        return TestTimeAdaptation(functools.partial(_adapt_to_random_rows, settings))
+    return TestTimeAdaptation(lambda experiment, store: adapted_variables, functools.partial(_adapt_rows, settings))
 
 
-def adapt_to_random_rows(
+def _adapt_to_random_rows(
     settings: configs.MetaMbPA, experiment: Experiment, store: Store
 ) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
     """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
@@ -178,7 +176,7 @@ def adapt_to_random_rows(
 
     @jax.jit
     def adapt_params(collections: Mapping[str, Any], support: Batch) -> Any:
-        return adapt_once(model, collections, (support, uniform(support)), options)
+        return _adapt_once(model, collections, (support, _uniform(support)), options)
 
     def adapt_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
         del support
@@ -189,7 +187,7 @@ def adapt_to_random_rows(
     return adapt_variables
 
 
-def adapt_rows(settings: configs.MetaMbPA, model: Any, store: Store) -> PerRowAdaptation:
+def _adapt_rows(settings: configs.MetaMbPA, model: Any, store: Store) -> PerRowAdaptation:
     """Makes the adaptation of each row to its own neighbours, or of all rows of a batch to neighbours they share."""
     find = neighbors_of(model, store, settings.key_source, **neighbor_options(settings))
     options = adaptation_options(settings)
@@ -204,14 +202,14 @@ def adapt_rows(settings: configs.MetaMbPA, model: Any, store: Store) -> PerRowAd
         variables: Mapping[str, Any], rows: Batch, neighborhood: Any, predict: Callable[[Any, Batch], Any]
     ) -> Any:
         support, alpha = neighborhood
-        params = adapt_once(model, model_collections(variables), (support, alpha[0]), options)
+        params = _adapt_once(model, model_collections(variables), (support, alpha[0]), options)
         return jax.vmap(functools.partial(predict, params))(rows)
 
     copied = functools.partial(selected, select=options["select"])
     return PerRowAdaptation(together, score, store.outside, neighbor_examples, neighbor_shares, copied=copied)
 
 
-def adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any], how: Mapping[str, Any]) -> Any:
+def _adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any], how: Mapping[str, Any]) -> Any:
     """Adapts parameters to one neighbourhood.
 
     Args:
@@ -224,13 +222,13 @@ def adapt_once(model: Any, variables: Mapping[str, Any], found: tuple[Batch, Any
     return adapt(functools.partial(neighbor_nats, model, variables), variables["params"], support, alpha, **how)
 
 
-def loss_change(adapted: WeightedSum, without: WeightedSum) -> Aux:
+def _loss_change(adapted: WeightedSum, without: WeightedSum) -> Aux:
     """Makes the metric of the change of a query's loss by the adaptation. It is negative if adaptation helps."""
     difference = WeightedSum(adapted.total - without.total, adapted.weight)
     return Aux(metrics={"adapted_minus_base": jax.lax.stop_gradient(difference)})
 
 
-def uniform(support: Batch) -> Any:
+def _uniform(support: Batch) -> Any:
     """Computes equal weights for rows, 0 for missing ones."""
     exists = jnp.any(support.weights > 0, axis=-1).astype(jnp.float32)
     return exists / jnp.maximum(jnp.sum(exists), 1)

@@ -41,8 +41,6 @@ from memjax.training.stages import (
 from memjax.training.step import TrainState
 from memjax.training.update_functions import MakeObjective
 
-__all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
-
 Phase = Callable[[TrainState, PhaseContext], PhaseResult]
 Scope = Literal["task", "seen", "all"]
 """Examples that a stage reads: those of its task, those of all tasks up to it, or those of all tasks in one stage."""
@@ -136,7 +134,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
       ValueError: the stream lacks information that the method needs, or a task has no examples.
     """
     config, settings = experiment.config, settings_of(experiment)
-    check_requirements(config, settings, method)
+    _check_requirements(config, settings, method)
     scored = [evaluation.name for evaluation in config.evaluations]
     names = [task.name for task in settings.ordered_tasks]
     tasks = [experiment.of_task(name) for name in names]
@@ -173,13 +171,15 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             return plan.stream(experiment.stream(position, host_rows, split=split, **reading), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
-        lines += [line for name, task in read.items() for line in describe_skipped(name, task, config.evaluation.split)]
+        lines += [
+            line for name, task in read.items() for line in _describe_skipped(name, task, config.evaluation.split)
+        ]
         lines += method.notes(name, seen, plan.total, passes)
-        lines += describe_passes(name, passes, len(split), settings)
+        lines += _describe_passes(name, passes, len(split), settings)
         return Stage(name, open_stream, plan.updates, evaluate_after=scored, notes=lines, **fields)
 
-    splits = join_tasks(experiment, method, parts)
-    plans = plan_stages(config, method, splits)
+    splits = _join_tasks(experiment, method, parts)
+    plans = _plan_stages(config, method, splits)
     if len(splits) == 1 < len(names):
         return [stage("all tasks", splits[0], plans[0], dict(zip(names, tasks, strict=True)), 0, **before(0))]
     stages: list[Stage] = []
@@ -193,7 +193,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     return stages
 
 
-def describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:
+def _describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:
     """Returns a line for each split of a task with generated answers that says how many examples do not fit.
 
     Args:
@@ -207,7 +207,7 @@ def describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:
     return [f"{name}, {split}: {line}" for split in splits for line in task.task.notes(task.documents(split))]
 
 
-def describe_passes(name: str, passes: int, num_examples: int, settings: Lifelong) -> list[str]:
+def _describe_passes(name: str, passes: int, num_examples: int, settings: Lifelong) -> list[str]:
     """Returns a line if the examples of a stage are read more often than the settings say, and [] otherwise.
 
     Args:
@@ -222,7 +222,7 @@ def describe_passes(name: str, passes: int, num_examples: int, settings: Lifelon
     return [f"{name}: {few}, for at least {settings.min_updates_per_task} updates (lifelong.min_updates_per_task)"]
 
 
-def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> list[StreamPlan]:
+def _plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> list[StreamPlan]:
     """Plans the updates of every stage.
 
     Args:
@@ -249,19 +249,19 @@ def plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> l
 def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
     """Returns the examples that the stages read, with their numbers in the run, and task numbers if they are needed."""
     tasks = [experiment.of_task(task.name) for task in settings_of(experiment).ordered_tasks]
-    return join_tasks(experiment, method, concatenate_tasks(tasks))
+    return _join_tasks(experiment, method, concatenate_tasks(tasks))
 
 
 def concatenate_tasks(tasks: Sequence[Experiment]) -> list[TaskSlice]:
     """Collects the examples of all tasks, which get consecutive numbers over the whole run."""
-    splits = [limit_examples(task, number) for number, task in enumerate(tasks)]
+    splits = [_limit_examples(task, number) for number, task in enumerate(tasks)]
     starts = itertools.accumulate((len(examples) for examples in splits), initial=0)
     return [
         TaskSlice(examples, task, first) for task, (examples, first) in enumerate(zip(splits, starts, strict=False))
     ]
 
 
-def limit_examples(task: Experiment, number: int) -> Examples:
+def _limit_examples(task: Experiment, number: int) -> Examples:
     """Returns the training examples of a task, limited to a random subset if `lifelong.max_examples_per_task` is set.
 
     Args:
@@ -281,7 +281,7 @@ def limit_examples(task: Experiment, number: int) -> Examples:
     return ExampleSubset(examples, np.sort(chosen))
 
 
-def join_tasks(experiment: Experiment, method: Method, every: Sequence[TaskSlice]) -> list[JoinedExamples]:
+def _join_tasks(experiment: Experiment, method: Method, every: Sequence[TaskSlice]) -> list[JoinedExamples]:
     """Joins the examples of tasks into the data sets of the stages, by the scope of a method and the task boundaries.
 
     Args:
@@ -314,7 +314,7 @@ def settings_of(experiment: Experiment) -> Lifelong:
     return settings
 
 
-def check_requirements(config: Config, settings: Lifelong, method: Method) -> None:
+def _check_requirements(config: Config, settings: Lifelong, method: Method) -> None:
     """Checks that a run can begin with a stream of tasks, which carries the information that a method needs.
 
     Args:

@@ -37,21 +37,6 @@ from memjax.training.step import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective, make_update_functions
 from memjax.typing import Batch
 
-__all__ = [
-    "agem",
-    "make_memory_options",
-    "ewc",
-    "gem",
-    "joint",
-    "logit_kd",
-    "lwf",
-    "mas",
-    "replay",
-    "sequential",
-    "si",
-    "single_task",
-]
-
 TOLD_BORDERS = Requirements(boundaries=True)
 
 
@@ -67,7 +52,7 @@ def single_task(settings: configs.SingleTask) -> Method:
     Parameters of earlier tasks are not kept: only the scores right after a task are those of its own model.
     """
     del settings
-    return chain_components(restart_before_task())
+    return chain_components(_restart_before_task())
 
 
 def joint(settings: configs.Joint) -> Method:
@@ -78,7 +63,7 @@ def joint(settings: configs.Joint) -> Method:
         case "cumulative":
             return chain_components(scope="seen")
         case "anew":
-            return chain_components(restart_before_task(), scope="seen")
+            return chain_components(_restart_before_task(), scope="seen")
 
 
 def replay(settings: configs.Replay) -> Method:
@@ -90,11 +75,11 @@ def replay(settings: configs.Replay) -> Method:
         settings.replay_interval if separate else 0,
         settings.with_replacement,
     )
-    rules = [Component("compared", wrap_stream_loss=compare_with_batch)] if settings.softmax_classes == "batch" else []
+    rules = [Component("compared", wrap_stream_loss=_compare_with_batch)] if settings.softmax_classes == "batch" else []
     return chain_components(*rules, memory=make_memory_options(settings.memory), replay=replayed)
 
 
-def compare_with_batch(objective: Objective, model: Any) -> Objective:
+def _compare_with_batch(objective: Objective, model: Any) -> Objective:
     """Returns an objective whose softmax over the classes has only the classes of the batch (ER-ACE).
 
     A batch with targets `[batch, 1]` gets the extra `CLASSES`, `[batch, classes]`: true for every class that a target
@@ -167,8 +152,8 @@ def ewc(settings: configs.EWC) -> Method:
     """
 
     def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
-        likelihood, log_probs = row_functions(model, state)
-        rows, weights = rows_and_weights(batch)
+        likelihood, log_probs = _row_functions(model, state)
+        rows, weights = _rows_and_weights(batch)
         options: dict[str, Any] = {"log_probs": log_probs, "key": key} if settings.fisher_estimate == "true" else {}
         labels = rows.targets
         return penalties.fisher(
@@ -177,7 +162,7 @@ def ewc(settings: configs.EWC) -> Method:
 
     online = settings.decay if settings.consolidation == "online" else None
     return chain_components(
-        consolidate_after_task(
+        _consolidate_after_task(
             "ewc", settings.penalty_weight, importance, settings.fisher_batches, lambda first: {"decay": online}
         )
     )
@@ -191,8 +176,8 @@ def mas(settings: configs.MAS) -> Method:
 
     def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
         del key
-        rows, weights = rows_and_weights(batch)
-        outputs = lambda params, row: output_of(model, state, params, row)
+        rows, weights = _rows_and_weights(batch)
+        outputs = lambda params, row: _output_of(model, state, params, row)
         return penalties.sensitivity(outputs, state.params, rows, kind=settings.gradient_granularity, weights=weights)
 
     def consolidation(first: bool) -> dict[str, float]:
@@ -206,7 +191,7 @@ def mas(settings: configs.MAS) -> Method:
         )
 
     return chain_components(
-        consolidate_after_task("mas", settings.penalty_weight, importance, settings.importance_batches, consolidation)
+        _consolidate_after_task("mas", settings.penalty_weight, importance, settings.importance_batches, consolidation)
     )
 
 
@@ -240,9 +225,9 @@ def si(settings: configs.SI) -> Method:
 
     def after(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context, task
-        return with_method_state(state, "si", consolidate(state))
+        return _with_method_state(state, "si", consolidate(state))
 
-    wrap = add_quadratic_penalty("si")
+    wrap = _add_quadratic_penalty("si")
     rule = Component("si", init, wrap, wrap, after_update=gather, after_task=after, requirements=TOLD_BORDERS)
     return chain_components(rule)
 
@@ -254,13 +239,13 @@ def lwf(settings: configs.LwF) -> Method:
     first task. The divergence is over all classes of the head; classes that were never seen contribute little.
     """
     return chain_components(
-        distill_from_previous_model("lwf", settings.distillation_weight, settings.temperature, stream=True)
+        _distill_from_previous_model("lwf", settings.distillation_weight, settings.temperature, stream=True)
     )
 
 
 def logit_kd(settings: configs.LogitKD) -> Method:
     """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
-    rule = distill_from_previous_model(
+    rule = _distill_from_previous_model(
         "logit_kd", settings.distillation_weight, settings.temperature, stream=False, annealed=settings.anneal_weight
     )
     counters = [UPDATE_COUNTER] if settings.anneal_weight else []
@@ -283,14 +268,14 @@ def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> Memory
         raise ValueError(
             "lifelong.method.memory.write_policy: given 'diversity', allowed: another one, or MbPA (it has keys)"
         )
-    memory = MemoryOptions(settings.capacity, make_write_rule(settings), keys, settings.balance_by)
+    memory = MemoryOptions(settings.capacity, _make_write_rule(settings), keys, settings.balance_by)
     written = {"all": 1.0, "random": settings.write_probability}.get(settings.write_policy, 0.0)
     drops = settings.when_full == "drop"
     notes = functools.partial(describe_writes, memory.capacity, memory.setting, written, drops)
     return memory._replace(notes=notes, place=settings.storage, index=settings.key_search)
 
 
-def make_write_rule(settings: EpisodicMemory) -> WriteRule:
+def _make_write_rule(settings: EpisodicMemory) -> WriteRule:
     """Makes the rule by which a memory stores rows of the stream."""
     match settings.write_policy:
         case "all":
@@ -304,9 +289,9 @@ def make_write_rule(settings: EpisodicMemory) -> WriteRule:
         case "balanced":
             return WriteRule(policies.balanced_policy())
         case "uncertainty":
-            return WriteRule(policies.uncertainty_policy(), scores=prediction_uncertainty)
+            return WriteRule(policies.uncertainty_policy(), scores=_prediction_uncertainty)
         case "forgettable":
-            return WriteRule(policies.forgetting_policy(), is_answered=is_answered_correctly)
+            return WriteRule(policies.forgetting_policy(), is_answered=_is_answered_correctly)
         case "diversity":
             chances = settings.write_probability, settings.diversity_temperature
             signs, relative = {"dissimilar": 1, "similar": -1}, settings.distance_scale == "median"
@@ -319,7 +304,7 @@ def make_write_rule(settings: EpisodicMemory) -> WriteRule:
 # Components
 
 
-def restart_before_task() -> Component:
+def _restart_before_task() -> Component:
     """Makes a component that resets parameters and optimiser to their first state before every task but the first."""
 
     def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
@@ -335,7 +320,7 @@ def restart_before_task() -> Component:
     )
 
 
-def add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:
+def _add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:
     """Makes a wrapper that adds a quadratic penalty for leaving the parameters after earlier tasks.
 
     Args:
@@ -356,7 +341,7 @@ def add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:
     return wrap
 
 
-def consolidate_after_task(
+def _consolidate_after_task(
     name: str,
     weight: float,
     importance: Callable[[Any, TrainState, Batch, Any], tuple[Any, Any]],
@@ -379,7 +364,7 @@ def consolidate_after_task(
     def after(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         model = task.experiment.model
         measured, sums = jax.jit(lambda state, batch, key: importance(model, state, batch, key)), None
-        for number, batch in enumerate(itertools.islice(stage_batches(context), batches)):
+        for number, batch in enumerate(itertools.islice(_stage_batches(context), batches)):
             context.stop()
             more = measured(state, batch, key_for(context.key, "importance", number))
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
@@ -390,13 +375,13 @@ def consolidate_after_task(
             stored["around"], information, state.params
         )
         context.report(f"{name}: consolidated after task {task.index}, from {int(sums[1])} gradients")
-        return with_method_state(state, name, {**stored, "around": around})
+        return _with_method_state(state, name, {**stored, "around": around})
 
-    wrap = add_quadratic_penalty(name)
+    wrap = _add_quadratic_penalty(name)
     return Component(name, init, wrap, wrap, after_task=after, requirements=TOLD_BORDERS)
 
 
-def distill_from_previous_model(
+def _distill_from_previous_model(
     name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False
 ) -> Component:
     """Makes a component that distills from the model before a task, during every task but the first.
@@ -433,7 +418,7 @@ def distill_from_previous_model(
     def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context
         strength = jnp.asarray(weight if task.index else 0.0, jnp.float32)
-        return with_method_state(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
+        return _with_method_state(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
 
     wrappers: dict[str, Any] = {"wrap_stream_loss": wrap} if stream else {"wrap_replay_loss": wrap}
     return Component(name, init, **wrappers, before_task=before, requirements=TOLD_BORDERS)
@@ -442,7 +427,7 @@ def distill_from_previous_model(
 # Functions of a model that components use
 
 
-def prediction_uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
+def _prediction_uncertainty(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
     """Computes the uncertainty of the model about rows: 1 minus the highest class probability, floats `[rows]`."""
     del method
     output = read_segment(model, variables, model.init_state(rows.inputs.shape[0]), rows, deterministic=True)[0]
@@ -450,7 +435,7 @@ def prediction_uncertainty(model: Any, variables: Any, method: Any, rows: Batch)
     return 1 - jnp.exp(jnp.max(log_probs, axis=-1))[:, 0]
 
 
-def is_answered_correctly(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
+def _is_answered_correctly(model: Any, variables: Any, method: Any, rows: Batch) -> Any:
     """Returns whether the most probable class is the target at all targets of a row, bool `[rows]`."""
     del method
     output = read_segment(model, variables, model.init_state(rows.inputs.shape[0]), rows, deterministic=True)[0]
@@ -458,39 +443,39 @@ def is_answered_correctly(model: Any, variables: Any, method: Any, rows: Batch) 
     return jnp.all((answers == rows.targets) | (rows.weights == 0), axis=-1)
 
 
-def with_method_state(state: TrainState, name: str, kept: Any) -> TrainState:
+def _with_method_state(state: TrainState, name: str, kept: Any) -> TrainState:
     """Returns the state with the state of a component replaced under its name."""
     return dataclasses.replace(state, method={**state.method, name: kept})
 
 
-def stage_batches(context: PhaseContext) -> Iterator[Batch]:
+def _stage_batches(context: PhaseContext) -> Iterator[Batch]:
     """Iterates over the batches that the updates of a stage read, from the beginning of the stage."""
     return (batch for _, batch in context.data() if batch is not None)
 
 
-def rows_and_weights(batch: Batch) -> tuple[Batch, Any]:
+def _rows_and_weights(batch: Batch) -> tuple[Batch, Any]:
     """Returns the rows of all segments of a batch, `[rows, ...]`, and weights: 1 for rows with targets, else 0."""
     rows = rows_of(batch)
     return rows, jnp.any(rows.weights > 0, axis=-1).astype(jnp.float32)
 
 
-def output_of(model: Any, state: TrainState, params: Any, row: Batch) -> Any:
+def _output_of(model: Any, state: TrainState, params: Any, row: Batch) -> Any:
     """Applies the model to a single row in evaluation mode and returns its output, `[1, ...]`."""
     variables, batch = {**model_variables(state), "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
     return read_segment(model, variables, model.init_state(1), batch, deterministic=True)[0]
 
 
-def row_functions(model: Any, state: TrainState) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _row_functions(model: Any, state: TrainState) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Makes two functions of a row: `log_likelihood(params, row, targets)`, a mean, and `log_probs(params, row)`."""
 
     def log_likelihood(params: Any, row: Batch, targets: Any) -> Any:
         variables = {**model_variables(state), "params": params}
-        output = output_of(model, state, params, row)
+        output = _output_of(model, state, params, row)
         targets = jnp.broadcast_to(targets, row.targets.shape)
         return -model.apply(variables, output, targets[None], row.weights[None], method="nll").mean()
 
     def log_probs(params: Any, row: Batch) -> Any:
         variables = {**model_variables(state), "params": params}
-        return model.apply(variables, output_of(model, state, params, row), method="log_probs")[0]
+        return model.apply(variables, _output_of(model, state, params, row), method="log_probs")[0]
 
     return log_likelihood, log_probs

@@ -57,36 +57,34 @@ from memjax.training.step import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, SegmentLoss, WeightedSum
 
-__all__ = ["anml", "maml", "oml"]
-
 HEAD = "head/"
 """Beginning of the paths of the parameters of the head, which is the prediction network of OML."""
 
 
 def oml(settings: configs.OML) -> Method:
     """Makes the method OML-ER, which adapts the head."""
-    return meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, settings)
+    return _meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, settings)
 
 
 def maml(settings: configs.MAML) -> Method:
     """Makes the method MAML-ER, which adapts all parameters."""
-    return meta_learning_method("maml", None, adapt_by_loss, settings)
+    return _meta_learning_method("maml", None, adapt_by_loss, settings)
 
 
 def anml(settings: configs.ANML) -> Method:
     """Makes the method ANML-ER, which adapts all parameters but those of the gate of the model."""
-    method = meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, settings)
+    method = _meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, settings)
     frozen = () if settings.train_gate_encoder else (GATE_ENCODER,)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         base_learner = method.learner(freeze_parameters(experiment, frozen), layout, objective)
-        start = lambda values: base_learner.init({**values, "params": with_gate_encoder(values["params"])})
+        start = lambda values: base_learner.init({**values, "params": _with_gate_encoder(values["params"])})
         return base_learner._replace(init=start)
 
     return method._replace(learner=learner)
 
 
-def with_gate_encoder(params: Any) -> Any:
+def _with_gate_encoder(params: Any) -> Any:
     """Starts the encoder in the gate of a model with the parameters of the encoder beside it.
 
     Raises:
@@ -105,7 +103,7 @@ MetaSettings = configs.OML | configs.MAML | configs.ANML
 """Settings of a meta-learning method."""
 
 
-def meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], settings: MetaSettings) -> Method:
+def _meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], settings: MetaSettings) -> Method:
     """Makes a meta-learning method that adapts selected parameters within each episode, with sparse replay.
 
     Args:
@@ -114,11 +112,11 @@ def meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], s
       adapt: Function that adapts parameters to a support, such as `adapt_by_loss` or `adapt_head`.
       settings: Settings of the method.
     """
-    wrap = functools.partial(wrap_loss_of_query, select, adapt, settings)
+    wrap = functools.partial(_wrap_loss_of_query, select, adapt, settings)
     replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
     )
-    adaptation = TestTimeAdaptation(functools.partial(adapt_to_random_rows, select, adapt, settings))
+    adaptation = TestTimeAdaptation(functools.partial(_adapt_to_random_rows, select, adapt, settings))
     return chain_components(
         Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
         memory=make_memory_options(settings.memory),
@@ -130,7 +128,7 @@ def meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], s
     )
 
 
-def wrap_loss_of_query(
+def _wrap_loss_of_query(
     select: Select, adapt: Callable[..., Any], settings: MetaSettings, objective: Objective, model: Any
 ) -> Objective:
     """Returns an objective whose loss is computed at parameters that are adapted to the support of a query.
@@ -158,7 +156,7 @@ def wrap_loss_of_query(
     return objective._replace(loss=loss)
 
 
-def adapt_to_random_rows(
+def _adapt_to_random_rows(
     select: Select, adapt: Callable[..., Any], settings: MetaSettings, experiment: Experiment, store: Store
 ) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
     """Makes the variables for all rows of a test set, adapted once to random rows of the memory.
@@ -221,7 +219,7 @@ def adapt_by_loss(
     def inner(params: Any, batch_and_number: tuple[Batch, Any]) -> Any:
         batch, number = batch_and_number
         start, adapted = model.init_state(len(batch.inputs)), {**variables, "params": params}
-        return share_of_rows(loss(adapted, start, batch, inner_key(key, number))[2], batch)
+        return _share_of_rows(loss(adapted, start, batch, _inner_key(key, number))[2], batch)
 
     return inner_steps(inner, variables["params"], (support, jnp.arange(len(support.inputs))), **how)
 
@@ -256,32 +254,32 @@ def adapt_head(
         mask=rows.mask,
         deterministic=deterministic,
         extras=model.select_extras(rows.extras),
-        rngs=random_streams(inner_key(key, steps)),
+        rngs=_random_streams(_inner_key(key, steps)),
         method="encode",
     )
 
     def inner(params: Any, inputs: tuple[Any, Batch, Any]) -> Any:
         text, batch, number = inputs
         adapted = {**collections, "params": params}
-        rngs = random_streams(inner_key(key, number))
+        rngs = _random_streams(_inner_key(key, number))
         output = model.apply(adapted, text, deterministic, rngs=rngs, method="apply_head")
-        return share_of_rows(model.apply(adapted, output, batch.targets, batch.weights, method="nll"), batch)
+        return _share_of_rows(model.apply(adapted, output, batch.targets, batch.weights, method="nll"), batch)
 
     return inner_steps(
         inner, collections["params"], (jax.tree.map(split_steps, features), support, jnp.arange(steps)), **how
     )
 
 
-def share_of_rows(nll: WeightedSum, batch: Batch) -> Any:
+def _share_of_rows(nll: WeightedSum, batch: Batch) -> Any:
     """Computes the mean loss over the targets of a batch, times the fraction of its rows that are not padding."""
     return nll.mean() * jnp.mean(jnp.any(batch.weights > 0, axis=-1))
 
 
-def inner_key(key: Any, number: Any) -> Any:
+def _inner_key(key: Any, number: Any) -> Any:
     """Derives the key of dropout in a step of the inner loop. The query uses `key` itself."""
     return key_for(key, "adapt", number)
 
 
-def random_streams(key: Any) -> dict[str, Any]:
+def _random_streams(key: Any) -> dict[str, Any]:
     """Derives the keys of all random streams of a model from one key."""
     return {name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)}

@@ -25,8 +25,6 @@ from memjax.training.stages import Learner, PhaseContext, PhaseResult
 from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.training.update_functions import MakeObjective, make_objective
 
-__all__ = ["progressive"]
-
 COLUMNS = "lifelong.method.num_columns"
 """Name of the setting in a growth history that holds the number of columns."""
 
@@ -39,7 +37,7 @@ def progressive(settings: configs.ProgressiveNetwork) -> Method:
             raise ValueError(
                 f"lifelong.method.num_columns: given {settings.num_columns}, allowed: 1 where a run begins"
             )
-        return lambda state, context: with_column(task, state, context, 1 + task.index)
+        return lambda state, context: _with_column(task, state, context, 1 + task.index)
 
     rule = Component("progressive", requirements=TOLD_BORDERS._replace(tasks_in_evaluation=True))
     growth = ModelGrowth(
@@ -60,7 +58,7 @@ def learner(experiment: Experiment, layout: Layout | None, objective: MakeObject
     return chain_components().learner(freeze_parameters(experiment, (*earlier, *into)), layout, objective)
 
 
-def with_column(task: TaskInfo, state: TrainState, context: PhaseContext, number: int) -> PhaseResult:
+def _with_column(task: TaskInfo, state: TrainState, context: PhaseContext, number: int) -> PhaseResult:
     """Grows the state to `number` columns, the newest one with new parameters. The first task keeps its state."""
     if not task.index:
         return PhaseResult(state, context.lineage)

@@ -44,16 +44,6 @@ from memjax.training.step import Gradients, TrainState, apply_gradients, compute
 from memjax.training.update_functions import UpdateFunctions
 from memjax.typing import Batch, WeightedSum
 
-__all__ = [
-    "Support",
-    "UpdateParts",
-    "make_joint_update",
-    "make_projected_update",
-    "make_replay_episode_update",
-    "make_replay_update",
-    "make_stream_update",
-]
-
 Sums = dict[str, WeightedSum]
 Support = Callable[[Mapping[str, Any], Batch | None, Batch], Any]
 """A function `support(variables, batch, query)` that returns the support of a query."""

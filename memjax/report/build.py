@@ -18,8 +18,6 @@ from memjax.report.pictures import figure_to_svg
 from memjax.report.providers import CURVES, PROVIDERS
 from memjax.settings.checks import require
 
-__all__ = ["make_report"]
-
 REFUSALS = (ValueError, OSError, ModuleNotFoundError, FloatingPointError)
 """Errors of a provider that become one line of the report and do not end it."""
 
@@ -71,8 +69,8 @@ def make_report(
         title=" and ".join(runs_by_name) if len(runs_by_name) < 3 else f"{len(runs_by_name)} runs",
         about="Written by `memjax report`. All numbers and pictures come from the run directories listed below.",
         names=tuple(runs_by_name),
-        header=make_facts_table(runs_by_name),
-        settings=make_settings_table(runs_by_name),
+        header=_make_facts_table(runs_by_name),
+        settings=_make_settings_table(runs_by_name),
         sections=tuple(section for section in sections if section.panels or section.left),
         drawn=pictures,
     )
@@ -139,7 +137,7 @@ def _describe_error(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def make_facts_table(named: Mapping[str, OpenedRun]) -> Table:
+def _make_facts_table(named: Mapping[str, OpenedRun]) -> Table:
     """Makes the table of facts and scores at the top of a report, with one column for each run.
 
     Args:
@@ -151,7 +149,7 @@ def make_facts_table(named: Mapping[str, OpenedRun]) -> Table:
     return Table("run_facts", "Runs", "", ("", *named), cells)
 
 
-def make_settings_table(named: Mapping[str, OpenedRun]) -> Table:
+def _make_settings_table(named: Mapping[str, OpenedRun]) -> Table:
     """Makes the table of all settings, with one column for each run.
 
     Args:

@@ -13,17 +13,6 @@ from memjax.config import Config
 from memjax.report.outcomes import NATS, stream_facts
 from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many
 
-__all__ = [
-    "RunDifference",
-    "RunRecord",
-    "compare_contenders",
-    "compare_runs",
-    "read_run",
-    "differing_settings",
-    "split_finished",
-    "split_readable",
-]
-
 DRAWN = ("training.seed", "data.seed", "lifelong.task_order")
 """Fields in which runs of one contender may differ: the seeds, and the order of the tasks."""
 NOT_FINISHED = "not finished, allowed: a run with finished.json; train it to its end"

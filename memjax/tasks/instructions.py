@@ -38,8 +38,6 @@ from memjax.tasks.interface import GeneratedAnswers, Query, Task
 from memjax.tasks.question_answering import exact_match, f1
 from memjax.typing import Batch
 
-__all__ = ["Instructions", "score_written_answers"]
-
 
 class Instructions(Task):
     """Questions about contexts, scored by the answers that the model writes."""
@@ -123,9 +121,9 @@ class Instructions(Task):
                 prompts[min(first + row, len(prompts) - 1)] for row in range(rows)
             ]  # padded to one shape for all batches
             if adapt_rows is None:
-                answer_ids = decode_greedily(model, variables, batch, decoding)
+                answer_ids = _decode_greedily(model, variables, batch, decoding)
             else:
-                answer_ids = decode_adapted(model, variables, batch, decoding, adapt_rows)
+                answer_ids = _decode_adapted(model, variables, batch, decoding, adapt_rows)
             answers += [tokenizer.decode(ids) for ids in answer_ids[: len(prompts) - first]]
         return answers
 
@@ -166,7 +164,7 @@ class AnswerDecoding(NamedTuple):
     end_id: int
 
 
-def decode_greedily(
+def _decode_greedily(
     model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: AnswerDecoding
 ) -> list[list[int]]:
     """Continues each prompt with the most probable tokens, up to the end token."""
@@ -175,7 +173,7 @@ def decode_greedily(
     return generate(model, variables, prompts, stop_tokens=[how.end_id], **options)
 
 
-def decode_adapted(
+def _decode_adapted(
     model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: AnswerDecoding, adapt_rows: Any
 ) -> list[list[int]]:
     """Continues each prompt greedily, with parameters adapted to that prompt.

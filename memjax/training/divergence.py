@@ -5,8 +5,6 @@ from collections.abc import Mapping
 
 from memjax.training.scores import EvaluationResult
 
-__all__ = ["DIVERGED", "describe_divergence", "divergence_limit", "final_divergence", "has_diverged"]
-
 DIVERGED = 10
 """Multiple of the nats per target of a uniform answer above which a model counts as diverged."""
 

@@ -25,8 +25,6 @@ from memjax.data.source_files import keep_sources_cached, source_files
 from memjax.training.json_files import read_json, write_json
 from memjax.training.runs import config_to_dict, flat_settings
 
-__all__ = ["RunData"]
-
 FILE = "data.json"
 MAX_HASHED_BYTES = 4 << 30  # A source with more bytes is not hashed, except for texts, which are hashed anyway.
 NOT_OF_DOCUMENTS = ("batch_size", "seed", "cache_dir")  # Fields of `data` under which the documents stay the same.
@@ -97,7 +95,7 @@ class RunData:
         recorded = read_record(run)
         return cls(
             run,
-            recorded=earlier_record(extra or {}) if recorded is None else recorded,
+            recorded=_earlier_record(extra or {}) if recorded is None else recorded,
             same_settings=_settings(config) == _settings(other),
             is_other=is_named or _places(config) != _places(other),
             tell=tell,
@@ -229,7 +227,7 @@ class RunData:
         """Raises `ValueError` for data that has changed, or reports it if the user has named other data."""
         if not self._is_other:
             raise ValueError(self._refusal(config, task, changes))
-        data = describe_source(config.data.source)
+        data = _describe_source(config.data.source)
         if data not in self.other:
             self.other.append(data)
         self._report_once(f"{f'{task}, ' * bool(task)}{split}: reads {data}, other data than that of training")
@@ -328,7 +326,7 @@ def read_record(run: Path | str) -> dict[str, Any] | None:
     return tasks
 
 
-def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the record of a run of an earlier version, which has no `data.json`, from its checkpoint.
 
     The record has the documents of plain training. It is empty for a stream of tasks.
@@ -344,12 +342,12 @@ def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {"": {"paths": {}, "splits": {"train": [identity["fingerprint"], identity.get("documents", 0)]}}}
 
 
-def describe_source(source: Any) -> str:
+def _describe_source(source: Any) -> str:
     """Describes a source by its path with the number and bytes of its files, or by its name.
 
     Example:
       >>> from memjax.config import SeqioTask
-      >>> describe_source(SeqioTask(name="books"))
+      >>> _describe_source(SeqioTask(name="books"))
       'SeqioTask books'
     """
     if not source.path:
