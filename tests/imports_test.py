@@ -187,6 +187,16 @@ def test_dir_of_a_package_shows_its_names_and_each_is_there(package):
     assert [name for name in sorted(names) if not hasattr(module, name)] == []
 
 
+def test_a_module_has_all_where_a_package_imports_all_of_its_names():
+    """Elsewhere a leading underscore says what is private. The modules of `hf_*` show the methods of their families."""
+    whole = {name.removesuffix(".*") for path in modules() for _, name in imported_names(path) if name.endswith(".*")}
+    rooms = {"data", "datastore", "functional", "memory", "settings"}
+    for path in modules():
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if part_of(path) not in rooms and path.stem != "__init__" and not path.stem.startswith("hf_"):
+            assert ("\n__all__ = " in path.read_text()) <= (name in whole), name
+
+
 def test_import_is_light():
     # One process for everything, in the order from light to heavy, so that the first culprit is named.
     packages = [name for name in LIGHT_PACKAGES + MAY_LOAD_ORBAX if exists(name)]
