@@ -212,7 +212,7 @@ def _make_composed_learner(
 
     learner = plain._replace(
         init=init,
-        updates={kind: _make_update_of_kind(parts, kind, batch) for kind, batch in kinds.items()},
+        updates={kind: make_update_of_kind(parts, kind, batch) for kind, batch in kinds.items()},
         batch_shapes=kinds,
         finish=parts.functions.finish,
     )
@@ -274,7 +274,7 @@ def _with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int)
     return dataclasses.replace(parts, support=support, steps=episode.steps, replay_factor=factor)
 
 
-def _make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
+def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
     """Makes the update function of one kind of update, such as "stream" or "replay".
 
     Args:

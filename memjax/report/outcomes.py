@@ -37,7 +37,7 @@ MAY_BE_UNKNOWN = ("tokens_per_second", "examples_per_second", NATS)
 """Numbers that some lines have, None where they are not finite."""
 
 
-def _check_log(file: Path, lines: Sequence[Any], measures: Sequence[str]) -> None:
+def check_log(file: Path, lines: Sequence[Any], measures: Sequence[str]) -> None:
     """Checks that the lines of a log have the numbers of their kind.
 
     Args:
@@ -123,7 +123,7 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
         return {}
     task = make_task(config)
     logged = read_metrics(file) if log is None else log
-    _check_log(file, logged, (*task.matrix_metrics, *task.extra_metrics))
+    check_log(file, logged, (*task.matrix_metrics, *task.extra_metrics))
     every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
     newest = {line["name"]: line for line in lines if line.get("name")}
