@@ -243,7 +243,7 @@ def measure_usage(
                 counts[table][group].add(ids[where], weights[where])
 
     names = [f"{table}/{what}" for table in slots for what in ("ids", "weights")]
-    experiment.evaluator(evaluation, features=names)(variables, observe=observe)
+    experiment.evaluator(evaluation, feature_names=names)(variables, observe=observe)
     return counts
 
 

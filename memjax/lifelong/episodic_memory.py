@@ -6,9 +6,9 @@ decides which rows are written. Donate a memory that is written to (`donate_argn
 `memjax.lifelong.host_memory.HostMemory` is for more rows than the devices can hold.
 
     memory = init_memory(row, capacity=1000, key_dim=768)
-    memory = write(memory, rows, key, policies.reservoir(), keys=keys)
+    memory = write(memory, rows, key, policies.reservoir_policy(), keys=keys)
     rows, weights = sample(memory, key, 32)
-    rows = take(memory, nearest(memory, queries, 32).ids)
+    rows = read_slots(memory, nearest(memory, queries, 32).ids)
 
 Rows are those of a `Batch` without its `segments` axis. If the memory has fewer rows than were asked for, the missing
 ones are padding: their mask is False and their weights are 0, so that nothing is learned from them.

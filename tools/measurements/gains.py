@@ -72,7 +72,7 @@ def evaluate(path: str, config: Config, memory_length: int, *, track: bool = Fal
     names = [f"layer_{layer:02d}/neighbor_{kind}" for kind in ("positions", "weights")] if track else []
     documents = AnnotatedDocuments(loaded.experiment.documents(config.evaluation.split), numbers=True)
     model = make_evaluation_model(loaded.experiment, config.evaluation)
-    evaluator = loaded.experiment.evaluator(documents=documents, model=model, features=names)
+    evaluator = loaded.experiment.evaluator(documents=documents, model=model, feature_names=names)
     parts: list[tuple[np.ndarray, ...]] = []
 
     def observe(batch: Batch, scored: BatchScore) -> None:

@@ -71,7 +71,7 @@ def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[Score
         dataclasses.replace(run.experiment.config.evaluation, max_segments=max_segments),
         model=model,
         documents=AnnotatedDocuments(documents, numbers=True),
-        features=tuple(names.values()),
+        feature_names=tuple(names.values()),
     )
     evaluator(regroup_layers(run.variables, run.experiment.model, model), observe=observe)
     numbers, tokens, log_probs, *tensors = (np.concatenate(part) for part in zip(*parts, strict=True))
