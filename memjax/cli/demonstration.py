@@ -79,7 +79,7 @@ SMOKE = Plan(
 
 
 def run_demo(plan: Plan) -> dict[str, Any]:
-    """Runs the parts of a demonstration that have no result yet, and prints all results.
+    """Runs the unfinished parts of a demonstration with the sizes of `plan`. Prints and returns all results.
 
     Returns:
       The results, which are also written to `results.json`.

@@ -93,7 +93,7 @@ def migrate_text(text: str) -> str:
 
 
 def migrate_source(source: str, guesses: Mapping[str, type] | None = None) -> str:
-    """Returns Python source with settings and modules under the names of today: keywords, attributes, classes, paths.
+    """Returns Python source with current names of settings and modules. `guesses` maps variables to settings classes.
 
     Args:
       source: Text of a file.

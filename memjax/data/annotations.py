@@ -133,7 +133,7 @@ class AnnotatedDocuments(Documents):
 
 
 def write_neighbors(folder: Path | str, split: str, values: Any, documents: Documents, *, store: str = "") -> None:
-    """Writes the neighbours of every token of a split to a folder, from which `open_neighbors` reads them.
+    """Writes the tokens that follow the neighbours of every token of a split to a folder, for `open_neighbors`.
 
     See `memjax.retrieval.precomputation`, which computes them.
 
@@ -141,7 +141,7 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
       folder: Folder of the files. It is created if it does not exist.
       split: 'train', 'validation' or 'test'.
       values: Tokens that followed similar contexts, nearest first, int `[tokens, neighbors]`. -1 for none.
-      documents: Documents that contain the tokens of `values`, in the same order.
+      documents: Documents of the split. Their tokens, in this order, have the rows of `values`.
       store: Fingerprint of the datastore that was searched (`Store.fingerprint`). All splits of a folder must have the
         same.
 

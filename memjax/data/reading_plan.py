@@ -61,7 +61,7 @@ class ReadingPlan:
             raise ValueError(f"stride: given {self.stride}, allowed: 1 to segment_length = {self.segment_length}")
 
     def stream(self, split: Split, **arguments: Any) -> BatchIterator:
-        """Returns the iterator over the batches of training.
+        """Returns an iterator over the batches of a split, with a position from which reading can continue.
 
         Args:
           split: Documents or examples to read.

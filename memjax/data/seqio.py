@@ -224,7 +224,7 @@ class SeqioVocabulary:
         return self.vocabulary.decode([int(i) for i in np.asarray(ids)])
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
-        """Returns the number of UTF-8 bytes of each id when it is decoded alone, int32 in the shape of `ids`."""
+        """Returns the number of UTF-8 bytes that each id stands for, int32 in the shape of `ids`. 0 for special ids."""
         return self._lengths[np.asarray(ids, np.int64)]
 
     @functools.cached_property

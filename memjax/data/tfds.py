@@ -119,7 +119,7 @@ def _python_library_class() -> type:
 
 
 def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, file_format: str = "array_record") -> Any:
-    """Returns a TFDS builder of the Python standard library (features `name` and `text`), prepared if necessary.
+    """Returns the prepared TFDS builder of Python's library: `name` and `text` of each top-level package or module.
 
     Args:
       data_dir: Folder of prepared data sets. None for the default of TFDS.

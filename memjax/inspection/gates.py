@@ -68,7 +68,7 @@ class GateMap:
 
 
 def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
-    """Finds the memories of a model that have a gate.
+    """Finds the memories whose gate values `gate_map` can read: by layer number, and the one at the output or None.
 
     Args:
       model: Model to search.

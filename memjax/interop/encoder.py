@@ -206,7 +206,7 @@ def layer_names(
 
 
 def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> config.Classification | None:
-    """Returns the task of a head of classes. None for weights without such a head.
+    """Returns a classification task with as many classes as the head's weights have rows. None for no weights.
 
     Args:
       described: The configuration.

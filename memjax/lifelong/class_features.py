@@ -103,7 +103,7 @@ def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.
 def principal_axes(
     points: Float[np.ndarray, "points dim"], count: int = 2
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim axes"], float]:
-    """Computes the mean of points, their principal axes, and the fraction of the variance along these axes.
+    """Computes the mean of points, their principal axes as columns, and the share of the variance along all of these.
 
     Args:
       points: At least one point, `[points, dim]`.

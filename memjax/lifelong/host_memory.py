@@ -192,7 +192,10 @@ class HostMemory:
         self._mark_changed(holes)
 
     def set_scores(self, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> None:
-        """Replaces the scores of rows. See `memjax.lifelong.episodic_memory.set_scores`."""
+        """Replaces the scores of the rows that are now in the slots `ids`. Ids that are no slot are ignored.
+
+        See `memjax.lifelong.episodic_memory.set_scores`.
+        """
         ids = np.asarray(ids)
         known = (ids >= 0) & (ids < self.capacity)
         self.scores[ids[known]] = np.asarray(scores)[known]

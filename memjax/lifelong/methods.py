@@ -198,7 +198,7 @@ def mas(settings: configs.MAS) -> Method:
 def si(settings: configs.SI) -> Method:
     """Makes SI: a quadratic penalty weighted by how much each parameter has contributed to the fall of the loss.
 
-    Differs from the paper: it has no 1/2 in its penalty, so that its c is half of `penalty_weight`.
+    Differs from the paper: the penalty has a factor 1/2, so that the paper's c is half of `penalty_weight`.
     """
 
     def init(params: Any) -> dict[str, Any]:

@@ -324,7 +324,7 @@ class CompressiveAttention(TransformerXLAttention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
-        """Makes memories in which a document starts, both with hidden states of `dtype`."""
+        """Makes the state in which a document starts, with hidden states of `dtype`."""
         if not self._compresses:
             return super().init_state(batch_size, dtype)
         self._check()

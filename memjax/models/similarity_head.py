@@ -30,7 +30,7 @@ SMALLEST = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class RankingScorer(ChoiceScorer):
-    """A scorer of class scores, -inf where they may not be answered. Evaluation applies a softmax to the others.
+    """A scorer that turns class scores, -inf where a class may not be answered, into losses and probabilities.
 
     Attributes:
       margin: Margin of the training loss, the mean over the other classes of `max(0, margin - score of the target +

@@ -95,7 +95,7 @@ def label_words(axes: Any, words: Sequence[str]) -> Any:
 
 
 def evenly_spaced(count: int, most: int) -> list[int]:
-    """Chooses at most `most` of the indices below `count`, evenly spaced, with the first and the last among them.
+    """Chooses at most `most` of the indices below `count`, evenly spaced: the first, and the last if `most` > 1.
 
     Example:
       >>> evenly_spaced(3, 6), evenly_spaced(12, 4)

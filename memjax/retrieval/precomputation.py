@@ -139,7 +139,7 @@ class CrossFittingHalf(NamedTuple):
 def cross_fitted_neighbors(
     first: CrossFittingHalf, second: CrossFittingHalf, num_neighbors: int, *, progress: Progress | None = None
 ) -> tuple[np.ndarray, Documents]:
-    """Finds the neighbours of a training split with models that have not learned it (cross-fitting).
+    """Finds the tokens that follow the neighbours of a training split, each half with the model of the other half.
 
     Each half is read by the model that was trained on the other half, which searches the store of that other half. So
     the queries come from text that is new to the model, as they do for a split to be evaluated. The neighbours come

@@ -16,7 +16,7 @@ __all__ = ["Output", "Softmax", "AdaptiveSoftmax", "Spalm", "OutputKind"]
 
 @dataclass(slots=True, kw_only=True)
 class Output(Settings):
-    """Base class of the settings of all outputs, with facts that a kind may override.
+    """Base class of the settings of `Model.output`, which scores the vocabulary, with facts that a kind may override.
 
     Attributes:
       is_one_softmax: Whether one softmax normalises the scores of all vocabulary entries.

@@ -140,7 +140,7 @@ class ClassificationTask(Task):
         return answers
 
     def read_queries(self, file: str) -> list[Query]:
-        """Reads the texts of a file with classes, or the lines of a `.txt`.
+        """Returns a query for each text of a file with classes, or for each line of a `.txt` that is not blank.
 
         See `memjax.data.labelled_rows.read_rows` for the format.
         """

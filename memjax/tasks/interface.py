@@ -41,7 +41,7 @@ the selected tokens."""
 
 
 class TaskMetric(Protocol):
-    """A measure of a model's outputs that is not a mean over targets. It collects a whole split batch by batch."""
+    """A measure over a whole split, not a mean over targets. It observes each batch, then returns numbers by name."""
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
         """Adds one batch, without a segment axis, and the model's output for it."""
@@ -306,7 +306,7 @@ def neighbor_numbers(read: ScoredBatch, row: int) -> dict[str, list[int]]:
 
 
 def rank_choices(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:
-    """Returns the `count` most probable choices with their probabilities, best first.
+    """Returns `answer` and `probability` of the `count` best choices. `names` is a function from number to answer.
 
     Example:
       >>> rank_choices(np.log([0.25, 0.75]), str, 1)

@@ -151,7 +151,7 @@ class Experiment:
         return dataclasses.replace(self, config=config, model=make_task(config).model(self.model.vocabulary.vocab_size))
 
     def of_task(self, name: str, prompt: str = "") -> Experiment:
-        """Returns this experiment with the documents of one task of the stream.
+        """Returns this experiment for one task of the stream. Its documents are read with the prompt of task `prompt`.
 
         Args:
           name: Name of the task.

@@ -110,7 +110,7 @@ class Objective(NamedTuple):
 
 
 def model_loss(model: Any, *, deterministic: bool = False, output: bool = False) -> SegmentLoss:
-    """Makes the segment loss of a model, the negative log-likelihood of its targets.
+    """Makes a function that computes the negative log-likelihood of a segment. `output` adds the output to its `Aux`.
 
     Args:
       model: Linen model.

@@ -332,7 +332,7 @@ class Position(NamedTuple):
         return sum(self.steps[: self.stage + 1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields that a checkpoint saves. The step follows from the number of the checkpoint."""
+        """Returns `stage`, `phase`, `steps` and `stream` by name. The number of the checkpoint gives the step."""
         return {name: getattr(self, name) for name in ("stage", "phase", "steps", "stream")}
 
     @classmethod
