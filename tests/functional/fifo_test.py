@@ -218,7 +218,7 @@ SHARDED = """
     import re
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from memjax.functional import order_after, read_window, ring_append, write_window
+    from memjax.functional import read_window, ring_append, write_window
 
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
@@ -229,7 +229,7 @@ SHARDED = """
     for aligned in (True, False):
         def step(slots, new, cursor, active):
             saved = read_window(slots, cursor, 4, axis=2)
-            written = ring_append(slots, new, order_after(cursor, saved), active, axis=2, aligned=aligned)
+            written = ring_append(slots, new, cursor, active, axis=2, aligned=aligned)
             return write_window(written, saved, cursor, ~active, axis=2, aligned=aligned)
         compiled = jax.jit(step).lower(*sharded).compile()
         assert not re.findall(r"all-gather|all-reduce|collective-permute|all-to-all", compiled.as_text())
