@@ -72,7 +72,7 @@ def make_report(
         header=_make_facts_table(runs_by_name),
         settings=_make_settings_table(runs_by_name),
         sections=tuple(section for section in sections if section.panels or section.left),
-        drawn=pictures,
+        pictures=pictures,
     )
 
 

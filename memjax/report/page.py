@@ -43,7 +43,7 @@ class Report:
       header: Table of facts and scores with one column for each run.
       settings: Table of all settings with one column for each run.
       sections: Sections of the page, shown one below the other.
-      drawn: Name of a figure -> its SVG picture. Figures that are missing are drawn when the page is made.
+      pictures: Name of a figure -> its SVG picture. Figures that are missing are drawn when the page is made.
     """
 
     title: str
@@ -52,7 +52,7 @@ class Report:
     header: Table
     settings: Table
     sections: tuple[Section, ...]
-    drawn: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def figures(self) -> list[Figure]:
@@ -154,7 +154,7 @@ def make_page(report: Report) -> str:
     def show(part: Figure | Table | Paragraph) -> Any:
         match part:
             case Figure():
-                picture = report.drawn.get(part.name) or figure_to_svg(part, LIGHT)
+                picture = report.pictures.get(part.name) or figure_to_svg(part, LIGHT)
                 return macros.figure(part, format_text(part.caption), Markup(picture))
             case Table():
                 return macros.part(part, format_text(part.caption), table(part))

@@ -5,7 +5,7 @@ import pytest
 from tools.words import count_words, describe_counts, find_words
 
 # The limits are the counts of the tree: lower them when a count falls, never raise them.
-LIMITS = {"fragment": 0, "field": 0, "riddle": 0, "participle": 20, "local": 12, "vague": 112}
+LIMITS = {"fragment": 0, "field": 0, "riddle": 0, "participle": 19, "local": 11, "vague": 111}
 
 
 def test_the_tree_is_within_its_limits():
