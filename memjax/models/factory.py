@@ -46,7 +46,9 @@ def make_language_model(
     table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> LanguageModel:
-    """Builds the language model that a configuration describes.
+    """Builds a `LanguageModel` from its settings `model`. `features` names inner tensors that it also returns,
+    `vocab_multiple` pads tables to a multiple of so many rows, and remat and sharding are names such as 'per_layer' or
+    'heads'.
 
     Args:
       model: Configuration of the model.
@@ -109,7 +111,8 @@ def make_stack(
     memory_sharding: str = "heads",
     table_sharding: Literal["rows", "columns"] = "rows",
 ) -> Stack:
-    """Builds the layers that a configuration describes, for a decoder or a text encoder.
+    """Builds the layers of a decoder or a text encoder, a `Stack`, from the settings `model` of the whole model.
+    `features` names inner tensors to return. The last three options are names, such as 'per_layer', 'heads' and 'rows'.
 
     Args:
       model: Configuration of the model.
@@ -138,7 +141,9 @@ def _stack_options(model: settings.TransformerBase, rematerialize: str) -> dict[
 def make_mixtures(
     evaluation: settings.Evaluation, model: settings.TransformerBase | settings.Perceptron | settings.BiLSTM
 ) -> tuple[memory.OutputMemory, ...]:
-    """Makes the output memories that an evaluation adds to a model, for its field `mixtures`. Empty for none."""
+    """Makes the output memories that the settings `evaluation` add to a model with the settings `model`: a tuple with
+    one `ContinuousCacheMemory`, or an empty tuple if `evaluation.cache` has the length 0.
+    """
     cache = evaluation.cache
     if not cache.memory_length:
         return ()
@@ -162,7 +167,9 @@ def _build(kind: type[Built], *parts: settings.Settings, **others: Any) -> Built
 def make_attention(
     model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
 ) -> memory.LayerMemory:
-    """Builds the attention part of one layer."""
+    """Builds the attention part, a `LayerMemory`, of the layer with the number `index` from the settings `model`. Only
+    Memorizing needs `memory_sharding` ('heads' or 'slots'), only InfinityFormer `segment_length`.
+    """
     common = _head_options(model)
     match model.attention:
         case settings.TransformerXL() as part:
@@ -291,7 +298,9 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
 
 
 def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
-    """Builds the embeddings and softmax of a model."""
+    """Builds the embeddings and softmax, a `Vocabulary` or `AdaptiveVocabulary`, from the settings `model`. Its tables
+    are padded to a multiple of `multiple` rows.
+    """
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
@@ -312,20 +321,21 @@ def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: 
 NO_MEMORY_TOKENS = settings.MemoryTokens(num_tokens=0)
 
 
-def memory_fields(tokens: settings.MemoryTokens | None, beside: float) -> dict[str, Any]:
-    """Returns the fields of a model with memory tokens before its segments or texts.
+def memory_fields(tokens: settings.MemoryTokens | None, input_stddev: float) -> dict[str, Any]:
+    """Returns two fields of a model as a dict, from the settings `tokens`: `memory_tokens`, the number of its learned
+    memory tokens (0 for None), and `memory_stddev`, their initial size, by default `input_stddev`.
 
     Args:
       tokens: Settings of the memory tokens. None = no memory tokens.
-      beside: Standard deviation of the other inputs of the layers, the default for memory tokens.
+      input_stddev: Standard deviation of the other inputs of the layers, the default for memory tokens.
     """
     tokens = tokens or NO_MEMORY_TOKENS
-    return {"memory_tokens": tokens.num_tokens, "memory_stddev": _memory_token_stddev(tokens, beside)}
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": _memory_token_stddev(tokens, input_stddev)}
 
 
-def _memory_token_stddev(tokens: settings.MemoryTokens, beside: float) -> float:
-    """Returns the initial standard deviation of memory tokens: as set, or `beside`, that of the other inputs."""
-    return beside if tokens.init_stddev is None else tokens.init_stddev
+def _memory_token_stddev(tokens: settings.MemoryTokens, input_stddev: float) -> float:
+    """Returns the initial standard deviation of memory tokens: as set, or that of the other inputs."""
+    return input_stddev if tokens.init_stddev is None else tokens.init_stddev
 
 
 def _input_stddev(model: settings.ModelSettings, vocabulary: Vocabulary | AdaptiveVocabulary) -> float:
@@ -345,7 +355,8 @@ def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> memory.Out
 def make_encoder_decoder(
     model: settings.EncoderDecoder, vocab_size: int, *, segment_length: int = 0, vocab_multiple: int = 1
 ) -> EncoderDecoder:
-    """Builds the encoder-decoder that a configuration describes.
+    """Builds an `EncoderDecoder` from its settings `model`. Both languages share the `vocab_size` entries of one
+    vocabulary, whose tables are padded to a multiple of `vocab_multiple` rows.
 
     Args:
       model: Configuration of the model.
@@ -402,7 +413,8 @@ def make_text_encoder(
     table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> TextEncoder:
-    """Builds the text encoder that a configuration describes.
+    """Builds a `TextEncoder` with the given head, or with none, from the settings `model`, whose attention must be
+    `Bidirectional`. `features` names inner tensors that it also returns.
 
     Args:
       model: Configuration of the model, whose attention is `Bidirectional`.
@@ -448,7 +460,7 @@ def make_text_encoder(
         weighted_norms=model.weighted_norms,
         norm_epsilon=model.norm_epsilon,
         dropout=model.dropout,
-        **memory_fields(model.memory_tokens, beside=1.0),  # the scale of embeddings after a layer norm
+        **memory_fields(model.memory_tokens, input_stddev=1.0),  # the scale of embeddings after a layer norm
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
     )
@@ -462,7 +474,8 @@ def make_memformer(
     rematerialize: str = "none",
     vocab_multiple: int = 1,
 ) -> Memformer:
-    """Builds the Memformer that a configuration describes, or one of the paper's ablations.
+    """Builds a `Memformer` from its settings `model`, which may also describe an ablation of the paper, without memory
+    slots or without an encoder.
 
     Args:
       model: Configuration of the model.
@@ -505,7 +518,8 @@ def make_memformer(
 def make_model(
     config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
 ) -> Model:
-    """Builds the Linen model that a configuration describes, or several as the columns of a progressive network.
+    """Builds the Linen model that a run's configuration describes, or, if it has several columns, a progressive network
+    (`Columns`). `head` is the module of a task's head, None for a model whose answers are tokens.
 
     See `make_column` for the arguments.
     """
@@ -530,7 +544,8 @@ def make_column(
     vocab_multiple: int | None = None,
     features: tuple[str, ...] = (),
 ) -> Model:
-    """Builds one Linen model that a configuration describes, without further columns.
+    """Builds one Linen model that a run's configuration describes, never a progressive network. `head` is the module of
+    a task's head, None for a model whose answers are tokens.
 
     This is a language model, a Memformer, an encoder-decoder, or a text encoder, perceptron or BiLSTM with a head.
     `memjax.tasks.Task.model` calls this with the head of the task.
@@ -541,7 +556,7 @@ def make_column(
       head: Head of a text encoder, a perceptron or a BiLSTM. None = a model whose answers are tokens.
       vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of, instead of the one in the
         configuration. 1 = no padding.
-      features: Inner tensors to return, of a perceptron, an encoder or a decoder.
+      features: Inner tensors to return. Ignored for an encoder-decoder, a Memformer and a BiLSTM.
     """
     common: Any = {
         "rematerialize": config.training.remat,
