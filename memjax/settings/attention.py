@@ -35,21 +35,20 @@ RECONSTRUCTION = {"attention": "compressive/attention_reconstruction", "auto_enc
 @dataclass(slots=True, kw_only=True)
 class Carrier(Settings):
     """Base class of settings that describe a memory: a kind of attention, or a model with one memory for all layers.
-
-    Its attributes are facts about a kind, not settings.
+    Methods and attributes are facts about the kind that a subclass may override.
 
     Attributes:
-      is_causal: Whether a token sees only the tokens before it.
-      crosses_segments: Whether gradients cross segments.
+      is_causal: Whether a token sees no later tokens.
+      crosses_segments: Whether gradients flow through the state into earlier segments of the same update.
       memory_length: Number of slots of a memory whose size an evaluation may change. None for no such memory.
-      added_parameters: Names of the parameters that the memory adds to a model without it.
+      memory_parameter_names: Names of the parameters that the memory adds to a model without it.
       init_stddev: Standard deviation of initial matrices and embeddings, as published. None for the library's own.
       kl_over_layers: Reduction of an auxiliary loss over the layers that have it, as published: 'sum' or 'mean'.
       sorts_all_scores: Whether a TPU sorts the scores of all slots to find the nearest ones.
       learned_positions: Number of positions that the model learns. 0 for none.
-      exports_as: `model_type` in transformers of the model without its memory. '' where transformers has none.
-      gate: Width of the hidden layer of a gate on the input of the model's head. 0 for no gate.
-      grows: Whether such a model can become wider and deeper without changing what it computes.
+      hf_model_type: `model_type` in transformers of the model without its memory. '' where transformers has none.
+      gate_dim: Width of the hidden layer of a gate on the input of the model's head. 0 for no gate.
+      can_grow: Whether such a model can become wider and deeper without changing what it computes.
     """
 
     # Facts have no annotation: with one they would be fields, options and keys of config.json.
@@ -66,15 +65,20 @@ class Carrier(Settings):
     can_grow = False
 
     def attention_span(self, segment_length: int) -> int:
-        """Returns the number of tokens that a layer sees without its long or compressed memory, the query included."""
+        """Returns the number of tokens that a layer sees with segments of `segment_length` tokens: the segment, the
+        query's token included, and short-term memory or cache, but no long or compressed memory.
+        """
         return (self.memory_length or 0) + segment_length
 
     def auxiliary_loss_weights(self) -> dict[str, float]:
-        """Returns the coefficients of the auxiliary losses by name (see `memjax.training.step`)."""
+        """Returns a dictionary from the name of each auxiliary loss of the memory to its coefficient in the objective
+        (see `memjax.training.step`). {} for a memory without such a loss.
+        """
         return {}
 
     def with_memory(self, length: int) -> Carrier:
-        """Returns these settings with a memory of `length` slots.
+        """Returns a copy of these settings with `memory_length` set to `length` slots. Raises `ValueError` for a kind
+        without a `memory_length`.
 
         Raises:
           ValueError: The memory has no size that can change, or there is no memory.
@@ -86,7 +90,8 @@ class Carrier(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Attention(Carrier):
-    """Base class of the settings of all kinds of attention, with facts that a kind may override.
+    """Base class of the settings of all kinds of attention. It has no fields, only facts that a kind may override, such
+    as the place of the norms of a layer.
 
     Attributes:
       norm_place: Place of the norms of a layer: 'pre', 'post' or 'none'.
@@ -113,7 +118,9 @@ class Attention(Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class BucketAttention(Attention):
-    """Common settings of attention with T5's relative position buckets."""
+    """Common settings of attention with T5's relative position buckets and, unless turned off, normalised queries and
+    keys.
+    """
 
     query_key_norm: bool = True
     """normalise queries and keys to unit length and learn a scale for each head"""
@@ -137,7 +144,9 @@ class BucketAttention(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class RelativeAttention(Attention):
-    """Common settings of attention with Transformer-XL's relative positions."""
+    """Common settings of attention with Transformer-XL's relative positions: place of the layer norm, shared biases,
+    largest distance.
+    """
 
     norm: Literal["post", "pre"] = "post"
     """place of the layer norm: 'post' = after the residual (the published models); 'pre' = before each part"""
@@ -161,7 +170,9 @@ class RelativeAttention(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class FullAttention(BucketAttention):
-    """Causal attention inside a segment without memory, the degenerate case of every memory."""
+    """Causal attention inside a segment, with T5's position buckets and without a memory: the degenerate case of every
+    memory.
+    """
 
     bias: bool = False
     """add biases to all projections"""
@@ -175,7 +186,9 @@ class FullAttention(BucketAttention):
 
 @dataclass(slots=True, kw_only=True)
 class TransformerXL(RelativeAttention):
-    """Transformer-XL (Dai et al. 2019): every layer attends to the hidden states of earlier segments."""
+    """Transformer-XL (Dai et al. 2019): every layer attends to a memory of the hidden states of its last
+    `memory_length` tokens in earlier segments.
+    """
 
     memory_length: Slots = 128
     """number of slots (tokens) of the memory of hidden states in each layer; 0 = no memory"""
@@ -195,7 +208,9 @@ class TransformerXL(RelativeAttention):
 
 @dataclass(slots=True, kw_only=True)
 class Compressive(RelativeAttention):
-    """Compressive Transformer (Rae et al. 2019): Transformer-XL whose oldest memories are compressed, not forgotten."""
+    """Compressive Transformer (Rae et al. 2019): Transformer-XL whose oldest hidden states are not dropped but
+    compressed into the slots of a second memory.
+    """
 
     memory_length: Slots = 128
     """number of slots (tokens) of the memory of hidden states in each layer; 0 = no memory, neither this nor the
@@ -280,7 +295,9 @@ class Compressive(RelativeAttention):
 
 @dataclass(slots=True, kw_only=True)
 class Memorizing(BucketAttention):
-    """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
+    """Memorizing Transformer (Wu et al. 2022): local attention with a cache in every layer, and in some layers the k
+    nearest (key, value) pairs of a long FIFO memory for each query.
+    """
 
     layers_with_memory: tuple[int, ...] | None = None
     """layers with the long memory, from 0, negative from the end; () = all; None = the fourth from the end (the first
@@ -335,16 +352,21 @@ class Memorizing(BucketAttention):
 
     @property
     def sees_itself(self) -> bool:
-        """Whether local attention of a token includes the token itself."""
+        """Whether local attention of a token includes the token itself: True with `compatibility` 'paper', False with
+        'meliad'.
+        """
         return self.compatibility == "paper"
 
     @property
     def empty_memory(self) -> str:
-        """Effect of slots that were never written: 'mask' or 'zeros'."""
+        """Treatment of slots that were never written: 'mask' = no attention to them (`compatibility` 'paper'), 'zeros'
+        = attention to them as zero vectors ('meliad').
+        """
         return "mask" if self.compatibility == "paper" else "zeros"
 
     def resolve(self, *, has_memory: bool = True) -> Memorizing:
-        """Returns these settings with the values of `compatibility` in fields that are None.
+        """Returns a copy in which fields that are None have the values of `compatibility`. `has_memory` tells whether
+        it is for a layer with the long memory, which has no position buckets with 'meliad'.
 
         Args:
           has_memory: Whether they are for a layer with the long memory, which has no position bias with 'meliad'.
@@ -363,7 +385,9 @@ class Memorizing(BucketAttention):
         return self.resolve().local_window or self.cache_length + segment_length
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
-        """Returns the layers with the long memory of a model with `num_layers` layers."""
+        """Returns the numbers of the layers with the long memory, negative ones from the end: `layers_with_memory`,
+        where () stands for all layers, or the fourth from the end if that is None.
+        """
         return (max(-4, -num_layers),) if self.layers_with_memory is None else self.layers_with_memory
 
     def check(self, field: str, config: Config) -> None:
@@ -378,7 +402,8 @@ class Memorizing(BucketAttention):
 
 @dataclass(slots=True, kw_only=True)
 class InfinityFormer(RelativeAttention):
-    """infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant size, beside attention.
+    """infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant size, read beside the
+    attention of Transformer-XL or GPT-2.
 
     `norm`, `final_norm`, `tied_biases` and `clamp_length` have an effect where `base_attention` is 'transformer_xl'.
     """
@@ -456,7 +481,7 @@ class InfinityFormer(RelativeAttention):
         fits = scored in (0, length)
         require(fits, "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
         if self.base_attention == "gpt2":
-            allowed = "0 with host = 'gpt2', which has no short-term memory"
+            allowed = "0 with base_attention = 'gpt2', which has no short-term memory"
             require(slots == 0, f"{field}memory_length", slots, allowed)
             _check_positions(field, self.num_positions, length)
         else:
@@ -465,8 +490,8 @@ class InfinityFormer(RelativeAttention):
 
 @dataclass(slots=True, kw_only=True)
 class GPT2(Attention):
-    """GPT-2 (Radford et al. 2019): attention with learned positions inside the segment, alone or with a compressed
-    memory.
+    """GPT-2 (Radford et al. 2019): attention inside the segment with learned positions, alone or with a compressed
+    memory of the hidden states of earlier segments.
     """
 
     num_positions: Count = 1024
@@ -504,7 +529,8 @@ class GPT2(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class Bidirectional(Attention):
-    """BERT (Devlin et al. 2019): every token sees the whole text; for tasks other than LanguageModeling.
+    """A text encoder as BERT (Devlin et al. 2019), in which every token sees the whole text, for the tasks that need
+    one, such as MaskedLanguageModeling and Classification.
 
     It has post-norm layers, learned positions, embeddings that are normed and not scaled, and tied output weights with
     a bias.
@@ -547,8 +573,8 @@ class Bidirectional(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class LinearTransformer(Attention):
-    """Linear Transformer (Katharopoulos et al. 2020): linear attention with features elu(x) + 1, as sums over all
-    tokens so far.
+    """Linear Transformer (Katharopoulos et al. 2020): causal linear attention with features elu(x) + 1. Its state is
+    the sums over all earlier tokens of the document.
     """
 
     chunk_length: Annotated[int, zero_or_more("the segment", "tokens")] = 128
@@ -572,7 +598,9 @@ class LinearTransformer(Attention):
 
 @dataclass(slots=True, kw_only=True)
 class RFA(LinearTransformer):
-    """Random feature attention (Peng et al. 2021): linear attention with random features for the softmax kernel."""
+    """Random feature attention (Peng et al. 2021): causal linear attention with random features that approximate the
+    softmax kernel, with an optional gate that lets the state decay.
+    """
 
     num_directions: Count = 64
     """number of random directions of a head; there are twice as many features"""
@@ -592,8 +620,8 @@ class RFA(LinearTransformer):
 
 @dataclass(slots=True, kw_only=True)
 class T2R(LinearTransformer):
-    """T2R (Kasai et al. 2021): linear attention with learned features, which can continue from a model with softmax
-    attention.
+    """T2R (Kasai et al. 2021): causal linear attention with learned features, which can continue training from a model
+    with softmax attention.
     """
 
     num_features: Count = 32
@@ -604,7 +632,9 @@ class T2R(LinearTransformer):
 
 @dataclass(slots=True, kw_only=True)
 class MemSizer(LinearTransformer):
-    """MemSizer (Zhang & Cai 2022): a memory of few slots, shared by all heads, whose keys are parameters."""
+    """MemSizer (Zhang & Cai 2022): causal linear attention over one memory of few slots, which all heads share. The
+    keys of the slots are parameters.
+    """
 
     num_slots: Count = 32
     """number of slots of the memory (k in the paper)"""
@@ -619,7 +649,8 @@ class MemSizer(LinearTransformer):
 
 @dataclass(slots=True, kw_only=True)
 class LSTM(Attention):
-    """LSTM layers (Hochreiter & Schmidhuber 1997) in place of attention, without feed-forward part, norm or residual.
+    """LSTM layers (Hochreiter & Schmidhuber 1997) in place of attention layers, without feed-forward part, norm or
+    residual. The state of the cells is the memory.
 
     `num_heads`, `head_dim`, `attention_dropout` and `feed_forward` of the model have no effect.
     """

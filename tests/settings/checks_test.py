@@ -190,7 +190,8 @@ def small_memory(**fields) -> Memorizing:
         ),
         (
             {"attention": InfinityFormer(base_attention="gpt2", memory_length=128)},
-            "model.attention.memory_length: given 128, allowed: 0 with host = 'gpt2', which has no short-term memory",
+            "model.attention.memory_length: given 128, allowed: 0 with base_attention = 'gpt2', which has no "
+            "short-term memory",
         ),
         (
             {"attention": InfinityFormer(contraction=1.0)},
