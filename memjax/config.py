@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memjax.settings.attention import *
+from memjax.settings.attention_bases import *
 from memjax.settings.checks import Settings, require, validate
 from memjax.settings.compatibility import renamed_names
 from memjax.settings.data import *
@@ -22,6 +23,7 @@ from memjax.settings.generation import *
 from memjax.settings.growth import *
 from memjax.settings.instructions import *
 from memjax.settings.lifelong import *
+from memjax.settings.long_memory import *
 from memjax.settings.meta import *
 from memjax.settings.methods import *
 from memjax.settings.model import *

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from memjax.settings.attention import RFA, T2R, AttentionKind, Carrier, FullAttention, LinearTransformer, MemSizer
+from memjax.settings.attention import RFA, T2R, AttentionKind, FullAttention, LinearTransformer, MemSizer
+from memjax.settings.attention_bases import Carrier
 from memjax.settings.checks import Settings, require
 from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax

@@ -15,8 +15,8 @@ from memjax.config import (
 )
 from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS
-from memjax.settings.attention import RECONSTRUCTION, Compressive, InfinityFormer
 from memjax.settings.checks import validate
+from memjax.settings.long_memory import RECONSTRUCTION, Compressive, InfinityFormer
 from memjax.settings.ranges import Count, Range, Share, describe_invalid, type_hints_of, zero_or_more
 
 KINDS = [
