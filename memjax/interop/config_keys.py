@@ -15,7 +15,8 @@ Described = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A key of a `config.json` and the setting of memjax that it corresponds to.
+    """A key of a `config.json`, its default, and the setting of `memjax.config.Model` that it corresponds to, with
+    functions that convert its value both ways. A key without a setting may have one allowed value only.
 
     Attributes:
       key: Name of the key.
@@ -39,17 +40,23 @@ class Field:
 
 
 def fixed_key(key: str, value: Any, allowed: Callable[[Described], Any] | None = None) -> Field:
-    """Returns a key without a setting, whose value must be `value` or the result of `allowed`."""
+    """Returns the `Field` of a key without a setting. `value` is its default and the only value that memjax supports,
+    unless the function `allowed` computes that from the configuration.
+    """
     return Field(key, value, allowed=allowed or (lambda described: value))
 
 
 def training_key(key: str, value: Any, like: str) -> Field:
-    """Returns a key with an effect on training only, for which memjax uses the setting of the key `like`."""
+    """Returns the `Field` of a key that affects training only and has no setting in memjax, which uses the value of the
+    key `like` instead. `value` is its default. Another value is accepted and reported.
+    """
     return Field(key, value, allowed=operator.itemgetter(like), trains=True)
 
 
 def activation_key(key: str, default: str) -> Field:
-    """Returns the key that names the activation of feed-forward parts."""
+    """Returns the `Field` of the key that names the activation of feed-forward parts, with `default`, a name of
+    transformers. It is converted to memjax's name.
+    """
 
     def load(name: str, described: Described) -> str:
         if name not in ACTIVATIONS:
@@ -61,7 +68,9 @@ def activation_key(key: str, default: str) -> Field:
 
 
 def head_count_key(key: str, default: int, dim: str) -> Field:
-    """Returns the key of the number of heads, which must divide the value of the key `dim`, the width."""
+    """Returns the `Field` of the key of the number of heads. On import the number must divide the width, which is the
+    value of the key named `dim`.
+    """
 
     def load(heads: int, described: Described) -> int:
         if heads < 1 or described[dim] % heads:
@@ -72,13 +81,16 @@ def head_count_key(key: str, default: int, dim: str) -> Field:
 
 
 def hidden_size_key(key: str, default: int | None, dim: str) -> Field:
-    """Returns the key of the width of feed-forward parts, whose default None is 4 times the value of the key `dim`."""
+    """Returns the `Field` of the key of the width of feed-forward parts. None or 0 stands for 4 times the model's
+    width, which is the value of the key named `dim`.
+    """
     load = lambda width, described: width or 4 * described[dim]
     return Field(key, default, "feed_forward.dim", load, lambda ours, model: ours or 4 * model.dim)
 
 
 def epsilon_key(key: str, default: float, ours: float) -> Field:
-    """Returns the key of the number that norms add to the variance.
+    """Returns the `Field` of the key of the small number that norms add to the variance. `default` is its value where
+    the file lacks the key. The value `ours`, the one of the architecture, becomes the setting None.
 
     Args:
       key: Name of the key.
@@ -90,7 +102,8 @@ def epsilon_key(key: str, default: float, ours: float) -> Field:
 
 
 def complete_keys(fields: Iterable[Field], described: Described) -> dict[str, Any]:
-    """Returns a configuration with the defaults of the keys that it lacks.
+    """Returns a copy of a configuration (`described`, a dict as `config.json` has it) with the defaults of the keys in
+    `fields` that it lacks, after checking the types of their values.
 
     Raises:
       ValueError: A value has another type than the default.
@@ -102,7 +115,8 @@ def complete_keys(fields: Iterable[Field], described: Described) -> dict[str, An
 
 
 def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]:
-    """Returns a line for each key whose value would change training only.
+    """Returns a line for each key whose value differs from memjax's in training only. Raises `ValueError` for a value
+    that would change what the model computes.
 
     Args:
       fields: Keys of the family.
@@ -123,7 +137,7 @@ def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]
 
 
 def load_settings(fields: Iterable[Field], described: Described, model: config.Model) -> None:
-    """Sets the settings of a model to the values of a configuration, from `complete_keys`."""
+    """Sets the settings of `model`, in place, to the values of a configuration that `complete_keys` has completed."""
     for field in fields:
         if field.path:
             value = described[field.key] if field.load is None else field.load(described[field.key], described)
@@ -132,7 +146,9 @@ def load_settings(fields: Iterable[Field], described: Described, model: config.M
 
 
 def dump_settings(fields: Iterable[Field], model: config.Model) -> dict[str, Any]:
-    """Returns a configuration with the values of a model's settings."""
+    """Returns a dict for `config.json` with a value for each key in `fields`, from the settings of `model`. It is the
+    inverse of `load_settings`.
+    """
     described: dict[str, Any] = {}
     for field in fields:
         value = field.default

@@ -17,7 +17,8 @@ EPSILON = 1e-12
 
 
 class Encoder(ModelFamily):
-    """A text encoder with the layers, positions, token types and heads of BERT.
+    """Base class of the families of text encoders with the layers, positions, token types and heads of BERT. It imports
+    and exports their weights; it is no module.
 
     Attributes:
       classes: Start of the names of transformers' classes, such as "Bert".
@@ -30,11 +31,13 @@ class Encoder(ModelFamily):
     constants = ("position_ids", "token_type_ids")
 
     def base(self) -> config.Model:
-        """Returns a model that sees the whole text."""
+        """Returns the settings that all text encoders share: bidirectional attention and tied output weights."""
         return config.Model(attention=config.Bidirectional(), output=config.Softmax(tied=True))
 
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
-        """Yields the table of parameters, with the head of the task."""
+        """Yields a `WeightMapping` for every group of parameters of the encoder and of the head of `task`. None for no
+        head.
+        """
         dim, part, names = model.dim, encoder_attention(model), self.names
         embedding, scores = (
             f"{names['embeddings']}.word_embeddings.weight",
@@ -65,18 +68,20 @@ class Encoder(ModelFamily):
                 yield from hf.linear("head/spans", "qa_outputs", dim, 2)
 
     def positions(self, count: int, dim: int) -> hf.WeightMapping:
-        """Returns the entry of the table of positions."""
+        """Returns the mapping of the table of position embeddings, which has `count` positions of width `dim`."""
         return hf.map_unchanged(
             "position_embedding", f"{self.names['embeddings']}.position_embeddings.weight", count, dim
         )
 
     def pooler(self, task: config.TaskKind | None) -> str:
-        """Returns the name of the dense layer over the first token."""
+        """Returns the name in transformers of the pooler, the dense layer over the first token. It may depend on the
+        task.
+        """
         del task
         return self.names["pooler"]
 
     def layer_tensors(self, index: int, model: config.Model) -> Iterator[hf.WeightMapping]:
-        """Yields the table of one layer."""
+        """Yields the mappings of all parameters of the layer with number `index`, from 0."""
         path, names = f"stack/layer_{index:02d}", {part: name.format(index) for part, name in self.names.items()}
         dim, heads = model.dim, (model.num_heads, model.head_dim or model.dim // model.num_heads)
         inner, parts = heads[0] * heads[1], [names[part] for part in ("query", "key", "value")]
@@ -101,14 +106,18 @@ class Encoder(ModelFamily):
         yield from hf.norm(f"{path}/feed_forward/layer_norm", names["feed_forward_norm"], dim)
 
     def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
-        """Returns the settings of a model, with a pooler if there are tensors of one."""
+        """Sets in the settings whether the model has a pooler, by the names of the tensors in a state dict, and returns
+        these settings.
+        """
         encoder_attention(model).pooler = f"{self.names['pooler']}.weight" in names
         return model
 
     def heads(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Mapping[str, config.TaskKind | None]:
-        """Returns the supported classes of transformers, and the task of the head that each has in the weights."""
+        """Returns a mapping from the supported classes of transformers to tasks. A class has None where the weights
+        lack its head.
+        """
         masked, asked = f"{self.names['head_dense']}.weight" in weights, "qa_outputs.weight" in weights
         known: dict[str, config.TaskKind | None] = {
             f"{self.classes}ForMaskedLM": config.MaskedLanguageModeling() if masked else None,
@@ -122,7 +131,9 @@ class Encoder(ModelFamily):
         return {**known, f"{self.classes}Model": None}
 
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
-        """Returns texts for the task, which a run of the model reads by default."""
+        """Returns the settings of the data that a run of the model reads by default: GLUE for classification, SQuAD for
+        questions, else text files. `dialogues` has no effect.
+        """
         del dialogues
         sources = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}
         source, length = sources.get(type(task), (config.TextFiles(), 128))
@@ -130,13 +141,15 @@ class Encoder(ModelFamily):
         return config.Data(source=source, tokenizer=self.tokenizer(), segment_length=length)
 
     def tokenizer(self) -> config.TokenizerKind:
-        """Returns the settings of the tokenizer."""
+        """Returns the settings of the tokenizer of the family, without a vocabulary: WordPiece."""
         return config.WordPiece()
 
     def read_model(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
-        """Returns what a configuration and a state dict hold; the head, where there is one, says the task."""
+        """Converts a configuration and a state dict to settings, parameters, data and task. The task is that of the
+        head; without a head it is masked language modelling. `dialogues` must be False.
+        """
         read = super().read_model(described, weights, dialogues=dialogues)
         task, length = read.task, read.data.segment_length
         if isinstance(task, config.MaskedLanguageModeling):
@@ -146,7 +159,9 @@ class Encoder(ModelFamily):
         return read._replace(task=task or config.MaskedLanguageModeling())
 
     def task_here(self, model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
-        """Returns `task` unchanged, or None where transformers has another head for it than this memjax model."""
+        """Returns `task` unchanged, or None where the head of transformers for it differs from the head of this memjax
+        model, so that an export has no head.
+        """
         match task:
             case config.Classification():
                 return task if self.has_classes(model) else None
@@ -155,16 +170,22 @@ class Encoder(ModelFamily):
         return task
 
     def head_activation(self, model: config.Model) -> Any:
-        """Returns the activation of the head of masked tokens."""
+        """Returns the name of the activation in the head of masked tokens, by default that of the feed-forward
+        parts.
+        """
         return model.feed_forward.activation
 
     def has_classes(self, model: config.Model) -> bool:
-        """Whether the head of classes of transformers is that of memjax."""
+        """Whether the classification head of transformers has the same layers as the one of this memjax model. False
+        unless a family says otherwise.
+        """
         del model
         return False
 
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the name of transformers' class that has the head of the task."""
+        """Returns the name of the class of transformers with the head of `task`, such as "BertForMaskedLM".
+        "BertModel", without a head, for None.
+        """
         del model
         ends = {
             config.MaskedLanguageModeling: "ForMaskedLM",
@@ -174,7 +195,9 @@ class Encoder(ModelFamily):
         return self.classes + ends.get(type(task), "Model")
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the keys with the names of classes. {} for two classes, which are the default."""
+        """Returns the keys `id2label` and `label2id` of `config.json` for a classification task. {} for two classes,
+        the default of transformers, and for other tasks.
+        """
         del model
         match task:
             case config.Classification(num_classes=classes) if classes != 2:
@@ -183,7 +206,9 @@ class Encoder(ModelFamily):
         return {}
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns the name, the value and the allowed value of settings that `config.json` has no key for."""
+        """Returns (name, value, allowed value) of each setting that `config.json` has no key for, after checking that
+        the model is a text encoder.
+        """
         encoder_attention(model)
         head_dim = model.dim // model.num_heads
         return [("model.head_dim", model.head_dim or head_dim, head_dim)]
@@ -192,7 +217,8 @@ class Encoder(ModelFamily):
 def layer_names(
     layer: str, attention: Sequence[str], feed_forward: Sequence[str], norms: Sequence[str]
 ) -> dict[str, str]:
-    """Returns the names of the parts of a layer for `Encoder.names`.
+    """Returns a mapping from the parts of a layer, such as "query" or "wide", to the names of their modules in
+    transformers, for `Encoder.names`.
 
     Args:
       layer: Start of the names, in which `{}` stands for the number of the layer.
@@ -206,7 +232,8 @@ def layer_names(
 
 
 def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> config.Classification | None:
-    """Returns a classification task with as many classes as the head's weights have rows. None for no weights.
+    """Returns the settings of a classification task with as many classes as the head's weight matrix has rows. None
+    where `matrix` is None.
 
     Args:
       described: The configuration.
@@ -232,7 +259,8 @@ def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> con
 
 
 def encoder_attention(model: config.Model) -> config.Bidirectional:
-    """Returns the attention of a text encoder.
+    """Returns the attention settings of a text encoder, `model.attention`. Raises `ValueError` for another kind of
+    model.
 
     Raises:
       ValueError: The model is not a text encoder.

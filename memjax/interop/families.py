@@ -19,7 +19,8 @@ FAMILIES = {family.model_type: family for family in _ALL}
 
 
 def family_of_weights(described: Mapping[str, Any]) -> ModelFamily:
-    """Returns the family of a configuration.
+    """Returns the family, an importer and exporter, for a `config.json` that has been read as a dict. Its `model_type`
+    decides.
 
     Args:
       described: The configuration, as `config.json` has it.
@@ -35,7 +36,8 @@ def family_of_weights(described: Mapping[str, Any]) -> ModelFamily:
 
 
 def family_of_run(model: config.ModelBase) -> ModelFamily:
-    """Returns the family in which the weights of a model can be exported, apart from its memory.
+    """Returns the family with which a model of these settings is exported to transformers. Its memory is left out of an
+    export.
 
     Args:
       model: Settings of the model.

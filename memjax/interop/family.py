@@ -36,7 +36,8 @@ MOST_PROBLEMS = 8
 
 
 class ImportedWeights(NamedTuple):
-    """A model that was read from a folder of transformers: settings, parameters and everything else in the folder.
+    """A model that was read from a folder of transformers: settings, parameters, default data and task, and the tensors
+    that memjax does not use.
 
     Attributes:
       model: Settings of the model.
@@ -58,7 +59,8 @@ class ImportedWeights(NamedTuple):
 
 
 class ModelFamily(abc.ABC):
-    """Base class of the architectures of transformers that can be imported and exported.
+    """Base class of the importers and exporters of one architecture of transformers, such as GPT-2. A family holds
+    tables of keys and tensors, and no weights.
 
     Attributes:
       name: Name of the architecture in messages.
@@ -90,66 +92,93 @@ class ModelFamily(abc.ABC):
 
     @abc.abstractmethod
     def base(self) -> config.Model:
-        """Returns the settings that all models of the family share."""
+        """Returns new settings of a model with the values that all models of the family share. The keys of
+        `config.json` set the others.
+        """
 
     @abc.abstractmethod
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[WeightMapping]:
-        """Yields the mappings of all parameters, with the names of transformers' class for the task."""
+        """Yields a `WeightMapping` for each group of parameters of a model and of the head of `task`, with the tensor
+        names of transformers' class for the task.
+        """
 
     @abc.abstractmethod
     def heads(self, described: Described, weights: Mapping[str, np.ndarray]) -> Mapping[str, config.TaskKind | None]:
-        """Returns the supported classes of transformers, and the task of the head of each. None for no head."""
+        """Returns a mapping from the names of transformers' classes that can be imported to tasks. None where the
+        weights lack the head of the class, or it needs no task of its own.
+        """
 
     @abc.abstractmethod
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
-        """Returns the data that a run of the model reads by default."""
+        """Returns the settings of the data that a run of the model reads by default. With `dialogues`, the vocabulary
+        has the marks of dialogues and the data may be dialogues.
+        """
 
     @abc.abstractmethod
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the name of transformers' class that an export is for."""
+        """Returns the name of transformers' class that an export of the model with the head of `task` is for, such as
+        "GPT2LMHeadModel".
+        """
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns keys that `config.json` needs only for the class of an export, such as the names of classes."""
+        """Returns additional keys and values of `config.json` for the class of an export, such as the names of classes.
+        {} by default.
+        """
         del model, task
         return {}
 
     def check(self, model: config.Model) -> None:
-        """Raises `ValueError` for a model that the family cannot express, its memory aside."""
+        """Raises `ValueError` for a model that the architecture in transformers cannot express. The memory is not
+        checked, since an export leaves it out.
+        """
         check_fields([*self.checks(model), *feed_forward_checks(model)], self.name)
 
     @abc.abstractmethod
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns the name, the value and the allowed value of settings that `config.json` has no key for."""
+        """Returns (name, value, allowed value) of each setting that `config.json` has no key for. An export is refused
+        where the two values differ.
+        """
 
     def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
-        """Returns the settings of a model, corrected by the names of its tensors in a state dict."""
+        """Returns the settings of a model, changed where only the names of the tensors in a state dict tell a setting,
+        such as a pooler. Unchanged by default.
+        """
         del names
         return model
 
     def task_here(self, model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
-        """Returns the task, or None where transformers has a different head for it."""
+        """Returns `task`, or None where transformers has a different head for it, so that an export leaves out the
+        head. `task` by default.
+        """
         del model
         return task
 
     def complete(self, params: Mapping[str, Any], model: config.Model) -> Mapping[str, Any]:
-        """Returns the parameters, with the parameters added that only transformers has."""
+        """Returns the parameters together with constant ones that the class of transformers has and memjax does not,
+        such as zero biases. Unchanged by default.
+        """
         del model
         return params
 
     def buffers(self, model: config.Model) -> dict[str, np.ndarray]:
-        """Returns the tensors of a complete state dict that are no parameters."""
+        """Returns tensors that a state dict holds although they are no parameters, such as fixed frequencies: name ->
+        array. {} by default.
+        """
         del model
         return {}
 
     def differences(self, model: config.Model) -> tuple[str, ...]:
-        """Returns a line for each difference of the exported model's computation, apart from the memory."""
+        """Returns a line for each way in which the exported model computes something else than the memjax model.
+        Leaving out the memory is not counted.
+        """
         del model
         return ()
 
     # Methods of all families
 
     def model_config(self, hf_config: Described) -> config.Model:
-        """Returns the model that a configuration (`config.json`, or `to_dict()` of its class) describes.
+        """Converts a configuration of transformers, a dict from `config.json` or from `to_dict()`, to the settings of a
+        memjax model. Weights are not read.
 
         Args:
           hf_config: The configuration. Missing keys have the defaults of its class.
@@ -175,7 +204,7 @@ class ModelFamily(abc.ABC):
         return model, notes
 
     def finish(self, model: config.Model, described: Described) -> None:
-        """Sets the settings that depend on several keys.
+        """Sets, in `model`, the settings that depend on several keys of the configuration. By default there are none.
 
         Raises:
           ValueError: The keys do not fit each other.
@@ -185,7 +214,8 @@ class ModelFamily(abc.ABC):
     def export_config(
         self, model: config.Model, vocab_size: int, task: config.TaskKind | None = None
     ) -> dict[str, Any]:
-        """Returns the `config.json` of a model, the inverse of `model_config`.
+        """Converts the settings of a model to a dict for `config.json`, the inverse of `model_config`. No file is
+        written.
 
         Args:
           model: The settings of the model.
@@ -210,7 +240,9 @@ class ModelFamily(abc.ABC):
         initial: Any = None,
         extra_ids: int = 0,
     ) -> dict[str, Any]:
-        """Returns the parameters of a model from a state dict.
+        """Converts a state dict or a safetensors file to the parameters of a model. With `initial`, parameters of a
+        model with a memory, those that the weights have are replaced in them. `extra_ids` entries are added to the
+        vocabulary.
 
         Entries that the weights do not have come last and begin as the mean of all others. The table is the output's
         too: rows drawn around 0 score near 0, and where all scores of a model are far below 0 they take the whole
@@ -264,7 +296,9 @@ class ModelFamily(abc.ABC):
         return params, {written[name]: arrays[name] for name in left}
 
     def vocabulary_tensors(self, model: config.Model, task: config.TaskKind | None) -> tuple[str, ...]:
-        """Returns the names of the tensors that have a row for every entry of the vocabulary."""
+        """Returns the names of all tensors that have one row for each entry of the vocabulary, such as the word
+        embeddings.
+        """
         entries = tuple(self.tensors(model, task))
         tensors = {name: shape for entry in entries for name, shape in entry.tensors.items()}
         spare = [entry.spare for entry in entries if entry.spare]
@@ -275,7 +309,8 @@ class ModelFamily(abc.ABC):
         return name.endswith(self.constants) or any(part in name for part in self.beside)
 
     def read_names(self, names: Iterable[str]) -> Names:
-        """Returns how the names of a state dict are written.
+        """Returns a mapping from the names of the tensors in a state dict to the names in the family's tables, without
+        prefixes of wrappers such as `module.`.
 
         Prefixes of `torch.compile` (`_orig_mod.`), of DistributedDataParallel (`module.`) and of wrappers, and old
         names of norms (`gamma`, `beta`) are no part of a name in the tables.
@@ -286,7 +321,8 @@ class ModelFamily(abc.ABC):
         return read_names(names, self.name, self.prefix, self.layer, self.head_parts)
 
     def find_task(self, described: Described, weights: Mapping[str, np.ndarray]) -> config.TaskKind | None:
-        """Returns the task whose head a state dict has. None = no head.
+        """Returns the task of the head that a state dict has. None for weights without a head, and for a language
+        model.
 
         `architectures` in the configuration and `problem_type` decide, and what the tensors are where the configuration
         names no class.
@@ -313,7 +349,8 @@ class ModelFamily(abc.ABC):
     def read_model(
         self, described: Described, weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
-        """Returns the model in a configuration and a state dict. Its head, if it has one, decides the task.
+        """Converts a configuration (a dict) and a state dict to settings, parameters, default data and task of a memjax
+        model. The head of the weights decides the task.
 
         Args:
           described: The configuration.
@@ -337,13 +374,16 @@ class ModelFamily(abc.ABC):
         return ImportedWeights(model, params, self.data(model, task, dialogues), task, left, notes)
 
     def entries(self, model: config.Model, task: config.TaskKind | None = None) -> Iterator[WeightMapping]:
-        """Returns the table of every parameter that transformers' class has; see `export_params` for the arguments."""
+        """Yields a `WeightMapping` for each group of parameters that an export writes. The head of `task` is left out
+        where transformers has another one.
+        """
         return self.tensors(model, self.task_here(model, task))
 
     def export_params(
         self, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns a state dict with the names of transformers' class for the task, the inverse of `import_params`.
+        """Converts parameters to a state dict (name -> array) with the names of transformers' class for the task, the
+        inverse of `import_params`. Parameters of a memory are left out.
 
         Parameters of a memory and embeddings of marks have no place in it and are left out.
 
@@ -363,7 +403,9 @@ class ModelFamily(abc.ABC):
     def export_tables(
         self, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns tensors by their names in the tables, and those that the class repeats; see `export_params`."""
+        """Converts parameters to two state dicts: the tensors by their names in the family's tables, and the tied
+        tensors that repeat some of them. See `export_params` for the arguments.
+        """
         self.check(model)
         split = split_collection(self.complete(params, model), layer_groups(model))
         weights, tied = dump_entries(self.entries(model, task), split)
@@ -372,7 +414,8 @@ class ModelFamily(abc.ABC):
     def load_pretrained(
         self, folder: str | Path, task: config.TaskKind | None = None, *, extra_ids: int = 0
     ) -> tuple[config.Model, dict[str, Any]]:
-        """Returns settings and parameters of a folder with `config.json` and `model.safetensors`.
+        """Reads a folder of transformers (`config.json`, safetensors) and returns the settings and the parameters of
+        the model, with the head of `task`. None for no head.
 
         Args:
           folder: The folder.
@@ -393,6 +436,8 @@ class ModelFamily(abc.ABC):
         model: config.Model,
         task: config.TaskKind | None = None,
     ) -> None:
-        """Writes a folder that `from_pretrained` of transformers and `load_pretrained` read."""
+        """Writes the model to a folder, as `config.json` and safetensors, which `from_pretrained` of transformers and
+        `load_pretrained` read. No tokenizer is written.
+        """
         described = self.export_config(model, vocab_size(params), task)
         folders.write_folder(folder, described, self.export_params(params, model, task))

@@ -25,7 +25,8 @@ HUB_FILES = (CONFIG_FILE, "generation_config.json", "*.safetensors", INDEX_FILE)
 
 
 def find_folder(given: str | Path, files: Iterable[str]) -> Path:
-    """Returns the path of a model folder, which is downloaded if it is named on the Hugging Face hub.
+    """Returns the local path of a model folder. `given` is a folder, or a name `org/name` on the Hugging Face hub, from
+    which the configuration, the safetensors and `files` are downloaded.
 
     Args:
       given: A folder, or a name such as `org/name`.
@@ -58,7 +59,8 @@ def find_folder(given: str | Path, files: Iterable[str]) -> Path:
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Reads the configuration and the state dict of a folder.
+    """Reads a folder of transformers and returns its `config.json` as a dict and its state dict, name of a tensor ->
+    array.
 
     Args:
       folder: Folder with `config.json`, and with `model.safetensors` or its parts and `model.safetensors.index.json`.
@@ -91,7 +93,7 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarra
 
 
 def read_described(folder: Path) -> dict[str, Any]:
-    """Reads the `config.json` of a folder.
+    """Reads the `config.json` of a folder and returns it as a dict.
 
     Raises:
       ValueError: The folder has no such file.
@@ -102,7 +104,8 @@ def read_described(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
-    """Reads a safetensors file, or returns a copy of a state dict.
+    """Reads a safetensors file and returns its state dict, name of a tensor -> array. A state dict instead of a path is
+    copied.
 
     Raises:
       ValueError: The file is incomplete.
@@ -123,7 +126,8 @@ def write_folder(
     shard_bytes: int = SHARD_BYTES,
     places: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a folder that transformers and `read_folder` can read.
+    """Writes `config.json` and safetensors files to a folder that transformers and `read_folder` can read. Weights
+    above `shard_bytes` are divided into several files, or as `places` maps tensors to files.
 
     Args:
       folder: Folder, which is made if it does not exist.
@@ -155,12 +159,14 @@ def write_folder(
 
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
-    """Writes a safetensors file as transformers does."""
+    """Writes a state dict to one safetensors file, with the metadata that transformers expects."""
     safetensors.numpy.save_file(dict(weights), path, metadata={"format": "pt"})
 
 
 def copy_files(names: Iterable[str], folder: Path, to: Path) -> list[str]:
-    """Copies those files that exist, and returns their names."""
+    """Copies the files with these names, as far as they exist, from `folder` to the folder `to`, and returns the names
+    of the copied files.
+    """
     existing = [name for name in names if (folder / name).is_file()]
     for name in existing:
         shutil.copyfile(folder / name, to / name)

@@ -33,7 +33,9 @@ REQUEST = "request"
 
 
 class RunScorer:
-    """Log-likelihoods and continuations of texts under a trained language model."""
+    """A scorer of texts for a trained run, for the three kinds of requests of `lm-eval`: log-likelihoods of
+    continuations, of whole texts, and generated continuations.
+    """
 
     def __init__(self, run: str | Path | LoadedRun, *, memory: bool = True, rows: int = 8, max_tokens: int = 256):
         """Opens a run.
@@ -70,7 +72,8 @@ class RunScorer:
         self._evaluator: Evaluator | None = None
 
     def loglikelihood(self, requests: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
-        """Returns the log-probability of each continuation after its context, and whether it is the most probable one.
+        """Computes for each (context, continuation) the log-probability of the continuation in nats, and whether every
+        token of it is the most probable one.
 
         Args:
           requests: Pairs of context and continuation. An empty context is the beginning of a document.
@@ -83,12 +86,15 @@ class RunScorer:
         return self._score([np.concatenate(pair) for pair in pairs], counted)
 
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
-        """Returns the log-probability of each text in nats; each token is predicted from all before it."""
+        """Returns the log-probability of each text in nats, a number of 0 or below. Each token is predicted from all
+        before it in the text.
+        """
         tokens = [np.asarray(self.tokenizer.encode(text), np.int32) for text in texts]
         return [nats for nats, _ in self._score(tokens, [np.ones(len(ids), bool) for ids in tokens])]
 
     def generate_until(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Returns a continuation of each context.
+        """Generates a continuation of each context and returns their texts. A request is a pair of a context and a dict
+        of settings, such as the texts `until` that end it.
 
         Args:
           requests: Pairs of context and settings: `until` (a text or several that end a continuation),
@@ -160,7 +166,8 @@ class RunScorer:
 
 
 def harness_model(run: str | Path | LoadedRun, **settings: Any) -> Any:
-    """Returns a run as an `lm_eval.api.model.LM` for `lm_eval.simple_evaluate(model=...)`.
+    """Wraps a run, or its directory, as an `lm_eval.api.model.LM` that can be given to
+    `lm_eval.simple_evaluate(model=...)`.
 
     Args:
       run: Directory of a run, or the run itself.

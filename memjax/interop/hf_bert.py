@@ -40,7 +40,9 @@ __all__ = [
 
 
 class Bert(Encoder):
-    """BERT (Devlin et al. 2019), and MiniLM (Wang et al. 2020)."""
+    """The family of BERT (Devlin et al. 2019) and MiniLM (Wang et al. 2020), which imports and exports their
+    weights.
+    """
 
     name, model_type, classes = "BERT", "bert", "Bert"
     prefix, layer, head_parts = "bert.", "encoder.layer.", ("cls.", "classifier.", "qa_outputs.")
@@ -80,17 +82,23 @@ class Bert(Encoder):
     def heads(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Mapping[str, config.TaskKind | None]:
-        """Returns the classes that are known, and the task of the head that each has in the weights."""
+        """Returns a mapping from the names of BERT's classes to tasks. A class has None where the weights lack its
+        head.
+        """
         known = super().heads(described, weights)
         return {"BertForPreTraining": known["BertForMaskedLM"], **known}
 
     def has_classes(self, model: config.Model) -> bool:
-        """Whether the head of classes of transformers is that of memjax."""
+        """Whether the classification head of transformers has the same layers as the one of this memjax model: only if
+        the model has a pooler.
+        """
         return encoder_attention(model).pooler
 
 
 class DistilBert(Encoder):
-    """DistilBERT (Sanh et al. 2019), which has no token types and no pooler."""
+    """The family of DistilBERT (Sanh et al. 2019), which has no token types and no pooler. It imports and exports the
+    weights.
+    """
 
     name, model_type, classes = "DistilBERT", "distilbert", "DistilBert"
     prefix, layer = "distilbert.", "transformer.layer."
@@ -123,17 +131,23 @@ class DistilBert(Encoder):
     )
 
     def base(self) -> config.Model:
-        """Returns a model that sees the whole text, without types of tokens and pooler."""
+        """Returns the settings that all DistilBERT models share: a text encoder without token types and without a
+        pooler.
+        """
         return config.Model(
             attention=config.Bidirectional(num_token_types=0, pooler=False), output=config.Softmax(tied=True)
         )
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the names of classes, and how positions were made."""
+        """Returns the keys of `config.json` with the names of classes, and with `sinusoidal_pos_embds`, which is
+        False.
+        """
         return super().class_keys(model, task) | {"sinusoidal_pos_embds": False}
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns name, value and allowed value of settings that it has no key for."""
+        """Returns (name, value, allowed value) of each setting that DistilBERT's `config.json` has no key for, such as
+        the pooler.
+        """
         epsilon = model.norm_epsilon or EPSILON
         pooler = encoder_attention(model).pooler
         without = [("model.attention.pooler", pooler, False), ("model.norm_epsilon", epsilon, EPSILON)]
@@ -160,7 +174,8 @@ def _family_of_weights(weights: Iterable[str]) -> Encoder:
 
 
 def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config.Model:
-    """Returns the model that a configuration of BERT or DistilBERT describes.
+    """Converts a `config.json` of BERT or DistilBERT, as a dict, to the settings of a memjax model. `pooler` says
+    whether the weights have a pooler.
 
     Args:
       hf_config: The configuration; keys that are missing have the defaults of `BertConfig` or `DistilBertConfig`.
@@ -181,7 +196,9 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
 def import_params(
     weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, Any]:
-    """Returns parameters of `make_text_encoder(model, head, ...)`; see `ModelFamily.import_params`."""
+    """Converts a state dict or a safetensors file of BERT or DistilBERT to the parameters of a text encoder with the
+    head of `task`. See `ModelFamily.import_params`.
+    """
     weights = folders.read_weights(weights)
     return _family_of_weights(weights).import_params(weights, model, task)
 
@@ -189,46 +206,62 @@ def import_params(
 def read_model(
     described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
 ) -> ImportedWeights:
-    """Returns what a configuration and a state dict hold; see `ModelFamily.read_model`."""
+    """Converts a `config.json` (a dict) and a state dict of BERT or DistilBERT to settings, parameters, data and task.
+    See `ModelFamily.read_model`.
+    """
     return _family_of_config(described).read_model(described, weights, dialogues=dialogues)
 
 
 def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind | None:
-    """Returns the task whose head a state dict has. None = an encoder alone."""
+    """Returns the task of the head in a state dict or safetensors file, such as `MaskedLanguageModeling()`. None for an
+    encoder without a head.
+    """
     weights = folders.read_weights(weights)
     family = _family_of_weights(weights)
     return family.find_task({}, {family.read_names(weights).plain[name]: weight for name, weight in weights.items()})
 
 
 def load_pretrained(folder: str | Path, task: config.TaskKind | None = None) -> tuple[config.Model, dict[str, Any]]:
-    """Returns settings and parameters of a folder; see `ModelFamily.load_pretrained`."""
+    """Reads a folder of BERT or DistilBERT and returns settings and parameters, with the head of `task`. None for no
+    head. See `ModelFamily.load_pretrained`.
+    """
     return _family_of_config(folders.read_described(Path(folder).expanduser())).load_pretrained(folder, task)
 
 
 def export_params(
     params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns a state dict of a BERT, or of a DistilBERT where there are no types; see `ModelFamily.export_params`."""
+    """Converts parameters to a state dict of BERT, or of DistilBERT for a model without token types. See
+    `ModelFamily.export_params`.
+    """
     return _family_of_model(model).export_params(params, model, task)
 
 
 def export_config(model: config.Model, vocab_size: int, task: config.TaskKind | None = None) -> dict[str, Any]:
-    """Returns the `config.json` of a BERT, or of a DistilBERT; see `ModelFamily.export_config`."""
+    """Converts settings to a dict for the `config.json` of BERT, or of DistilBERT for a model without token types. See
+    `ModelFamily.export_config`.
+    """
     return _family_of_model(model).export_config(model, vocab_size, task)
 
 
 def save_pretrained(
     folder: str | Path, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
 ) -> None:
-    """Writes a folder that transformers and `load_pretrained` read."""
+    """Writes a BERT or DistilBERT to a folder, as `config.json` and safetensors, which transformers and
+    `load_pretrained` read.
+    """
     _family_of_model(model).save_pretrained(folder, params, model, task)
 
 
 def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.WeightMapping]:
-    """Returns the table of every parameter that transformers' class has; see `export_params` for the arguments."""
+    """Yields a `WeightMapping` for each group of parameters that an export of BERT or DistilBERT writes. See
+    `ModelFamily.entries`.
+    """
     return _family_of_model(model).entries(model, task)
 
 
 def differences(model: config.Model) -> tuple[str, ...]:
-    """Returns a line for each difference of the exported model's computation: none."""
+    """Returns (), since an exported BERT or DistilBERT computes what the memjax model does. See
+    `ModelFamily.differences`.
+    """
     return _family_of_model(model).differences(model)

@@ -29,7 +29,7 @@ __all__ = ["FAMILY", "GPT2", "vocab_size"]
 
 
 class GPT2(ModelFamily):
-    """GPT-2 (Radford et al. 2019)."""
+    """The family of GPT-2 (Radford et al. 2019), which imports and exports its weights."""
 
     name, model_type = "GPT-2", "gpt2"
     prefix, layer, head_parts = "transformer.", "h.0.", ("lm_head.",)
@@ -53,12 +53,14 @@ class GPT2(ModelFamily):
     )
 
     def base(self) -> config.Model:
-        """Returns a model with learned positions and a tied output without bias."""
+        """Returns the settings that all GPT-2 models share: learned positions, and tied output weights without a
+        bias.
+        """
         output = config.Softmax(tied=True, bias=False)
         return config.Model(scale_embeddings=False, attention=config.GPT2(), output=output)
 
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
-        """Yields the table of parameters."""
+        """Yields a `WeightMapping` for each group of GPT-2's parameters. `task` has no effect."""
         del task
         dim, hidden = model.dim, model.feed_forward.dim or 4 * model.dim
         heads = (model.num_heads, dim // model.num_heads)
@@ -83,28 +85,34 @@ class GPT2(ModelFamily):
             yield from hf.norm(f"{feed_forward}/layer_norm", f"{theirs}.ln_2", dim)
 
     def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
-        """Returns transformers' classes that can be imported, each with None: they are read as language models."""
+        """Returns the names of transformers' classes that can be imported, each mapped to None, since GPT-2 is imported
+        as a language model.
+        """
         del described, weights
         return {"GPT2LMHeadModel": None, "GPT2Model": None}
 
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
-        """Returns texts, or dialogues about films, as long as the positions allow."""
+        """Returns the settings of the data that a run reads by default: text files, or with `dialogues` CMU-DoG, a data
+        set of dialogues about films. A segment has as many tokens as the model has positions.
+        """
         del task
         source = config.CmuDog(document="context", document_length=512) if dialogues else config.TextFiles()
         return config.Data(source=source, tokenizer=config.BytePairs(), segment_length=_positions(model))
 
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the name of transformers' class with a head for the next token."""
+        """Returns "GPT2LMHeadModel", the class of transformers with a head for the next token."""
         del model, task
         return "GPT2LMHeadModel"
 
     def check(self, model: config.Model) -> None:
-        """Raises `ValueError` for a model that GPT-2's class cannot express, its memory aside."""
+        """Raises `ValueError` for a model that GPT-2's class in transformers cannot express. Its memory is not
+        checked.
+        """
         _attention(model)
         super().check(model)
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns name, value and allowed value of settings that GPT-2 has no key for."""
+        """Returns (name, value, allowed value) of each setting that GPT-2's `config.json` has no key for."""
         softmax: Any = model.output.softmax
         return [
             ("model.head_dim", model.head_dim or model.dim // model.num_heads, model.dim // model.num_heads),

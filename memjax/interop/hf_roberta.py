@@ -37,7 +37,7 @@ _HEADS = {
 
 
 class Roberta(Encoder):
-    """RoBERTa (Liu et al. 2019)."""
+    """The family of RoBERTa (Liu et al. 2019), which imports and exports its weights."""
 
     name, model_type, classes = "RoBERTa", "roberta", "Roberta"
     prefix, layer, head_parts = "roberta.", Bert.layer, ("lm_head.", "classifier.", "qa_outputs.")
@@ -56,7 +56,9 @@ class Roberta(Encoder):
     )
 
     def positions(self, count: int, dim: int) -> hf.WeightMapping:
-        """Returns the entry of the table of positions."""
+        """Returns the mapping of the table of position embeddings. The table of transformers has two more rows at its
+        start, which memjax does not have.
+        """
         return hf.WeightMapping(
             ("position_embedding",),
             {f"{self.names['embeddings']}.position_embeddings.weight": (count + OFFSET, dim)},
@@ -67,31 +69,41 @@ class Roberta(Encoder):
     def read_model(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
-        """Returns what a configuration and a state dict hold, with the rows before the first position."""
+        """Converts a configuration and a state dict to settings, parameters, data and task. `rows` of the result has
+        the first two rows of the table of positions, which an export restores.
+        """
         read, table = super().read_model(described, weights, dialogues=dialogues), "position_embeddings.weight"
         rows = {f"{name}[:{OFFSET}]": array[:OFFSET] for name, array in weights.items() if name.endswith(table)}
         return read._replace(rows=rows)
 
     def pooler(self, task: config.TaskKind | None) -> str:
-        """Returns the name of the dense layer over the first token."""
+        """Returns the name in transformers of the dense layer over the first token, which is part of the head for
+        classification and of the encoder for other tasks.
+        """
         return "classifier.dense" if isinstance(task, config.Classification) else super().pooler(task)
 
     def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
-        """Returns the model, with a pooler where there are tensors of one."""
+        """Sets in the settings whether the model has a pooler, by the names of the tensors in a state dict, and returns
+        these settings. The dense layer of the classification head counts as one.
+        """
         poolers = {f"{self.pooler(task)}.weight" for task in (None, config.Classification())}
         return super().adapt(model, [f"{self.names['pooler']}.weight"] if poolers & set(names) else [])
 
     def head_activation(self, model: config.Model) -> Any:
-        """Returns the activation of its head of masked tokens, which the configuration does not change."""
+        """Returns "gelu_exact", the activation in the head of masked tokens, whatever the activation of the
+        feed-forward parts.
+        """
         del model
         return "gelu_exact"
 
     def has_classes(self, model: config.Model) -> bool:
-        """Whether the head of classes of transformers is that of memjax."""
+        """Whether the classification head of transformers has the same layers as the one of this memjax model: only if
+        the model has a pooler.
+        """
         return BERT.has_classes(model)
 
     def tokenizer(self) -> config.TokenizerKind:
-        """Returns the settings of the tokenizer."""
+        """Returns the settings of the tokenizer of the family, without a vocabulary: byte pairs."""
         return config.BytePairs()
 
 

@@ -29,7 +29,7 @@ FREQUENCIES = "transformer.pos_emb.inv_freq"
 
 
 class TransfoXL(ModelFamily):
-    """Transformer-XL (Dai et al. 2019)."""
+    """The family of Transformer-XL (Dai et al. 2019), which imports and exports its weights."""
 
     name, model_type = "Transformer-XL", "transfo-xl"
     prefix, layer, head_parts = "transformer.", "layers.0.", ("crit.",)
@@ -59,11 +59,13 @@ class TransfoXL(ModelFamily):
     )
 
     def base(self) -> config.Model:
-        """Returns a model whose memory begins with zero vectors that are attended to."""
+        """Returns the settings that all imported Transformer-XL models share. Their empty memory consists of zero
+        vectors that are attended to.
+        """
         return config.Model(attention=config.TransformerXL(final_norm=False, empty_memory="zeros"))
 
     def finish(self, model: config.Model, described: Mapping[str, Any]) -> None:
-        """Sets the softmax, or the adaptive one."""
+        """Sets `model.output` to an adaptive softmax, or to an ordinary one where the configuration has no cutoffs."""
         cutoffs, div_val = tuple(described["cutoffs"]), int(described["div_val"])
         if div_val > 1 and not cutoffs:
             raise ValueError(f"hf_config['div_val']: given {div_val}, allowed: 1 where there are no cutoffs")
@@ -73,7 +75,7 @@ class TransfoXL(ModelFamily):
             model.output = config.AdaptiveSoftmax(cutoffs=cutoffs, div_val=div_val, tie_projections=ties)
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the keys of the softmax."""
+        """Returns the keys of `config.json` about the softmax: `cutoffs`, `div_val`, `tie_projs` and `adaptive`."""
         del task
         output: Any = model.output.softmax
         adaptive = not output.is_one_softmax
@@ -82,7 +84,7 @@ class TransfoXL(ModelFamily):
         return {"cutoffs": cutoffs, "div_val": output.div_val, "tie_projs": ties, "adaptive": adaptive}
 
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
-        """Yields the table of parameters."""
+        """Yields a `WeightMapping` for each group of Transformer-XL's parameters. `task` has no effect."""
         del task
         attention, output = _attention(model), cast(Any, model.output.softmax)
         dim, heads = model.dim, (model.num_heads, _head_dim(model))
@@ -107,22 +109,22 @@ class TransfoXL(ModelFamily):
                 yield hf.map_unchanged(f"stack/shared/{ours}", f"transformer.{bias}", *heads, tied=layers)
 
     def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
-        """Returns the class that is known, which scores the next token."""
+        """Returns the only class of transformers that can be imported, mapped to None, since it is a language model."""
         del described, weights
         return {"TransfoXLLMHeadModel": None}
 
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
-        """Returns texts in words."""
+        """Returns the settings of the data that a run reads by default: text files that are split into words."""
         del model, task, dialogues
         return config.Data(source=config.TextFiles(), tokenizer=config.Words(), segment_length=128)
 
     def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
-        """Returns the name of transformers' class with a head for the next token."""
+        """Returns "TransfoXLLMHeadModel", the class of transformers with a head for the next token."""
         del model, task
         return "TransfoXLLMHeadModel"
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns name, value and allowed value of settings that Transformer-XL has no key for."""
+        """Returns (name, value, allowed value) of each setting that Transformer-XL's `config.json` has no key for."""
         attention, output = _attention(model), cast(Any, model.output.softmax)
         return [
             ("model.scale_embeddings", model.scale_embeddings, True),
@@ -133,17 +135,19 @@ class TransfoXL(ModelFamily):
         ]
 
     def complete(self, params: Mapping[str, Any], model: config.Model) -> Mapping[str, Any]:
-        """Returns the parameters with biases of zero where the output has none."""
+        """Returns the parameters, with biases of zero added for the vocabulary where the output has no biases."""
         tables = params["vocabulary"]
         return {**params, "vocabulary": _no_biases(tables, model.output.softmax) | tables}
 
     def buffers(self, model: config.Model) -> dict[str, np.ndarray]:
-        """Returns the frequencies of relative positions."""
+        """Returns one tensor, the frequencies of the sinusoids for relative positions: name -> float32 array."""
         frequencies = 10000.0 ** (-np.arange(0, model.dim, 2, dtype=np.float64) / model.dim)
         return {FREQUENCIES: frequencies.astype(np.float32)}
 
     def differences(self, model: config.Model) -> tuple[str, ...]:
-        """Returns a line for each difference of the exported model's computation, apart from the memory."""
+        """Returns a line if the exported model would compute something else, since transformers attends to zero vectors
+        until its memory is full. Otherwise ().
+        """
         if _attention(model).empty_memory == "zeros":
             return ()
         return (

@@ -10,7 +10,8 @@ from memjax.models.factory import make_stack
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
-    """Returns the number of entries of the vocabulary that the parameters are for.
+    """Returns the number of entries of the vocabulary, which are the rows of the embedding tables in a tree of
+    parameters.
 
     Example:
       >>> vocab_size({"vocabulary": {"embedding_0": np.zeros((5, 8)), "embedding_1": np.zeros((4, 4))}})
@@ -21,7 +22,9 @@ def vocab_size(params: Mapping[str, Any]) -> int:
 
 
 def check_finite(weights: Mapping[str, np.ndarray]) -> None:
-    """Raises `ValueError` for the first array that has a value which is not finite."""
+    """Raises `ValueError` with name and position of the first value that is NaN or infinite, in a state dict, name ->
+    array.
+    """
     for name, weight in weights.items():
         array = np.asarray(weight)
         if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
@@ -31,12 +34,14 @@ def check_finite(weights: Mapping[str, np.ndarray]) -> None:
 
 
 def is_tied(model: config.Model) -> bool:
-    """Whether the output weights of a model are its input embeddings."""
+    """Whether the settings of a model say that its output weights are its input embeddings."""
     return model.output.softmax.tied
 
 
 def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns a phrase for each table of a vocabulary whose number of entries differs from that of the embeddings."""
+    """Returns a phrase for each bias or output table that has another number of rows than its embedding table. `tables`
+    maps names to the vocabulary's arrays.
+    """
     uneven = []
     for name, table in tables.items():
         entries = len(tables.get(f"embedding{name[name.find('_') :] if '_' in name else ''}", table))
@@ -46,7 +51,9 @@ def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Returns the tables of a vocabulary with `count` additional entries, each of which is the mean of the others."""
+    """Returns copies of all arrays of a vocabulary with `count` rows added at the end. Each added row is the mean of
+    the old rows.
+    """
 
     def extend(table: np.ndarray) -> np.ndarray:
         mean = table.mean(axis=0, keepdims=True, dtype=np.float64).astype(table.dtype)
@@ -56,11 +63,15 @@ def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.
 
 
 def merge_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `old` with the leaves of `new` in place of its own."""
+    """Returns a tree of parameters with the leaves of `new`, and those of `old` that `new` lacks. The arguments are not
+    changed.
+    """
     are_trees = lambda name: isinstance(old.get(name), Mapping) and isinstance(new[name], Mapping)
     return {**old, **{name: merge_params(old[name], new[name]) if are_trees(name) else new[name] for name in new}}
 
 
 def layer_groups(model: config.Model) -> tuple[tuple[int, int], ...]:
-    """Returns the first layer and the number of layers of each group of scanned layers. 0 for a layer not scanned."""
+    """Returns (first layer, number of layers) of each group of layers that the model scans over. A layer that is not
+    scanned has the number 0.
+    """
     return make_stack(model, segment_length=1).layer_groups()

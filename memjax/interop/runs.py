@@ -58,7 +58,8 @@ UNLIMITED = 10**30
 
 @dataclasses.dataclass(frozen=True)
 class ImportedRun:
-    """A run directory that was made from a folder of transformers.
+    """Facts about a run directory that `import_run` has made from a folder of transformers: its configuration, sizes,
+    and the tensors that were not used.
 
     Attributes:
       config: Configuration of the run.
@@ -77,7 +78,8 @@ class ImportedRun:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedFolder:
-    """A folder for transformers that was made from a run.
+    """Facts about a folder that `export_run` has written for transformers: its files, sizes, and the arrays that were
+    left out.
 
     Attributes:
       checkpoint: Checkpoint that was read.
@@ -97,7 +99,8 @@ class ExportedFolder:
 
 
 def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> ImportedRun:
-    """Makes a run directory at step 0 from a folder of transformers.
+    """Makes a new run directory `path`, at step 0, from a folder of transformers or a model on the Hugging Face hub.
+    Returns facts about the run.
 
     The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
 
@@ -151,7 +154,8 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
 
 
 def is_padded(rows: int, entries: int) -> bool:
-    """Whether a table of embeddings has been padded with rows after its entries, up to a multiple of 8.
+    """Whether a table of embeddings with `rows` rows seems to be padded: it has 1 to 511 rows more than `entries`, the
+    ids of the tokenizer, and a multiple of 8.
 
     Example:
       >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)
@@ -161,7 +165,8 @@ def is_padded(rows: int, entries: int) -> bool:
 
 
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> ExportedFolder:
-    """Writes the newest intact checkpoint of a run as `save_pretrained` of transformers does.
+    """Writes the newest intact checkpoint of a run, with configuration and tokenizer, to a new folder that transformers
+    can read. Returns facts about the folder.
 
     Parameters that the architecture in transformers lacks (a memory, the marks of dialogues) are left out, and listed
     in `memjax_left_out.json` beside the weights.
@@ -226,7 +231,9 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
 
 
 def family_of_kept(run: Path) -> ModelFamily | None:
-    """Returns the family of the weights that a run was imported from. None for a run that was not imported."""
+    """Returns the family of the weights that the run directory `run` was imported from. None for a run that was not
+    imported.
+    """
     return family_of_weights(folders.read_described(run / KEPT)) if (run / KEPT).is_dir() else None
 
 
@@ -270,7 +277,9 @@ def _as_it_came(
 
 
 def special_ids(tokenizer: Any) -> dict[str, int]:
-    """Returns the ids of a tokenizer that `config.json` names."""
+    """Returns the ids of the beginning, the end and the padding in a tokenizer by their keys in `config.json`, such as
+    `bos_token_id`. {} without a tokenizer.
+    """
     if tokenizer is None:
         return {}
     ids = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
@@ -325,7 +334,8 @@ def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, n
 
 
 def write_run(path: Path, experiment: Experiment, params: Mapping[str, Any]) -> None:
-    """Writes the files and the checkpoint of a run at step 0 into an existing folder.
+    """Writes configuration, tokenizer and a checkpoint at step 0, with these parameters, into the existing folder
+    `path`, which becomes a run directory.
 
     Args:
       path: The folder.

@@ -23,7 +23,8 @@ Arrays = Sequence[np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class WeightMapping:
-    """A mapping between some parameters of memjax and the tensors of transformers that they are made of.
+    """The correspondence of one or several parameters of memjax with tensors of transformers: their names, shapes, and
+    functions that convert their values both ways.
 
     Attributes:
       paths: Paths of the parameters, with '/' between their parts and a separate path for each layer.
@@ -43,14 +44,17 @@ class WeightMapping:
 
 
 def map_unchanged(path: str, name: str, *shape: int, tied: tuple[str, ...] = (), spare: str = "") -> WeightMapping:
-    """Returns the mapping of a parameter to a tensor with the same values and shape."""
+    """Returns the mapping of the parameter at `path`, such as "layer_norm/scale", to the tensor `name` of transformers,
+    which has equal values and this shape. -1 stands for any size.
+    """
     return WeightMapping((path,), {name: shape}, tied=tied, spare=spare)
 
 
 def matrix(
     path: str, name: str, shape: Shape, inputs: int = 1, *, transposed: bool = True, tied: tuple[str, ...] = ()
 ) -> WeightMapping:
-    """Returns the mapping of a kernel to a matrix.
+    """Returns the mapping of a kernel of any number of axes to a matrix in transformers. The first `inputs` axes of the
+    kernel are joined to one, and the others to the second.
 
     Args:
       path: Path of the kernel.
@@ -72,19 +76,24 @@ def matrix(
 
 
 def linear(path: str, name: str, wide: int, narrow: int, *, transposed: bool = True) -> Iterator[WeightMapping]:
-    """Yields the mappings of a dense layer: of its kernel and of its bias."""
+    """Yields the mappings of a dense layer's kernel and bias. `wide` is the number of its inputs and `narrow` that of
+    its outputs.
+    """
     yield matrix(f"{path}/kernel", f"{name}.weight", (wide, narrow), transposed=transposed)
     yield map_unchanged(f"{path}/bias", f"{name}.bias", narrow)
 
 
 def norm(path: str, name: str, dim: int) -> Iterator[WeightMapping]:
-    """Yields the mappings of a layer norm: of its scale and of its bias."""
+    """Yields the mappings of a layer norm's scale and bias, both of length `dim`. `path` and `name` are those of the
+    norm.
+    """
     yield map_unchanged(f"{path}/scale", f"{name}.weight", dim)
     yield map_unchanged(f"{path}/bias", f"{name}.bias", dim)
 
 
 def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightMapping]:
-    """Yields the mappings of the table of embeddings and of the output weights.
+    """Yields the mapping of the embedding table, the tensor `name`, and unless the weights are tied also that of the
+    output weights, the tensor `output`.
 
     Args:
       name: Name of the table of embeddings.
@@ -98,7 +107,9 @@ def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightM
 
 
 def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> WeightMapping:
-    """Returns the mapping of the kernels of queries and of keys and values, which are one matrix in transformers."""
+    """Returns the mapping of the kernels of queries, keys and values under the path `part` to one matrix in
+    transformers. `heads` is a pair: number of heads and width of a head.
+    """
     whole = matrix("", name, (dim, 3, *heads), transposed=transposed)
 
     def load(arrays: Arrays) -> Arrays:
@@ -110,19 +121,20 @@ def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = Tr
 
 
 def has_shape(weight: np.ndarray, shape: Shape) -> bool:
-    """Whether a tensor has a shape, in which -1 stands for any size."""
+    """Whether an array has the given shape, in which -1 stands for any size."""
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
 
 
 def to_float32(weight: np.ndarray) -> np.ndarray:
-    """Converts a tensor to float32, unless it is float64."""
+    """Converts an array to float32. An array of float64 is returned unchanged."""
     return weight if weight.dtype == np.float64 else weight.astype(np.float32)
 
 
 def load_entries(
     entries: Iterable[WeightMapping], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Converts a state dict to parameters.
+    """Converts a state dict to parameters by the mappings in `entries`. Also returns the names that are left over, and
+    a phrase for each tensor that is missing or does not fit.
 
     Args:
       entries: The table.
@@ -172,7 +184,9 @@ def load_entries(
 def dump_entries(
     entries: Iterable[WeightMapping], params: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Converts parameters to the tensors of a table, and to those that repeat one of them."""
+    """Converts parameters to tensors by the mappings in `entries`. Returns two state dicts: these tensors, and the tied
+    tensors that repeat some of them.
+    """
     weights: dict[str, np.ndarray] = {}
     tied: dict[str, np.ndarray] = {}
     for entry in entries:
@@ -189,7 +203,8 @@ def dump_entries(
 
 
 def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
-    """Raises `ValueError` for settings that an architecture of transformers cannot express.
+    """Raises `ValueError` for the first setting that has another value than the allowed one, with the name of the
+    architecture, `owner`, in the message.
 
     Args:
       checks: Name of a field of the model, its value and its allowed value.
@@ -201,7 +216,8 @@ def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
 
 
 def feed_forward_checks(model: config.Model) -> list[tuple[str, Any, Any]]:
-    """Returns the checks for `check_fields` of the feed-forward part and of absolute positions.
+    """Returns (name, value, allowed value) for settings of the feed-forward parts and of absolute positions, as
+    `check_fields` takes them.
 
     Raises:
       ValueError: A memory replaces the feed-forward network or stands beside it.

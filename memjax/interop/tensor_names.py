@@ -7,7 +7,8 @@ _DATA_PARALLEL, _COMPILED = "module.", "_orig_mod."
 
 
 class Names(NamedTuple):
-    """The names of the tensors of a file in the tables of a family, and their prefixes in the file.
+    """A mapping from the names of the tensors in a file to their names in a family's tables, and the prefixes that the
+    names in the file have.
 
     Attributes:
       plain: Name in the file -> name in the tables.
@@ -20,7 +21,8 @@ class Names(NamedTuple):
     body: str
 
     def write(self, plain: str, prefix: str) -> str:
-        """Returns the name of a tensor in the file.
+        """Returns the name in the file of a tensor whose name in the tables is `plain`. `prefix` is the prefix of the
+        tables for the model without its head.
 
         Args:
           plain: Its name in the tables.
@@ -31,7 +33,8 @@ class Names(NamedTuple):
 
 
 def read_names(names: Iterable[str], family: str, prefix: str, layer: str, head_parts: tuple[str, ...]) -> Names:
-    """Returns the mapping from the names of a state dict to those in the tables of a family.
+    """Matches the names of a state dict to the names in a family's tables, by the place of the first layer, and finds
+    the prefixes that wrappers have added.
 
     Args:
       names: Names of the tensors in the file.

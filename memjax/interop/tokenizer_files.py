@@ -21,7 +21,8 @@ FILES = (
 
 
 def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
-    """Reads the tokenizer of a folder.
+    """Reads the tokenizer in a folder of transformers and returns it. `settings` only says its kind: byte pairs,
+    WordPiece or words.
 
     Args:
       settings: Settings of the kind of tokenizer that the model has.
@@ -35,7 +36,8 @@ def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
 
 
 def describe_files(tokenizer: Tokenizer, length: int) -> tuple[dict[str, bytes], str]:
-    """Returns the files from which transformers can load a tokenizer.
+    """Returns the files from which transformers can load a tokenizer, name -> content, and a line that says why there
+    are none, or ''. `length` is the maximum number of tokens of a text.
 
     Args:
       tokenizer: Tokenizer of a run.
