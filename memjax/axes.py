@@ -44,7 +44,8 @@ _rules: contextvars.ContextVar[Mapping[str, tuple[str, ...]]] = contextvars.Cont
 
 
 def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
-    """Returns an initialiser that also names the axes of its parameter or constant.
+    """Returns an initialiser that calls `init` and also tells the logical names of the axes of its array, one argument
+    `*names` for each axis. It returns a plain array. Only `parameter_names` reads the names.
 
     The initialiser returns a plain array. The names are attached to it only inside `parameter_names`.
 
@@ -77,7 +78,8 @@ class _Named(nn.Partitioned):
 
 
 def axes_of(*names: str | None) -> dict[str, Any]:
-    """Returns metadata that names the axes of a field of a state.
+    """Returns metadata for `dataclasses.field` that names the axes of a field of a memory state, one argument for each
+    axis, None for an axis that is never split.
 
     Without it the first axis is called `batch` and the others have no names.
 
@@ -90,7 +92,8 @@ def axes_of(*names: str | None) -> dict[str, Any]:
 
 
 def parameter_names(init: Callable[[], Any]) -> Any:
-    """Returns the names of the axes of all variables of a model.
+    """Returns a tree of `Names`, the names of the axes of all variables that the function `init()` makes. The function
+    is traced and not run.
 
     Args:
       init: Function that makes the variables, such as `lambda: model.init(...)`. It is traced, not run.
@@ -120,7 +123,9 @@ def parameter_names(init: Callable[[], Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Logical names of the axes of one array (a leaf of a tree)."""
+    """Logical names of the axes of one array, such as ('embed', 'mlp'), which rules map to mesh axes. An instance is a
+    leaf of a tree.
+    """
 
     axes: tuple[str | None, ...]
 
@@ -129,7 +134,8 @@ class Names:
         return Names(self.axes[1:])
 
     def spec(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> PartitionSpec:
-        """Returns the partition of an array over a mesh, without rules that do not divide their axis.
+        """Returns the `PartitionSpec` of an array of this shape over a mesh. An axis whose size is not a multiple of
+        its number of devices is not split.
 
         Args:
           shape: Shape of the array.
@@ -146,7 +152,9 @@ class Names:
         return PartitionSpec(*(axes or None for axes, _ in self._places(shape, mesh, rules)))
 
     def skipped(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> list[str]:
-        """Describes the rules that do not divide their axis, which `spec` leaves out."""
+        """Returns a line of text for each axis that the rules would split but whose size is not a multiple of its
+        number of devices. `spec` does not split these axes.
+        """
         return [note for _, note in self._places(shape, mesh, rules) if note]
 
     def _places(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]]) -> list[tuple[Any, str]]:
@@ -166,7 +174,9 @@ class Names:
 
 @contextlib.contextmanager
 def use_rules(rules: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
-    """Sets the rules of `constrain` for programs that are traced in its context."""
+    """Context manager that sets the rules (logical axis -> mesh axes) of `constrain` for programs that are traced
+    inside it.
+    """
     token = _rules.set(rules)
     try:
         yield
@@ -175,7 +185,8 @@ def use_rules(rules: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
 
 
 def constrain(x: Any, *names: str | None) -> Any:
-    """Constrains the sharding of an activation. Does nothing where no mesh is set (`jax.set_mesh`).
+    """Returns an activation with its sharding constrained by the logical names of its axes, one argument `*names` for
+    each axis. Returns `x` unchanged where no mesh with axes of memjax is set (`jax.set_mesh`).
 
     Args:
       x: Activation.

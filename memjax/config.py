@@ -85,7 +85,8 @@ class Config(Settings):
             validate(replace(self, evaluation=replace(evaluation, name=""), evaluations=()))
 
     def with_memory(self, length: int | None) -> Config:
-        """Returns this config with only the number of memory slots changed. None returns this config.
+        """Returns a copy of this config whose memory has `length` slots and which differs in nothing else. None returns
+        this config itself.
 
         Raises:
           ValueError: The model has no memory whose size can change, or cannot have this size.
@@ -97,7 +98,9 @@ class Config(Settings):
         return config
 
     def with_task(self, task: TaskData) -> Config:
-        """Returns this config with a task appended to its stream. Earlier tasks keep their number of updates."""
+        """Returns a copy of this config with one more task at the end of its stream. Earlier tasks keep their number of
+        updates.
+        """
         stream = self._stream()
         number, evaluation = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
         longer = replace(
@@ -107,7 +110,9 @@ class Config(Settings):
         return replace(self._with_steps(number + 1), lifelong=longer, evaluations=scored)
 
     def of_first_tasks(self, count: int) -> Config:
-        """Returns this config with only the first `count` tasks of its stream, as before the later tasks were added."""
+        """Returns a copy of this config with only the first `count` tasks of its stream, as before the later tasks were
+        added.
+        """
         first = self._stream().first_tasks(count)
         names = ("", *(task.name for task in first.tasks))
         scored = tuple(evaluation for evaluation in self.evaluations if evaluation.task in names)
@@ -115,11 +120,15 @@ class Config(Settings):
 
     @property
     def num_columns(self) -> int:
-        """Number of columns of the model, which is above 1 only in a progressive network."""
+        """Number of columns of the model. It is above 1 only with the method ProgressiveNetwork, which adds one for
+        each task.
+        """
         return self.lifelong.method.num_columns if self.lifelong else 1
 
     def takes_tasks_of(self, other: Config) -> bool:
-        """Whether both configs have streams of tasks, and this one has more tasks than `other`."""
+        """Whether this config and `other` have streams of tasks, and this one has more tasks than `other`. Only their
+        numbers are compared.
+        """
         stream, other_stream = self.lifelong, other.lifelong
         return stream is not None and other_stream is not None and len(stream.tasks) > len(other_stream.tasks)
 

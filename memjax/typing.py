@@ -43,7 +43,7 @@ Rows = Bool[Array, " batch"]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def tree_dataclass(cls: Class) -> Class:
-    """Makes a class a frozen dataclass and a JAX pytree, which `jax.export` can serialize.
+    """Class decorator that makes a class a frozen dataclass and a JAX pytree, which `jax.export` can serialize.
 
     Fields with `metadata={"static": True}` are part of the tree structure: numbers, strings and tuples of them.
 
@@ -69,12 +69,15 @@ def tree_dataclass(cls: Class) -> Class:
 
 @tree_dataclass
 class EmptyState:
-    """The state of a layer without state, such as a feed-forward part or a memory that is held in parameters."""
+    """The state of a layer without state, such as a feed-forward part or a memory that is held in parameters. It has no
+    arrays.
+    """
 
 
 @tree_dataclass
 class WeightedSum:
-    """A sum over positions and the number of positions, so that means over layers, segments and hosts are sums of both.
+    """A sum of a quantity over positions, and the number of these positions. Sums over layers, segments and hosts are
+    added before their mean is taken.
 
     Attributes:
       total: Scalar, the unweighted sum of a quantity over valid positions.
@@ -86,20 +89,20 @@ class WeightedSum:
 
     @classmethod
     def zero(cls) -> WeightedSum:
-        """Returns the neutral element of addition, float32 scalars in two separate buffers."""
+        """Returns a sum over no positions, to which others are added: two float32 zeros in two separate buffers."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
     def __add__(self, other: WeightedSum) -> WeightedSum:
         return WeightedSum(self.total + other.total, self.weight + other.weight)
 
     def mean(self) -> Leaf:
-        """Returns `total / weight`, or 0 where the weight is 0."""
+        """Returns the mean over the positions, the scalar `total / weight`, or 0 where the weight is 0."""
         return jnp.where(self.weight > 0, self.total / jnp.where(self.weight > 0, self.weight, 1), 0)
 
 
 @tree_dataclass
 class Aux:
-    """Auxiliary losses, metrics and arrays that a memory returns beside its output.
+    """Auxiliary losses, metrics and other arrays that a memory returns beside its output, each by name.
 
     Attributes:
       losses: Name -> `WeightedSum` of an auxiliary loss. The objective multiplies it by its coefficient.
@@ -123,13 +126,14 @@ class Aux:
         )
 
     def prefixed(self, prefix: str) -> Aux:
-        """Returns the same values under the names `prefix/name`."""
+        """Returns a copy in which each name is `prefix/name`, for all losses, metrics and arrays."""
         return Aux(*({f"{prefix}/{name}": value for name, value in part.items()} for part in _parts(self)))
 
 
 @tree_dataclass
 class Batch:
-    """One segment of every row, or with a leading axis `segments` all segments of a training step.
+    """The arrays of one segment of every row: inputs, targets, masks and extras. With a leading axis `segments`, of all
+    segments of a training step.
 
     Attributes:
       inputs: Tokens to read, int32 `[batch, length]`. Or vectors of numbers, float32 `[batch, width]`.

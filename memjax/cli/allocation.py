@@ -27,7 +27,8 @@ LARGEST = 2**31 - 1
 
 
 class Parameter(NamedTuple):
-    """A parameter of glibc's malloc and the value that memjax sets.
+    """A parameter of glibc's malloc: its number for `mallopt`, the value that memjax sets, and its environment
+    variable.
 
     Attributes:
       number: Number of the parameter for `mallopt`.
@@ -59,7 +60,8 @@ BLOCK = 96 * 2**20
 
 
 def keep_freed_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
-    """Makes malloc keep freed memory, on Linux with glibc. It must be called before the process has other threads.
+    """Makes malloc keep freed memory, on Linux with glibc and without an accelerator, and returns the names of the
+    parameters that it set. It must be called before the process has other threads.
 
     Parameters that the environment sets stay as they are.
 
@@ -83,7 +85,9 @@ def keep_freed_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list
 
 
 def set_parameters(names: Iterable[str]) -> list[str]:
-    """Sets some of `PARAMETERS` by `mallopt`, and returns the names of those that glibc accepted."""
+    """Sets the parameters of `PARAMETERS` with these names by `mallopt`, and returns the names of those that glibc
+    accepted.
+    """
     import ctypes
 
     mallopt = ctypes.CDLL(None).mallopt
@@ -94,7 +98,7 @@ def set_parameters(names: Iterable[str]) -> list[str]:
 
 
 def advise_huge_pages() -> bool:
-    """Lets the heap grow by `HEAP` bytes and asks the kernel for huge pages there.
+    """Lets the heap grow by `HEAP` bytes, asks the kernel for huge pages there, and returns whether it accepted.
 
     It needs malloc to have a single arena, so that the blocks of all threads lie in this heap. Pages that nobody
     touches cost nothing.
@@ -121,7 +125,8 @@ def advise_huge_pages() -> bool:
 
 
 def why_not_applicable(environment: Mapping[str, str], *, only_cpu: bool) -> str:
-    """Returns the reason why `keep_freed_memory` sets nothing. '' where it sets parameters.
+    """Returns the reason why `keep_freed_memory` sets nothing (turned off in the environment, an accelerator, no
+    glibc), as text. '' where it sets parameters.
 
     Example:
       >>> why_not_applicable({"MEMJAX_MALLOC": "0"}, only_cpu=True)
@@ -144,7 +149,8 @@ def glibc_version() -> str:
 
 
 def count_reuse_page_faults() -> int | None:
-    """Counts the page faults of allocating and filling a large block a second time, in another thread.
+    """Allocates and fills a large block twice in another thread, and returns the number of page faults of the second
+    time. None where the system does not count them.
 
     Returns:
       The number of page faults, which is 0 where freed memory is kept. None where the system does not count them.
@@ -195,7 +201,7 @@ def diagnose(environment: Mapping[str, str], *, only_cpu: bool) -> dict[str, Any
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """Describes the facts of `diagnose` in one line."""
+    """Describes the facts of `diagnose` in one line of text."""
     state = "a large block is kept between steps" if facts["kept"] else "a large block is mapped anew in every step"
     if facts["reason_against"]:
         how = f"defaults of the C library: {facts['reason_against']}"

@@ -35,13 +35,16 @@ def run(arguments: list[str]) -> int:
 
 
 def difference_values(difference: RunDifference) -> dict[str, Any]:
-    """Converts a difference between runs to JSON values."""
+    """Converts a difference of one measure between a run and its control to a dictionary of JSON values. A number that
+    is NaN becomes None.
+    """
     numbers = {name: None if value != value else value for name, value in difference.comparison._asdict().items()}
     return {"run": difference.name, "control": difference.control, "measure": difference.measure, **numbers}
 
 
 def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Sequence[RunDifference] = ()) -> str:
-    """Formats a table with a row for each value and a column for each run, and a line for each difference below.
+    """Formats the facts of runs (run -> name -> value) as a table with a row for each value and a column for each run,
+    and below it a line for each difference.
 
     Example:
       >>> print(describe_comparison({"a": {"steps": 10, "loss": 0.5}, "b": {"steps": 2000, "loss": 0.25}}))
@@ -61,7 +64,9 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Seq
 
 
 def describe_difference(difference: RunDifference) -> str:
-    """Describes a difference between runs in one line."""
+    """Describes a difference of one measure between a run and its control in one line of text, with its p-value and
+    verdict.
+    """
     comparison = difference.comparison
     p = f", p {show_p(comparison.p)}" if show_p(comparison.p) else ""
     change = f"{difference.measure.replace('_', ' ')} {format_difference(comparison)}"

@@ -11,7 +11,8 @@ FOLDER, ENABLED = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 
 
 def keep_programs(environment: MutableMapping[str, str]) -> str:
-    """Turns on JAX's compilation cache in the user's cache folder, unless the environment says otherwise.
+    """Turns on JAX's compilation cache in the user's cache folder by changing `environment`, unless that says
+    otherwise. Returns a line about a folder that cannot be written, else ''.
 
     A folder that cannot be written turns the cache off, since JAX would warn about every program.
 
@@ -43,7 +44,8 @@ def keep_programs(environment: MutableMapping[str, str]) -> str:
 
 
 def default_folder(environment: MutableMapping[str, str]) -> Path:
-    """Returns the default folder of compiled programs in the user's cache folder.
+    """Returns the path of the default folder of compiled programs, in the cache folder that the environment names
+    (`XDG_CACHE_HOME`) or ~/.cache.
 
     Example:
       >>> str(default_folder({"XDG_CACHE_HOME": "/caches"}))

@@ -21,7 +21,8 @@ def run(arguments: list[str]) -> int:
 
 
 def describe_configs(facts: Mapping[str, Any]) -> str:
-    """Formats a line for each config and for each of its variants.
+    """Formats a line for each config, and below it a line for each of its variants. `facts` maps the name of a config
+    to its description and its variants.
 
     Example:
       >>> print(describe_configs({"tiny": {"about": "A small one.", "variants": {"default": "with a memory"}}}))

@@ -15,7 +15,8 @@ ANY_SIZE = 2**24
 
 
 def check_serves(config: Config, capability: str) -> Any:
-    """Raises an error if the model of a config lacks a capability, before anything is read.
+    """Makes the model of a config without reading anything, and returns it. Raises `ValueError` if it lacks the
+    capability of this name, such as 'decodes'.
 
     Args:
       config: Configuration of the model.
@@ -33,7 +34,9 @@ def check_serves(config: Config, capability: str) -> Any:
 
 @contextlib.contextmanager
 def show_when_slow(what: str, seconds: float = 1.0) -> Iterator[None]:
-    """Prints `what` on standard error if the body of its `with` statement takes longer than `seconds`."""
+    """Context manager that prints the text `what` on standard error if the body of its `with` statement takes longer
+    than `seconds`.
+    """
     timer = threading.Timer(seconds, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
@@ -44,7 +47,8 @@ def show_when_slow(what: str, seconds: float = 1.0) -> Iterator[None]:
 
 
 def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
-    """Returns a function `progress(what, done, total)` that prints progress on standard error.
+    """Returns a function `progress(what, done, total)` that prints progress on standard error, after one second and
+    then at most one line in `seconds`.
 
     It prints a line after one second, and then at most one in `seconds`. `make_datasets` takes it.
     """
@@ -62,7 +66,8 @@ def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
 
 
 def continuations(run: Any, prompts: Sequence[str], *, model: Any = None, **asked: Any) -> Iterator[list[str]]:
-    """Yields the continuations of prompts piece by piece: lists with the next piece of text of each prompt.
+    """Yields the continuations of prompts by the model of an opened run (`LoadedRun`), or by `model`, piece by piece:
+    lists with the next piece of text of each prompt.
 
     Args:
       run: A run (`LoadedRun`).
@@ -84,7 +89,8 @@ def continuations(run: Any, prompts: Sequence[str], *, model: Any = None, **aske
 
 
 def align(rows: Sequence[Sequence[str]], numbers: int = 0) -> list[str]:
-    """Formats rows of cells as lines with aligned columns. The last `numbers` columns are aligned to the right.
+    """Formats rows of cells as a list of lines with aligned columns. `numbers` is how many of the last columns are
+    aligned to the right.
 
     Example:
       >>> align([["steps", "10"], ["rows", "2,000"]], numbers=1)
@@ -97,7 +103,8 @@ def align(rows: Sequence[Sequence[str]], numbers: int = 0) -> list[str]:
 
 
 def split_sizes(documents: Callable[[str], Any]) -> dict[str, dict[str, int]]:
-    """Counts the documents, tokens and bytes of every split.
+    """Counts the documents, tokens and bytes of every split, as split -> kind -> number. `documents` is a function that
+    returns the documents of a split.
 
     Args:
       documents: Function that returns the documents of a split.
@@ -112,7 +119,7 @@ def split_sizes(documents: Callable[[str], Any]) -> dict[str, dict[str, int]]:
 
 
 def describe_facts(facts: Mapping[str, Any]) -> str:
-    """Formats facts as lines of a name and a value.
+    """Formats a mapping from names to values as text, one line with a name and a value for each.
 
     Example:
       >>> print(describe_facts({"entries": 12000, "recall": 0.5}))
@@ -123,7 +130,7 @@ def describe_facts(facts: Mapping[str, Any]) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Formats a value for a table: integers with separators, lists and dictionaries as JSON."""
+    """Formats a value as text for a table: integers with separators, lists and dictionaries as JSON."""
     if isinstance(value, bool) or not isinstance(value, int):
         return json.dumps(value) if isinstance(value, dict | list) else str(value)
     return f"{value:,}"

@@ -10,7 +10,9 @@ from memjax.config import Config
 
 
 def run(arguments: list[str]) -> int:
-    """Reads the data of a config, trains a tokenizer if it needs one, and writes token files."""
+    """Prepares the data of a config: reads it, trains a tokenizer if it needs one, writes token files, and prints the
+    sizes of all splits.
+    """
     parser = Parser("data", f"{run.__doc__} `memjax data prepare` does the same.", reads="config")
     # Not an argument of argparse, which would take the value of a field for it.
     _, config = parse_with_config(
@@ -36,7 +38,9 @@ def run(arguments: list[str]) -> int:
 
 
 def describe_data(config: Config, datasets: Any) -> str:
-    """Describes prepared data: size of the vocabulary, and documents, tokens and bytes of each split."""
+    """Describes prepared data as text: size of the vocabulary, and a line for each split with its documents, tokens and
+    bytes.
+    """
     source, tokenizer = type(config.data.source).__name__, type(config.data.tokenizer).__name__
     lines = [f"{source}, {tokenizer}, {datasets.vocab_size:,} vocabulary entries"]
     for split, size in split_sizes(datasets.documents).items():

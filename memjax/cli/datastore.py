@@ -148,7 +148,8 @@ def _datastore_parser(action: str) -> Parser:
 
 
 def datastore_facts(action: str, options: Any, config: Config | None) -> dict[str, Any]:
-    """Carries out an action of `memjax datastore`, and returns its result as JSON values.
+    """Carries out an action of `memjax datastore`, one of `ACTIONS` such as 'build', with the options of the command
+    line, and returns its result as a dictionary of JSON values.
 
     Args:
       action: One of `ACTIONS`.

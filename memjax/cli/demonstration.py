@@ -34,7 +34,8 @@ SCALES = (10.0, 15.0, 20.0, 30.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sizes of a demonstration, in steps and tokens instead of seconds, so that it is the same on every machine.
+    """The folder of a demonstration and its sizes, in steps and tokens instead of seconds, so that it is the same on
+    every machine.
 
     Attributes:
       workdir: Folder of the runs and the results.
@@ -79,7 +80,8 @@ SMOKE = Plan(
 
 
 def run_demo(plan: Plan) -> dict[str, Any]:
-    """Runs the unfinished parts of a demonstration with the sizes of `plan`. Prints and returns all results.
+    """Runs the unfinished parts of the demonstration in the folder of `plan`, with its sizes. Prints all results, and
+    returns them as a dictionary.
 
     Returns:
       The results, which are also written to `results.json`.

@@ -50,7 +50,9 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line (without the program's name) and returns its exit code."""
+    """Runs one command line, a sequence of words without the program's name (None: that of the process), and returns
+    its exit code.
+    """
     is_process = arguments is None  # not a call from a program, whose memory is its own
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     code = _run(arguments, is_process=is_process)

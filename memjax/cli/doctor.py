@@ -25,7 +25,8 @@ def run(arguments: list[str]) -> int:
 
 
 def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
-    """Returns the facts that `memjax doctor` prints, as JSON values.
+    """Returns the facts that `memjax doctor` prints as a dictionary of JSON values. `only_cpu` says whether JAX uses no
+    accelerator, so that memjax configures malloc.
 
     Args:
       only_cpu: Whether JAX uses no accelerator, so that memjax configures malloc (`memjax.cli.allocation`).
@@ -53,7 +54,7 @@ def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """Formats the facts of `diagnose` as lines of text."""
+    """Formats the facts that `diagnose` returns as lines of text."""
     lines = [
         f"memjax    {facts['memjax']} in {facts['folder']}",
         f"python    {facts['python']}",

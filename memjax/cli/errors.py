@@ -12,7 +12,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def explain(error: Exception) -> tuple[str | None, int]:
-    """Returns the line about an error and the exit code.
+    """Returns a line of text about an error of a command, and the exit code. The line is None for an error of the
+    program, and '' for a run that a signal has stopped.
 
     A user's mistake has exit code 2: a `UsageError`, a `ValueError` raised by memjax itself (in JAX or NumPy it is an
     error of the program), an `OSError` that names a file, and a missing module that an extra installs. A run that a

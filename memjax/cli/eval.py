@@ -99,7 +99,8 @@ def run(arguments: list[str]) -> int:
 
 
 def read_sizes(text: str) -> list[int]:
-    """Reads the memory sizes of `--memory`, without repetitions.
+    """Converts the text of `--memory`, such as 'off,512', to a list of numbers of slots without repetitions. 'off'
+    becomes 0.
 
     Args:
       text: Numbers of slots or `off`, separated by commas.
@@ -121,7 +122,9 @@ def read_sizes(text: str) -> list[int]:
 
 
 def score_documents(loaded: Any, evaluation: Evaluation) -> tuple[Any, DocumentScores]:
-    """Evaluates a run, and returns the result and the scores of each document."""
+    """Evaluates an opened run with the settings `evaluation`, and returns the result and the scores
+    of every document.
+    """
     from memjax.training.scores import DocumentScores
 
     scores = DocumentScores()
@@ -129,7 +132,8 @@ def score_documents(loaded: Any, evaluation: Evaluation) -> tuple[Any, DocumentS
 
 
 def compare_sizes(scores: Sequence[DocumentScores], unit: str) -> list[Comparison]:
-    """Compares each size of the memory with the smallest one, paired over documents.
+    """Compares each size of the memory with the smallest one, paired over documents. `scores` has the documents' scores
+    with each size, smallest first, and `unit` is the word for a document in the output.
 
     Args:
       scores: Scores of the documents with each size, smallest first.
@@ -143,7 +147,9 @@ def compare_sizes(scores: Sequence[DocumentScores], unit: str) -> list[Compariso
 
 
 def unit_of(experiment: Any, config: Config) -> str:
-    """Returns the kind of text that starts with an empty memory: 'example', 'row', 'window' or 'document'."""
+    """Returns the word for a text that starts with an empty memory in the evaluation of a config: 'example', 'row',
+    'window' or 'document'.
+    """
     from memjax.data.documents import Examples
 
     if isinstance(experiment.documents(config.evaluation.split), Examples):
@@ -153,13 +159,17 @@ def unit_of(experiment: Any, config: Config) -> str:
 
 
 def gain_values(control: Mapping[str, Any], gain: Comparison) -> dict[str, Any]:
-    """Converts the nats that a size of the memory saves on a token to JSON values."""
+    """Converts a comparison of a memory size with the smallest one to a dictionary of JSON values: the nats saved on a
+    token. `control` has the JSON values of the evaluation with the smallest size.
+    """
     numbers = {name: None if value != value else value for name, value in gain._asdict().items()}
     return {"over_memory_length": control["memory_length"], **numbers}
 
 
 def evaluation_to_json(config: Config, result: Any) -> dict[str, Any]:
-    """Converts the result of an evaluation to JSON values."""
+    """Converts the result of an evaluation to a dictionary of JSON values, with the split and the memory of the config
+    that were evaluated.
+    """
     evaluation = config.evaluation
     memory_length = config.with_memory(evaluation.memory_length).model.memory_facts.memory_length or 0
     values = {"split": evaluation.split, "memory_length": memory_length, **result.as_dict()}
@@ -172,7 +182,9 @@ def evaluation_to_json(config: Config, result: Any) -> dict[str, Any]:
 
 
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
-    """Describes an evaluation: the main metrics in a sentence, then all other numbers, one in a line."""
+    """Describes the JSON values of an evaluation as text: the main metrics of the task in the first line, then all
+    other numbers, one in a line.
+    """
     show = lambda name, value: NUMBER_FORMATS.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
     in_summary = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.main_metrics}
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in in_summary)}
@@ -186,7 +198,8 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
 
 
 def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Describes metrics of the memory: meaning of a metric -> its mean over the layers, with minimum and maximum.
+    """Converts logged metrics of memories to a dictionary for print: meaning of a metric -> text with its mean over the
+    layers, minimum and maximum.
 
     Example:
       >>> print(*describe_memory({f"layer_0{i}/transformer_xl/memory_share": (i + 1) / 4 for i in range(2)}).items())
@@ -202,7 +215,9 @@ def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def summary_line(values: Mapping[str, Any], task: Any) -> str:
-    """Describes in one line the main metrics of an evaluation and what was scored."""
+    """Describes as text the main metrics of an evaluation, from its JSON values, and what was scored. A datastore adds
+    two lines.
+    """
     scored = f"{values['targets']:,} {task.target_unit} of the {values['split']} split"
     memory = (
         f", memory {_size(values['memory_length'])}" if task.config.model.memory_facts.memory_length is not None else ""
@@ -216,7 +231,8 @@ def summary_line(values: Mapping[str, Any], task: Any) -> str:
 
 
 def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, gains: Sequence[Comparison] = ()) -> str:
-    """Describes evaluations with several memory sizes: a table of them, and the nats that larger sizes save.
+    """Describes evaluations with several memory sizes, one row of JSON values for each, as text: a table, and the nats
+    that larger sizes save. `trained` is the number of slots in training.
 
     Args:
       rows: JSON values of each evaluation, with the smallest memory first.

@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
 
 
 def describe_export(facts: Mapping[str, Any]) -> str:
-    """Describes an export: the files that were written, and the parameters that were left out."""
+    """Describes an export as text: the model, the files that were written, and the parameters that were left out."""
     lines = [
         "{to}: {model_type}, {num_parameters:,} parameters of {run}, {checkpoint}".format(**facts),
         ", ".join(facts["files"]),

@@ -63,7 +63,8 @@ def run(arguments: list[str]) -> int:
 
 
 def check_generates(config: Config) -> None:
-    """Raises an error for a model that cannot continue a prompt, or needs more inputs at every token than a prompt has.
+    """Raises `ValueError` for a config whose model cannot continue a prompt, or needs more inputs at every token than a
+    prompt has. Returns nothing.
 
     Raises:
       ValueError: The task does not generate, the model does not decode, or it needs neighbours for every token.
@@ -80,7 +81,9 @@ def check_generates(config: Config) -> None:
 
 
 def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Reads prompts: heading for the output -> prompt, texts before files. One empty prompt where none is given."""
+    """Returns a dictionary from headings for the output to prompts: the `texts` themselves, then the contents of the
+    files at the paths `files`. One empty prompt where none is given.
+    """
     prompts = {f"prompt {number}": text for number, text in enumerate(texts, 1)}
     prompts |= {file: read_file(file, "prompt-file") for file in files}
     return prompts or {"prompt 1": ""}
@@ -89,7 +92,8 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
 def print_continuations(
     prompts: Mapping[str, str], blocks: Iterator[list[str]], facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Prints prompts with their continuations: a single one while it grows, several one after another at the end.
+    """Prints prompts (heading -> prompt) with their continuations, from an iterator over their next pieces of text: a
+    single one while it grows, several at the end. With `facts` it prints JSON objects instead.
 
     Args:
       prompts: Heading -> prompt, which is printed dimmed on a terminal.

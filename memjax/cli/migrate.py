@@ -44,7 +44,8 @@ def run(arguments: list[str]) -> int:
 
 
 def migrate_file(path: Path, *, write: bool = False) -> dict[str, Any]:
-    """Rewrites one file to the names of today.
+    """Converts the names of settings and modules in one file to those of today, and returns the changed lines as JSON
+    values. The file itself changes only with `write`.
 
     Args:
       path: Python file, or any other text, in which only paths such as data.segment_length are renamed.
@@ -70,7 +71,7 @@ def migrate_file(path: Path, *, write: bool = False) -> dict[str, Any]:
 
 
 def describe_migration(facts: Mapping[str, Any]) -> str:
-    """The changed lines of a file, and what was done with them.
+    """Formats the result of `migrate_file` as text: the changed lines of a file, and whether they were written.
 
     Example:
       >>> describe_migration({"file": "a.py", "difference": [], "written": False})
@@ -83,7 +84,7 @@ def describe_migration(facts: Mapping[str, Any]) -> str:
 
 
 def migrate_text(text: str) -> str:
-    """Returns a text with the paths of fields, and the modules of memjax, under the names of today.
+    """Returns a text in which dotted paths of config fields, and the modules of memjax, have the names of today.
 
     Example:
       >>> migrate_text("memjax train --data.segment-length 64")
@@ -93,7 +94,8 @@ def migrate_text(text: str) -> str:
 
 
 def migrate_source(source: str, guesses: Mapping[str, type] | None = None) -> str:
-    """Returns Python source with current names of settings and modules. `guesses` maps variables to settings classes.
+    """Returns Python source in which settings and modules of memjax have the names of today. `guesses` maps names of
+    variables to settings classes, where the source does not say them.
 
     Args:
       source: Text of a file.

@@ -49,7 +49,8 @@ Numbers = dict[tuple[str, str], int]
 def tasks_config(
     files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
-    """Makes the configuration for a stream of tasks from files, and a line that describes it.
+    """Makes the configuration for a stream with one task for each file, and returns it with a line that describes it.
+    `name` and `variant` are those of the config that gives model and method.
 
     Args:
       files: Files of the tasks, in the order of learning: as `LabelledFile` for a text encoder, folders of
@@ -89,7 +90,8 @@ def tasks_config(
 
 
 def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
-    """Adds a file as the last task of a stream, and returns the new configuration and a line that describes it.
+    """Adds a file as the last task of a config's stream, and returns the new configuration and a line that describes
+    it.
 
     Args:
       config: Configuration of a run over tasks.
@@ -130,7 +132,7 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
 
 
 def is_task(config: Config, file: str) -> bool:
-    """Whether a file is already the data of a task of the stream."""
+    """Whether a file is already the data of a task in the stream of a config."""
     stream = config.lifelong
     located = [stream.with_sources_dir(task.source) for task in stream.tasks] if stream else []
     return any(Path(source.path).resolve() == Path(file).resolve() for source in located if source.path)

@@ -31,7 +31,8 @@ SMALL = 1_000_000
 def text_config(
     path: str | os.PathLike[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
-    """Chooses the config for a text, and returns it with a line that gives the reason.
+    """Makes the config for a user's text at a path, and returns it with a line that gives the reason. Its size chooses
+    the variant, unless `name` or `variant` names another config or variant.
 
     Args:
       path: A file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),
@@ -72,7 +73,8 @@ def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[P
 
 
 def check_size(config: Config, option: str = "--text") -> None:
-    """Raises an error where a split has too little text, before a tokenizer is trained.
+    """Raises `UsageError` where a split of the user's text has too few bytes for its rows, before a tokenizer is
+    trained. `option` is the name of the option that the message blames.
 
     Args:
       config: A configuration. Only one that reads text files or records is checked.

@@ -59,7 +59,8 @@ MAY_BE_EMPTY = ("--prompt", "--variant")
 
 
 def make_reader(hint: Any) -> Callable[[str], Any]:
-    """Returns the `type` of an option that holds numbers of a range, so that others are refused when it is read.
+    """Returns a function from text to a number, for the `type` of an option. It refuses numbers outside of the range in
+    `hint`, a type with its range such as `Count`.
 
     Args:
       hint: A type with its range, such as `memjax.settings.ranges.Count`.
@@ -82,7 +83,7 @@ def make_reader(hint: Any) -> Callable[[str], Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of the options of a command, which raises `UsageError` for mistakes.
+    """An `argparse` parser of the options of a command, which raises `UsageError` for mistakes.
 
     Args:
       verb: Name of the verb, with its action where it has some.
@@ -130,7 +131,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(" ".join(message.split()))
 
     def split(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Parses the options of the parser, and returns them and the remaining arguments.
+        """Parses the options that the parser knows, and returns them and the remaining arguments, such as overrides of
+        the config.
 
         Raises:
           UsageError: A required option is missing. An unknown option before it is named first.
@@ -162,7 +164,7 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"{name}: given '', allowed: a text of at least one character; leave {name} out")
 
     def split_positional(self, arguments: list[str]) -> tuple[list[str], list[str]]:
-        """Separates positional arguments from options with their values.
+        """Separates positional arguments from options with their values, and returns both as lists of unparsed words.
 
         An option that the parser does not know is taken to have one value.
         """
@@ -178,12 +180,14 @@ class Parser(argparse.ArgumentParser):
         return alone, rest
 
     def fail_unknown_option(self, name: str) -> NoReturn:
-        """Raises `UsageError` for an unknown option, with a suggestion."""
+        """Always raises `UsageError`, for an unknown option of this name, with a suggestion."""
         hint = suggestion(name.partition("=")[0], self._option_string_actions, "; see --help")
         raise UsageError(f"{name}: no such option of {self.prog}{hint}")
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
-        """Parses arguments that must all be options of the parser."""
+        """Parses arguments, which must all be options of the parser, and returns their values. Raises `UsageError` for
+        any other argument.
+        """
         options, rest = self.split(arguments)
         if rest and not rest[0].startswith("-"):
             raise UsageError(f"{rest[0]!r} stands alone, allowed: --option value (see --help)")
@@ -198,7 +202,8 @@ def parse_with_config(
     only: Sequence[str] = (),
     check: Callable[[argparse.Namespace, Config], None] = lambda options, config: None,
 ) -> tuple[argparse.Namespace, Config]:
-    """Reads the options of a verb, and the config (of `--config` or of the run in `--run`) with its overrides.
+    """Reads the options of a verb, and the config (of `--config` or of the run in `--run`) with its overrides, and
+    returns both. Only fields with a prefix in `only` may change, and `check(options, config)` may raise errors.
 
     In this order: the options, the config that they choose, its overrides, all checks, and last the line about a config
     that `--text` or `--tasks` has chosen. With `--help` the options are printed, then the fields of that config, or
@@ -268,7 +273,8 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
 
 
 def describe_overrides(chosen: Config, config: Config) -> str:
-    """Describes the fields that options have changed in a chosen config, for the end of a line. '' for no change.
+    """Describes in a piece of text the fields in which a config differs from the `chosen` one before the overrides, for
+    the end of a line. '' for no difference.
 
     Example:
       >>> import dataclasses
@@ -288,7 +294,8 @@ def describe_overrides(chosen: Config, config: Config) -> str:
 
 
 def reading_rules(options: argparse.Namespace) -> ReadingRules:
-    """Returns the rules for reading the files of --text, --tasks and --add-task, from the options about them.
+    """Returns the rules for reading the files of --text, --tasks and --add-task, from the parsed options such as
+    --encoding and --skip.
 
     Raises:
       UsageError: An option of these without such files, columns of files without classes, both --skip and --strict, or
@@ -319,7 +326,8 @@ def _exclusive_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_run(run: str, config: Config | None, *, is_data_named: bool = False, step: int | None = None) -> Any:
-    """Opens a run, and prints on standard error its checkpoint and the data that it reads.
+    """Opens the run in the directory `run`, prints its checkpoint and the data that it reads on standard error, and
+    returns it. `config` replaces that of the run, `step` chooses another checkpoint than the newest.
 
     Args:
       run: The run directory.
@@ -352,13 +360,16 @@ def open_run(run: str, config: Config | None, *, is_data_named: bool = False, st
 
 
 def data_facts(loaded: Any) -> dict[str, Any]:
-    """Returns the name of the data that was read, for the results. {} where it is the data of training."""
+    """Returns {'other_data': names} for the results of an opened run whose data is not that of its training, {}
+    otherwise.
+    """
     other = loaded.experiment.run_data.other
     return {"other_data": ", ".join(other)} if other else {}
 
 
 def print_result(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:
-    """Prints a result as JSON (`--json`) or as text, and returns the exit code.
+    """Prints the JSON values of a result as JSON (`--json`) or as the text of `describe(facts)`. Returns the exit code:
+    1 where a number is not finite, else 0.
 
     Args:
       facts: JSON values of the result.
@@ -373,7 +384,8 @@ def print_result(facts: Mapping[str, Any], describe: Callable[[Any], str], optio
 
 
 def exit_code(facts: Mapping[str, Any]) -> int:
-    """Returns 0, or 1 with a line on standard error where a number of a result is not finite.
+    """Returns 1, and prints a line on standard error, where a number in the JSON values of a result is not finite.
+    Returns 0 otherwise.
 
     Example:
       >>> exit_code({"nats_per_token": 1.5, "targets": 12})

@@ -8,7 +8,8 @@ from memjax.settings.overrides import UsageError
 
 
 def check_folder(name: str, given: str | os.PathLike[str]) -> None:
-    """Raises `UsageError` for a folder that cannot be made or written to.
+    """Raises `UsageError` if the folder `given` cannot be made or written to. `name` is the option or field that names
+    it, for the message.
 
     Args:
       name: Option or field that names the folder, such as "--to".
@@ -24,7 +25,8 @@ def check_folder(name: str, given: str | os.PathLike[str]) -> None:
 
 
 def check_file(name: str, given: str | os.PathLike[str]) -> None:
-    """Raises `UsageError` for a file that cannot be written. Its folder need not exist.
+    """Raises `UsageError` if the file `given` cannot be written. Its folder need not exist. `name` is the option that
+    names it, for the message.
 
     Args:
       name: Option that names the file.
@@ -40,7 +42,7 @@ def check_file(name: str, given: str | os.PathLike[str]) -> None:
 
 
 def check_data_folders(config: Config) -> None:
-    """Raises `UsageError` for a folder of prepared data that cannot be made or written to.
+    """Raises `UsageError` if the folder of prepared data of a config (`data.cache_dir`) cannot be made or written to.
 
     Raises:
       UsageError: `data.cache_dir` names such a folder.

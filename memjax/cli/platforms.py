@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def skip_absent_tpu() -> None:
-    """Keeps JAX from trying to start a TPU on a machine that has none."""
+    """Sets `JAX_PLATFORMS` to cpu where libtpu is installed on a machine without a TPU or other accelerator, so that
+    JAX does not try to start one.
+    """
     # Where libtpu is installed only to compile (the extra `plan`), that takes seconds and prints pages of warnings.
     if find_spec("libtpu") is not None and not tpu_may_be_here() and not _has_plugins():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")

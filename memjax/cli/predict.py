@@ -48,7 +48,8 @@ def run(arguments: list[str]) -> int:
 def predict(
     run: str, config: Config, asked: Sequence[tuple[Any, str]], *, is_data_named: bool = False, **settings: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Predicts with a run, and returns its answers and facts about its checkpoint.
+    """Predicts with the run in a directory, and returns an answer for each query, as JSON values, and facts about its
+    checkpoint. `asked` has pairs of a text (or vector) and a second input such as a question, or ''.
 
     Args:
       run: The run directory.
@@ -68,7 +69,8 @@ def predict(
 
 
 def describe_answer(answer: Mapping[str, Any]) -> str:
-    """Formats an answer, a line with the candidates of each query, and a line with the examples adapted to.
+    """Formats an answer of `predict` as lines of text: the answer, its candidates with their probabilities, and the
+    numbers of the stored examples adapted to.
 
     Example:
       >>> answer = {"answer": "1", "candidates": [[{"answer": "1", "probability": 0.75}]], "neighbors": [3, 0]}
@@ -84,7 +86,8 @@ def describe_answer(answer: Mapping[str, Any]) -> str:
 
 
 def describe_row(answer: Mapping[str, Any]) -> str:
-    """Formats an answer in one line: the answer, its probability, and the examples adapted to, separated by tabs.
+    """Formats an answer of `predict` in one line of text: the answer, its probability, and the numbers of the stored
+    examples adapted to, separated by tabs.
 
     Example:
       >>> describe_row({"answer": "World", "probability": 0.75, "neighbors": [3, 0]})

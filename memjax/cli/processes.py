@@ -10,7 +10,9 @@ from memjax.settings.ranges import Count, Number
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for several processes of one run."""
+    """Adds the options of a run on several processes to a parser: `--coordinator`, `--num-processes` and
+    `--process-id`.
+    """
     where = "host:port of process 0, for a run of several processes; 'auto' asks Slurm, Open MPI or Kubernetes"
     parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
     number = "number of processes of the run, with --coordinator"
@@ -20,7 +22,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def connect(options: argparse.Namespace, config: Config) -> None:
-    """Connects to the other processes of the run, if there are any."""
+    """Connects this process to the other processes of the run that the options name. Does nothing for a run of one
+    process.
+    """
     from memjax.training import processes
 
     coordinator = options.coordinator or ("auto" if tpu_may_be_here() else "")
@@ -28,7 +32,7 @@ def connect(options: argparse.Namespace, config: Config) -> None:
 
 
 def names_later_process(arguments: Sequence[str]) -> bool:
-    """Whether a command line names a process other than the first one, which alone speaks for a run.
+    """Whether the words of a command line give `--process-id` a number other than 0. Process 0 alone prints for a run.
 
     Args:
       arguments: Words after the verb, not checked yet.

@@ -87,7 +87,8 @@ def run(arguments: list[str]) -> int:
 
 
 def check_installed() -> None:
-    """Raises an error where a package that makes pictures or pages is missing, before anything is read.
+    """Raises `ModuleNotFoundError` where a package that makes pictures or pages (Matplotlib, Jinja) is missing, before
+    anything is read.
 
     Raises:
       ModuleNotFoundError: Matplotlib or Jinja is not installed.

@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
 
 
 def read_size(text: str) -> tuple[int, int] | None:
-    """Reads the height and width of `--size`. None where it is not given.
+    """Converts the text of `--size`, HEIGHTxWIDTH, to height and width in pixels. None for an empty text.
 
     Raises:
       UsageError: The text is not of the form HEIGHTxWIDTH.

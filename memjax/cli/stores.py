@@ -14,7 +14,8 @@ BACKENDS = ("exact", "streamed", "scann", "faiss")
 
 
 def add_store(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """Adds the options for a datastore whose neighbours are interpolated with the model.
+    """Adds the options for a datastore whose neighbours are interpolated with the model to a parser. `otherwise` is the
+    text of the help for a weight and a temperature that are not given.
 
     Args:
       parser: Parser of the command.
@@ -34,7 +35,8 @@ def add_store(parser: argparse.ArgumentParser, otherwise: str) -> None:
 
 
 def check_store_options(options: argparse.Namespace, *, scores: bool = False) -> None:
-    """Raises an error for options of a datastore that do not fit, before anything is read.
+    """Raises `ValueError` for options of a datastore that do not fit each other or the store. `scores` says whether the
+    command scores targets, so that the weight of neighbours must be below 1.
 
     Args:
       options: Options of the verb.
@@ -58,7 +60,8 @@ def check_store_options(options: argparse.Namespace, *, scores: bool = False) ->
 
 
 def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
-    """Opens the datastore of `--datastore` for a run.
+    """Opens the datastore that the option `--datastore` names, for an opened run, and returns its source of keys, the
+    store and its index.
 
     Returns:
       The source of keys (the run), the store, and its index.
@@ -78,7 +81,9 @@ def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
 
 
 def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, Any]]:
-    """Evaluates a run with a datastore, and returns the result and facts about the store."""
+    """Evaluates an opened run with the datastore that the options name, and returns the result and JSON values about
+    the store and about the model without it.
+    """
     from memjax.retrieval.interpolation import NEIGHBORS, evaluate_with_store
 
     source, store, index = open_store(options, run)
@@ -92,7 +97,8 @@ def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, A
 
 
 def model_with_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Adds the datastore of the options to the model of a run, for generation.
+    """Adds the datastore of the options to the model of an opened run, for generation. Returns the new run, the
+    function that searches the store before each token, and facts about the store.
 
     Returns:
       The run with the new model and variables, the function that searches the store before each token, and facts about
@@ -121,7 +127,9 @@ def _facts(store: Any, mixing: Any) -> dict[str, Any]:
 
 
 def describe_store(facts: Mapping[str, Any]) -> str:
-    """Describes the datastore of a result in one line."""
+    """Describes the facts about a datastore that a command used in one line of text: its neighbours, entries, weight
+    and temperature.
+    """
     tuned = f", tuned on {facts['tuned_on']}" if facts["tuned_on"] else ""
     mixing = f"weight {facts['weight']:g}, temperature {facts['temperature']:g}{tuned}"
     return f"{facts['neighbors']} neighbours of {facts['entries']:,} entries in {facts['path']} ({mixing})"

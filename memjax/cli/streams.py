@@ -12,7 +12,8 @@ from memjax.settings.overrides import UsageError
 
 
 def check_probe(config: Config) -> None:
-    """Raises an error where `--probe` does not fit a run, before anything is read.
+    """Raises `UsageError` where `--probe` does not fit the config of a run, which needs tasks with classes, before
+    anything is read.
 
     Raises:
       UsageError: The run has a single task, its tasks have no classes, or one task of several is evaluated.
@@ -32,7 +33,8 @@ def check_probe(config: Config) -> None:
 
 
 def probe_stream(stream: Mapping[str, Any], loaded: Any) -> dict[str, Any]:
-    """Trains a linear probe for each task on the features of an opened run.
+    """Trains a linear classifier for each task on the inputs of an opened run's head, and returns their accuracies and
+    average. `stream` has the results of the tasks (`stream_facts`), which give their order.
 
     Args:
       stream: Results of the tasks (`stream_facts`).
@@ -54,7 +56,7 @@ def probe_stream(stream: Mapping[str, Any], loaded: Any) -> dict[str, Any]:
 
 
 def describe_stream(facts: Mapping[str, Any]) -> str:
-    """Describes the results of a run over tasks: a table of scores after each finished task, and summaries of it.
+    """Formats the results of a run over tasks as text: a table of scores after each finished task, and summaries of it.
 
     Example:
       >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "scores": [[1.0, 0.0], [0.25, 0.75]]}
@@ -88,7 +90,8 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
 
 
 def describe_cost(cost: Mapping[str, Any]) -> str:
-    """Describes the speed of training and evaluation (`stream_cost`) in one line. '' where it is not known.
+    """Describes the speeds of training and evaluation, a mapping as from `stream_cost`, in one line of text. '' where
+    it has none.
 
     Example:
       >>> describe_cost({"seconds_per_test_example": 0.0005, "adapts": False})

@@ -5,7 +5,8 @@ from pathlib import Path
 
 
 def read_file(path: str, option: str) -> str:
-    """Reads a text file that an option names.
+    """Returns the text of the file at a path. `option` is the name of the option that named it, for the message of an
+    error.
 
     Raises:
       ValueError: The file does not exist or is not UTF-8.
@@ -18,7 +19,8 @@ def read_file(path: str, option: str) -> str:
 
 
 def read_texts(texts: Sequence[str], files: Sequence[str], *, by_line: bool = False) -> list[str]:
-    """Returns the texts of `--text`, followed by those in the files of `--file`.
+    """Returns the texts of `--text`, followed by those in the files at the paths of `--file`: one for each line of a
+    file with `by_line`, else one for each file.
 
     Args:
       texts: Values of `--text`.

@@ -19,7 +19,8 @@ def run(arguments: list[str]) -> int:
 
 
 def usage_facts(run: str, config: Config, *, is_data_named: bool = False, checkpoints: bool = False) -> dict[str, Any]:
-    """Measures how many slots of every value table a run uses, with `checkpoints` at each of them.
+    """Measures how many slots of every value table the run in a directory uses on the split of `config`, and returns
+    JSON values. With `checkpoints` it measures all checkpoints, not only the newest.
 
     Args:
       run: Directory of the run.
@@ -50,7 +51,7 @@ def usage_facts(run: str, config: Config, *, is_data_named: bool = False, checkp
 
 
 def describe_usage(facts: Mapping[str, Any]) -> str:
-    """Formats the measurements of every value table, one number in a line."""
+    """Formats the JSON values of `usage_facts` as text: the measurements of every value table, one number in a line."""
     lines = [f"{facts['split']} split of {facts['run']}, step {facts['step']}"]
     for table, values in facts["tables"].items():
         flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}

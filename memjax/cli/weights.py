@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> int:
 
 
 def describe_import(facts: Mapping[str, Any]) -> str:
-    """Describes an import: the model that was made, and the tensors that have no place in it."""
+    """Describes an import as text: the run and the model that were made, and the tensors that have no place in it."""
     line = "{run}: {model} ({task}), {layers} layers, {dim} wide, {parameters:,} parameters, {vocabulary:,} ids"
     lines = [line.format(**facts)]
     if facts["left"]:
@@ -46,5 +46,7 @@ def describe_import(facts: Mapping[str, Any]) -> str:
 
 
 def show_names(names: Iterable[str]) -> str:
-    """Lists names of arrays, with one entry for an array that all layers have."""
+    """Returns the names of arrays as text, separated by commas, with one entry with a * for an array that all layers
+    have.
+    """
     return ", ".join(dict.fromkeys(re.sub(r"(?<=[._])\d+(?=[./])", "*", name) for name in names))
