@@ -34,7 +34,8 @@ MEMORIES = (SHORT, COMPRESSED, RETRIEVED)
 
 @dataclasses.dataclass(frozen=True)
 class AttentionAges:
-    """Mean attention of a token on earlier tokens, by their age and by the memory that they are read from.
+    """Mean attention of a token on earlier tokens in each layer, by the source of their keys (the own segment or a
+    memory) and by their age in tokens.
 
     Attributes:
       layers: Numbers of the layers, from 0, along axis 0 of `mass`.
@@ -49,15 +50,16 @@ class AttentionAges:
     tokens: int
 
     def by_source(self) -> Float[np.ndarray, "layers sources"]:
-        """Returns the attention on each source, summed over ages."""
+        """Returns the attention of each layer on each source, summed over ages, `[layers, sources]`."""
         return self.mass.sum(axis=2)
 
     def memory_share(self) -> Float[np.ndarray, " layers"]:
-        """Returns the attention on all memories of earlier segments together."""
+        """Returns the attention of each layer on all memories of earlier segments together, `[layers]`."""
         return self.by_source()[:, list(MEMORIES)].sum(axis=1)
 
     def binned(self, edges: Sequence[int], sources: Sequence[int] = MEMORIES) -> Float[np.ndarray, "layers bins"]:
-        """Sums the attention over ranges of ages, each from one edge up to but without the next.
+        """Sums the attention of each layer over ranges of ages, each from one of `edges` up to but without the next,
+        `[layers, ranges]`. By default only memories of earlier segments are included.
 
         Args:
           edges: Ages in ascending order, one more than the ranges.
@@ -77,7 +79,8 @@ class AttentionAges:
 def attention_by_age(
     model: Model, variables: Mapping[str, Any], segments: Sequence[Batch], *, skip: int = 0
 ) -> AttentionAges:
-    """Measures the attention of a model over consecutive segments, by the age of the tokens that it reads.
+    """Reads consecutive segments from an empty memory and measures the attention of a model by the age of the tokens
+    that it reads, as `AttentionAges`. The first `skip` segments only fill the memory and are not counted.
 
     Args:
       model: Language model whose layers can all record their attention (`LayerMemory.with_attention_tracking`) and the
@@ -113,7 +116,8 @@ def attention_by_age(
 def read_with_attention(
     model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]
 ) -> Iterator[tuple[Batch, dict[int, dict[str, np.ndarray]]]]:
-    """Reads consecutive segments from an empty memory and records the attention of every layer.
+    """Reads consecutive segments from an empty memory. Yields each segment with the arrays that its layers recorded,
+    such as attention weights: by the number of the layer, then by name.
 
     Args:
       model: Language model.

@@ -19,7 +19,8 @@ __all__ = ["AttentionMaps", "attention_maps"]
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """Attention weights of every layer and head over one segment, read from an empty memory.
+    """Attention weights of every layer and head over one segment of a batch, read from an empty memory, and the keys
+    that each token may read.
 
     Attributes:
       weights: Attention weights `[layers, batch, heads, queries, keys]`. The weights of the keys that a query may read
@@ -32,7 +33,8 @@ class AttentionMaps:
 
 
 def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> AttentionMaps:
-    """Records the attention of a model over rows of text, in evaluation mode and from an empty memory.
+    """Reads a batch of one segment (`rows`) in evaluation mode, from an empty memory, and returns the attention weights
+    of the model as `AttentionMaps`.
 
     Args:
       model: Language model or text encoder. All its layers must have one kind of attention that can be recorded
@@ -62,7 +64,8 @@ def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> A
 
 
 def make_attention_tracking_model(model: Model) -> Any:
-    """Returns a copy of a model whose layers record their attention weights. It takes the variables of `model`.
+    """Returns a copy of a model whose layers also return their attention weights, in `Aux.arrays`. It takes the
+    variables of `model`.
 
     Args:
       model: Model with a stack of layers.

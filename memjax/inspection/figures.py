@@ -11,7 +11,8 @@ __all__ = ["FIGURES", "MemoryMetric", "MemoryMetricValue", "find_figures"]
 
 
 class MemoryMetric(NamedTuple):
-    """A metric of a memory, with its meaning and its usual range.
+    """The meaning of a memory metric in one line, and the range of its usual values. `FIGURES` has one for the name of
+    each metric.
 
     Attributes:
       meaning: One line that says what the metric measures.
@@ -25,7 +26,8 @@ class MemoryMetric(NamedTuple):
 
 
 class MemoryMetricValue(NamedTuple):
-    """The value of a memory metric in one model, summarized over the layers that report it.
+    """The mean, the smallest and the largest value of a memory metric over the layers of a model that report it, and
+    the number of these layers.
 
     Attributes:
       mean: Mean over the layers.
@@ -76,7 +78,8 @@ FIGURES = {
 
 
 def find_figures(metrics: Mapping[str, float]) -> dict[str, MemoryMetricValue]:
-    """Selects the memory metrics of a model and summarizes them over layers, in the order of `FIGURES`.
+    """Selects the memory metrics from the metrics of an evaluation, a mapping from names to means, and summarizes each
+    over layers. Returns a `MemoryMetricValue` by the name without the layer, in the order of `FIGURES`.
 
     Args:
       metrics: Name of a metric -> its mean, as in `EvaluationResult.metrics`.

@@ -29,7 +29,8 @@ TAP = "attention_input_normed"
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """Gate values of one memory.
+    """Gate values of one memory, from 0 to 1 and for every token or the same for all tokens, and the name of what the
+    gates let through.
 
     Attributes:
       gated: Name of what the gates let through, such as "the long memory".
@@ -42,17 +43,20 @@ class Gates:
 
     @property
     def by_token(self) -> bool:
-        """Whether every token has its own gate values."""
+        """Whether there are gate values for every token. False if they are the same for all tokens."""
         return self.values.shape[1] > 1
 
     def mean(self, counted: Bool[np.ndarray, "batch length"]) -> Float[np.ndarray, " gates"]:
-        """Returns the mean of every gate over the tokens for which `counted` is true."""
+        """Returns the mean of every gate, `[gates]`, over the tokens for which the bool array `counted`,
+        `[batch, length]`, is True.
+        """
         return np.broadcast_to(self.values, (*counted.shape, self.values.shape[-1]))[counted].mean(axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class GateMap:
-    """Gate values of all memories of a model over consecutive segments.
+    """Gate values of the memories that `gated_memories` finds in a model, by layer and at the output, for the tokens of
+    consecutive segments.
 
     Attributes:
       layers: Number of a layer, from 0 -> the gates of its memory.
@@ -68,7 +72,8 @@ class GateMap:
 
 
 def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
-    """Finds the memories whose gate values `gate_map` can read: by layer number, and the one at the output or None.
+    """Finds the memories whose gate values `gate_map` can read, those with a `Memory.gate_description`. Returns the
+    memories in layers by the number of their layer, and the one at the output or None.
 
     Args:
       model: Model to search.
@@ -85,7 +90,8 @@ def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
 
 
 def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> GateMap:
-    """Reads consecutive segments from an empty memory and returns the gate values of every token.
+    """Reads consecutive segments from an empty memory and returns the gate values for every token, of the memories that
+    `gated_memories` finds, as a `GateMap`.
 
     Args:
       model: Language model with a gate in at least one memory (`Memory.gate_description`).

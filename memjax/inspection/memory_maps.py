@@ -25,7 +25,8 @@ __all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "t
 
 @dataclasses.dataclass(frozen=True)
 class SlotMap:
-    """Attention from and to the slots of a Memformer in each of several consecutive segments.
+    """Attention from and to the slots of a Memformer in each of several consecutive segments, and the share of each
+    slot that is left after the write.
 
     Attributes:
       writer: Attention weights of the write, `[segments, batch, heads, slots, 1 + encoded]`: of each slot on itself,
@@ -42,13 +43,16 @@ class SlotMap:
     bias_norms: Float[np.ndarray, " slots"]
 
     def type_counts(self) -> Int[np.ndarray, "segments batch 3"]:
-        """Counts the slots of each row that retain, aggregate or are rewritten in each segment."""
+        """Counts the slots of each row that retain, aggregate or are rewritten in each segment, int
+        `[segments, batch, 3]` in this order.
+        """
         return np.stack([kind.sum(axis=-1) for kind in slot_types(self.shares)], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class SignalMap:
-    """Positions in the signal of an infinity-former that its queries attend to, in consecutive segments.
+    """Gaussian densities with which the queries of an infinity-former look at its signal over [0, 1], and the tokens
+    that were written to the signal, in consecutive segments.
 
     Attributes:
       layers: Numbers of the layers with a signal, from 0, along axis 0 of the arrays.
@@ -74,11 +78,11 @@ class SignalMap:
 
     @property
     def updated(self) -> Bool[np.ndarray, "layers segments batch"]:
-        """Whether any token entered the signal before the segment read it."""
+        """Whether any token entered the signal of a row before it read a segment, bool `[layers, segments, batch]`."""
         return np.any(self.entered, axis=-1)
 
     def histogram(self, num_bins: int = 128) -> Float[np.ndarray, "layers bins"]:
-        """Returns the mean attention mass of each layer's queries in equal bins of [0, 1].
+        """Returns the mean attention mass of each layer's queries in `num_bins` equal bins of [0, 1], `[layers, bins]`.
 
         Args:
           num_bins: Number of bins. Mass outside [0, 1] is ignored.
@@ -93,7 +97,8 @@ class SignalMap:
     def token_places(
         self, layer: int, segment: int, row: int = 0, *, even: bool = False
     ) -> Float[np.ndarray, "written length"]:
-        """Computes the positions in [0, 1] of all written tokens at the time when a segment reads the signal.
+        """Computes the positions in [0, 1] of all tokens that were written to the signal when a segment reads it,
+        `[written segments, length]`. With `even` the updates count as even, even if they were sticky.
 
         Args:
           layer: Index into `layers`.
@@ -113,7 +118,8 @@ class SignalMap:
     def token_attention(
         self, layer: int, segment: int, token: int, row: int = 0
     ) -> Float[np.ndarray, "heads written length"]:
-        """Computes the attention mass of one query on the space of every token in the signal, for each head.
+        """Computes the attention mass of one query, a token of a segment, on the part of the signal that is nearest to
+        each written token (`token_space`), `[heads, written segments, length]`.
 
         Args:
           layer: Index into `layers`.
@@ -138,7 +144,8 @@ def slot_map(
     start_of_document: Bool[Array, "segments batch"],
     mask: Bool[Array, "segments batch length"] | None = None,
 ) -> SlotMap:
-    """Runs a Memformer over consecutive segments and records its attention to and from the memory slots.
+    """Runs a Memformer over the token ids of consecutive segments, `[segments, batch, length]`, and returns its
+    attention to and from the memory slots as a `SlotMap`.
 
     Args:
       model: Memformer with a memory.
@@ -167,7 +174,8 @@ def signal_map(
     start_of_document: Bool[Array, "segments batch"],
     mask: Bool[Array, "segments batch length"] | None = None,
 ) -> SignalMap:
-    """Runs an infinity-former over consecutive segments and records where its queries look in the signal.
+    """Runs an infinity-former over the token ids of consecutive segments, `[segments, batch, length]`, and returns
+    where its queries look in the signal as a `SignalMap`.
 
     Args:
       model: Language model with an infinity-former signal in its layers.
@@ -200,7 +208,8 @@ def signal_map(
 
 
 def long_term_layers(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
-    """Returns the numbers of a model's layers with a signal, from 0, and the long-term memory of the first of them.
+    """Returns the numbers of all layers of a model with an infinity-former signal, from 0, and the `LongTermMemory`
+    module of the first of them.
 
     Args:
       model: Model with a stack of layers.
@@ -217,7 +226,8 @@ def long_term_layers(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
 
 
 def with_long_term_fields(model: LanguageModel, **fields: Any) -> LanguageModel:
-    """Returns a model with changed fields of its long-term memories. It takes the parameters of `model`.
+    """Returns a copy of a model in which all long-term memories (infinity-former) have the given `fields`, such as
+    `sticky`. It takes the parameters of `model`.
 
     Args:
       model: Language model with a signal in its layers.
@@ -233,7 +243,8 @@ def with_long_term_fields(model: LanguageModel, **fields: Any) -> LanguageModel:
 
 
 def token_space(places: Float[np.ndarray, " tokens"]) -> Float[np.ndarray, " tokens"]:
-    """Computes the share of [0, 1] that is nearer to each token than to any other. Equal positions share it equally.
+    """Computes the share of [0, 1] that is nearer to each of the positions `places` than to any other, `[tokens]`.
+    Tokens at equal positions share it equally.
 
     Args:
       places: Positions of the tokens in [0, 1], in any order, `[tokens]`.
@@ -249,7 +260,8 @@ def token_space(places: Float[np.ndarray, " tokens"]) -> Float[np.ndarray, " tok
 def attend_places(
     mean: Float[np.ndarray, "*queries"], variance: Float[np.ndarray, "*queries"], places: Float[np.ndarray, " tokens"]
 ) -> Float[np.ndarray, "*queries tokens"]:
-    """Computes the mass of Gaussian densities in the space of each token. Mass outside [0, 1] is ignored.
+    """Computes the mass of each query's Gaussian density in the space of each token (`token_space`),
+    `[*queries, tokens]`. `places` are the positions of the tokens. Mass outside [0, 1] is ignored.
 
     Args:
       mean: Mean of each query's density, `[*queries]`.

@@ -24,7 +24,8 @@ __all__ = ["RegressionErrors", "regression_errors"]
 
 @dataclasses.dataclass(frozen=True)
 class RegressionErrors:
-    """Squared errors between a signal, read at each token's position, and the tokens that were written to it.
+    """Mean squared errors between the signal of an infinity-former, read at each token's position, and the tokens that
+    were written to it, by layer, number of basis functions and age.
 
     Attributes:
       layers: Numbers of the layers with a signal, from 0.
@@ -42,11 +43,15 @@ class RegressionErrors:
     tokens: Int[np.ndarray, "layers updates"]
 
     def relative(self) -> Float[np.ndarray, "layers sizes updates"]:
-        """Returns the squared error as a share of the variance. 0 is exact, 1 is no better than the mean token."""
+        """Returns the squared errors as shares of the variance, `[layers, sizes, updates]`. 0 is exact, 1 is no better
+        than the mean token.
+        """
         return self.squares / self.variance[:, None]
 
     def overall(self) -> Float[np.ndarray, "layers sizes"]:
-        """Returns the relative error over all tokens that are in the signal at the end."""
+        """Returns the relative error over all tokens that are in the signal at the end, for each layer and number of
+        basis functions, `[layers, sizes]`.
+        """
         weights = self.tokens / self.tokens.sum(axis=1, keepdims=True)
         return (self.squares * weights[:, None]).sum(axis=2) / (self.variance * weights).sum(axis=1, keepdims=True)
 
@@ -59,7 +64,8 @@ def regression_errors(
     mask: Bool[Array, "segments batch length"] | None = None,
     num_basis: Sequence[int] = (),
 ) -> RegressionErrors:
-    """Runs an infinity-former over documents and compares its final signal with the tokens that were written to it.
+    """Runs an infinity-former over documents, fits its signal again with each number of basis functions in `num_basis`,
+    and compares the final signals with the tokens that were written to them.
 
     The written tokens are hidden states of the unchanged model, after the gate. They are fitted again, update by
     update, with each number of basis functions. For a number other than the model's this measures the error of the

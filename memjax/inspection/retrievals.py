@@ -39,7 +39,8 @@ class Retrieval:
 
 @dataclasses.dataclass(frozen=True)
 class Retrievals:
-    """The tokens that all tokens of consecutive segments retrieve, in every layer with a long memory.
+    """Positions and weights of the earlier tokens that every token of consecutive segments retrieves, in every layer
+    with a long memory.
 
     Attributes:
       layers: Numbers of the layers with a long memory, from 0, along axis 0 of `positions` and `weights`.
@@ -62,7 +63,8 @@ class Retrievals:
     reach: int
 
     def of_token(self, layer: int, row: int, index: int) -> Retrieval:
-        """Returns the positions that one token retrieved in one layer, with weights summed over heads.
+        """Returns the `Retrieval` of the token `tokens[row, index]` in one layer: the positions that it retrieved, each
+        once, with its mean weight over heads. `layer` is an index into `layers`.
 
         Args:
           layer: Index into `layers`.
@@ -78,7 +80,8 @@ class Retrievals:
         return Retrieval(row, position, int(self.tokens[row, index]), distinct[order], sums[order])
 
     def text(self, row: int, index: int, position: int, around: int) -> Int[np.ndarray, " tokens"]:
-        """Returns the token ids around a position of the document that contains a given token.
+        """Returns the token ids around a position of the document that contains the token `tokens[row, index]`: those
+        at most `around` tokens away.
 
         Args:
           row: Row of the batch.
@@ -90,7 +93,8 @@ class Retrievals:
         return self.tokens[row, same & (np.abs(self.places[row] - position) <= around)]
 
     def same_token(self, layer: int) -> tuple[float, float]:
-        """Measures how much of the retrieved weight falls on earlier occurrences of the retrieving token's own id.
+        """Measures how much of the retrieved weight in a layer falls on earlier tokens with the id of the token that
+        retrieves. Returns this share, and the share that retrieval at random would have.
 
         Args:
           layer: Index into `layers`.
@@ -119,7 +123,8 @@ class Retrievals:
         return share, float(np.mean(chances or [0.0]))
 
     def sharpest(self, layer: int, count: int, since: int = 0) -> list[tuple[int, int]]:
-        """Finds the tokens with the largest weight on a single retrieved position, each token id once.
+        """Finds the tokens, at most `count`, with the largest weight on a single retrieved position, each token id
+        once. Returns their rows and indices. Tokens before index `since` of a row are left out.
 
         Tokens whose position only the long memory reaches (`reach`) come first.
 
@@ -147,7 +152,8 @@ class Retrievals:
 
 
 def retrievals(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> Retrievals:
-    """Reads consecutive segments from an empty memory and records which earlier tokens every token retrieves.
+    """Reads consecutive segments from an empty memory and returns which earlier tokens every token retrieves from the
+    long memories of a model, as `Retrievals`.
 
     Args:
       model: Language model with a long memory in at least one layer.

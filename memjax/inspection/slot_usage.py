@@ -24,7 +24,8 @@ __all__ = ["SlotCounts", "class_divergence", "class_overlap", "last_used", "meas
 
 @dataclasses.dataclass
 class SlotCounts:
-    """Exact counts of the use of each slot of one value table, in 64 bits on the host.
+    """Exact counts of the use of each slot of one value table, in 64 bits on the host: how often it was chosen, how
+    often with the largest weight of a token, and the sum of its weights.
 
     Attributes:
       lookups: Number of times that a head of a token chose the slot (u), int64 `[slots]`.
@@ -45,7 +46,7 @@ class SlotCounts:
 
     @classmethod
     def zeros(cls, slots: int) -> SlotCounts:
-        """Makes counts of zero for a table.
+        """Makes counts of zero for a table with `slots` slots.
 
         Args:
           slots: Number of slots of the table.
@@ -53,7 +54,8 @@ class SlotCounts:
         return cls(np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots))
 
     def add(self, ids: np.ndarray, weights: np.ndarray) -> None:
-        """Counts the lookups of some tokens.
+        """Adds the lookups of some tokens to these counts, in place: the `ids` of the slots that each token chose and
+        their `weights`.
 
         Args:
           ids: Slots that each token chose, `[..., lookups]`. Ids beyond the table mark padding.
@@ -68,7 +70,7 @@ class SlotCounts:
         self.top += np.bincount(_find_top_slots(ids, weights), minlength=slots)
 
     def plus(self, other: SlotCounts) -> SlotCounts:
-        """Returns the sum of two counts of one table."""
+        """Returns new counts, the sum of these and of other counts of the same table."""
         return SlotCounts(*(getattr(self, name) + getattr(other, name) for name in COUNTERS))
 
     @property
@@ -84,22 +86,27 @@ class SlotCounts:
 
     @property
     def count_divergence(self) -> float:
-        """Divergence of the choices from the uniform distribution in nats, `log R + sum p log p` with p = u / sum u."""
+        """Divergence from the uniform distribution of how often each of the R slots was chosen, in nats:
+        `log R + sum p log p` with p = u / sum u.
+        """
         return divergence_from_uniform(self.lookups)
 
     @property
     def weight_divergence(self) -> float:
-        """Divergence of the weights from the uniform distribution in nats, `log R + sum p log p` with p = z / sum z."""
+        """Divergence from the uniform distribution of the sums of weights of the R slots, in nats:
+        `log R + sum p log p` with p = z / sum z.
+        """
         return divergence_from_uniform(self.weights)
 
     def as_dict(self) -> dict[str, float]:
-        """Returns the two shares of used slots and the two divergences, by their names."""
+        """Returns `usage`, `top_usage`, `count_divergence` and `weight_divergence` by name."""
         names = ("usage", "top_usage", "count_divergence", "weight_divergence")
         return {name: getattr(self, name) for name in names}
 
 
 def divergence_from_uniform(counts: np.ndarray) -> float:
-    """Computes the divergence KL(counts || uniform) in nats. It is 0 if all counts are 0.
+    """Computes the divergence KL(p || uniform) in nats, where p are the counts, or sums of weights, of the slots
+    divided by their sum. It is 0 if all counts are 0.
 
     Args:
       counts: Counts or sums of weights of the slots, `[slots]`.
@@ -116,9 +123,8 @@ def divergence_from_uniform(counts: np.ndarray) -> float:
 
 
 def class_divergence(first: np.ndarray, second: np.ndarray) -> float:
-    """Computes KL(first || second) in nats between the slots that two classes of tokens chose.
-
-    One is added to every count, so that the divergence is finite.
+    """Computes KL(first || second) in nats between the slots that two classes of tokens chose. Both arguments say how
+    often a class chose each slot, `[slots]`. One is added to every count, so that the divergence is finite.
 
     Args:
       first: Number of times that the first class chose each slot, `[slots]`.
@@ -134,7 +140,8 @@ def class_divergence(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def class_overlap(first: np.ndarray, second: np.ndarray) -> float:
-    """Computes the intersection over union of the slots that two classes of tokens chose.
+    """Computes how much the slots that two classes of tokens chose overlap, from 0 to 1:
+    `sum min(first, second) / sum max(first, second)` of the numbers of times that each class chose each slot.
 
     Args:
       first: Number of times that the first class chose each slot, `[slots]`.
@@ -152,7 +159,8 @@ def class_overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def staleness(tops: Sequence[np.ndarray]) -> np.ndarray:
-    """Counts the slots by the last checkpoint at which they had the largest weight of some token.
+    """Counts the slots by the last checkpoint at which they had the largest weight of some token, from `SlotCounts.top`
+    at each checkpoint (`tops`), oldest first. Returns int `[1 + checkpoints]`, unused slots first.
 
     Args:
       tops: `SlotCounts.top` of the same data at each checkpoint, oldest first.
@@ -171,7 +179,8 @@ def staleness(tops: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def last_used(measured: Mapping[int, Mapping[str, Mapping[str, SlotCounts]]]) -> dict[str, dict[str, int]]:
-    """Counts the slots of every table by the checkpoint at which they were last in use (`staleness`).
+    """Counts the slots of every table by the checkpoint at which they were last in use (`staleness`), from results of
+    `measure_usage` by step. Returns for each table the number of slots by 'never' or step.
 
     Checkpoints at which a table was smaller than at the newest one are left out.
 
@@ -205,7 +214,8 @@ def _find_top_slots(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def measure_usage(
     experiment: Any, variables: Mapping[str, Any], evaluation: Any = None
 ) -> dict[str, dict[str, SlotCounts]]:
-    """Counts the use of every value table over a split: over tokens with scored targets, or all of a text encoder.
+    """Counts the use of every value table over a split: of tokens with scored targets, or of all tokens of a text
+    encoder. Returns `SlotCounts` by table, then by group of tokens, '' for all of them.
 
     Args:
       experiment: Experiment of the model (`memjax.training.experiment.Experiment`).
@@ -248,7 +258,8 @@ def measure_usage(
 
 
 def describe_counts(counts: Mapping[str, Mapping[str, SlotCounts]]) -> dict[str, Any]:
-    """Turns the result of `measure_usage` into JSON values, with the differences between each subset and other tokens.
+    """Converts the result of `measure_usage` to JSON values by table: sizes, shares and divergences, and for each
+    subset of tokens how its slots differ from those of all other tokens.
 
     Args:
       counts: Result of `measure_usage`.

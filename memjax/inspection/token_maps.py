@@ -23,7 +23,8 @@ __all__ = ["TokenMaps", "memory_token_maps"]
 
 @dataclasses.dataclass(frozen=True)
 class TokenMaps:
-    """Attention weights of every layer over memory tokens and the text that follows them.
+    """Attention weights of every layer and head over memory tokens and the text that follows them in one segment, with
+    the ids of the text.
 
     Attributes:
       num_tokens: Number of memory tokens. They are the first queries and the first keys.
@@ -40,12 +41,16 @@ class TokenMaps:
 
     @property
     def of_text(self) -> Float[np.ndarray, "layers batch heads rows rows"]:
-        """Attention weights without the slots of earlier segments. A row may then sum to less than 1."""
+        """Attention weights of memory tokens and text on each other, `[layers, batch, heads, rows, rows]`, without the
+        slots of earlier segments. A row may then sum to less than 1.
+        """
         text = self.weights.shape[-1] - self.tokens.shape[1]
         return np.concatenate([self.weights[..., : self.num_tokens], self.weights[..., text:]], axis=-1)
 
     def shares(self) -> dict[str, Float[np.ndarray, " layers"]]:
-        """Returns the mean attention on memory tokens in every layer, from memory tokens and from real tokens."""
+        """Returns the mean attention on memory tokens in every layer, `[layers]`: under 'memory tokens' that of the
+        memory tokens, under 'tokens' that of the real tokens of the text.
+        """
         on_memory = self.weights[..., : self.num_tokens].sum(axis=-1).mean(axis=2)  # [layers, batch, queries]
         memory, text = on_memory[..., : self.num_tokens], on_memory[..., self.num_tokens :]
         rows = self.mask.any(axis=1)
@@ -53,9 +58,8 @@ class TokenMaps:
 
 
 def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> TokenMaps:
-    """Records the attention of a model with memory tokens over the last of consecutive segments.
-
-    A translation model reads the source of the last batch.
+    """Reads consecutive segments and returns the attention of a model with memory tokens over the last one, as
+    `TokenMaps`. A translation model reads only the source of the last segment.
 
     Args:
       model: Language or translation model.

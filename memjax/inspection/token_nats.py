@@ -23,7 +23,8 @@ FARTHEST = 32
 
 @dataclasses.dataclass(frozen=True)
 class TokenNats:
-    """Losses of all scored tokens of an evaluation, row by row and in the order of the text.
+    """Losses of all scored tokens of an evaluation in nats, row by row and in the order of the text, with the document
+    and segment of each token and how long ago it occurred last.
 
     Two evaluations that read the split in the same way have the same tokens in the same order.
 
@@ -48,7 +49,7 @@ class TokenNats:
 
 
 def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation: Evaluation | None = None) -> TokenNats:
-    """Scores a split as an evaluation reads it, and records the loss of every token.
+    """Scores a split as an evaluation reads it, and returns the loss of every scored token as `TokenNats`.
 
     Args:
       experiment: Experiment of a model that predicts next tokens.
@@ -110,7 +111,9 @@ class LastMentions:
         self._begun = False
 
     def read(self, tokens: Any, *, begins: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Reads the next segment of the row.
+        """Reads the next segment of the row. `begins` says that it begins a document. Returns for each token the
+        numbers of its document and segment, how many tokens ago it occurred last (0 for never), and whether in this
+        segment.
 
         Args:
           tokens: Token ids of the segment.
@@ -137,7 +140,8 @@ class LastMentions:
 
 
 def mention_buckets(found: TokenNats, segment_length: int) -> dict[str, Bool[np.ndarray, "targets"]]:
-    """Groups scored tokens by how long ago their document contained the same token last.
+    """Groups scored tokens (`found`) by how many segments ago their document contained the same token last. Returns a
+    bool mask of the tokens for each group by name, without empty groups.
 
     Args:
       found: Scored tokens.
