@@ -15,7 +15,8 @@ __all__ = ["BidirectionalAttention"]
 
 
 class BidirectionalAttention(Residual, LayerMemory):
-    """Self-attention over the whole segment with residual and post-norm (Devlin et al. 2019, Vaswani et al. 2017).
+    """Self-attention of every token over its whole segment, without memory, with residual and post-norm (Devlin et al.
+    2019, Vaswani et al. 2017).
 
     It remembers nothing: a segment is a text. It has the signature of a memory in a layer, so that it can be used in a
     `Layer` with any feed-forward part. It cannot decode token by token.
@@ -68,7 +69,7 @@ class BidirectionalAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def with_attention_tracking(self) -> Any:
-        """Returns a copy that also outputs its attention weights."""
+        """Returns a copy of this module that also puts its attention weights into `Aux.arrays`."""
         return self.clone(track_attention=True)
 
     def __call__(

@@ -21,7 +21,8 @@ __all__ = ["BucketProjector"]
 
 @dataclasses.dataclass(frozen=True)
 class BucketProjector(Projector):
-    """The projections of the Memorizing Transformer, of unit length, with the position buckets of T5.
+    """The projections of the Memorizing Transformer, with queries and keys of unit length unless `query_key_norm` is
+    False, and the position buckets of T5.
 
     Wu et al. 2022, https://arxiv.org/abs/2203.08913. The bias of a bucket is added to the scores as in T5. A learned
     scale multiplies the bias too, as in the authors' code.
@@ -49,7 +50,9 @@ class BucketProjector(Projector):
     bias_scaling: str = "learned"
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Declares `query`, `key`, `value` and `output`, and biases, `scale` and `position_bias` where it has them."""
+        """Declares `query`, `key`, `value` and `output`, and biases, `scale` and `position_bias` where it has them, in
+        the attention module `part`. Returns these arrays by name. `prefixes` is not used.
+        """
         heads, init = (part.num_heads, part.head_dim), matrix_init(part.init_stddev, out_axis=(1, 2))
         inner, outer = named(init, "embed", "heads", None), matrix_init(part.init_stddev, (0, 1))
         zeros, weights = nn.initializers.zeros, {}
@@ -70,17 +73,17 @@ class BucketProjector(Projector):
         return weights
 
     def queries(self, weights: Weights, hidden: Array) -> Array:
-        """Projects hidden states to queries."""
+        """Projects hidden states to queries, `[batch, length, heads, head_dim]`, of unit length with query-key norm."""
         return self._normalize(project_biased(hidden, weights["query"], weights.get("query_bias")))
 
     def keys_values(self, weights: Weights, hidden: Array) -> tuple[Array, Array]:
-        """Projects hidden states to keys and values."""
+        """Projects hidden states to keys, of unit length with query-key norm, and values. Returns both."""
         keys = project_biased(hidden, weights["key"], weights.get("key_bias"))
         values = project_biased(hidden, weights["value"], weights.get("value_bias"))
         return self._normalize(keys), values
 
     def scale(self, weights: Weights) -> Float[Array, " heads"] | None:
-        """Returns the learned scale. None without query-key norm."""
+        """Returns the absolute value of the learned scale of every head, `[heads]`. None without query-key norm."""
         # In the dtype of the parameter: rounded to bfloat16, different scales would become equal.
         return jnp.abs(weights["scale"]) if self.query_key_norm else None
 
@@ -94,7 +97,9 @@ class BucketProjector(Projector):
         position: Array | None = None,
         drop: Callable[[Array], Array] | None = None,
     ) -> tuple[Array, Array, Array | None]:
-        """Returns queries and keys as they are, and the biases of the distances."""
+        """Returns queries and keys as they are, and T5's biases of their distances, None without buckets. `runs` lists
+        prefix and length of each run of memory slots, `position` is the index of a decoded token. `drop` is not used.
+        """
         if not self.num_buckets:
             return queries, keys, None
         length, total = queries.shape[1], keys.shape[1]

@@ -26,7 +26,8 @@ STATES = ("state", "decode_state")
 
 
 def check_calls(cls: type) -> None:
-    """Wraps `__call__` and `decode` of a class so that `check_call` checks their arguments first.
+    """Replaces `__call__` and `decode` of the class `cls`, in place, by methods that check their arguments with
+    `check_call` first.
 
     Arguments are recognised by their names (`SEGMENTS`, `STATES` and `ROW_ARGUMENTS`). A method without a segment of
     such a name is not checked. Shapes are compared while a program is traced, so that nothing of the check is in a
@@ -55,7 +56,8 @@ def _with_check(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_call(x: Any, state: Any, **arguments: Any) -> None:
-    """Raises an error for a segment without tokens, or for arguments whose batch rows or length do not fit it.
+    """Raises an error for a segment `x` without tokens, or if the state or another argument of a memory's call does not
+    have the batch rows or the length of `x`.
 
     Args:
       x: Segment, `[batch, length, ...]`.
@@ -84,7 +86,8 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
 
 
 def refuse_padding_in_front(output: Array, mask: Mask | None) -> Array:
-    """Refuses rows with padding before a real token, for memories in which a token's index is its position.
+    """Returns `output` if no row of `mask` has padding before a real token, and else raises an error, or sets such rows
+    to NaN if the mask is traced. For memories in which a token's index is its position.
 
     A known mask is refused by an error. A traced mask makes the output of the row NaN, so that the loss is NaN too. All
     other rows stay bit for bit.

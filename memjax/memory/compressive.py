@@ -41,7 +41,8 @@ __all__ = ["CompressiveAttention", "CompressiveState", "AttentionUsage"]
 
 @tree_dataclass
 class AttentionUsage:
-    """Attention that each slot of the ordinary memory has received since it was written.
+    """Attention that each slot of the ordinary memory has received since it was written, and the number of queries that
+    could attend to it.
 
     Attributes:
       attention: `[batch, memory]`, attention weights summed over queries and averaged over heads.
@@ -54,7 +55,7 @@ class AttentionUsage:
 
 @tree_dataclass
 class CompressiveState:
-    """Memories of one layer: its inputs at the last `memory` positions, and compressed older inputs, oldest first.
+    """State of one layer: its inputs at the last `memory` positions, and compressed older inputs, both oldest first.
 
     Attributes:
       hidden: `[batch, memory, dim]`, remembered hidden states.
@@ -81,7 +82,7 @@ PREFIX = "compressed_"
 
 
 class EvictedSlots(NamedTuple):
-    """Hidden states that leave the ordinary memory with one segment, in whole windows, oldest first.
+    """Hidden states that are compressed when one segment is appended, in whole windows, oldest first.
 
     Attributes:
       hidden: `[batch, windows * rate, dim]`, hidden states, 0 in slots that are not valid.
@@ -98,7 +99,8 @@ class EvictedSlots(NamedTuple):
     last: Array | None
 
     def precedes(self, stands_for: Array, length: int, memory_length: int) -> Array:
-        """Selects the queries of a segment, `[#batch, length]`, that come after everything that is compressed.
+        """Returns which queries of a segment come at or after the last evicted slot that is marked in `stands_for`,
+        bool `[batch, slots]`. The result is bool `[#batch, length]`.
 
         A query at the position of the last compressed token counts too. All queries count where the memory is as long
         as the segment and windows end with it.
@@ -110,12 +112,14 @@ class EvictedSlots(NamedTuple):
         return memory_length + jnp.arange(length, dtype=jnp.int32)[None, :] >= last[:, None]
 
     def places(self, slots: Array) -> Array:
-        """Selects the positions of the evicted slots in another array, `[batch, memory + length, ...]`."""
+        """Returns the entries at the places of the evicted slots of any array `slots` over memory and segment, `[batch,
+        memory + length, ...]`.
+        """
         return _take(slots, self.start, self.hidden.shape[1])
 
 
 class CompressedSlots(NamedTuple):
-    """Compressed slots that were made of the evicted slots of one segment.
+    """Compressed slots that were made of the evicted slots of one segment, and which of both are valid.
 
     Attributes:
       slots: `[batch, windows, dim]`, compressed hidden states.
@@ -130,7 +134,8 @@ class CompressedSlots(NamedTuple):
 
 @operation
 def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str = "mask") -> CompressiveState:
-    """Empties both memories of rows that start a document, and sets their counters to 0.
+    """Empties both memories of rows that start a document, and sets their counters to 0. `empty_memory='zeros'` marks
+    the zero slots as valid, 'mask' as invalid.
 
     With `empty_memory='zeros'` both memories are full of zeros that queries attend to.
     """
@@ -145,7 +150,8 @@ def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str
 def add_usage(
     state: CompressiveState, attended: Float[Array, "batch memory"], queries: Int[Array, " batch"]
 ) -> CompressiveState:
-    """Adds the attention of one segment to that of earlier segments. Rows without a query keep their state.
+    """Returns the state with the attention of one segment added to that of earlier segments. `queries` is the number of
+    real queries of each row. Rows without a query keep their state.
 
     Args:
       state: State with `usage`.
@@ -159,7 +165,8 @@ def add_usage(
 
 @operation
 def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -> EvictedSlots:
-    """Selects the slots that are to be compressed when a segment is appended. No gradient goes through them.
+    """Selects the slots that are to be compressed when the segment `hidden` is appended, in windows of `rate` slots.
+    Returns them as `EvictedSlots`, without a gradient.
 
     If the segment is whole windows, these are the oldest `length` slots of memory and segment, which the segment
     displaces. Otherwise windows begin at every `rate`-th token of the document, wherever segments begin. A window is
@@ -207,7 +214,8 @@ def write(
     last: Rows | None = None,
     rate: int,
 ) -> CompressiveState:
-    """Appends a segment, `m' = SG([m; h])[-memory:]`, and compressed slots, `cm' = [cm; f_c(old)][-compressed:]`.
+    """Returns the state with a segment appended, `m' = SG([m; h])[-memory:]`, and compressed slots, `cm' = [cm;
+    f_c(old)][-compressed:]`. Rows where `last` is False leave out the last compressed slot.
 
     Rows without a real token keep their state.
 
@@ -324,7 +332,9 @@ class CompressiveAttention(TransformerXLAttention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
-        """Makes the state in which a document starts, with hidden states of `dtype`."""
+        """Makes the state in which a document starts, with hidden states of `dtype`. Without a compressed memory it is
+        that of Transformer-XL.
+        """
         if not self._compresses:
             return super().init_state(batch_size, dtype)
         self._check()

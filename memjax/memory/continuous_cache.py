@@ -28,7 +28,8 @@ SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
 
 @tree_dataclass
 class ContinuousCacheState:
-    """Ring of the last `memory` pairs of a hidden state and the token that came after it.
+    """Ring of the last `memory` pairs of a hidden state and the token that came after it, and the last hidden state,
+    whose token is not read yet.
 
     Attributes:
       hidden: `[batch, memory, dim]`, remembered hidden states.
@@ -48,7 +49,8 @@ class ContinuousCacheState:
 
 
 class CacheEntries(NamedTuple):
-    """Pairs that are completed by reading a segment: each token, and the hidden state before it.
+    """Pairs that are completed by reading a segment: each token, the hidden state before it, and whether the pair
+    exists.
 
     Attributes:
       hidden: `[batch, length, dim]`, hidden state before each token.
@@ -65,7 +67,9 @@ class CacheEntries(NamedTuple):
 def reset(
     state: ContinuousCacheState, start_of_document: Rows, *, across_documents: bool = False
 ) -> ContinuousCacheState:
-    """Empties the cache of rows that start a document, or, across documents, drops their pending hidden state only."""
+    """Empties the cache of rows that start a document. With `across_documents` they keep their pairs and lose only the
+    pending hidden state.
+    """
     empty = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
     if across_documents:
         return dataclasses.replace(state, pending=empty.pending, pending_valid=empty.pending_valid)
@@ -76,7 +80,8 @@ def reset(
 def complete(
     state: ContinuousCacheState, hidden: Activations, tokens: Int[Array, "batch length"], mask: Mask
 ) -> CacheEntries:
-    """Returns the pairs `(h_{t-1}, x_t)` of a segment. The first has its hidden state from the segment before.
+    """Returns the pairs `(h_{t-1}, x_t)` of a segment as `CacheEntries`: each token with the hidden state before it.
+    The first has its hidden state from the segment before.
 
     Hidden states are rounded to the dtype of the state, so that a segment at once equals its tokens one by one.
     """
@@ -91,7 +96,8 @@ def complete(
 def read(
     queries: Activations, state: ContinuousCacheState, entries: CacheEntries, *, similarity: str
 ) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
-    """Compares every hidden state with the last `memory` completed pairs, and returns similarities and tokens.
+    """Compares every hidden state in `queries` with the last `memory` completed pairs. Returns the similarities, -inf
+    where a pair is not seen, and the tokens of the pairs. `similarity` names the kind.
 
     Pair `(h_i, x_{i+1})` is seen from the position of `x_{i+1}` on, which predicts the token after it.
 
@@ -122,7 +128,8 @@ def read(
 def similarities(
     queries: Activations, keys: Float[Array, "batch memory dim"], kind: str
 ) -> Float[Array, "batch length memory"]:
-    """Compares all hidden states: 'dot' `q k`, 'cosine' `q k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2`.
+    """Returns the similarity of every query to every key, `[batch, queries, keys]`. `kind` is 'dot' `q k`, 'cosine' `q
+    k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2`.
 
     The result is at least float32.
 
@@ -145,7 +152,8 @@ def similarities(
 
 @operation
 def write(state: ContinuousCacheState, entries: CacheEntries, hidden: Activations, mask: Mask) -> ContinuousCacheState:
-    """Overwrites the oldest pairs with those of a segment, and stores its last hidden state as pending.
+    """Returns the cache in which the oldest pairs are overwritten with `entries`, those of a segment, and the segment's
+    last hidden state is pending.
 
     Args:
       state: State before the segment.
@@ -238,7 +246,7 @@ class ContinuousCacheMemory(OutputMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> ContinuousCacheState:
-        """Makes a cache in which a document starts, with hidden states of `dtype`."""
+        """Makes an empty cache for `batch_size` rows, with hidden states of `dtype`."""
         self._check()
         return ContinuousCacheState(
             hidden=jnp.zeros((batch_size, self.memory_length, self.dim), dtype),
@@ -281,7 +289,9 @@ class ContinuousCacheMemory(OutputMemory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, tokens: Int[Array, "batch 1"]
     ) -> tuple[NextTokenCandidates, DecodeState]:
-        """Compares one token of every active row with the pairs, its own included."""
+        """Completes a pair with one token of every active row, and compares its hidden state `x` with all pairs, this
+        one included. Returns them as `NextTokenCandidates`, and the decode state.
+        """
         mask, state = active[:, None], decode_state.memory
         state = write(state, complete(state, x, tokens, mask), x, mask)
         scores = similarities(x, state.hidden, self.similarity)

@@ -22,7 +22,7 @@ __all__ = ["CrossAttention", "CrossAttentionState"]
 
 @tree_dataclass
 class CrossAttentionState:
-    """Keys, values and mask of a source that cross-attention has read.
+    """Keys, values and mask of a source that cross-attention has read, and which rows have read theirs.
 
     Attributes:
       keys: `[batch, source, heads, head_dim]`, keys of the source's tokens.
@@ -38,7 +38,8 @@ class CrossAttentionState:
 
 
 class CrossAttention(Residual, CrossMemory):
-    """Softmax attention to a source, or of all tokens of an encoder to each other (`attend`).
+    """Softmax attention of a decoder to a source, whose keys and values are the state. Its method `attend` is the
+    attention of an encoder, without a state.
 
     What is stored: keys and values of the source. When written: by the first segment of a document. What is
     differentiable: all of it. When reset: at `start_of_document`, where the row reads its source.
@@ -97,7 +98,9 @@ class CrossAttention(Residual, CrossMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CrossAttentionState:
-        """Makes the state of rows that have read no source, with keys and values of `dtype`."""
+        """Makes the state of rows that have read no source, with room for keys and values of `source_length` tokens in
+        `dtype`.
+        """
         require(self.source_length >= 1, "source_length", self.source_length, "1 or more tokens for a state")
         shape = (batch_size, self.source_length, self.num_heads, self.head_dim)
         mask = jnp.zeros(shape[:2], bool)
@@ -125,7 +128,9 @@ class CrossAttention(Residual, CrossMemory):
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
     ) -> Activations:
-        """Lets every position of `x` attend to all tokens of `source`, both normed, as in an encoder."""
+        """Lets every position of `x` attend to all real tokens of `source`, as in an encoder. Both are normed before,
+        unless `norm` is 'post'. Returns the new residual stream.
+        """
         same = source is x
         y = self.apply_norm(x)
         source_state = self._read_source(y if same else self.apply_norm(source), source_mask)
@@ -134,7 +139,7 @@ class CrossAttention(Residual, CrossMemory):
     def weights(
         self, x: Activations, source: Float[Array, "batch source dim"], source_mask: Bool[Array, "batch source"] | None
     ) -> Float[Array, "batch heads length source"]:
-        """Returns the attention weights of `attend`, without dropout."""
+        """Returns the attention weights of `attend`, `[batch, heads, length, source]`, without dropout."""
         source_state = self._read_source(self.apply_norm(source), source_mask)
         queries = project_biased(self.apply_norm(x), self.query, self.query_bias)
         return attention_with_weights(

@@ -32,7 +32,8 @@ __all__ = ["CompressedSegmentsAttention", "GPT2Projector"]
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Projector(Projector):
-    """GPT-2's projections, all with biases. Positions are the model's (`LanguageModel.num_positions`).
+    """GPT-2's projections, all with biases and without positions. Positions are added by the model
+    (`LanguageModel.num_positions`).
 
     Every segment begins at position 0. GPT-2 alone is an attention without memory and with the norm in front.
 
@@ -45,7 +46,9 @@ class GPT2Projector(Projector):
     """
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Declares the matrices `query`, `key_value` and `output` and their biases."""
+        """Declares the matrices `query`, `key_value` and `output` and their biases in the attention module `part`.
+        Returns these arrays by name. `prefixes` is not used.
+        """
         init, dim, heads = matrix_init(part.init_stddev), part.dim, (part.num_heads, part.head_dim)
         zeros = nn.initializers.zeros
         return {
@@ -60,7 +63,7 @@ class GPT2Projector(Projector):
 
 @tree_dataclass
 class CompressedState:
-    """Compressed earlier segments, oldest first.
+    """Slots of compressed earlier segments, oldest first, and which of them are valid.
 
     Attributes:
       slots: `[batch, compressed, dim]`, compressed hidden states.
@@ -78,7 +81,9 @@ def write(
     valid: Bool[Array, "batch windows"],
     rows: Array,
 ) -> CompressedState:
-    """Appends the compressed windows of a segment. Rows without a real token keep their slots."""
+    """Returns the state with the compressed windows of a segment appended. Rows where `rows` is False, which have no
+    real token, keep their slots.
+    """
     new = CompressedState(
         shift_append(state.slots, jax.lax.stop_gradient(compressed)), shift_append(state.valid, valid)
     )
@@ -87,7 +92,8 @@ def write(
 
 @operation
 def slopes(num_heads: int) -> Float[np.ndarray, " heads"]:
-    """Slopes of the positional bias, `2 ** (-8 h / heads)` for head h = 1 .. heads (Press et al. 2022, ALiBi).
+    """Returns the slope of the positional bias of each head, `2 ** (-8 h / heads)` for head h = 1 .. heads (Press et
+    al. 2022, ALiBi).
 
     Example:
       >>> print(slopes(4))
@@ -97,7 +103,8 @@ def slopes(num_heads: int) -> Float[np.ndarray, " heads"]:
 
 
 class CompressedSegmentsAttention(HiddenStateAttention):
-    """Attention with a memory of compressed earlier segments and no other (Rae et al. 2019, Martins et al. 2022).
+    """Attention to the segment and to a memory of compressed earlier segments, without uncompressed ones (Rae et al.
+    2019, Martins et al. 2022).
 
     What is stored: slots that each stand for `compression_rate` tokens. When written: after each segment, which is
     compressed whole. What is differentiable: the compression learns from its attention-reconstruction loss only.
@@ -162,7 +169,7 @@ class CompressedSegmentsAttention(HiddenStateAttention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CompressedState:
-        """Makes a memory in which a document starts, with slots of `dtype`."""
+        """Makes an empty memory, in which a document starts, with slots of `dtype`."""
         shape = (batch_size, self.compressed_memory_length)
         return CompressedState(jnp.zeros((*shape, self.dim), dtype), jnp.zeros(shape, bool))
 

@@ -21,7 +21,8 @@ __all__ = ["HiddenStateAttention", "HiddenStateSegment", "SegmentAttention"]
 
 @tree_dataclass
 class HiddenStateSegment:
-    """Buffers of the running segment of a layer during decoding.
+    """Buffers of the running segment of a layer during decoding: its hidden states, and keys and values of memory and
+    segment.
 
     Attributes:
       hidden: `[batch, segment_length, dim]`, hidden states to write to the memory at the end of the segment.
@@ -64,7 +65,9 @@ class HiddenStateAttention(ProjectedAttention):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding at the start of a segment, with `state` as the memory."""
+        """Returns the decode state at the start of a segment of `segment_length` tokens, with `state` as the memory and
+        empty buffers.
+        """
         shape = (batch_size, self._num_slots + segment_length, self._num_key_heads, self.head_dim)
         hidden = jnp.zeros((batch_size, segment_length, self.dim), self._stored_dtype(state))
         keys, values = jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)
@@ -109,7 +112,9 @@ class HiddenStateAttention(ProjectedAttention):
     def decode(
         self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], DecodeState]:
-        """Reads one token of every active row, behind memory rows if any, and writes every segment that is full."""
+        """Reads one token of every active row, in `x` behind memory rows if any, and writes every segment that is full.
+        `shared` are the biases that all layers share. Returns the new residual stream and the decode state.
+        """
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
         batch, segment_length, _ = segment.hidden.shape
         weights = self._weights(shared)

@@ -45,7 +45,7 @@ LOSS = "infinity_former/kl"
 
 @tree_dataclass
 class LongTermState:
-    """Long-term memory of one layer: a signal over [0, 1], and the segment that will enter it next.
+    """Long-term memory of one layer: coefficients of a signal over [0, 1], and the segment that will enter it next.
 
     Attributes:
       coefficients: `[batch, basis, dim]`, coefficients of the signal, at least float32.
@@ -68,7 +68,8 @@ class LongTermState:
 
 @tree_dataclass
 class LongTermSegment:
-    """Buffers of the long-term memory during the decoding of one segment.
+    """Buffers of the long-term memory during the decoding of one segment: the updated state, and the keys and values of
+    its signal.
 
     Attributes:
       updated: State after the update at the segment's first token. Its `previous` is still that before the segment.
@@ -85,7 +86,7 @@ class LongTermSegment:
 
 @tree_dataclass
 class InfinityFormerState:
-    """State of an attention part with a short-term and a long-term memory.
+    """State of an attention part: its short-term memory, and its long-term memory.
 
     Attributes:
       short: State of the attention itself, its short-term memory.
@@ -97,7 +98,7 @@ class InfinityFormerState:
 
 
 class LongTermWeights(NamedTuple):
-    """Parameters of a `LongTermMemory` as plain arrays.
+    """Parameters of a `LongTermMemory` as plain arrays, all but its output matrix.
 
     Attributes:
       gate_kernel: `[3, dim, dim]`, kernel of the gate's convolution.
@@ -115,14 +116,16 @@ class LongTermWeights(NamedTuple):
 
 
 class Densities(NamedTuple):
-    """Mean and variance of the attention density of each query, `[batch, heads, length]`."""
+    """Means and variances of the Gaussians with which queries attend to the signal, each `[batch, heads, length]`."""
 
     mean: Array
     variance: Array
 
 
 class DensityInit(NamedTuple):
-    """Offsets of the scores of mean `[heads]` and variance, added before sigmoid and softplus."""
+    """Numbers added to the scores of mean and variance before sigmoid and softplus: one of each head for the mean,
+    `[heads]`, and one of all heads for the variance.
+    """
 
     mean: Float[np.ndarray, " heads"]
     variance: float
@@ -130,7 +133,8 @@ class DensityInit(NamedTuple):
 
 @operation
 def initial_densities(num_heads: int, stddev: float) -> DensityInit:
-    """Computes score offsets for densities of deviation `stddev`, with head h at `(h - 1/2) / num_heads` of the signal.
+    """Computes the `DensityInit` that gives scores of 0 densities of standard deviation `stddev`, with head h at `(h -
+    1/2) / num_heads` of the signal.
 
     Example:
       >>> offsets = initial_densities(2, 0.05)
@@ -143,13 +147,15 @@ def initial_densities(num_heads: int, stddev: float) -> DensityInit:
 
 @operation
 def reset(state: LongTermState, start_of_document: Rows) -> LongTermState:
-    """Empties the signal of rows that start a document, and drops what would enter it next."""
+    """Empties the signal of rows that start a document, and drops the segment that would enter it next."""
     return jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
 
 
 @operation
 def gate(x: Activations, kernel: Float[Array, "3 dim dim"], bias: Float[Array, " dim"]) -> Activations:
-    """Gates every position with a convolution over three positions, `x * sigmoid(convolution(x))`."""
+    """Gates every position of `x` by a convolution over it and the positions beside it, `x * sigmoid(convolution(x))`.
+    `kernel` and `bias` are those of the convolution.
+    """
     length = x.shape[1]
     padded = jnp.pad(x, [(0, 0), (1, 1), (0, 0)])
     mixed = sum(padded[:, offset : offset + length] @ kernel[offset] for offset in range(3))
@@ -168,7 +174,8 @@ def update(
     ridge: float,
     reset_after: int | None,
 ) -> LongTermState:
-    """Updates the signal: contracts the past and adds the waiting tokens, or fits a new signal where there is no past.
+    """Returns the state whose signal holds `tokens`, the waiting segment after the gate. The past, read at `positions`,
+    is contracted. A new signal begins where there is none or it has `reset_after` tokens.
 
     Rows where no token waits keep their signal. A gradient reaches the new tokens only.
 
@@ -216,7 +223,8 @@ def attention_densities(
     min_variance: float,
     begun: DensityInit | None = None,
 ) -> Densities:
-    """Computes the density of every query, `mu = sigmoid(w_mu . scores)` and `sigma^2 = softplus(w_sigma . scores)`.
+    """Computes the density of every query from its scores with the two pooled keys, `mu = sigmoid(w_mu . scores)` and
+    `sigma^2 = softplus(w_sigma . scores)`. `begun` has numbers to add to the scores.
 
     The scores `q . k_j / sqrt(head_dim)` of all basis functions enter through a linear map only, so the keys are
     pooled by it first: one product with two keys instead of one for each function. Before training the scores are near
@@ -236,14 +244,17 @@ def attention_densities(
 def read(
     query_densities: Densities, values: Float[Array, "batch basis heads head_dim"], basis: GaussianBasis
 ) -> Float[Array, "batch length heads head_dim"]:
-    """Reads the signal of values: its expectation under the density of each query."""
+    """Returns what every query reads from the signal, `[batch, length, heads, head_dim]`: the expectation under its
+    density. `values` has one value for each basis function.
+    """
     weights = expected_basis(basis, *query_densities)  # [b, h, l, n]
     y = jnp.einsum("bhln,bnhd->blhd", weights.astype(values.dtype), values, preferred_element_type=weights.dtype)
     return y.astype(values.dtype)
 
 
 class LongTermMemory(nn.Module):
-    """The long-term memory of infinity-former, a module beside the attention of a layer (`InfinityFormerAttention`).
+    """The long-term memory of infinity-former, a continuous signal: a module beside the attention of a layer
+    (`InfinityFormerAttention`).
 
     Attributes:
       dim: Width of the residual stream.
@@ -308,7 +319,9 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LongTermState:
-        """Makes the state of rows without a signal. `dtype` is that of the segment that waits to enter it."""
+        """Makes the state of rows without a signal. `dtype` is that of the segment that waits to enter it. The signal
+        is at least float32.
+        """
         self._check()
         wide, tokens = at_least_float32(dtype), (batch_size, self.segment_length)
         return LongTermState(
@@ -322,7 +335,7 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def init_segment(self, state: LongTermState) -> LongTermSegment:
-        """Makes the buffers for decoding at the start of a segment."""
+        """Makes the empty buffers for decoding a segment, in the shapes of `state`."""
         batch, heads = state.valid.shape[0], (self.num_heads, self.head_dim)
         copy = lambda tree: jax.tree.map(jnp.zeros_like, tree)
         pooled, values = (jnp.zeros((batch, count, *heads), self.dtype) for count in (2, self.num_basis))
@@ -355,12 +368,14 @@ class LongTermMemory(nn.Module):
         return y, new, Aux(losses, self._metrics(query_densities, counted, new.histogram), arrays)
 
     def weights(self) -> LongTermWeights:
-        """Returns the parameters as arrays, for the functions of decoding inside conditionals."""
+        """Returns the parameters as arrays (`LongTermWeights`), for the functions of decoding inside conditionals."""
         return LongTermWeights(self.gate_kernel, self.gate_bias, self.key, self.value, self.affine)
 
     @nn.nowrap
     def update_signal(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
-        """Moves `previous` into the signal. `key` draws the positions of a sticky update. None takes the quantiles."""
+        """Returns the state with the waiting segment, `state.previous`, moved into the signal. The random `key` draws
+        the positions at which a sticky update reads the past. None takes the quantiles.
+        """
         return update(
             state,
             self._gate_waiting_tokens(weights, state),
@@ -374,7 +389,9 @@ class LongTermMemory(nn.Module):
 
     @nn.nowrap
     def project_signal(self, weights: LongTermWeights, coefficients: Array) -> tuple[Array, Array]:
-        """Projects the signal to keys pooled by the two affine maps, `[batch, 2, heads, head_dim]`, and to values."""
+        """Projects the coefficients of the signal to keys pooled by the two affine maps, `[batch, 2, heads, head_dim]`,
+        and to values of the basis functions. Returns both.
+        """
         pooled = jnp.einsum("bnd,cn->bcd", coefficients, weights.affine.astype(coefficients.dtype))
         return project(pooled.astype(self.dtype), weights.key), project(coefficients.astype(self.dtype), weights.value)
 
@@ -382,14 +399,18 @@ class LongTermMemory(nn.Module):
     def read(
         self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
     ) -> tuple[Activations, Densities]:
-        """Reads the signal with every query, and returns the output and the densities of the queries."""
+        """Reads the signal with every query, from the keys `pooled` and the `values` of `project_signal`. Returns the
+        output, as wide as the residual stream, and the `Densities` of the queries.
+        """
         offsets = initial_densities(self.num_heads, self.prior_stddev) if self.density_init == "prior" else None
         query_densities = attention_densities(queries.astype(self.dtype), pooled, self.min_variance, offsets)
         return project(read(query_densities, values, self._basis), self.output, axes=2), query_densities
 
     @nn.nowrap
     def attention_histogram(self, query_densities: Densities, counted: Mask) -> Array | EmptyState:
-        """Sums the attention mass of counted queries in each bin. `EmptyState` unless updates are sticky."""
+        """Returns the attention mass in each bin of the signal, `[batch, bins]`, summed over heads and the queries that
+        `counted` marks. `EmptyState` unless updates are sticky.
+        """
         if self.sticky == "none":
             return EmptyState()
         by_query = bin_masses(*jax.lax.stop_gradient(query_densities), self.num_bins)  # [b, h, l, bins]
@@ -514,7 +535,7 @@ class InfinityFormerAttention(TransformerXLAttention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
-        """Makes the state without a signal, and a short-term memory with hidden states of `dtype`."""
+        """Makes the state without a signal, and with an empty short-term memory of hidden states in `dtype`."""
         length, slots = self.long_term.segment_length, self._num_slots
         allowed = f"0 or a multiple of segment_length = {length}"
         require(slots % length == 0, "memory_length", slots, allowed)
@@ -523,7 +544,9 @@ class InfinityFormerAttention(TransformerXLAttention):
 
     @nn.nowrap
     def init_decode_state(self, state: InfinityFormerState, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding at the start of a segment, with `state` as the memory."""
+        """Returns the decode state at the start of a segment of `segment_length` tokens, with `state` as the memory and
+        empty buffers.
+        """
         decode_state = super().init_decode_state(state, segment_length, batch_size)
         further = self.long_term.init_segment(state.long)
         segment = dataclasses.replace(decode_state.segment, further=further)

@@ -65,7 +65,9 @@ State = TypeVar("State")
 
 
 class NotProvided(ValueError):
-    """Raised where a model does not have what is asked of it, such as attention weights, ages of keys or a signal."""
+    """An error that is raised where a model does not have what is asked of it, such as attention weights, ages of keys
+    or a signal.
+    """
 
 
 class Memory(nn.Module):
@@ -87,16 +89,21 @@ class Memory(nn.Module):
 
     @nn.nowrap
     def excluded_from_scan(self) -> bool:
-        """Whether the layer of this memory stays outside scanned groups, so that its arrays get no layer axis."""
+        """Returns whether the layer of this memory stays outside scanned groups of layers, so that its arrays get no
+        layer axis. False by default.
+        """
         return False
 
     @property
     def gate_description(self) -> str:
-        """Description of what the learned gate of this memory lets through. Empty for a memory without such a gate."""
+        """Text that says what the learned gate of this memory lets through, for reports. Empty for a memory without
+        such a gate.
+        """
         return ""
 
     def gate_values(self, hidden: Activations) -> Float[Array, "#batch #length gates"]:
-        """Returns how far the learned gate is open at every position, 0 to 1.
+        """Returns how far the learned gate is open at every position, 0 to 1, `[#batch, #length, gates]`. `hidden` is
+        the input of the memory's first matrix. By default it raises an error.
 
         It is called for memories with a `gate_description`.
 
@@ -109,7 +116,8 @@ class Memory(nn.Module):
 
 
 class LayerMemory(Memory):
-    """A memory in the attention part of a layer, which owns its norm and its residual connection.
+    """Base class of memories in the attention part of a layer. The memory applies the norm and the residual connection
+    of this part itself.
 
     `apply_norm(x)` is the input of its first matrix, made from the residual stream `x`. Where `shared_module` gives a
     module, `__call__` and `decode` take it as `shared`.
@@ -117,12 +125,15 @@ class LayerMemory(Memory):
 
     @nn.nowrap
     def shared_module(self) -> nn.Module | None:
-        """Returns the module whose parameters all layers of a stack share. None if they share none."""
+        """Makes the module whose parameters all layers of a stack share, such as position biases. None if they share
+        none.
+        """
         return None
 
     @nn.nowrap
     def with_attention_tracking(self) -> LayerMemory:
-        """Returns this memory with its attention weights among its outputs (`memjax.inspection.attention_maps`).
+        """Returns a copy of this memory that puts its attention weights into `Aux.arrays`, for
+        `memjax.inspection.attention_maps`. By default it raises `NotProvided`.
 
         Raises:
           NotProvided: The memory cannot give attention weights.
@@ -131,14 +142,14 @@ class LayerMemory(Memory):
 
 
 class StackMemory(Memory):
-    """A memory that passes through all layers of an encoder, in the place of a whole stack of layers.
+    """Base class of memories that pass through all layers of an encoder, in the place of a whole stack of layers.
 
     Its method `encode` returns what a decoder reads.
     """
 
 
 class CrossMemory(Memory):
-    """A memory through which a layer of a decoder reads a source.
+    """Base class of memories through which a layer of a decoder reads a source.
 
     A subclass defines two methods. `_read_source(source, source_mask, state, maps)` returns the state of rows that have
     read a source, in the dtypes of `state` where one is given. `_read(x, state, maps, deterministic)` returns the
@@ -147,7 +158,7 @@ class CrossMemory(Memory):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding with the source that `state` has read."""
+        """Returns the decode state of rows that have read their source in `state`. `segment_length` is not used."""
         return token_decode_state(state, batch_size)
 
     def read_source(
@@ -156,7 +167,7 @@ class CrossMemory(Memory):
         source_mask: Bool[Array, "batch source"] | None,
         state: Any = None,
     ) -> Any:
-        """Returns the state of rows that have read `source`, in the dtypes of `state` where one is given."""
+        """Returns the state of rows that have read `source`. If `state` is given, the result has its dtypes."""
         return self._read_source(source, source_mask, state, self._maps(True))
 
     def attend_source(
@@ -166,7 +177,9 @@ class CrossMemory(Memory):
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
     ) -> Activations:
-        """Lets every position of `x` read the whole source, without a state in between."""
+        """Lets every position of `x` read the whole source, without a state in between. Returns the new residual
+        stream.
+        """
         maps = self._maps(deterministic)
         return self._read(x, self._read_source(source, source_mask, None, maps), maps, deterministic)
 
@@ -190,7 +203,9 @@ class CrossMemory(Memory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """Reads the source with one token of every active row."""
+        """Reads the source with one token of every row. Returns the new residual stream, and the decode state with one
+        more token of every active row.
+        """
         y = self._read(x, decode_state.memory, self._maps(True), True)
         return y, dataclasses.replace(decode_state, position=decode_state.position + active.astype(jnp.int32))
 
@@ -205,7 +220,8 @@ class CrossMemory(Memory):
 
 
 class OutputMemory(Memory):
-    """A memory behind the last hidden state. It returns another hidden state, or candidates for the next token.
+    """Base class of memories behind the last hidden state, which return another hidden state, or candidates for the
+    next token.
 
     Candidates are returned as `NextTokenCandidates`. Class attributes name the further arguments of `__call__` and
     `decode`:
@@ -222,17 +238,20 @@ class OutputMemory(Memory):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding from `state`, without a buffer of the running segment."""
+        """Returns the decode state at position 0 with `state` as the memory, without a buffer of the running segment.
+        `segment_length` is not used.
+        """
         return token_decode_state(state, batch_size)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the extras that a batch must have."""
+        """Returns shape and dtype of the extras that a batch must have, by name. Empty by default."""
         return {}
 
 
 class StatelessMemory(Memory):
-    """A part of a layer without state, such as a feed-forward network. It remembers in its parameters alone.
+    """Base class of parts of a layer without state, such as a feed-forward network. Such a part remembers in its
+    parameters alone.
 
     A subclass defines `read(x, mask, deterministic)`, which returns the new `x` and `Aux`.
     """
@@ -252,21 +271,26 @@ class StatelessMemory(Memory):
 
     @nn.nowrap
     def replaced_parameter_names(self) -> tuple[str, ...]:
-        """Names of the parameters of an ordinary feed-forward part that this part replaces by others."""
+        """Returns the names of the parameters of an ordinary feed-forward part that this part replaces by others. Empty
+        by default.
+        """
         return ()
 
     @nn.nowrap
     def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
-        """Returns the empty state: nothing is remembered between tokens."""
+        """Returns the empty state whatever the arguments are: nothing is remembered between tokens."""
         return EmptyState()
 
     def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
-        """Applies the part to one token, as to a segment of length 1."""
+        """Applies the part to one token of every row, active or not, as to a segment of length 1. Returns the result
+        and the empty state.
+        """
         return self(x, state)[0], EmptyState()
 
 
 def token_decode_state(state: Any, batch_size: int) -> DecodeState:
-    """Makes the decode state of a memory that needs no buffer of the running segment.
+    """Makes the decode state, at position 0 with `state` as the memory, of a memory that needs no buffer of the running
+    segment.
 
     Args:
       state: State of the memory after the tokens before, or an empty state. The batch is axis 0 of every
@@ -278,13 +302,17 @@ def token_decode_state(state: Any, batch_size: int) -> DecodeState:
 
 @operation
 def take_rows(state: State, rows: Int[Array, " rows"]) -> State:
-    """Selects rows of a state, in the given order. A row may be selected twice or not at all."""
+    """Returns the state of the batch rows with the given numbers, in their order. A row may be selected twice or not at
+    all.
+    """
     return jax.tree.map(lambda leaf, axis: jnp.take(leaf, rows, axis=axis), state, state_axes(state))
 
 
 @operation
 def where_rows(condition: Rows, a: State, b: State) -> State:
-    """Selects for every row the state `a` where `condition` holds, else `b`."""
+    """Returns the state that has, for every batch row, the values of the state `a` where `condition` is True, else
+    those of `b`.
+    """
 
     def select(x: Array, y: Array, axis: int) -> Array:
         shape = [1] * x.ndim
@@ -296,13 +324,16 @@ def where_rows(condition: Rows, a: State, b: State) -> State:
 
 @operation
 def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
-    """Returns `new` if `ok`, else `old`. After a single segment `save_state` and `restore_state` copy less."""
+    """Returns the state `new` if the scalar `ok` is True, else `old`. After a single segment `save_state` and
+    `restore_state` copy less.
+    """
     return jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
 
 
 @operation
 def save_state(state: State, start_of_document: Rows, length: int) -> tuple[State, Any]:
-    """Saves what one segment may change in a state, so that `restore_state` can undo the segment.
+    """Returns the state to read a segment of `length` tokens with, and saved values of all that the segment may change,
+    from which `restore_state` can undo it.
 
     A part of a state with the methods `save` and `restore` saves itself: a long first-in-first-out memory saves only
     the window that is about to be overwritten, and can be written in place where the state is donated. Every other
@@ -333,7 +364,8 @@ def save_state(state: State, start_of_document: Rows, length: int) -> tuple[Stat
 
 @operation
 def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
-    """Returns the state `new` if `ok`, else the state before the segment, from what `save_state` saved.
+    """Returns the state `new` if the scalar `ok` is True, else the state before the segment, from the values that
+    `save_state` saved.
 
     Args:
       ok: bool scalar, whether the segment counts.
@@ -359,17 +391,20 @@ def _restores_itself(node: Any) -> bool:
 
 
 def next_position(position: Int[Array, " batch"], active: Rows, segment_length: int) -> Int[Array, " batch"]:
-    """Advances the position of every active row in its segment by one token. A full segment starts again at 0."""
+    """Returns the position of every row in its segment, for active rows one token further. A full segment starts again
+    at 0.
+    """
     return (position + active.astype(position.dtype)) % segment_length
 
 
 def broadcast_mask(mask: Array | None, batch: int, length: int) -> Mask:
-    """Returns `mask`, or a mask that is True everywhere for None."""
+    """Returns `mask`, or for None a mask `[batch, length]` that is True everywhere."""
     return jnp.ones((batch, length), bool) if mask is None else mask
 
 
 def count_positions(mask: Mask) -> Int[Array, "batch length"]:
-    """Numbers the real tokens of every row from 0, wherever its padding stands.
+    """Numbers the real tokens of every row from 0, wherever its padding stands, `[batch, length]`. Padding has the
+    number of the real token before it, or -1.
 
     Example:
       >>> count_positions(jnp.array([[True, True, False], [False, True, True]])).tolist()
