@@ -16,7 +16,7 @@ Added = Mapping[int, Mapping[str, Any]]
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Reads the `tokenizer_config.json` of a folder. Empty if there is none.
+    """Reads the `tokenizer_config.json` of a tokenizer's folder as a dict. Empty if there is no such file.
 
     Raises:
       ValueError: The file is not a JSON object.
@@ -25,7 +25,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
-    """Reads the tokens that `tokenizer_config.json` and `added_tokens.json` add to a vocabulary, in the order of ids.
+    """Reads the tokens that `tokenizer_config.json` and `added_tokens.json` in a folder add to a vocabulary. Returns a
+    mapping from id to fields of the token, such as `content`, its text, in the order of ids.
 
     Returns:
       Mapping from id to the fields of the token. `content` is its text.
@@ -45,7 +46,8 @@ def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def add_tokens(tokenizer: Any, added: Added, where: object) -> None:
-    """Adds tokens to a tokenizer of the library `tokenizers`, each at its id.
+    """Adds tokens to a tokenizer of the library `tokenizers`, in place. `added` maps ids, each the next one of the
+    vocabulary, to the fields of the token. `where` is the path that errors name.
 
     Args:
       tokenizer: Tokenizer of the library `tokenizers`, changed in place.
@@ -68,7 +70,7 @@ def add_tokens(tokenizer: Any, added: Added, where: object) -> None:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of the library transformers, which must contain an object.
+    """Reads a JSON file of the library transformers as a dict. It is an error if the file does not contain an object.
 
     Raises:
       ValueError: The file is not UTF-8, not JSON, or not an object.

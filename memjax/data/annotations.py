@@ -22,7 +22,7 @@ MOST_APART = 0.01
 
 
 class AnnotatedDocuments(Documents):
-    """Documents with additional annotations from arrays that have one entry per token of a split.
+    """Documents with additional annotations from arrays by name, each with one entry per token of the whole split.
 
     Example:
       >>> from memjax.data.documents import ArrayDocuments
@@ -83,7 +83,7 @@ class AnnotatedDocuments(Documents):
         }
 
     def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Returns the tokens `[start, stop)` of a document and their annotations."""
+        """Returns the int32 tokens `[start, stop)` of document `index`, and their annotations by name."""
         tokens, annotations = self.documents.window(index, start, stop)
         begin = int(self.offsets[index]) + start
         return tokens, {**annotations, **self._added_annotations(begin, begin + len(tokens))}
@@ -95,7 +95,7 @@ class AnnotatedDocuments(Documents):
         return self.documents.name(index)
 
     def tokens(self, begin: int, end: int) -> np.ndarray:
-        """Returns the tokens `[begin, end)` of the split, across the borders of documents.
+        """Returns the int32 tokens `[begin, end)` of the split, all documents being counted as one sequence.
 
         Example:
           >>> from memjax.data.documents import ArrayDocuments
@@ -111,7 +111,8 @@ class AnnotatedDocuments(Documents):
         return np.concatenate(parts)
 
     def before(self, number: int, length: int) -> np.ndarray:
-        """Returns up to `length` tokens before token `number` of the split, within its document.
+        """Returns the `length` tokens before a token, fewer at the start of its document. `number` is the position of
+        that token in the split, counted over all documents.
 
         Example:
           >>> from memjax.data.documents import ArrayDocuments
@@ -133,7 +134,8 @@ class AnnotatedDocuments(Documents):
 
 
 def write_neighbors(folder: Path | str, split: str, values: Any, documents: Documents, *, store: str = "") -> None:
-    """Writes the tokens that follow the neighbours of every token of a split to a folder, for `open_neighbors`.
+    """Writes `values`, the tokens that followed the neighbours of every token of a split, int `[tokens, neighbors]`, to
+    a folder for `open_neighbors`. `store` is the fingerprint of the datastore that was searched.
 
     See `memjax.retrieval.precomputation`, which computes them.
 
@@ -177,7 +179,8 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
 
 
 def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
-    """Annotates the documents of a split with neighbours from a folder of `write_neighbors`.
+    """Returns the documents of a split with the annotation `neighbor_values`, which `write_neighbors` has written to a
+    folder for the same documents.
 
     The neighbours are memory-mapped, after one comparison with their checksum.
 
@@ -213,7 +216,8 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
 
 
 def target_shares(folder: Path | str) -> dict[str, list[float]]:
-    """Returns how often the target itself is among the nearest 1, 2, ... neighbours, for each split of a folder.
+    """Returns, for each split in a folder of neighbours, a list of shares: how often a token itself is among its
+    nearest 1, 2, ... neighbours, of the tokens that have any.
 
     Returns:
       Mapping from split to shares of the tokens that have neighbours, one share for each number of neighbours.
@@ -224,7 +228,8 @@ def target_shares(folder: Path | str) -> dict[str, list[float]]:
 
 
 def compare_target_shares(folder: Path | str, num_neighbors: int) -> str:
-    """Returns a warning if the neighbours contain the target much more or less often in training than in validation.
+    """Returns a warning if the nearest `num_neighbors` neighbours contain the target more or less often in training
+    than in validation, by over `MOST_APART` (0.01). Otherwise ''.
 
     Args:
       folder: Folder of the neighbours.

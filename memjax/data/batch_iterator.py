@@ -19,7 +19,8 @@ __all__ = ["BatchIterator", "epoch_order", "merge_positions"]
 
 
 def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuffle: bool = True) -> np.ndarray:
-    """Returns the order in which the documents of one epoch are read, int64 `[num_documents]`.
+    """Returns the numbers of the documents in the order in which one epoch reads them, int64 `[num_documents]`. `lap`
+    numbers several permutations of one epoch. Without `shuffle` the order is 0, 1, 2, ...
 
     Documents are sorted by a 64-bit hash of (seed, epoch, lap, document). The order stays the same with every version
     of NumPy, whose random generators may change.
@@ -53,7 +54,8 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merges the positions of all hosts, each with the rows of one host, into the position of the run.
+    """Merges the reading positions of all hosts, JSON objects with the rows of one host each, into the position of the
+    run.
 
     The result can be restored with any other split of the rows over hosts.
 
@@ -72,7 +74,8 @@ def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def restart_with_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Converts a position to another number of rows: all rows start at the epoch after the latest one reached.
+    """Converts a reading position, a JSON object, to `rows` rows, which all start at the epoch after the latest one
+    reached.
 
     The rest of the current epoch is not read, because it is divided among the old rows.
     """
@@ -83,7 +86,8 @@ def restart_with_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class RowPosition:
-    """The reading position of one row of the batch.
+    """The reading position of one row of the batch: its epoch, the number of items finished in it, and the number of
+    targets read of the current item.
 
     Attributes:
       row: Number of the row, over all hosts.
@@ -99,7 +103,8 @@ class RowPosition:
 
 
 def make_padding_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
-    """Makes a batch of padding `[*shape, length]` that `write_row` fills with examples of the form of `like`.
+    """Makes a `Batch` of padding, NumPy arrays `[*shape, length]`, that `write_row` fills. The example `like` sets the
+    number of targets, and the names, types and shapes of the extras.
 
     Args:
       like: Example that sets the number of targets and the names, types and shapes of the extras. Inputs have its
@@ -121,7 +126,8 @@ def make_padding_batch(like: Example, shape: tuple[int, ...], length: int) -> Ba
 
 
 def write_row(batch: Batch, place: Any, example: Example, start: bool) -> None:
-    """Writes one segment of one row, its inputs, targets, weights and extras, into a batch.
+    """Writes one segment (inputs, targets, weights and extras of `example`) into a batch, in place. `place` is the
+    index of the row, such as `(segment, row)`. `start` says whether the segment starts a document.
 
     Args:
       batch: The batch, changed in place.
@@ -231,7 +237,9 @@ class BatchIterator(abc.ABC):
 
     @property
     def position(self) -> dict[str, Any]:
-        """The position of the next batch, a JSON object (see the class docstring)."""
+        """Reading position before the next batch, a JSON object. A new iterator that is given it continues there (see
+        the class docstring).
+        """
         return {
             "stream": self._identity(),
             "rows": {str(row.row): [row.epoch, row.index, row.offset] for row in self._host_rows},

@@ -26,7 +26,8 @@ SPECIAL: tuple[dict[str, str], ...] = (
 
 
 class BytePairTokenizer(_ByteTable):
-    """A byte-level byte-pair tokenizer like those of GPT-2 and RoBERTa.
+    """A byte-level byte-pair tokenizer like those of GPT-2 and RoBERTa, loaded from a `tokenizer.json`, or from
+    `vocab.json` and `merges.txt`.
 
     As in GPT-2, documents begin and end with `<|endoftext|>`, which is also the padding. With a tokenizer like
     RoBERTa's they begin with `<s>` and end with `</s>`, and `<mask>` in a text is read as the mask token. Bytes that
@@ -84,15 +85,19 @@ class BytePairTokenizer(_ByteTable):
         self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
 
     def for_encoder(self) -> TokenizerWithFrameIds:
-        """Returns this tokenizer with the begin, end and mask tokens that a text encoder needs."""
+        """Returns this tokenizer as a `TokenizerWithFrameIds`, with the begin, end and mask ids that a text encoder
+        needs.
+        """
         return TokenizerWithFrameIds(self)
 
     def files(self) -> dict[str, bytes]:
-        """Returns the tokenizer as a `tokenizer.json`."""
+        """Returns a mapping from `tokenizer.json` to the content of that file as bytes, for saving the tokenizer."""
         return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the int32 ids of a text. The name of a special token inside the text is encoded as ordinary text."""
+        """Returns the int32 ids of a text. The name of a special token in the text is encoded as ordinary text, except
+        `<mask>` of a tokenizer like RoBERTa's.
+        """
         ids: list[int] = []
         for number, part in enumerate(self._special.split(text)):
             # A name is spelled piece by piece: the library would read it as the special token.
@@ -111,7 +116,8 @@ class BytePairTokenizer(_ByteTable):
 def train_byte_pairs(
     texts: Iterable[str], path: str | os.PathLike[str], *, vocab_size: int = 4096
 ) -> BytePairTokenizer:
-    """Trains a byte-level byte-pair tokenizer and writes it to a `tokenizer.json` (through a temporary file).
+    """Trains a byte-level byte-pair tokenizer on texts, writes it to `path`, a `tokenizer.json` (through a temporary
+    file), and returns it.
 
     Args:
       texts: Training texts, read once in order.
@@ -178,7 +184,10 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def make_byte_pair_tokenizer(settings: configs.BytePairs, train: Any) -> BytePairTokenizer:
-    """Loads the tokenizer of settings, or trains it. See `memjax.data.opening.make_tokenizer`."""
+    """Returns the byte-pair tokenizer of `settings`: that at `settings.path`, or without a path the result of
+    `train(name, train_on, load)`, a function from `memjax.data.opening.make_tokenizer` that trains a new tokenizer
+    once.
+    """
     if settings.path:
         return BytePairTokenizer(settings.path)
     train_on = functools.partial(train_byte_pairs, vocab_size=settings.vocab_size)

@@ -35,7 +35,9 @@ def file_facts(path: Path) -> tuple[int, int]:
 
 
 def files_with_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """Returns files with their sizes and times, as a key for results that were computed from them."""
+    """Returns a tuple of (path, size, time of the last change) for each file, as a key for results that were computed
+    from the files.
+    """
     return tuple((file, *file_facts(file)) for file in files)
 
 
@@ -55,14 +57,15 @@ def file_sha256(path: Path) -> str:
 
 
 def remember_file(path: Path, size: int, mtime_ns: int, sha256: str) -> None:
-    """Stores the SHA-256 that an earlier process has computed for a file, unless this process has computed one."""
+    """Tells `file_sha256` the SHA-256 that an earlier process has computed for a file of this size and time of change.
+    A SHA-256 that this process has computed for the file stays.
+    """
     _known.setdefault(str(path.absolute()), (size, mtime_ns, sha256))
 
 
 def sample_numbers(count: int) -> list[int]:
-    """Returns the numbers of the examples to hash: a random sample of `SAMPLE` of `count` examples, and the last one.
-
-    The sample only depends on `count`. With at most `SAMPLE` examples, all are returned.
+    """Returns the sorted numbers of the examples to hash, out of `count`: a random sample of `SAMPLE` examples that
+    depends on `count` alone, and the last one. With at most `SAMPLE` examples, all.
 
     Example:
       >>> sample_numbers(3), len(sample_numbers(50_000)), sample_numbers(50_000)[-1]
@@ -75,7 +78,8 @@ def sample_numbers(count: int) -> list[int]:
 
 
 def hash_sample(count: int, read: Callable[[int], bytes]) -> tuple[str, str]:
-    """Hashes the number of examples and a sample of them.
+    """Hashes the number `count` of examples and a sample of them. `read(number)` returns the bytes of an example.
+    Returns 16 hexadecimal digits, and the part of the examples that they cover, in words ('' for all).
 
     Args:
       count: Number of examples.
@@ -90,7 +94,8 @@ def hash_sample(count: int, read: Callable[[int], bytes]) -> tuple[str, str]:
 
 
 def hash_in_order(examples: Iterable[bytes], count: int | None = None, last: bytes = b"") -> tuple[str, str]:
-    """Hashes examples that can only be read in order, up to `MAX_EXAMPLES` and `MAX_BYTES`.
+    """Hashes examples (bytes) that can only be read in order, up to `MAX_EXAMPLES` and `MAX_BYTES`, and `last`, the
+    content of the last one. Returns 16 hexadecimal digits, and the part that they cover, in words ('' for all).
 
     Args:
       examples: The content of each example.

@@ -42,7 +42,8 @@ Layout = Literal["none", "context", "memory"]
 
 @dataclasses.dataclass(frozen=True)
 class Utterance:
-    """One utterance of one of the two people in a dialogue.
+    """One utterance of one of the two people in a dialogue: the number of the speaker, the text, and whether the
+    speaker has seen the document.
 
     Attributes:
       speaker: Number of the speaker, 0 or 1.
@@ -65,7 +66,8 @@ class Dialogue:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """The position of a scored utterance among the tokens of a document of `Dialogues`.
+    """The token positions `[start, stop)` of one scored utterance in a document of `DialogueDocuments`, and the numbers
+    of its dialogue and utterance.
 
     Attributes:
       dialogue: Number of the dialogue in the split.
@@ -81,7 +83,9 @@ class Turn:
 
 
 class TokenizerWithDialogueMarks(ReservedTokenizer):
-    """A tokenizer whose last ids are the marks of dialogues, which stand for no text."""
+    """A tokenizer with three additional ids at the end, which stand for no text: the marks of the end of a document, of
+    the first and of the second speaker.
+    """
 
     def __init__(self, tokenizer: Tokenizer):
         """Adds the marks to a tokenizer of texts."""
@@ -91,7 +95,8 @@ class TokenizerWithDialogueMarks(ReservedTokenizer):
 
 
 class DialogueDocuments(Documents):
-    """Tokenised dialogues, each after the document that it is about. Only utterances and their end tokens are scored.
+    """Tokenised dialogues, each (by default) after the document that it is about. Only utterances and their end tokens
+    are scored.
 
     An utterance consists of the mark of its speaker, its tokens, and the end token. There are three layouts, which
     score the same targets:
@@ -166,7 +171,7 @@ class DialogueDocuments(Documents):
         return {"weights": weights, "is_word": is_word, "is_informed": informed}
 
     def turns(self, index: int, /) -> tuple[Turn, ...]:
-        """Returns the positions of the scored utterances of a document, in order."""
+        """Returns a `Turn` for each scored utterance of document `index`, in order: its token positions."""
         return self._parts[index][3]
 
     def _encode_document(self, text: str) -> np.ndarray:
@@ -238,10 +243,11 @@ def _count_fitting(pieces: Sequence[np.ndarray], room: int) -> int:
 
 
 def read_cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
-    """Reads one split of CMU-DoG, as its authors divide it. Empty utterances and dialogues are left out.
+    """Reads one split of CMU-DoG, as its authors divide it, from a folder or the archive, as a list of `Dialogue`.
+    Empty utterances and dialogues are left out.
 
     Args:
-      path: Folder with `Conversations` and `WikiData`, folder with the archive `read_cmu_dog.tar.xz`, or the archive
+      path: Folder with `Conversations` and `WikiData`, folder with the archive `cmu_dog.tar.xz`, or the archive
         itself.
       split: 'train', 'validation' or 'test'.
 
@@ -271,12 +277,12 @@ def read_cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
 
 
 def open_cmu_dog(data: configs.Data, split: str) -> list[Dialogue]:
-    """Opens a split of a source of CMU-DoG."""
+    """Returns the dialogues of one split of CMU-DoG, from the folder or archive `data.source.path`, as a list."""
     return read_cmu_dog(data.source.path, split)
 
 
 def dialogue_texts(dialogues: Sequence[Dialogue]) -> Texts:
-    """Returns every document once and all utterances, as training texts of a tokenizer."""
+    """Returns every document once and all utterances as `Texts`, for the training of a tokenizer."""
     documents = dict.fromkeys(dialogue.document for dialogue in dialogues)
     said = (utterance.text for dialogue in dialogues for utterance in dialogue.utterances)
     return Texts.from_mapping({str(number): text for number, text in enumerate([*documents, *said])})

@@ -12,7 +12,7 @@ __all__ = ["ArrayDocuments", "DocumentRange", "Documents", "Example", "Examples"
 
 
 class Documents(abc.ABC):
-    """Interface of tokenised documents with random access.
+    """Interface of tokenised documents with random access. `documents[i]` are the tokens of document i, an int32 array.
 
     A subclass defines `__len__`, `__getitem__` and `num_bytes`. Everything else has a default.
 
@@ -46,15 +46,17 @@ class Documents(abc.ABC):
         return len(self[index])
 
     def name(self, index: int, /) -> str:
-        """Returns the name that the source gives the document."""
+        """Returns the name that the source gives the document. By default its number, as text."""
         return str(index)
 
     def token_label(self, token: int, /) -> str:
-        """Returns a readable label for a token id that does not stand for text."""
+        """Returns a readable label for a token id, for documents whose tokens do not stand for text. By default the id,
+        as text.
+        """
         return str(token)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Returns annotations of one document: name -> array with one entry per token.
+        """Returns annotations of one document: name -> array with one entry per token. By default none.
 
         All documents have the same names. The entries of an array are numbers, or arrays of one shape. They become
         `Batch.extras`, aligned to the targets, with 0 at padding. Evaluation reads the name `target_bytes` (UTF-8 bytes
@@ -64,11 +66,11 @@ class Documents(abc.ABC):
         return {}
 
     def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Returns the tokens `[start, stop)` of a document and their annotations."""
+        """Returns the int32 tokens `[start, stop)` of document `index`, and their annotations by name."""
         return self[index][start:stop], {name: array[start:stop] for name, array in self.annotate(index).items()}
 
     def context(self, index: int, /) -> dict[str, np.ndarray]:
-        """Returns data about a whole document, such as the source of a translation: name -> array.
+        """Returns data about a whole document, such as the source of a translation: name -> array. By default none.
 
         An array has the same shape for all documents. It becomes an entry of `Batch.extras` with every segment of the
         document, and is 0 for an empty row.
@@ -169,7 +171,8 @@ class DocumentRange(Documents):
 
 
 class FirstDocuments(DocumentRange):
-    """The first documents of another data set, as many as hold a given number of tokens.
+    """The fewest first documents of another data set that have at least `num_tokens` tokens together, or all of its
+    documents.
 
     Example:
       >>> documents = FirstDocuments(ArrayDocuments([[1, 2, 3], [4], [5]]), num_tokens=4)
@@ -192,9 +195,8 @@ class FirstDocuments(DocumentRange):
 
 
 def split_at_half(documents: Documents, half: str) -> DocumentRange:
-    """Returns the first or second half of a data set, cut between documents at the middle token.
-
-    The document that contains the middle token belongs to the second half. Each half has at least one document.
+    """Returns half of a data set, `half` being 'first' or 'second'. The cut is between documents, before the one that
+    contains the middle token, and each half has at least one document.
 
     Args:
       documents: All documents.
@@ -216,7 +218,9 @@ def split_at_half(documents: Documents, half: str) -> DocumentRange:
 
 
 class FixedLengthDocuments(Documents):
-    """Base class of documents without text that all have the same length."""
+    """Base class of documents without text that all have the same length. It takes their number and the number of
+    tokens of each.
+    """
 
     def __init__(self, num_documents: int, length: int):
         """Sets the number of documents, and the number of tokens of each."""
@@ -271,7 +275,7 @@ class Example:
 
 
 class Examples(abc.ABC):
-    """Interface of labelled examples with random access.
+    """Interface of labelled examples with random access. `example(i)` returns one of them as an `Example`.
 
     Attributes:
       fingerprint: Hash of the examples. A resumed run compares it to detect that its examples have changed. None if
@@ -288,16 +292,22 @@ class Examples(abc.ABC):
     every_token = False
 
     def token_label(self, token: int, /) -> str:
-        """Returns a readable label for a token id that does not stand for text."""
+        """Returns a readable label for a token id, for examples whose tokens do not stand for text. By default the id,
+        as text.
+        """
         return str(token)
 
     def notes(self) -> list[str]:
-        """Returns lines of text about data that was cut off, left out or is unknown, to be shown before training."""
+        """Returns a list of lines about data that was cut off, left out or is unknown, to be shown before training. By
+        default empty.
+        """
         return []
 
     @property
     def without_states(self) -> "Examples":
-        """The original examples, without data that a wrapper has added, such as states of frozen layers."""
+        """The original examples, without data that a wrapper has added, such as states of frozen layers. Without a
+        wrapper, these examples themselves.
+        """
         return self
 
     @abc.abstractmethod
@@ -305,7 +315,8 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """Returns one example.
+        """Returns one `Example`. `epoch`, the number of times that it was read before, only matters if targets are
+        drawn anew each time.
 
         Args:
           index: Number of the example.

@@ -60,7 +60,8 @@ class ExamplesWithEncoderStates(Examples):
 
 
 def attach_encoder_states(examples: Examples, folder: str | Path, first: int) -> Examples:
-    """Adds the stored outputs of the layers below `first` to examples.
+    """Returns examples with the annotation `states`, the outputs of the layers below `first` that `write_states` has
+    written to a folder. `first` is the number of the first layer that is not frozen.
 
     Args:
       examples: The examples.
@@ -83,7 +84,8 @@ def attach_encoder_states(examples: Examples, folder: str | Path, first: int) ->
 
 
 def has_states(examples: Examples, folder: str | Path, first: int, encoder: str = "") -> bool:
-    """Returns whether a folder contains the states of these examples.
+    """Returns whether a folder has the states of these examples for layer `first`, which reads them. `encoder` is the
+    fingerprint that their encoder must have, '' for any. States of another encoder are an error.
 
     Args:
       examples: The examples.
@@ -109,7 +111,8 @@ def has_states(examples: Examples, folder: str | Path, first: int, encoder: str 
 def write_states(
     examples: Examples, folder: str | Path, first: int, encoder: str, dim: int, fill: Callable[[np.ndarray], None]
 ) -> None:
-    """Computes the states of examples and writes them to a file, completely or not at all.
+    """Writes the states that `fill(array)` computes for examples, float32 `[tokens, dim]`, to a file in `folder`,
+    completely or not at all. `first` is the layer that reads them, `encoder` the fingerprint of the encoder.
 
     Args:
       examples: Examples, in the order in which their states are written.

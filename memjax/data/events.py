@@ -110,7 +110,7 @@ class MarkedEventDocuments(FixedLengthDocuments):
         return np.concatenate([tokens, questions.ravel()]).astype(np.int32)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Returns which tokens are answers, and weights that score only these."""
+        """Returns `is_answer` (bool per token) and `weights` (1 for answers, otherwise 0) of a document by name."""
         place_in_questions = np.arange(self.num_tokens(index)) - self.num_events * self._span - self._filler_length
         is_answer = (place_in_questions >= 0) & (place_in_questions % 2 == 1)
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
@@ -125,7 +125,9 @@ class MarkedEventDocuments(FixedLengthDocuments):
 
 
 def open_marked_events(data: configs.Data, split: str) -> MarkedEventDocuments:
-    """Makes a split of a source of marked events."""
+    """Generates one split of `MarkedEventDocuments` with the sizes in `data.source`. Held-out splits have an eighth as
+    many documents.
+    """
     source: Any = data.source
     sizes: Any = dataclasses.asdict(source) | {"num_documents": count_in_split(source.num_documents, split)}
     return MarkedEventDocuments(seed=SPLITS.index(split), **sizes)

@@ -93,13 +93,17 @@ class FactTableDocuments(FixedLengthDocuments):
         return np.stack(facts, axis=1).ravel().astype(np.int32)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Returns which tokens are values, and weights that score only these."""
+        """Returns `is_answer` (bool per token: whether it is a value) and `weights` (1 for values, otherwise 0) of a
+        document by name.
+        """
         is_answer = np.arange(self.num_tokens(index)) % 3 == 2
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
 
 
 def open_fact_table(data: configs.Data, split: str) -> FactTableDocuments:
-    """Makes a split of a source of facts."""
+    """Generates one split of `FactTableDocuments` with the sizes in `data.source`. Held-out splits have an eighth as
+    many documents about the same facts.
+    """
     source: Any = data.source
     sizes: Any = dataclasses.asdict(source) | {"num_documents": count_in_split(source.num_documents, split)}
     return FactTableDocuments(seed=SPLITS.index(split), **sizes)

@@ -78,7 +78,7 @@ PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"  # First 
 
 
 class Packing(NamedTuple):
-    """A compression format of files.
+    """A compression format of files: its first bytes, and the approximate number of bytes of prose per compressed byte.
 
     Attributes:
       start: First bytes of a file in this format.
@@ -109,7 +109,8 @@ def _unreadable(file: object, name: str, advice: str = "") -> UnreadableError:
 
 
 def import_extra(module: str, file: object, form: str) -> Any:
-    """Imports a package of the extra `files`.
+    """Imports a module of the extra `files` and returns it. If it is not installed, the error names `file`, which needs
+    it, and the kind `form` of the file, such as 'Parquet'.
 
     Args:
       module: Name of the module.
@@ -153,7 +154,8 @@ def unpacked_name(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Opens a file for reading bytes, and unpacks it if its first bytes are those of .gz, .bz2, .xz, .zst or .zip.
+    """Context manager that opens a file for reading bytes, and unpacks it if its first bytes are those of .gz, .bz2,
+    .xz, .zst or .zip (with one file).
 
     Raises:
       UnreadableError: A document of an office program, a .zip of several files, or a damaged file.
@@ -204,7 +206,8 @@ def _zip_member(path: str | os.PathLike[str], archive: zipfile.ZipFile) -> str:
 
 
 def check_text(content: bytes, name: object, encoding: str = "utf-8") -> None:
-    """Raises `UnreadableError` if the first bytes of a file are not those of a text.
+    """Raises `UnreadableError` if `content`, the first bytes of a file, is empty or not text. The error names the file
+    `name`.
 
     Args:
       content: First bytes of the file, unpacked.
@@ -276,7 +279,7 @@ def _is_decoded(content: bytes, encoding: str) -> bool:
 
 
 def guess_encoding(content: bytes) -> str:
-    """Guesses the encoding of a text that is not UTF-8. Empty if none fits.
+    """Guesses the encoding of the bytes of a text that is not UTF-8, such as 'latin-1' or 'utf-16'. Empty if none fits.
 
     UTF-16, Latin-1 and Windows-1252 are recognised here. For longer texts with more than a fifth of bytes beyond ASCII,
     `charset_normalizer` is used if it is installed.
@@ -304,7 +307,8 @@ def guess_encoding(content: bytes) -> str:
 
 
 def decode_bytes(content: bytes, name: object, encoding: str = "utf-8", *, is_head: bool = False) -> str:
-    """Decodes a text as UTF-8 or in a given encoding, without its byte-order mark.
+    """Decodes bytes as UTF-8, or in `encoding` if they are not UTF-8, without their byte-order mark. Errors name the
+    text `name`. With `is_head` the bytes are the beginning of a text, whose last character may be incomplete.
 
     Args:
       content: Bytes of a text or of its beginning.
@@ -367,7 +371,7 @@ def _is_mostly_utf8(content: bytes) -> bool:
 
 
 def read_text_file(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """Reads the text of a file, unpacked and decoded.
+    """Reads the text of a file, unpacked, and decoded as UTF-8 or in `encoding`. An empty file is an error.
 
     Raises:
       UnreadableError: A file that is empty, damaged, in another encoding, or not a text.

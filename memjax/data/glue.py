@@ -21,7 +21,8 @@ __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:
-    """One or two texts with their class, and the group of examples that are choices of one question.
+    """One or two texts with the number of their class, and the number of the group of examples that are choices of one
+    question.
 
     Attributes:
       texts: One or two texts.
@@ -37,7 +38,7 @@ class LabelledText:
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """The format of the files of a GLUE task.
+    """The format of a GLUE task: the columns of its TSV files, its classes, and the features of its builder in TFDS.
 
     Attributes:
       texts: Names of the columns of the texts, or their numbers if a file has no header.
@@ -84,7 +85,8 @@ _FILES = {
 
 
 def glue_texts(name: str, path: str, *, split: str, validation: float, test: float) -> list[LabelledText]:
-    """Reads one split of a GLUE task from a folder with its TSV files.
+    """Reads one split of the GLUE task `name` from a folder with its TSV files, as a list of labelled texts.
+    `validation` and `test` are the shares in [0, 1] that are held out if files are missing.
 
     If the folder lacks `train.tsv` or the validation files, the files that exist are split by a hash of the texts. If
     `test.tsv` has no labels, the test split is the validation split.
@@ -116,7 +118,8 @@ def glue_texts(name: str, path: str, *, split: str, validation: float, test: flo
 
 
 def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
-    """Reads one split of a GLUE task from the prepared builder `glue/NAME` of TensorFlow Datasets.
+    """Reads one split of the GLUE task `name` from the prepared builder `glue/NAME` of TensorFlow Datasets, as a list
+    of labelled texts. Both held-out splits are the builder's validation split.
 
     Args:
       name: Name of the task, a key of `GLUE`.
@@ -133,7 +136,9 @@ def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledTex
 
 
 def open_glue(data: configs.Data, split: str) -> list[LabelledText]:
-    """Opens a split of a task of GLUE, from its files or, if the settings name no folder, from TFDS."""
+    """Returns the labelled texts of one split of a task of GLUE, from its files or, if `data.source` names no folder,
+    from TFDS.
+    """
     source: Any = data.source
     if source.path:
         return glue_texts(source.name, source.path, split=split, **held_out_shares(source))
@@ -141,7 +146,7 @@ def open_glue(data: configs.Data, split: str) -> list[LabelledText]:
 
 
 def name_glue_classes(source: configs.Glue) -> dict[int, str]:
-    """Returns the names of the classes of a task of GLUE by their numbers. Empty if they have none."""
+    """Returns number -> name of the classes of the GLUE task in the settings `source`. Empty if they have no names."""
     return dict(enumerate(GLUE[source.name].classes))
 
 

@@ -30,7 +30,8 @@ _KEYWORDS = frozenset(word.encode() for word in keyword.kwlist)
 
 
 def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) -> np.ndarray:
-    """Computes for each token the distance to the previous occurrence of the identifier that it belongs to.
+    """Returns for each token the distance in tokens to the previous occurrence of the identifier that it belongs to,
+    int32 `[tokens]`, 0 for none. `token_bytes` counts the bytes of each token. `ids` is not used.
 
     Args:
       text: Text of a document.
