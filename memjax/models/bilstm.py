@@ -28,7 +28,8 @@ AT_ONCE = 256
 
 
 class LazyConstant:
-    """A constant array as a field of a module, computed only when a program that initialises the module runs.
+    """A constant array as a field of a module. The function `make` computes it, but only when a program that
+    initialises the module runs.
 
     Two instances are equal only if they are the same object.
 
@@ -47,7 +48,8 @@ class LazyConstant:
 
 
 class BiLSTM(EncoderWithHead):
-    """A sentence encoder: the last state of a forward LSTM joined with that of a backward LSTM.
+    """A sentence encoder with the head of a task. The head reads the last state of a forward LSTM over the words,
+    joined with that of a backward LSTM.
 
     Differs from the published code of EMAR and EA-EMR: names of relations are read by the encoder of sentences (EA-EMR
     has a second one for them); LSTM cells are flax's `OptimizedLSTMCell`, with its initial values.
@@ -112,7 +114,9 @@ class BiLSTM(EncoderWithHead):
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head from word ids, with the encoded names of classes for a head that needs them.
+        """Computes the input of the head from word ids, an `EncodedText`, and an `Aux` with the requested inner
+        tensors. The extras of the text get the encoded names of classes if the head needs them. `deterministic` has no
+        effect.
 
         See `__call__` for the arguments.
         """
@@ -128,7 +132,9 @@ class BiLSTM(EncoderWithHead):
         return EncodedText(hidden, vectors, mask, extras), Aux(arrays={name: hidden for name in self.features})
 
     def encode_sentences(self, tokens: Int[Array, "batch length"], mask: Mask) -> Float[Array, "batch dim"]:
-        """Encodes sentences as vectors `[batch, 2 hidden]`, 0 for a sentence without words."""
+        """Encodes sentences, given by word ids and their mask, as vectors `[batch, 2 hidden]`, 0 for a sentence without
+        words.
+        """
         table = self.table if self.train_vectors else self.held.value
         lengths = jnp.sum(mask, axis=1)
         x: Activations = jnp.take(table, jnp.where(mask, tokens, 0), axis=0).astype(self.dtype)
@@ -140,12 +146,16 @@ class BiLSTM(EncoderWithHead):
 
     @nn.nowrap
     def all_classes(self) -> Bool[Array, " classes"]:
-        """Returns the argument `needed` of `name_vectors` for the names of all classes: True for each."""
+        """Returns bool `[classes]`, True for every class: the argument `needed` of `name_vectors` that asks for the
+        names of all classes.
+        """
         assert self.names is not None
         return jnp.ones(self.names.shape[0], bool)
 
     def name_vectors(self, needed: Bool[Array, " classes"]) -> Float[Array, "classes dim"]:
-        """Encodes the names of the classes, `[classes, dim]`. Vectors of classes that are not `needed` may be 0."""
+        """Encodes the names of the classes as vectors `[classes, 2 hidden]`. Vectors of classes for which `needed`,
+        bool `[classes]`, is False may be 0.
+        """
         words = self.words.value
         count = words.shape[0]
         if count <= AT_ONCE:

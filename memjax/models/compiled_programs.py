@@ -24,7 +24,8 @@ def free_programs(functions: Iterable[Any]) -> None:
 
 
 def jit_by_model(*, num_models: int = 8, **options: Any) -> Callable[[Function], Function]:
-    """Makes a decorator like `jax.jit` for functions whose first argument is a model, which is static.
+    """Makes a decorator like `jax.jit` for functions whose first argument is a model, which is static. Only the
+    programs of the `num_models` models that were used last are kept.
 
     Keeps the programs of the models that were used last. `jax.jit` with a static argument keeps those of every model
     until the process ends.

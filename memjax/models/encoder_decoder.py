@@ -30,7 +30,8 @@ SOURCE = ("source", "source_mask")
 
 @tree_dataclass
 class DecoderState:
-    """The state of the decoder between segments, or between tokens.
+    """The state of the decoder of an `EncoderDecoder` between segments, or between tokens: the states of its
+    attentions, and the number of tokens read.
 
     Attributes:
       attention: States of the layers' causal attentions. Between tokens these are `DecodeState`s.
@@ -45,7 +46,7 @@ class DecoderState:
 
 
 class DecoderLayer(nn.Module):
-    """A decoder layer: causal attention, attention to the source, and a feed-forward part.
+    """A decoder layer of an `EncoderDecoder`: causal attention, attention to the source, and a feed-forward part.
 
     Attributes:
       attention: Memory of the layer site, the causal attention.
@@ -75,14 +76,16 @@ class DecoderLayer(nn.Module):
         return x, new, aux + more
 
     def decode(self, x: Array, state: Any, cross: Any, *, active: Array) -> tuple[Array, Any, Any]:
-        """Reads one token of every active row."""
+        """Reads one token of every active row, `x` of shape `[batch, 1, dim]`. Returns the new `x`, and the new states
+        of the causal attention and of the attention to the source (`cross`).
+        """
         x, state = self.attention.decode(x, state, active=active)
         x, cross = self.cross.decode(x, cross, active=active)
         return self.feed_forward.decode(x, EmptyState(), active=active)[0], state, cross
 
 
 class EncoderDecoder(Model):
-    """A Transformer for translation (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+    """An encoder-decoder Transformer for translation (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
     Any of its parts may be a linear attention or have memory tokens.
 
@@ -123,7 +126,9 @@ class EncoderDecoder(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> DecoderState:
-        """Returns the state with which every row starts a target. Needs no parameters."""
+        """Returns the `DecoderState` with which every row starts a target. Needs no parameters. `dtype` is that of
+        stored activations, by default `memory_dtype`.
+        """
         dtype = dtype or self.memory_dtype
         attention = tuple(layer.attention.init_state(batch_size, dtype) for layer in self.decoder)
         return DecoderState(attention, (), jnp.zeros((batch_size,), jnp.int32))
@@ -135,25 +140,31 @@ class EncoderDecoder(Model):
 
     @nn.nowrap
     def scorer(self) -> SmoothedVocabularyScorer:
-        """Returns the scores of the vocabulary, with smoothed targets in the training loss."""
+        """Returns a `SmoothedVocabularyScorer`, the object that scores targets given the output. Only its training loss
+        smooths the targets.
+        """
         return SmoothedVocabularyScorer(self.vocabulary, self.label_smoothing)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a source as long as the segment."""
+        """Returns the shapes and dtypes of the extras `source` and `source_mask`, for a source of `length` tokens, as
+        long as the segment.
+        """
         shape = (batch_size, length)
         return {SOURCE[0]: jax.ShapeDtypeStruct(shape, jnp.int32), SOURCE[1]: jax.ShapeDtypeStruct(shape, bool)}
 
     @nn.nowrap
     def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
-        """Returns the shapes of the state from `start_decoding`, for a source as long as a segment."""
+        """Returns the state from `start_decoding` with shapes and dtypes instead of arrays, for a source of `length`
+        tokens, as long as a segment.
+        """
         source = self.example_extras(batch_size, length)
         start = lambda *arrays: self.apply(*arrays, length, method="start_decoding")
         return jax.eval_shape(start, variables, *source.values())
 
     @nn.nowrap
     def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the source of a batch.
+        """Returns the source of a batch: the entries `source` and `source_mask` of its extras.
 
         Raises:
           ValueError: The batch has none.
@@ -183,8 +194,8 @@ class EncoderDecoder(Model):
           extras: `source` and `source_mask` of every row, from `select_extras`.
 
         Returns:
-          The last hidden states for `nll` and `log_probs`, the new state, and sums, with the memory tokens as
-          `encoder/memory`.
+          The last hidden states for `nll` and `log_probs`, the new state, and an `Aux` with the memory tokens
+          as `encoder/memory`.
         """
         if extras is None and self.is_initializing():
             extras = {"source": tokens, "source_mask": jnp.ones(tokens.shape, bool)}
@@ -208,7 +219,9 @@ class EncoderDecoder(Model):
     def encode(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], deterministic: bool = True
     ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"], Aux]:
-        """Encodes the source as rows of memory tokens, then tokens, and returns which rows are real."""
+        """Encodes the source. Returns an encoded row for each memory token and then for each token of the source, a
+        mask of the real rows, and an `Aux`. If `decoder_reads` is 'memory', only the memory tokens have rows.
+        """
         start = jnp.zeros(source.shape[0], jnp.int32)
         x = self.drop(self._embed(source, start, source_mask), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
@@ -225,9 +238,10 @@ class EncoderDecoder(Model):
     def source_maps(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"]
     ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
-        """Returns the attention maps of memory tokens and tokens of the source in every layer of the encoder.
+        """Returns the attention weights of every layer of the encoder, `[batch, heads, rows, rows]` each. The rows are
+        the memory tokens, then the tokens of the source.
 
-        See `MemoryTokens.attention_maps`.
+        See `MemoryTokenEncoder.attention_maps`.
         """
         x = self._embed(source, jnp.zeros(source.shape[0], jnp.int32), source_mask)
         return self.encoder.attention_maps(x, source_mask)
@@ -235,7 +249,8 @@ class EncoderDecoder(Model):
     def start_decoding(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], segment_length: int
     ) -> DecoderState:
-        """Reads the source, and returns the state before the first token of a target. Decoding does not read it again.
+        """Encodes the source, and returns the `DecoderState` before the first token of a target. Decoding does not read
+        the source again. `segment_length` counts tokens of the target.
 
         Args:
           source: `[batch, source]`, token ids.
@@ -254,7 +269,9 @@ class EncoderDecoder(Model):
     def decode(
         self, tokens: Int[Array, "batch 1"], state: DecoderState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecoderState]:
-        """Reads one token of every active row. Inactive rows keep their state."""
+        """Reads one token of every active row, `tokens` of shape `[batch, 1]`, and returns the last hidden states and
+        the new state. Inactive rows keep their state.
+        """
         x, attention, cross = self._embed(tokens, state.position, active[:, None]), [], []
         for layer, before, source in zip(self.decoder, state.attention, state.cross, strict=True):
             x, after, source = layer.decode(x, before, source, active=active)

@@ -14,7 +14,8 @@ __all__ = ["EncoderWithHead"]
 
 
 class EncoderWithHead(Model):
-    """The base class of models that read each row independently: `encode` computes the input of a task's head.
+    """The base class of models that read each row independently and end in the head of a task, whose input `encode`
+    computes.
 
     Such a model is called as a language model without memory: `output, state, aux = model(inputs, state, ...)`, then
     `nll(output, targets, weights)` and `log_probs(output)`. Its head decides what the targets are: hidden tokens, the
@@ -34,12 +35,14 @@ class EncoderWithHead(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
-        """Returns an empty state, since an encoder has no memory."""
+        """Returns an empty state, `EmptyState`, since an encoder has no memory. The arguments have no effect."""
         return EmptyState()
 
     @nn.nowrap
     def scorer(self) -> VocabularyScorer | ChoiceScorer:
-        """Returns the object that scores targets given the output of the head."""
+        """Returns the object that turns the output of the head into losses and log-probabilities of targets, a
+        `VocabularyScorer` or a `ChoiceScorer`.
+        """
         return ChoiceScorer() if self.head is None else self.head.scorer(self.vocabulary)
 
     @nn.nowrap
@@ -49,13 +52,15 @@ class EncoderWithHead(Model):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns the number of targets of a row of `length` tokens, which the head decides."""
+        """Returns the number of targets of a row with `length` inputs, which depends on the head, such as 1 for a head
+        of classes.
+        """
         length = 1 if self.encodes_one_vector else length
         return length if self.head is None else self.head.num_targets(length)
 
     @nn.nowrap
     def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a batch's extras that the encoder or its head reads."""
+        """Returns the entries of a batch's extras that the encoder or its head reads."""
         return {name: extras[name] for name in self.extra_names if name in extras}
 
     def __call__(
@@ -82,7 +87,8 @@ class EncoderWithHead(Model):
             to the tensor added to its output, after its feature is taken.
 
         Returns:
-          The output of the head for `nll` and `log_probs`, the state, and sums and requested features.
+          The output of the head for `nll` and `log_probs`, the state, and an `Aux` with losses, metrics and
+          requested inner tensors.
         """
         del start_of_document
         encoded, aux = self.encode(inputs, mask=mask, deterministic=deterministic, extras=extras, **options)
@@ -101,9 +107,13 @@ class EncoderWithHead(Model):
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, with sums and requested features. See `__call__` for the arguments."""
+        """Computes the input of the head, an `EncodedText`, and an `Aux` with losses, metrics and requested inner
+        tensors. See `__call__` for the arguments.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no encode")
 
     def apply_head(self, encoded: EncodedText, deterministic: bool = True) -> Any:
-        """Applies the head to the result of `encode`: hidden states, pooled vector, mask and extras."""
+        """Applies the head to the `EncodedText` that `encode` returns, and returns its output, such as class scores
+        `[batch, 1, classes]`.
+        """
         return self.head(encoded, deterministic)

@@ -14,7 +14,8 @@ Encoded = TypeVar("Encoded", LanguageModel, TextEncoder)
 
 
 def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
-    """Adds output memories to a model, and the inner tensors with which they query a datastore.
+    """Returns a copy of a language model whose predictions the output memories `mixtures` are mixed into. The copy also
+    returns the inner tensors with which they query a datastore.
 
     The variables stay those of the model. They are grouped anew where a feature takes a layer out of its scanned group:
     see `regroup_layers`.
@@ -39,7 +40,8 @@ def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
 
 
 def add_features(model: Encoded, *features: str) -> Encoded:
-    """Returns a model that also returns these inner tensors in `Aux.arrays`, under full names `layer_<index>/<tap>`.
+    """Returns a copy of a language model or text encoder that also returns inner tensors in `Aux.arrays`. `features`
+    are their names, such as `layer_-1/output` for the last layer, which is returned as `layer_<index>/output`.
 
     Args:
       model: Language model or text encoder.
@@ -58,7 +60,8 @@ def add_features(model: Encoded, *features: str) -> Encoded:
 
 
 def regroup_layers(variables: Mapping[str, Any], model: Encoded, other: Encoded) -> dict[str, Any]:
-    """Rearranges the variables of `model` for `other`, which has the same layers in other groups.
+    """Rearranges the variables of `model`, and returns them for `other`, a model that has the same layers in other
+    scanned groups.
 
     For layers with another memory size see `memjax.training.variables.fitting`.
     """

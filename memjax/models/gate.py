@@ -18,7 +18,8 @@ GATE, GATE_ENCODER = "gate/", "gate/encoder/"
 
 
 class Gate(nn.Module):
-    """A gate `sigmoid(W2 relu(W1 f + b1) + b2)`, where `f` are the features of the input from a second encoder.
+    """A module that computes the factors of a gate on the input of a head, `sigmoid(W2 relu(W1 f + b1) + b2)`. `f` is
+    the model's input as a second encoder encodes it, or the input itself.
 
     Attributes:
       width: Width of the tensor that the gate multiplies.

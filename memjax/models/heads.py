@@ -51,7 +51,8 @@ INITS = {
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyScorer:
-    """A scorer of hidden states by a vocabulary, or of a `Prediction` where output memories are mixed in.
+    """A scorer of targets given hidden states, by the softmax of a vocabulary. Instead of hidden states it also takes a
+    `Prediction`, with the candidates of output memories to mix in.
 
     Attributes:
       vocabulary: Bound `memjax.models.vocabulary.Vocabulary`.
@@ -60,11 +61,13 @@ class VocabularyScorer:
     vocabulary: Any
 
     def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
-        """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""
+        """Returns the training loss of each target in nats, `[batch, length]`. Where `scored` is False, it has no
+        gradient and its value has no meaning.
+        """
         return self.token_nll(_mask_unscored(output, scored), jnp.where(scored, targets, 0))
 
     def token_nll(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "batch length"]:
-        """Returns the nats of each target, at least float32."""
+        """Returns the negative log-likelihood of each target in nats, at least float32."""
         if not isinstance(output, Prediction):
             return self.vocabulary.token_nll(output, targets)
         model_log_probs = -self.vocabulary.token_nll(output.hidden, targets)
@@ -73,7 +76,8 @@ class VocabularyScorer:
         )
 
     def token_log_probs(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "parts batch length"]:
-        """Returns the log-probability of each target under the model alone, and under each mixture's candidates alone.
+        """Returns log-probabilities of the targets, `[parts, batch, length]`: first under the model alone, then under
+        the candidates of each mixture alone.
 
         Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
         """
@@ -88,20 +92,24 @@ class VocabularyScorer:
         return jnp.stack([model_log_probs, *others])
 
     def log_probs(self, output: Any) -> Float[Array, "batch length vocab"]:
-        """Returns the log-probabilities of the whole vocabulary, at least float32."""
+        """Returns the log-probabilities of the whole vocabulary at every position, with the candidates of output
+        memories mixed in, at least float32.
+        """
         if not isinstance(output, Prediction):
             return self.vocabulary.log_probs(output)
         model_log_probs = self.vocabulary.log_probs(output.hidden)
         return mix_log_probs(model_log_probs, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
 
     def logits(self, output: Any) -> Float[Array, "batch length vocab"]:
-        """Returns the scores of the whole vocabulary."""
+        """Returns the scores of the whole vocabulary given hidden states. It supports neither a `Prediction` nor an
+        `AdaptiveVocabulary`.
+        """
         return self.vocabulary.logits(output)
 
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedVocabularyScorer(VocabularyScorer):
-    """A scorer by a vocabulary whose training loss smooths the targets.
+    """A `VocabularyScorer` whose training loss `nll` smooths the targets. Its other methods do not.
 
     Attributes:
       label_smoothing: Share of the target distribution that is spread evenly over the vocabulary. See
@@ -111,20 +119,22 @@ class SmoothedVocabularyScorer(VocabularyScorer):
     label_smoothing: float = 0.0
 
     def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
-        """Returns the nats of each smoothed target."""
+        """Returns the training loss of each target in nats, with label smoothing. 0 where `scored` is False."""
         logits = self.vocabulary.logits(_mask_unscored(output, scored))
         return token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
 
 
 class ChoiceScorer:
-    """A scorer of an output with a score for each value that a target can have: a class, or a place in a text."""
+    """A scorer of targets given an output that already holds a score for each value that a target can have: a class, or
+    a place in a text.
+    """
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
-        """Returns the training loss of each target in nats. Targets that are not scored have no gradient."""
+        """Returns the training loss of each target in nats. 0, without a gradient, where `scored` is False."""
         return self.token_nll(output, jnp.where(scored, targets, -1))
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Returns the nats of each target, at least float32. 0 for a target of -1."""
+        """Returns the negative log-likelihood of each target in nats, at least float32. 0 for a target of -1."""
         return token_cross_entropy(output, targets)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
@@ -132,12 +142,13 @@ class ChoiceScorer:
         return jax.nn.log_softmax(output.astype(jnp.promote_types(output.dtype, jnp.float32)), axis=-1)
 
     def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Returns the output itself."""
+        """Returns the output unchanged, since it already holds the scores of all choices."""
         return output
 
 
 class EncodedText(NamedTuple):
-    """The result of a text encoder, which its head reads.
+    """The result of a text encoder, which its head reads: last hidden states, one vector of the whole text, the mask,
+    and extras.
 
     Attributes:
       hidden: `[batch, length, dim]`, last hidden states.
@@ -154,7 +165,8 @@ class EncodedText(NamedTuple):
 
 
 class TaskHead(nn.Module):
-    """A base class of heads, modules that turn the result of an encoder into an output.
+    """The base class of heads: modules that turn the `EncodedText` of an encoder into the output by which targets are
+    scored.
 
     `scores_vocabulary` says whether the vocabulary, which then has a bias, scores the output. `named` says whether the
     head compares texts with the encoded names of classes, which it finds in the extras.
@@ -169,13 +181,15 @@ class TaskHead(nn.Module):
 
     @nn.nowrap
     def scorer(self, vocabulary: Any) -> VocabularyScorer | ChoiceScorer:
-        """Returns the object that scores targets given the output."""
+        """Returns the object that scores targets given the output, by default a `ChoiceScorer`. `vocabulary` is that of
+        the model, for heads whose output the vocabulary scores.
+        """
         del vocabulary
         return ChoiceScorer()
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns the number of targets of a text with `length` tokens."""
+        """Returns the number of targets of a text with `length` tokens, by default as many."""
         return length
 
     @nn.nowrap
@@ -185,7 +199,8 @@ class TaskHead(nn.Module):
 
 
 class MaskedTokenHead(TaskHead):
-    """A head that predicts hidden tokens: dense, activation and norm, then the vocabulary's scores with a bias.
+    """A head that predicts hidden tokens: a dense layer, an activation and a norm. Its output is hidden states `[batch,
+    targets, dim]`, which the vocabulary with a bias scores.
 
     Attributes:
       dim: Width of the encoder.
@@ -211,7 +226,7 @@ class MaskedTokenHead(TaskHead):
 
     @nn.nowrap
     def scorer(self, vocabulary: Any) -> VocabularyScorer:
-        """Returns the scorer of hidden states by the vocabulary."""
+        """Returns a `VocabularyScorer`, which scores the head's hidden states by the vocabulary."""
         return VocabularyScorer(vocabulary)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch targets dim"]:
@@ -223,7 +238,7 @@ class MaskedTokenHead(TaskHead):
 
 
 class ClassHead(TaskHead):
-    """A base class of heads that score classes, one of which is the target of a text or a vector.
+    """The base class of heads that score `num_classes` classes, one of which is the target of a text or a vector.
 
     Attributes:
       num_classes: Number of classes.
@@ -243,7 +258,8 @@ class ClassHead(TaskHead):
 
 
 class ClassificationHead(ClassHead):
-    """A head for the class of a text or a vector: dropout and one matrix over the encoder's `pooled`.
+    """A head that scores classes, `[batch, 1, classes]`: dropout and one dense layer over `pooled`, the encoder's
+    vector of a text or of the input vector.
 
     Classes that the extra `CLASSES` leaves out score -inf. They are never answered and have no gradient. So one head
     serves tasks that know their own classes (task-incremental learning).
@@ -280,7 +296,9 @@ class ClassificationHead(ClassHead):
 
 
 class FeatureHead(TaskHead):
-    """A head without parameters, whose output is the input of a head of classes, for probing it."""
+    """A head without parameters that returns the features a head of classes would read, the encoder's `pooled`, as
+    `[batch, 1, dim]`.
+    """
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
@@ -293,7 +311,8 @@ class FeatureHead(TaskHead):
 
 
 class SpanHead(TaskHead):
-    """A head for the ends of an answer: one matrix over every token, and two softmaxes over the tokens.
+    """A head for the ends of an answer: one dense layer scores every token as the first and as the last of the answer,
+    `[batch, 2, length]`.
 
     Attributes:
       dtype: Dtype of the computation.
@@ -309,7 +328,7 @@ class SpanHead(TaskHead):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns 2, the first token of the answer and the last."""
+        """Returns 2, since the first and the last token of the answer are the targets."""
         return 2
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 2 length"]:
@@ -330,7 +349,8 @@ class SpanHead(TaskHead):
 
 
 def mark_seen_classes(constants: Mapping[str, Any], place: Sequence[str], classes: Any) -> Mapping[str, Any]:
-    """Marks classes as read by training in the constants of a model, where its head records them.
+    """Returns the constants of a model with the class numbers `classes` marked as read by training. `place` are the
+    names of the modules down to the head. If it keeps no such record, the constants are returned unchanged.
 
     Constants of a head without such a record are returned unchanged.
 
@@ -355,7 +375,8 @@ def mark_seen_classes(constants: Mapping[str, Any], place: Sequence[str], classe
 def make_dense(
     features: int, dtype: Any, name: str | None = None, initializer: str = "normal", outer: str | None = None
 ) -> nn.Dense:
-    """Makes a dense layer with initial values of a text encoder, or others of `INITS`.
+    """Makes a dense layer with `features` outputs, a matrix with the initial values `INITS[initializer]` and biases of
+    0. `outer` is the logical axis name of the outputs, for sharding.
 
     Args:
       features: Width of the output.

@@ -35,7 +35,8 @@ CAPABILITIES = {
 
 
 class Model(nn.Module):
-    """The base class of all models. It has no fields of its own, and by default a model has none of the capabilities.
+    """The base class of all models, which are Linen modules. It has no fields of its own, and by default a model has
+    none of the capabilities, such as `decodes`.
 
     A subclass has the field `vocabulary`, `init_state` and `__call__`, and states its capabilities as class attributes:
 
@@ -77,17 +78,22 @@ class Model(nn.Module):
 
     @nn.nowrap
     def scorer(self) -> VocabularyScorer | ChoiceScorer:
-        """Returns the object that scores targets given the model's output, such as `VocabularyScorer`."""
+        """Returns the object that turns the model's output into losses and log-probabilities of targets, such as a
+        `VocabularyScorer`.
+        """
         return VocabularyScorer(self.vocabulary)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> Any:
-        """Returns the state with which every row starts a document. Needs no parameters."""
+        """Returns the state with which every row starts a document. Needs no parameters. `dtype` is that of stored
+        activations, None for the default of the model.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no init_state")
 
     @nn.nowrap
     def layer_groups(self) -> tuple[tuple[int, int], ...]:
-        """Returns the first layer and the number of layers of each group of the stack.
+        """Returns a pair of numbers for each group of the stack: its first layer, and its number of layers. The latter
+        is 0 for a layer outside of groups. Empty without a stack.
 
         The number is 0 for a layer that is not in a group. Empty without a stack.
         """
@@ -95,19 +101,25 @@ class Model(nn.Module):
 
     @nn.nowrap
     def scanned_groups(self) -> tuple[str, ...]:
-        """Returns the names of the parameter groups whose arrays have the layers at axis 0."""
+        """Returns the names of the parameter groups, `layers_<first layer>`, whose arrays hold several layers, at axis
+        0.
+        """
         return tuple(f"layers_{first}" for first, size in self.layer_groups() if size)
 
     @nn.nowrap
     def replaced_parameters(self) -> tuple[str, ...]:
-        """Returns path prefixes of parameters that an ordinary model has and memories have replaced here, by layer."""
+        """Returns path prefixes, `stack/layer_<index>/...`, of parameters that an ordinary model has and that memories
+        have replaced in this one.
+        """
         layers: Any = self.stack.layers if self.has_stack else ()
         parts = [(f"stack/layer_{i:02d}/feed_forward/", layer.feed_forward) for i, layer in enumerate(layers)]
         return tuple(f"{path}{name}/" for path, part in parts for name in part.replaced_parameter_names())
 
     @nn.nowrap
     def output_norm(self) -> str:
-        """Returns the path prefix of the norm before the tied vocabulary's scores. '' where there is none."""
+        """Returns the path prefix of the norm whose result the tied vocabulary scores, such as `layer_norm/`. '' where
+        there is none.
+        """
         return ""
 
     @nn.nowrap
@@ -117,12 +129,13 @@ class Model(nn.Module):
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:
-        """Returns the number of targets of a row with `length` inputs."""
+        """Returns the number of targets of a row with `length` inputs, by default as many."""
         return length
 
     @nn.nowrap
     def num_choices(self, length: int) -> int:
-        """Returns the number of answers that a target is one of: classes, entries of the vocabulary, or tokens.
+        """Returns the number of values that a target can have: of classes, or else of entries of the vocabulary, or
+        else `length`, the number of tokens of a row.
 
         Args:
           length: Number of inputs of a row.
@@ -137,13 +150,15 @@ class Model(nn.Module):
 
     @nn.nowrap
     def of_task(self, index: int) -> Any:
-        """Returns the model that answers a task of a stream, given by its number. By default the model itself."""
+        """Returns the model that answers the task with the number `index` of a stream. By default this is the model
+        itself.
+        """
         del index
         return self
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """Returns the shapes of a batch of one segment."""
+        """Returns a `Batch` of one segment with shapes and dtypes (`jax.ShapeDtypeStruct`) instead of arrays."""
         shape = lambda dtype, *sizes: jax.ShapeDtypeStruct((batch_size, *sizes), dtype)
         return Batch(
             inputs=shape(jnp.int32, length),
@@ -156,12 +171,14 @@ class Model(nn.Module):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of the extras that the model needs in a batch."""
+        """Returns the shapes and dtypes of the extras that the model needs in a batch, by name. By default there are
+        none.
+        """
         return {}
 
     @nn.nowrap
     def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a batch's extras that the model reads.
+        """Returns the entries of a batch's extras that the model reads, by default none.
 
         Raises:
           ValueError: The batch lacks one that it needs.
@@ -170,13 +187,16 @@ class Model(nn.Module):
 
     @nn.nowrap
     def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
-        """Returns the shapes of the state before the first decoded token, in segments of `length` tokens."""
+        """Returns the state before the first decoded token, in segments of `length` tokens, with shapes and dtypes
+        instead of arrays.
+        """
         self.require("decodes", "decode")
         return jax.eval_shape(lambda: self.init_decode_state(self.init_state(batch_size), length, batch_size))
 
     @nn.nowrap
     def require(self, capability: str, what: str = "") -> None:
-        """Raises an error where the model lacks a capability.
+        """Raises a `ValueError` if the model lacks a capability, a key of `CAPABILITIES` such as 'decodes'. `what`
+        names the subcommand or option that needs it, for the message.
 
         Args:
           capability: Name of the capability, a key of `CAPABILITIES`.
@@ -197,7 +217,8 @@ class Model(nn.Module):
     def nll(
         self, output: Any, targets: Int[Array, "batch targets"], weights: Float[Array, "batch targets"]
     ) -> WeightedSum:
-        """Sums the training loss: the nats of the targets times their weights, and the sum of the weights.
+        """Returns the training loss as a `WeightedSum`: the sum of the losses of the targets times their weights, and
+        the sum of the weights.
 
         A target with weight 0 has no effect on any gradient.
         """
@@ -206,17 +227,17 @@ class Model(nn.Module):
         return WeightedSum((nats * weights).sum(), weights.sum())
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Returns the nats of each target, at least float32."""
+        """Returns the negative log-likelihood of each target in nats, `[batch, targets]`, at least float32."""
         return self.scorer().token_nll(output, targets)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Returns the log-probabilities of all tokens, or of all choices, at least float32."""
+        """Returns the log-probabilities of all tokens, or of all other choices, for each target, at least float32."""
         return self.scorer().log_probs(output)
 
     def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Returns the scores of all tokens, or of all choices."""
+        """Returns the scores of all tokens, or of all other choices, for each target."""
         return self.scorer().logits(output)
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Returns the output weights of some token ids."""
+        """Looks up the output weights of token ids, vectors `[..., dim]` with which hidden states are compared."""
         return self.vocabulary.embed_output(ids)

@@ -29,7 +29,8 @@ and the function from ids to output weights. All other inputs come with the batc
 
 @tree_dataclass
 class LanguageModelState:
-    """The state of a language model between segments.
+    """The state of a language model between segments: the states of its layers and output memories, and positions in
+    the document.
 
     Attributes:
       stack: State of the layers.
@@ -47,10 +48,11 @@ class LanguageModelState:
 
 
 class LanguageModel(Model):
-    """A decoder-only language model whose layers may carry memories.
+    """A decoder-only language model whose layers and output may carry memories. Its output is the last hidden states,
+    which the vocabulary scores.
 
     With `mixtures` the output is a `Prediction` instead of hidden states. Mixtures have no parameters, so they can be
-    added to any trained model: `model.clone(mixtures=(ContinuousCache(dim=model.dim, memory_length=2000),))`.
+    added to any trained model: `model.clone(mixtures=(ContinuousCacheMemory(dim=model.dim, memory_length=2000),))`.
 
     Attributes:
       stack: Layers of the model.
@@ -102,7 +104,9 @@ class LanguageModel(Model):
 
     @property
     def stores_keys(self) -> bool:
-        """Whether inner tensors have one row for each token, which they do without memory tokens."""
+        """Whether a datastore can be made from inner tensors, which needs one row for each token. False with memory
+        tokens.
+        """
         return not self.memory_tokens
 
     def setup(self) -> None:
@@ -124,7 +128,7 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def output_norm(self) -> str:
-        """Returns the path prefix of the final norm.
+        """Returns the path prefix of the final norm, `layer_norm/`. A model without one raises an error.
 
         Raises:
           ValueError: There is none. In post-norm models, the result of the last norm is also a residual stream.
@@ -135,7 +139,9 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
-        """Returns the state with which every row starts a document. Needs no parameters."""
+        """Returns the state with which every row starts a document. Needs no parameters. `dtype` is that of stored
+        activations, by default `memory_dtype`.
+        """
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)
@@ -145,7 +151,9 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
-        """Returns the decode state at the start of a segment, one `DecodeState` for each memory."""
+        """Returns the decode state at the start of a segment, one `DecodeState` for each memory, from the state between
+        segments. `segment_length` is the number of tokens in a segment.
+        """
         output = EmptyState()
         if self.output_memory:
             output = self.output_memory.init_decode_state(state.output, segment_length, batch_size)
@@ -158,13 +166,13 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
-        """Returns the shapes of the extras that memories at the output site need in a batch."""
+        """Returns the shapes and dtypes of the extras that output memories need in a batch, by name."""
         shapes = [memory.example_extras(batch_size, length) for memory in self._output_memories()]
         return {name: shape for memory_shapes in shapes for name, shape in memory_shapes.items()}
 
     @nn.nowrap
     def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a batch's extras that memories at the output site read.
+        """Returns the entries of a batch's extras that output memories read.
 
         Raises:
           ValueError: The batch lacks one that a memory needs.
@@ -205,8 +213,8 @@ class LanguageModel(Model):
             tokens.
 
         Returns:
-          The last hidden states (or a `Prediction`) for `nll` and `log_probs`, the new state, and sums and requested
-          features.
+          The last hidden states (or a `Prediction`) for `nll` and `log_probs`, the new state, and an `Aux` with losses,
+          metrics and requested inner tensors.
         """
         options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         fresh = lambda count: jnp.where(start_of_document, 0, count)
@@ -248,7 +256,9 @@ class LanguageModel(Model):
         active: Rows,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
-        """Reads one token of every active row. Inactive rows keep their state."""
+        """Reads one token of every active row, `tokens` of shape `[batch, 1]`, and returns the last hidden states (or a
+        `Prediction`) and the new state. Inactive rows keep their state.
+        """
         x = self._embed(tokens, state.position, decode_state=state.stack)
         x, marker = self._mark(x, jnp.where(active[:, None], tokens, -1), state.marker)
         if self.memory_tokens:
@@ -272,7 +282,8 @@ class LanguageModel(Model):
     def token_log_probs(
         self, output: Activations | Prediction, targets: Int[Array, "batch length"]
     ) -> Float[Array, "parts batch length"]:
-        """Returns the log-probability of each target under the model, and under the candidates of each mixture.
+        """Returns log-probabilities of the targets, `[parts, batch, length]`: first under the model alone, then under
+        the candidates of each mixture alone.
 
         Each is alone, without mixing.
         """
@@ -335,7 +346,8 @@ class LanguageModel(Model):
 def last_markers(
     tokens: Int[Array, "batch length"], before: Int[Array, " batch"], markers: Sequence[int]
 ) -> Int[Array, "batch length"]:
-    """Returns 1 + the number of the last marker up to each token, or `before` where there is none yet.
+    """Returns int `[batch, length]`: 1 + the index in `markers` of the last marker up to each token, or the row's entry
+    of `before` where there is none yet. `markers` are token ids.
 
     Example:
       >>> last_markers(jnp.array([[7, 3, 8, 3]]), jnp.array([2]), markers=(7, 8)).tolist()

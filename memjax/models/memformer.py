@@ -30,7 +30,7 @@ __all__ = ["Memformer", "replay_parts"]
 
 @tree_dataclass
 class MemformerModelState:
-    """The state of a Memformer between segments.
+    """The state of a Memformer between segments: its memory, and the previous segment with its mask.
 
     Attributes:
       memory: Memory of the encoder, before `tokens` were encoded.
@@ -45,7 +45,8 @@ class MemformerModelState:
 
 @tree_dataclass
 class DecoderBuffers:
-    """Keys and values that one decoder layer stores while a segment is decoded.
+    """Keys and values that one decoder layer stores while a segment is decoded: of the segment so far, and of the
+    encoded previous segment.
 
     Attributes:
       keys: `[batch, segment_length, heads, head_dim]`, keys of the segment so far.
@@ -84,7 +85,8 @@ class MemformerDecodeState:
 
 
 class MemformerDecoderLayer(nn.Module):
-    """A decoder layer: causal self-attention in the segment, attention to the encoded segment, feed-forward.
+    """A decoder layer of a Memformer: causal self-attention in the segment, attention to the encoded previous segment,
+    and a feed-forward part.
 
     Attributes:
       attention: Self-attention over the segment.
@@ -138,7 +140,9 @@ class MemformerDecoderLayer(nn.Module):
         position: Array,
         active: Array,
     ) -> tuple[Float[Array, "batch 1 dim"], DecoderBuffers]:
-        """Reads one token of every active row."""
+        """Reads one token of every active row, at its `position` in the segment, and returns the new `x` and buffers.
+        `visible` masks stored tokens, `bias` is their position bias, and `source_mask` masks the encoded segment.
+        """
         y = self.attention_norm(x)
         new = zip((buffers.keys, buffers.values), self.attention.keys_values(y), strict=True)
         keys, values = (ring_append(old, entry.astype(old.dtype), position, active) for old, entry in new)
@@ -156,7 +160,8 @@ class MemformerDecoderLayer(nn.Module):
 
 
 class Memformer(Model):
-    """A Memformer language model (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
+    """A Memformer language model (Wu et al. 2020, https://arxiv.org/abs/2010.06891): an encoder with a memory reads the
+    previous segment, and a decoder predicts this one.
 
     Segment t is predicted from the encoding of segment t - 1, which has read the memory of all segments before it. The
     memory reaches the decoder in no other way. The first segment of a document is predicted from the encoding of a
@@ -220,7 +225,7 @@ class Memformer(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> MemformerModelState | EmptyState:
-        """Returns the state with which every row starts a document."""
+        """Returns the state with which every row starts a document. It is empty without an encoder."""
         if self.encoder is None:
             return EmptyState()
         memory = self.encoder.init_state(batch_size, dtype or jnp.float32)
@@ -229,7 +234,9 @@ class Memformer(Model):
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> MemformerDecodeState:
-        """Returns the decode state at the start of a segment."""
+        """Returns the decode state at the start of a segment, from the state between segments. `segment_length` must be
+        that of the model.
+        """
         fits = segment_length == self.segment_length
         require(fits, "segment_length", segment_length, f"{self.segment_length}")
         part, source = self.decoder[0].attention, self.segment_length
@@ -262,7 +269,7 @@ class Memformer(Model):
     ) -> tuple[Activations, Any, Aux]:
         """Encodes the previous segment, and reads this one.
 
-        Returns the last hidden states for `nll` and `log_probs`, the new state, and sums.
+        Returns the last hidden states for `nll` and `log_probs`, the new state, and an `Aux`.
         """
         options = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         encoded, state, aux = self.encode(tokens, state, **options)
@@ -277,7 +284,8 @@ class Memformer(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded | None, Any, Aux]:
-        """Encodes the previous segment, and returns the state after this segment.
+        """Encodes the previous segment, which `state` holds. Returns the encoding (None without an encoder), the state
+        after this segment, `tokens`, and an `Aux`.
 
         The decoder adds nothing to the state, so this is all that the next segment depends on.
         """
@@ -299,7 +307,9 @@ class Memformer(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> Activations:
-        """Runs the decoder over one segment, given the encoding of the previous one."""
+        """Runs the decoder over one segment, given `encoded`, the encoding of the previous one. Returns the last hidden
+        states.
+        """
         x = self.drop(self._embed(tokens), deterministic=deterministic)
         x, length = constrain(x.astype(self.dtype), "batch", None, None), tokens.shape[1]
         settings = {
@@ -325,7 +335,8 @@ class Memformer(Model):
         active: Rows,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"], MemformerDecodeState]:
-        """Reads one token of every active row.
+        """Reads one token of every active row, `tokens` of shape `[batch, 1]`, and returns the last hidden states and
+        the new state. `extras` are ignored.
 
         In rows that start a segment, the encoder and the memory writer run first.
         """
@@ -412,7 +423,8 @@ class Memformer(Model):
 
 
 def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Makes the encoder and head functions that `memjax.functional.mrbp_value_and_grad` needs for this model.
+    """Makes the two functions, an encoder and a head that computes the loss, that
+    `memjax.functional.mrbp_value_and_grad` needs for a Memformer. `deterministic` turns dropout off.
 
     A segment is a pair of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats. The aux
     of the head is their `WeightedSum`, so that gradients are divided by its weight at the end.

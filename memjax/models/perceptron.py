@@ -29,7 +29,7 @@ __all__ = ["Perceptron"]
 
 
 class Perceptron(EncoderWithHead):
-    """A perceptron: dense layers with rectifiers and dropout, followed by the head of a task.
+    """A multilayer perceptron over vectors: dense layers with rectifiers and dropout, followed by the head of a task.
 
     A row is one vector. The `length` of a batch is its width, and entries that the mask leaves out read as 0.
 
@@ -66,7 +66,7 @@ class Perceptron(EncoderWithHead):
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """Returns the shapes of a batch of vectors."""
+        """Returns a `Batch` of vectors of width `length`, with shapes and dtypes instead of arrays."""
         inputs: Any = jax.ShapeDtypeStruct((batch_size, length), jnp.float32)
         return dataclasses.replace(super().example(batch_size, length), inputs=inputs)
 
@@ -79,7 +79,8 @@ class Perceptron(EncoderWithHead):
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head after the gate, and requested features before it.
+        """Computes the input of the head, an `EncodedText` after the gate, and an `Aux` with requested inner tensors
+        before it. `side(index)` is a tensor that is added to the output of a layer.
 
         See `__call__` for the arguments.
         """

@@ -17,7 +17,8 @@ from memjax.typing import Aux, Batch
 
 
 class Laterals(nn.Module):
-    """The lateral connections into one column: a matrix from every layer of every column before it.
+    """The lateral connections into one column of a progressive network: a matrix from every layer of every column
+    before it.
 
     Attributes:
       dtype: Dtype of the computation.
@@ -41,7 +42,8 @@ class Laterals(nn.Module):
 
 
 class Columns(Model):
-    """A progressive network (Rusu et al. 2016, https://arxiv.org/abs/1606.04671) of two or more columns.
+    """A progressive network (Rusu et al. 2016, https://arxiv.org/abs/1606.04671): two or more models, its columns, one
+    for each task. A column also reads the layers of the columns before it.
 
     Column k is a whole model with embeddings and head. Its layer l reads `h_{l-1}^k + sum_{j<k} U_l^{j->k} h_{l-1}^j`,
     and its head reads such a sum of the last layers. Columns before the one that answers run without dropout, and no
@@ -61,7 +63,7 @@ class Columns(Model):
 
     @property
     def vocabulary(self) -> Any:
-        """The vocabulary of the columns."""
+        """The vocabulary of the first column, whose fields are those of all columns' vocabularies."""
         return self.columns[0].vocabulary
 
     def setup(self) -> None:
@@ -69,22 +71,24 @@ class Columns(Model):
 
     @property
     def needs_task_id(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the column that answers is still to be chosen."""
+        """Whether the column that answers is still to be chosen by `of_task`. Until then it is the last one."""
         return self.active < 0
 
     @property
     def head_path(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The names of the modules down to the head of the newest column."""
+        """The names of the modules on the way down to the head of the newest column, outermost first."""
         return (f"columns_{len(self.columns) - 1}", *self.columns[-1].head_path)
 
     @property
     def last(self) -> int:
-        """The number of the column that answers."""
+        """The number of the column that answers, the last one that runs."""
         return self.active % len(self.columns)
 
     @nn.nowrap
     def of_task(self, index: int) -> Model:
-        """Returns the network that answers with the column of a task, or with the last where it has none yet."""
+        """Returns a copy of the network that answers with the column of the task number `index`, or with the last
+        column where that task has none yet.
+        """
         return self.clone(active=min(index, len(self.columns) - 1))
 
     @nn.nowrap
@@ -94,7 +98,7 @@ class Columns(Model):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> Any:
-        """Returns the states of all columns that run."""
+        """Returns a tuple with the state of every column that runs, up to the one that answers."""
         return tuple(column.init_state(batch_size, dtype) for column in self.columns[: self.last + 1])
 
     @nn.nowrap
@@ -109,12 +113,12 @@ class Columns(Model):
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """Returns the shapes of a batch of one segment, as for one column."""
+        """Returns a `Batch` of one segment with shapes and dtypes instead of arrays, as for one column."""
         return self.columns[0].example(batch_size, length)
 
     @nn.nowrap
     def select_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a batch's extras that a column reads."""
+        """Returns the entries of a batch's extras that a column reads."""
         return self.columns[0].select_extras(extras)
 
     def __call__(

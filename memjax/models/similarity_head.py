@@ -30,7 +30,8 @@ SMALLEST = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class RankingScorer(ChoiceScorer):
-    """A scorer that turns class scores, -inf where a class may not be answered, into losses and probabilities.
+    """A scorer of targets given class scores, -inf where a class may not be answered. Its training loss is a margin
+    loss or the cross-entropy.
 
     Attributes:
       margin: Margin of the training loss, the mean over the other classes of `max(0, margin - score of the target +
@@ -40,7 +41,9 @@ class RankingScorer(ChoiceScorer):
     margin: float = 0.0
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
-        """Returns the training loss of each target."""
+        """Returns the training loss of each target: a margin loss, or its nats if `margin` is 0. The loss is 0 where
+        `scored` is False.
+        """
         if not self.margin:
             return super().nll(output, targets, scored)
         output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
@@ -53,19 +56,24 @@ class RankingScorer(ChoiceScorer):
         return jnp.sum(lost, axis=-1) / jnp.maximum(jnp.sum(others, axis=-1), 1)
 
     def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Returns the nats of each target, at least float32. 0 for a target of -1."""
+        """Returns the negative log-likelihood of each target in nats, at least float32. 0 for a target of -1, and
+        10,000 for one that may not be answered.
+        """
         choices = jnp.maximum(targets, 0)[..., None]
         allowed = jnp.isfinite(jnp.take_along_axis(output, choices, axis=-1)[..., 0])
         nats = token_cross_entropy(_replace_empty_rows(output), jnp.where(allowed, targets, -1))
         return jnp.where(allowed | (targets < 0), nats, NO_ANSWER_NATS)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Returns the log-probabilities of all choices for each target, at least float32."""
+        """Returns the log-probabilities of all choices for each target, at least float32. Choices that may not be
+        answered have -10,000.
+        """
         return jnp.maximum(super().log_probs(_replace_empty_rows(output)), -NO_ANSWER_NATS)
 
 
 class SimilarityHead(ClassHead):
-    """A head that answers with the class whose vector is most similar to the encoded text.
+    """A head that scores every class by the similarity between its vector and the encoded text. The vectors are
+    learned, or encoded from the names of the classes.
 
     Attributes:
       similarity: Kind of similarity: "dot" product or "cosine".
@@ -93,7 +101,7 @@ class SimilarityHead(ClassHead):
 
     @nn.nowrap
     def scorer(self, vocabulary: Any) -> RankingScorer:
-        """Returns the object that scores targets given class scores."""
+        """Returns a `RankingScorer` with the margin of the head. `vocabulary` is ignored."""
         del vocabulary
         return RankingScorer(self.margin)
 
@@ -124,7 +132,8 @@ class SimilarityHead(ClassHead):
 def similarities(
     read: Float[Array, "batch dim"], vectors: Float[Array, "classes dim"], kind: str
 ) -> Float[Array, "batch classes"]:
-    """Computes the dot products or cosines of all pairs of texts and classes.
+    """Computes the similarities of all encoded texts `read` with all class vectors, `[batch, classes]`: cosines if
+    `kind` is 'cosine', else dot products.
 
     Example:
       >>> similarities(jnp.array([[3.0, 4.0]]), jnp.array([[2.0, 0.0], [6.0, 8.0]]), "cosine").round(3).tolist()
@@ -137,7 +146,7 @@ def similarities(
 
 
 def apply_alignment(alignment: Mapping[str, Any], x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:
-    """Applies the linear map `ALIGNMENT`."""
+    """Applies the linear map `alignment`, a mapping with `kernel` and `bias`, to the rows of `x`."""
     return x @ alignment["kernel"].astype(x.dtype) + alignment["bias"].astype(x.dtype)[None]
 
 

@@ -127,25 +127,31 @@ class TextEncoder(EncoderWithHead):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of the token types and of the states for the first layer, where the encoder needs them."""
+        """Returns the shapes and dtypes of the extras for token types and for the input states of the first layer, as
+        far as the encoder needs them.
+        """
         types_shape, states_shape = (batch_size, length), (batch_size, length, self.vocabulary.dim)
         token_types = {TOKEN_TYPES: jax.ShapeDtypeStruct(types_shape, jnp.int32)} if self.num_token_types else {}
         return token_types | ({STATES: jax.ShapeDtypeStruct(states_shape, jnp.float32)} if self.stack.first else {})
 
     @nn.nowrap
     def padding(self) -> int:
-        """Returns the number of parameters that only pad the vocabulary."""
+        """Returns the number of parameters that only pad the vocabulary. 0 for an encoder without embeddings."""
         return 0 if self.stack.first else super().padding()
 
     @nn.nowrap
     def replaced_parameters(self) -> tuple[str, ...]:
-        """Returns path prefixes of replaced parameters, including all below the first layer that runs."""
+        """Returns path prefixes of parameters that an ordinary encoder has and this one lacks: those that memories have
+        replaced, and all below the first layer that runs.
+        """
         below = tuple(f"stack/layer_{index:02d}/" for index in range(self.stack.first))
         return (*super().replaced_parameters(), *(EMBEDDINGS if below else ()), *below)
 
     @nn.nowrap
     def parameters_below(self, layers: int) -> tuple[str, ...]:
-        """Returns path prefixes of all parameters below the last `layers` layers, without scanned groups."""
+        """Returns path prefixes of all parameters below the last `layers` layers, with the embeddings. The layers must
+        not be in scanned groups.
+        """
         numbers = range(len(self.stack.layers) - layers)
         return (*EMBEDDINGS, *(f"stack/layers_{number}/" for number in numbers))
 
@@ -158,7 +164,8 @@ class TextEncoder(EncoderWithHead):
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, after the gate, with sums and requested features.
+        """Computes the input of the head, an `EncodedText` after the gate, and an `Aux` with losses, metrics and
+        requested inner tensors. `side(index)` is a tensor that is added to the output of a layer.
 
         See `__call__` for the arguments. Without token types, all tokens have type 0. `side` is only for an encoder
         without memory tokens.
@@ -188,7 +195,8 @@ class TextEncoder(EncoderWithHead):
         deterministic: bool = True,
         side: LateralInputs | None = None,
     ) -> tuple[Activations, Aux]:
-        """Computes the last hidden states, with sums and requested features.
+        """Computes the last hidden states of texts, and an `Aux` with losses, metrics and requested inner tensors. If
+        the first layer is not layer 0, it reads `states` instead of embedded tokens.
 
         Args:
           tokens: `[batch, length]`, token ids with special tokens.
@@ -240,7 +248,9 @@ class TextEncoder(EncoderWithHead):
         mask: Mask | None = None,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch dim"]:
-        """Computes sentence embeddings of length 1 as MiniLM: the mean of the last hidden states of real tokens."""
+        """Computes sentence embeddings `[batch, dim]` of length 1 as MiniLM: the mean of the last hidden states of real
+        tokens.
+        """
         hidden, _ = self.hidden_states(tokens, mask=mask, token_types=token_types)
         return mean_pooling(hidden, jnp.ones(tokens.shape, bool) if mask is None else mask)
 

@@ -30,7 +30,8 @@ _TOKEN, _FIRST, _SECOND = 2654435761, 2246822519, 3266489917  # Odd, so that no 
 def count_hashed(
     tokens: Int[Array, "batch length"], mask: Mask, buckets: int, *, pairs: bool = True
 ) -> Float[Array, "batch buckets"]:
-    """Counts the tokens of each row, and its pairs of neighbouring tokens, in buckets selected by their hashes.
+    """Counts the tokens of each row, and its pairs of neighbours if `pairs` is True, in `buckets` buckets selected by
+    their hashes. Counts are divided by the square root of their sum in the row.
 
     Args:
       tokens: `[batch, length]`, token ids.
@@ -64,7 +65,9 @@ class SummedScorer(ChoiceScorer):
     weighs_errors: bool = False
 
     def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
-        """Returns the nats of each target, with the gradient of its negative (weighted) score instead of their own."""
+        """Returns the nats of each target, 0 where `scored` is False. Their gradient is that of the target's negative
+        score, which `weighs_errors` weights.
+        """
         nats = self.token_nll(output, jnp.where(scored, targets, -1))
         score = jnp.take_along_axis(output, jnp.where(scored, targets, 0)[..., None], axis=-1)[..., 0]
         linear = jnp.where(scored, -score, 0)
@@ -74,7 +77,8 @@ class SummedScorer(ChoiceScorer):
 
 
 class BayesHead(ClassHead):
-    """A head for multinomial naive Bayes over non-negative features. Gradient descent adds up its class counts.
+    """A head that scores classes by multinomial naive Bayes over non-negative features. Gradient descent adds up its
+    class counts.
 
     Gradient descent with a learning rate of `data.batch_size` adds the features of each example to the counts of its
     class:
@@ -102,7 +106,7 @@ class BayesHead(ClassHead):
 
     @nn.nowrap
     def scorer(self, vocabulary: Any) -> SummedScorer:
-        """Returns the object that scores targets given class scores."""
+        """Returns a `SummedScorer`, which scores targets given class scores. `vocabulary` is ignored."""
         del vocabulary
         return SummedScorer(self.weighs_errors)
 
@@ -146,7 +150,7 @@ class TokenBag(Perceptron):
 
     @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
-        """Returns the shapes of a batch of texts."""
+        """Returns a `Batch` of texts of `length` tokens, with shapes and dtypes instead of arrays."""
         return Model.example(self, batch_size, length)
 
     def encode(
@@ -158,7 +162,9 @@ class TokenBag(Perceptron):
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, and requested features. See `Perceptron.encode` for the arguments."""
+        """Computes the input of the head from token ids, an `EncodedText`, and an `Aux` with requested inner tensors.
+        See `Perceptron.encode` for the arguments.
+        """
         mask = jnp.ones(inputs.shape, bool) if mask is None else mask
         counts = count_hashed(inputs, mask, self.buckets, pairs=self.pairs)
         return super().encode(counts, deterministic=deterministic, extras=extras, side=side)

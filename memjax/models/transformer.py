@@ -73,7 +73,9 @@ class FeedForwardLayer(Residual, StatelessMemory):
         self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """Returns the residual stream after the part, and what the memory reports."""
+        """Computes the residual stream after the part from `x`, the stream before it, `[batch, length, dim]`. Also
+        returns the `Aux` of the memory.
+        """
         normed, aux = self.apply_norm(x), Aux()
         y = self._dense(normed, deterministic) if self.dense_scale else jnp.zeros_like(x)
         if self.dense_scale not in (0, 1):
@@ -97,12 +99,12 @@ class FeedForwardLayer(Residual, StatelessMemory):
 
     @nn.nowrap
     def replaced_parameter_names(self) -> tuple[str, ...]:
-        """Returns the names of the two matrices if only the memory is there. Otherwise empty."""
+        """Returns `("wide", "narrow")`, the names of the two matrices, if a memory replaces them. Otherwise empty."""
         return () if self.dense_scale else ("wide", "narrow")
 
     @nn.nowrap
     def excluded_from_scan(self) -> bool:
-        """Returns whether its memory keeps the layer out of scanned groups."""
+        """Returns whether the memory of the part keeps its layer out of scanned groups."""
         return self.memory is not None and self.memory.excluded_from_scan()
 
 
@@ -110,7 +112,7 @@ class NoFeedForward(StatelessMemory):
     """A placeholder for the feed-forward part of layers that have none, such as those of an LSTM."""
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """Returns the input unchanged."""
+        """Returns the input unchanged, and an empty `Aux`."""
         return x, Aux()
 
     def apply_norm(self, x: Activations) -> Activations:
@@ -137,12 +139,16 @@ class Layer(Memory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LayerState:
-        """Returns the state with which every row starts a document."""
+        """Returns the states of both parts with which every row starts a document. `dtype` is that of stored
+        activations.
+        """
         return LayerState(*(part.init_state(batch_size, dtype) for part in self._parts()))
 
     @nn.nowrap
     def init_decode_state(self, state: LayerState, segment_length: int, batch_size: int) -> LayerState:
-        """Returns the decode state at the start of a segment."""
+        """Returns the decode states of both parts at the start of a segment, from their state between segments.
+        `segment_length` is the number of tokens in a segment.
+        """
         attention, feed_forward = self._parts()
         return LayerState(
             attention.init_decode_state(state.attention, segment_length, batch_size),
@@ -185,7 +191,9 @@ class Layer(Memory):
     def decode(
         self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], LayerState]:
-        """Reads one token of every active row, after the model's memory tokens where it has any."""
+        """Reads one token of every active row, `x` of shape `[batch, 1, dim]` (memory tokens come before it), and
+        returns the new `x` and state. `shared` holds parameters that all layers share.
+        """
         return self.decode_features(x, state, active=active, shared=shared)[:2]
 
     def decode_features(
@@ -197,7 +205,9 @@ class Layer(Memory):
         shared: Any = None,
         taps: tuple[str, ...] = (),
     ) -> tuple[Float[Array, "batch rows dim"], LayerState, dict[str, Array]]:
-        """Reads one token of every active row as `decode`, and returns the inner tensors that `taps` names too."""
+        """Reads one token of every active row as `decode`. Returns the new `x`, the new state, and a dict of the inner
+        tensors that `taps` names.
+        """
         tapped = _tap("attention_input", self.attention, x, taps)
         x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))
         tapped |= _tap("feed_forward_input", self.feed_forward, x, taps)
@@ -217,7 +227,8 @@ def _tap(name: str, part: Any, x: Array, taps: tuple[str, ...]) -> dict[str, Arr
 
 
 class Stack(Memory):
-    """A stack of layers, where equal neighbours form one scanned group.
+    """A stack of Transformer layers with their memories, where neighbouring layers with equal fields form one scanned
+    group.
 
     The parameters of a group are under `layers_<index of its first layer>`. In a scanned group they have layers at axis
     0. `split_layers` and `join_layers` address them by layer whatever the grouping.
@@ -244,7 +255,9 @@ class Stack(Memory):
 
     @nn.nowrap
     def taps(self) -> dict[int, tuple[str, ...]]:
-        """Returns the names of the taps of each layer that has any."""
+        """Returns a dict from the index of each layer with requested inner tensors (`features`) to their names, such as
+        `output`.
+        """
         taps: dict[int, tuple[str, ...]] = {}
         for feature in self.features:
             layer, _, tap = feature.partition("/")
@@ -260,7 +273,9 @@ class Stack(Memory):
 
     @nn.nowrap
     def layer_groups(self) -> tuple[tuple[int, int], ...]:
-        """Returns the first layer and the number of layers of each group. The number is 0 for a single layer."""
+        """Returns a pair of numbers for each group: its first layer, and its number of layers, which is 0 for a single
+        layer.
+        """
         ungrouped = [index for index, layer in enumerate(self.layers) if layer.feed_forward.excluded_from_scan()]
         ungrouped = tuple(index - self.first for index in (*self.taps(), *ungrouped))
         groups = group_layers(self.layers[self.first :], scan_layers=self.scan_layers, alone=ungrouped)
@@ -268,12 +283,16 @@ class Stack(Memory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> StackState:
-        """Returns the state with which every row starts a document."""
+        """Returns the state of all layers with which every row starts a document. `dtype` is that of stored
+        activations.
+        """
         return self._map_groups(lambda index: self.layers[index].init_state(batch_size, dtype))
 
     @nn.nowrap
     def init_decode_state(self, state: StackState, segment_length: int, batch_size: int) -> StackState:
-        """Returns the decode state at the start of a segment, one `DecodeState` for each memory."""
+        """Returns the decode state at the start of a segment, one `DecodeState` for each memory, from the state between
+        segments. `segment_length` is the number of tokens in a segment.
+        """
         groups = []
         for (first, size), group in zip(self.layer_groups(), state.groups, strict=True):
             layer = self.layers[first]
@@ -323,13 +342,17 @@ class Stack(Memory):
     def decode(
         self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState]:
-        """Reads one token of every active row with all layers, after the model's memory tokens where it has any."""
+        """Reads one token of every active row with all layers, `x` of shape `[batch, 1, dim]` (memory tokens come
+        before it), and returns the new `x` and state.
+        """
         return self.decode_features(x, state, active=active)[:2]
 
     def decode_features(
         self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState, dict[str, Array]]:
-        """Reads one token of every active row as `decode`, and returns the inner tensors that `features` names too."""
+        """Reads one token of every active row as `decode`. Returns the new `x`, the new state, and a dict of the inner
+        tensors that the field `features` names.
+        """
         shared = None if self.shared is None else self.shared()
         taps, groups, features = self.taps(), [], {}
         for (first, size), group in zip(self.layer_groups(), state.groups, strict=True):
@@ -378,7 +401,8 @@ class Stack(Memory):
 def group_layers(
     layers: Sequence[Any], *, scan_layers: bool, alone: tuple[int, ...] = ()
 ) -> tuple[tuple[int, int], ...]:
-    """Groups equal neighbours. Returns the first layer and the number of layers of each group, 0 for a single layer.
+    """Groups equal neighbours among `layers`. Returns the first index and the number of layers of each group, 0 for a
+    single layer. Layers whose index is in `alone`, and all without `scan_layers`, stay single.
 
     Example:
       >>> group_layers("aaab", scan_layers=True)
@@ -404,7 +428,8 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def split_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Replaces the groups in a stack's variables by one entry `layer_<index>` for each layer.
+    """Returns the variables of a stack by layer: each entry `layers_<first>` of a group becomes an entry
+    `layer_<index>` for each of its layers. `groups` is from `Stack.layer_groups`.
 
     Args:
       variables: Collection of variables of a `Stack`, such as its params.
@@ -425,7 +450,9 @@ def split_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str,
 
 
 def join_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Joins the layers of a stack's variables into its groups. The inverse of `split_layers`."""
+    """Joins the entries `layer_<index>` of a stack's variables into one entry `layers_<first>` for each of the groups.
+    The inverse of `split_layers`.
+    """
     joined = {name: value for name, value in variables.items() if not name.startswith("layer_")}
     for first, size in groups:
         if f"layer_{first:02d}" not in variables:
@@ -436,14 +463,18 @@ def join_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, 
 
 
 def split_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
-    """Replaces the groups of layers in one collection of a model by one entry for each layer."""
+    """Returns one collection of a model's variables, such as `params`, with the groups of its stack replaced by one
+    entry for each layer. See `split_layers`.
+    """
     if not groups or "stack" not in collection:
         return collection
     return {**collection, "stack": split_layers(collection["stack"], groups)}
 
 
 def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
-    """Joins the layers of one collection of a model into groups. The inverse of `split_collection`."""
+    """Returns one collection of a model's variables, such as `params`, with the layers of its stack joined into groups.
+    The inverse of `split_collection`.
+    """
     if not groups or "stack" not in collection:
         return collection
     return {**collection, "stack": join_layers(collection["stack"], groups)}

@@ -24,7 +24,7 @@ TableSizes = dict[str, tuple[int, tuple[int, ...]]]
 
 
 class Vocabulary(nn.Module):
-    """An embedding table and softmax over all entries.
+    """An embedding table and a softmax over all entries of a vocabulary.
 
     Attributes:
       vocab_size: Number of entries.
@@ -48,7 +48,9 @@ class Vocabulary(nn.Module):
 
     @nn.nowrap
     def tables(self) -> TableSizes:
-        """Returns the parameters that have a row for every entry, with their sizes."""
+        """Returns a dict from the name of each parameter with a row for every entry to a pair: the number of entries,
+        and the shape with padding.
+        """
         rows = _round_up(self.vocab_size, self.multiple)
         tables: TableSizes = {"embedding": (self.vocab_size, (rows, self.dim))}
         if not self.tied:
@@ -59,7 +61,7 @@ class Vocabulary(nn.Module):
 
     @property
     def input_stddev(self) -> float:
-        """The standard deviation of the input vectors of tokens, scaled, of an untrained model."""
+        """The standard deviation of the input vectors of tokens in an untrained model, after the factor `scale`."""
         return self.init_stddev * self.scale
 
     def setup(self) -> None:
@@ -74,13 +76,13 @@ class Vocabulary(nn.Module):
             self.output_bias = make("bias", nn.initializers.zeros, "vocab")
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Looks up input embeddings, and scales them."""
+        """Looks up the input embeddings of token ids, and multiplies them by `scale`."""
         # Gathered over `fsdp` first: if rows are split themselves, they are looked up on the wrong devices.
         table = constrain(self.embedding, "vocab", None)
         return self._take(table, ids).astype(self.dtype) * self.scale
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Looks up the output weights of some ids, with which a hidden state is compared."""
+        """Looks up the output weights of token ids, vectors with which a hidden state is compared."""
         return self._take(constrain(self.embedding if self.tied else self.output, "vocab", None), ids)
 
     def logits(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
@@ -88,7 +90,9 @@ class Vocabulary(nn.Module):
         return self._scores(hidden)[..., : self.vocab_size]
 
     def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
-        """Returns the nats of each target. 0 for an id outside the vocabulary."""
+        """Returns the negative log-likelihood of each target in nats, given hidden states. 0 for an id outside the
+        vocabulary.
+        """
         return token_cross_entropy(self._scores(hidden), jnp.where(targets < self.vocab_size, targets, -1))
 
     def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
@@ -155,7 +159,9 @@ class AdaptiveVocabulary(nn.Module):
 
     @nn.nowrap
     def tables(self) -> TableSizes:
-        """Returns the parameters that have a row for every entry, with their sizes."""
+        """Returns a dict from the name of each cluster's parameter with a row for every entry to a pair: the number of
+        entries, and the shape with padding.
+        """
         tables: TableSizes = {}
         for index, (first, last) in enumerate(self.bounds):
             rows = _round_up(last - first, self.multiple)
@@ -166,7 +172,9 @@ class AdaptiveVocabulary(nn.Module):
 
     @property
     def input_stddev(self) -> float:
-        """The standard deviation of the input vectors of frequent ids, projected and scaled, of an untrained model."""
+        """The standard deviation of the input vectors of frequent ids in an untrained model, after projection and
+        `scale`.
+        """
         projected = self.projection_stddev * self.dim**0.5 if self.div_val > 1 else 1.0
         return self.init_stddev * projected * self.scale
 
@@ -200,20 +208,24 @@ class AdaptiveVocabulary(nn.Module):
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """The first id of each cluster, and the id after its last. Cluster 0 is the short list of frequent ids."""
+        """A pair for each cluster: its first id, and the id after its last one. Cluster 0 is the short list of frequent
+        ids.
+        """
         edges = (0, *self.cutoffs, self.vocab_size)
         return tuple(zip(edges[:-1], edges[1:], strict=True))
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Looks up input embeddings, projects them to `dim` and scales them."""
+        """Looks up the input embeddings of token ids, projects them to `dim` and multiplies them by `scale`."""
         return self._embed(ids, self.projections) * self.scale
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Looks up the output weights of some ids, projected to the space of the hidden states."""
+        """Looks up the output weights of token ids, projected to the space of the hidden states."""
         return self._embed(ids, self.output_projections)
 
     def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
-        """Returns the nats of each target."""
+        """Returns the negative log-likelihood of each target in nats, given hidden states. Targets must be ids of the
+        vocabulary.
+        """
         flat, ids = hidden.reshape(-1, self.dim), targets.reshape(-1)
         count = ids.shape[0]
         size = -(-count // min(self.pieces, count))
@@ -303,7 +315,7 @@ class EmptyVocabulary(NamedTuple):
     vocab_size: int = 0
 
     def tables(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """Returns the parameters of the vocabulary, of which there are none. See `Vocabulary.tables`."""
+        """Returns an empty dict, since the vocabulary has no parameters. See `Vocabulary.tables`."""
         return {}
 
 
@@ -319,7 +331,8 @@ def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary | EmptyVocabulary) -
 
 
 def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
-    """Adds padding to parameters without it, such as imported ones, to fit `vocabulary`.
+    """Returns the parameters of a vocabulary, such as imported ones without padding, with rows of zeros added to fit
+    `vocabulary`.
 
     Example:
       >>> vocabulary = Vocabulary(vocab_size=5, dim=2, multiple=4)
@@ -334,7 +347,7 @@ def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocab
 
 
 def unpad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
-    """Removes the padding from the parameters of `vocabulary`. The inverse of `pad_tables`."""
+    """Returns the parameters of `vocabulary` without the rows of padding. The inverse of `pad_tables`."""
     entries = {name: params[name][:count] for name, (count, _) in vocabulary.tables().items()}
     return {**params, **entries}
 
