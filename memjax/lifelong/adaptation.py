@@ -71,7 +71,9 @@ def adapt(
     rule: Rule = optax.sgd,
     order: int = 1,
 ) -> Any:
-    """Adapts parameters by gradient steps on `sum(weights * loss) + penalty * |params - initial params|^2`.
+    """Returns parameters adapted by `steps` updates of the optax optimiser `rule(learning_rate)` on
+    `sum(weights * loss(params, support)) + penalty * |params - initial params|^2`. `order` 2 differentiates through the
+    steps, 1 does not.
 
     The given parameters are not changed. If no weight is above 0 the result equals them bit for bit, even if the update
     rule has weight decay. The gradient of the penalty is exactly 0 in the first step, so with one step it has no
@@ -140,7 +142,8 @@ def inner_steps(
     select: Callable[[str], bool] | None = None,
     order: int = 1,
 ) -> Any:
-    """Adapts parameters by one step of gradient descent on each of some batches, in their order.
+    """Returns parameters adapted by one step of gradient descent on each batch of `batches`, arrays `[steps, ...]`, in
+    their order. `order` 2 differentiates through the steps, 1 takes them as constants.
 
     For first-order derivatives no step is stored, whatever the number of steps. For second-order derivatives the first
     parameters of every step are stored, and the step is computed again in the backward pass.
@@ -256,7 +259,8 @@ def _merge_parameters(some: Any, params: Any) -> Any:
 
 
 def selected(params: Any, select: Callable[[str], bool] | None = None) -> Any:
-    """Returns the parameters to adapt, with `optax.MaskedNode` in the place of all others.
+    """Returns the tree `params` with `optax.MaskedNode` in the place of every parameter for whose path `select(path)`
+    is False. With `select` None the tree is unchanged.
 
     Args:
       params: Tree of parameters.
@@ -283,7 +287,8 @@ def adapted_outputs(
     batch_size: int | None = None,
     **adaptation: Any,
 ) -> Any:
-    """Computes the output for every query with parameters that were adapted to its own neighbours.
+    """Returns `predict(params, query)` for every query, with parameters that `adapt` has fitted to the query's own
+    neighbours in `supports`. At most `batch_size` queries are adapted at once.
 
     Adapted parameters exist for at most `batch_size` queries at once and are not returned. Queries that are split over
     devices need no communication if each group has equally many on every device.
@@ -348,7 +353,8 @@ def neighbor_weights(
     epsilon: float | Float[Array, ""] = 1e-3,
     temperature: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "*queries neighbors"]:
-    """Computes the weight of each neighbour of a query (alpha). Weights sum to 1, or to 0 if all are missing.
+    """Computes the weight of each neighbour of a query (alpha) from squared distances. `kind` is "uniform",
+    "inverse_distance" or "softmax". Weights sum to 1. Neighbours that are not `valid` get 0.
 
     Args:
       distances: Squared L2 distances, as a search returns them. For inner products give their negative with "softmax".

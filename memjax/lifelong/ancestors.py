@@ -14,7 +14,8 @@ from memjax.lifelong.growth_sources import Growth
 
 
 class HeadCorrelations(NamedTuple):
-    """Correlations of each head of a descendant with heads of an ancestor. NaN where there are no such heads.
+    """Correlations of each head of a descendant with heads of an ancestor, arrays `[layers, heads]`: with its source,
+    with unrelated heads in the layer of the source, and with unrelated heads in all layers. NaN where there are none.
 
     Heads of the ancestor that are copies of one earlier head form a family. A head of the descendant belongs to the
     family of its source.
@@ -31,7 +32,8 @@ class HeadCorrelations(NamedTuple):
 
 
 def head_sources(growths: Sequence[Growth], num_layers: int, num_heads: int) -> Int[np.ndarray, "layers heads 2"]:
-    """Computes the layer and head of an ancestor that each head of a descendant is or copies.
+    """Returns the layer and the head of an ancestor that each head of a descendant is or copies, `[layers, heads, 2]`.
+    `growths` lie between the two, `num_layers` and `num_heads` are sizes of the ancestor.
 
     Args:
       growths: Growths from the ancestor to the descendant, in order. Empty for the ancestor itself.
@@ -52,7 +54,8 @@ def head_sources(growths: Sequence[Growth], num_layers: int, num_heads: int) -> 
 def subtract_uniform_attention(
     maps: Float[np.ndarray, "layers batch heads queries keys"], seen: Bool[np.ndarray, "batch queries keys"]
 ) -> Float[np.ndarray, "layers batch heads queries keys"]:
-    """Subtracts from attention weights those of a head that attends to all visible keys equally.
+    """Subtracts from the attention weights `maps` those of a head that attends to all visible keys equally. `seen` is a
+    mask `[batch, queries, keys]` of the keys that each query sees.
 
     Early queries of a causal model see few keys, so all heads have large weights there. That alone makes the maps of
     any two heads similar. The result sums to 0 for each query.
@@ -76,7 +79,8 @@ def map_correlations(
     descendant: Float[np.ndarray, "layers batch heads queries keys"],
     seen: Bool[np.ndarray, "_ _ _"],  # Checked below.
 ) -> Float[np.ndarray, "layers heads old_layers old_heads"]:
-    """Computes Pearson's correlation between all attention maps of two models on the same text.
+    """Computes Pearson's correlation of every attention map of one model with every map of another on the same text,
+    `[layers, heads, old_layers, old_heads]`. Only the queries and keys in the mask `seen` count.
 
     Args:
       ancestor: Attention weights (`memjax.inspection.attention_maps`), or the result of `subtract_uniform_attention`.
@@ -108,7 +112,9 @@ def correlate_heads(
     sources: Int[np.ndarray, "layers heads 2"],
     founders: Int[np.ndarray, "old_layers old_heads 2"] | None = None,
 ) -> HeadCorrelations:
-    """Computes the correlations of each head with the head that it is a copy of, and with unrelated heads.
+    """Extracts from the result of `map_correlations` the correlation of each head with the head that it copies
+    (`sources`), and mean correlations with unrelated heads (`HeadCorrelations`). Heads with equal `founders` are
+    related.
 
     Args:
       correlations: Result of `map_correlations`.

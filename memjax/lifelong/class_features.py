@@ -23,7 +23,8 @@ from memjax.training.objective import model_collections, read_segment
 
 
 class HeadFeatures(NamedTuple):
-    """Features of examples, with their labels and numbers.
+    """Features of examples (the inputs of the model's head), with the labels of the examples and their numbers in the
+    run.
 
     Attributes:
       features: Inputs of the head, float32 `[examples, dim]`.
@@ -39,7 +40,8 @@ class HeadFeatures(NamedTuple):
 def read_features(
     experiment: Experiment, variables: Mapping[str, Any], examples: Examples, evaluation: Evaluation | None = None
 ) -> HeadFeatures:
-    """Computes the features of examples, which are the inputs of the head, in evaluation mode.
+    """Reads a data set of examples in evaluation mode and returns their features, the inputs of the head, as
+    `HeadFeatures`. `evaluation` has the settings for reading, by default `Config.evaluation`.
 
     Args:
       experiment: Experiment of the run, or of one of its tasks.
@@ -72,7 +74,9 @@ def _features(model: Any) -> Any:
 
 
 def features_of(model: Any, variables: Mapping[str, Any], rows: Any) -> Float[Any, "rows dim"]:
-    """Computes the features of rows, which are the inputs of the head, in evaluation mode."""
+    """Computes the features of a batch of rows, the inputs of the model's head, in evaluation mode. Returns an array
+    `[rows, dim]`.
+    """
     bare = model.clone(head=FeatureHead())
     return read_segment(bare, variables, bare.init_state(len(rows.inputs)), rows, deterministic=True)[0][:, 0]
 
@@ -80,13 +84,16 @@ def features_of(model: Any, variables: Mapping[str, Any], rows: Any) -> Float[An
 def align_features(
     variables: Mapping[str, Any], features: Float[np.ndarray, "rows dim"]
 ) -> Float[np.ndarray, "rows dim"]:
-    """Maps features, or class vectors, by the linear map of a method that aligns them (EA-EMR), if there is one."""
+    """Maps features or class vectors `[rows, dim]` by the linear map that EA-EMR has stored in `variables`. Without
+    such a map they are returned unchanged.
+    """
     held = variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
     return features if held is None else np.asarray(apply_alignment(held, jnp.asarray(features)))
 
 
 def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.ndarray, "classes dim"] | None:
-    """Returns the vector of each class that a similarity head compares features with. None for other heads.
+    """Returns the vectors `[classes, dim]` that a similarity head compares features with, aligned as by
+    `align_features`. None for other heads.
 
     It is the prototype of the class, if the method has prototypes.
 
@@ -103,7 +110,8 @@ def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.
 def principal_axes(
     points: Float[np.ndarray, "points dim"], count: int = 2
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim axes"], float]:
-    """Computes the mean of points, their principal axes as columns, and the share of the variance along all of these.
+    """Returns the mean of points `[points, dim]`, their first `count` principal axes as the columns of an array
+    `[dim, count]`, and the fraction of the variance along these axes.
 
     Args:
       points: At least one point, `[points, dim]`.

@@ -32,7 +32,7 @@ ObjectiveWrapper = Callable[[Objective, Any], Objective]
 
 
 def identity_wrapper(objective: Objective, model: Any) -> Objective:
-    """Returns the objective unchanged."""
+    """Returns the objective unchanged: the default wrapper of a component that adds no loss. `model` is not used."""
     del model
     return objective
 
@@ -67,7 +67,8 @@ class Component(NamedTuple):
 
 
 class ReplayChoice(NamedTuple):
-    """A choice of the rows to replay that depends on what the method has stored.
+    """Two functions by which a method chooses the rows to replay: `draw` returns their ids, and `record` updates the
+    state of the method when they were learned.
 
     Attributes:
       draw: `draw(method_state, memory, key, number)` returns the ids of rows of the memory.
@@ -101,13 +102,17 @@ class ReplayOptions(NamedTuple):
 
     @property
     def schedule(self) -> ReplaySchedule:
-        """The schedule of the updates that replay."""
+        """The `ReplaySchedule` of updates that replay. With `make_update` they take the place of updates of the stream,
+        without it they come between them.
+        """
         if self.make_update is None:
             return ReplaySchedule(self.every, REPLAY)
         return ReplaySchedule(self.every, PROJECTED, reads=True)
 
     def is_read_by(self, kind: str) -> bool:
-        """Returns whether updates of a kind read rows of the memory."""
+        """Returns whether updates of the kind named `kind` read rows of the memory. Updates of the kind "stream" do so
+        only with `make_update` and `every` 0, all others always.
+        """
         return kind != STREAM or (self.make_update is not None and not self.every)
 
 
@@ -132,7 +137,8 @@ class EpisodeOptions(NamedTuple):
 
 
 class TestTimeAdaptation(NamedTuple):
-    """Functions by which a method adapts to its memory before it is evaluated.
+    """Two functions by which a method adapts to its memory for an evaluation: `variables` makes the variables that all
+    rows are evaluated with, `rows` adapts parameters to each row by itself.
 
     Attributes:
       variables: `variables(experiment, store)(state, support, key)` returns the variables to evaluate with. See
@@ -146,7 +152,9 @@ class TestTimeAdaptation(NamedTuple):
 
 
 def wrap_objective(objective: MakeObjective, laid: Sequence[ObjectiveWrapper]) -> MakeObjective:
-    """Applies wrappers to the objective that `objective(config, model)` makes, the first one innermost."""
+    """Returns a function of configuration and model that makes an objective by `objective(config, model)` and applies
+    the wrappers in the list `laid` to it, the first one innermost.
+    """
 
     def make_wrapped(config: Any, model: Any) -> Objective:
         wrapped = objective(config, model)

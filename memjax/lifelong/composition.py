@@ -68,7 +68,7 @@ class Composition(NamedTuple):
     episode: EpisodeOptions | None = None
 
     def requirements(self) -> Requirements:
-        """Collects the information that the parts need."""
+        """Returns the `Requirements` of all parts together: which information batches and tasks must carry for them."""
         of_components = (component.requirements for component in self.components)
         needs = Requirements(*(any(flags) for flags in zip(Requirements(), *of_components, strict=True)))
         if self.memory is not None:
@@ -77,14 +77,18 @@ class Composition(NamedTuple):
         return needs if self.episode is None else needs._replace(examples=True)
 
     def schedule(self) -> ReplaySchedule | EpisodeSchedule:
-        """Returns the schedule of the updates between those of the stream."""
+        """Returns the schedule of the updates of a stage: an `EpisodeSchedule` if updates adapt to batches of the
+        stream, otherwise a `ReplaySchedule`.
+        """
         schedule, episode = self.replay.schedule if self.replay else ReplaySchedule(), self.episode
         if episode is None or episode.find is not None:
             return schedule
         return EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
 
     def init_component_states(self, params: Any) -> dict[str, Any]:
-        """Makes the initial state of every component that has one, by its name."""
+        """Returns a dict of the initial states of the components by name, made from the parameters `params`. Components
+        without state are left out.
+        """
         return {component.name: component.init(params) for component in self.components if component.init is not None}
 
 
@@ -96,7 +100,8 @@ def chain_components(
     test_time_adaptation: TestTimeAdaptation | None = None,
     episode: EpisodeOptions | None = None,
 ) -> Method:
-    """Combines components into a learning method, as `optax.chain` combines gradient transformations.
+    """Combines components into a learning method (`Method`), as `optax.chain` combines transformations. `scope` says
+    whose examples a stage reads: those of its own "task", of the tasks "seen" so far, or of "all".
 
     Args:
       *components: Components. Their losses wrap the objective in this order, the first one innermost, and their
@@ -128,14 +133,17 @@ def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, contex
 
 
 def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:
-    """Returns an experiment whose learner does not train the parameters whose paths contain a string of `frozen`."""
+    """Returns an experiment whose learner does not train the parameters whose paths contain one of the strings in
+    `frozen`.
+    """
     training = experiment.config.training
     training = dataclasses.replace(training, frozen_parameters=(*training.frozen_parameters, *frozen))
     return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
 
 
 def make_update(experiment: Experiment, objective: MakeObjective, *components: Component) -> Update:
-    """Makes an update of components without a memory, for learners that add it as one kind of update.
+    """Makes an update function of components without a memory, for a learner that adds it as a kind of update on other
+    rows than those of the stream. `objective(config, model)` makes the objective that the components wrap.
 
     Its batches have other rows than those of the stream.
 
@@ -275,12 +283,13 @@ def _with_episodes(parts: UpdateParts, episode: EpisodeOptions, batch_size: int)
 
 
 def make_update_of_kind(parts: UpdateParts, kind: str, batch: Batch | None) -> Update:
-    """Makes the update function of one kind of update, such as "stream" or "replay".
+    """Makes the update function of the kind named `kind`, such as "stream" or "replay", from the parts that the updates
+    of a learner share. `batch` is None if updates of this kind read no batch.
 
     Args:
       parts: Parts of the updates of the learner.
       kind: Kind of update.
-      batch: Batch of this kind of update, for its shapes. None for updates that only read rows of the memory.
+      batch: Example of a batch of this kind of update. None for updates that only read rows of the memory.
     """
     if kind == REPLAY:
         return make_replay_update(parts) if batch is None else make_replay_episode_update(parts)

@@ -70,7 +70,9 @@ REHEARSE, ALIGN = "rehearse", "align"
 
 
 def emr(settings: configs.EMR) -> Method:
-    """Makes the method EMR, and EA-EMR where `alignment_epochs` is above 0."""
+    """Makes the `Method` EMR: stored examples of earlier tasks are learned between the batches of a task. With
+    `alignment_epochs` above 0 it is EA-EMR, which fits a map of the embeddings to their earlier values after each task.
+    """
     needs = Requirements(boundaries=True, examples=True, all_tasks=True)
     base = chain_components(Component(EA_EMR, requirements=needs))
     rule = optax.adam(settings.alignment_learning_rate)
@@ -234,7 +236,8 @@ def _with_method_state(state: TrainState, **kept: Any) -> TrainState:
 
 
 def cycle_batches(batches: Sequence[Any], kind: str, times: int, position: Any = None) -> UpdateStream:
-    """Makes a stream of updates that reads a list of batches in turn.
+    """Returns a stream of updates of the kind named `kind` that reads a list of batches in turn, each `times` times. It
+    continues at `position`, or begins if that is None.
 
     Args:
       batches: The batches, at least one.
@@ -253,7 +256,8 @@ def cycle_batches(batches: Sequence[Any], kind: str, times: int, position: Any =
 
 
 def alternate_batches(batches: Sequence[Any], kind: str, own: Any, steps: int, position: Any = None) -> UpdateStream:
-    """Makes a stream of updates that reads a list of batches in turn, and one batch of another stream after each.
+    """Returns a stream of `2 * steps` updates that alternates between an update of the kind named `kind`, on the listed
+    batches in turn, and one of the stream `own`. It continues at `position`, or begins if that is None.
 
     Args:
       batches: The batches, at least one.
@@ -294,7 +298,8 @@ def _class_vectors(model: Any, variables: Mapping[str, Any], needed: Any) -> Flo
 def alignment_loss(
     alignment: Mapping[str, Any], now: Float[Array, "rows dim"], before: Float[Array, "rows dim"], there: Any
 ) -> Float[Array, ""]:
-    """Computes the mean squared difference between mapped embeddings and their values before the task.
+    """Computes the mean squared difference, a scalar, between embeddings `now`, mapped by the linear map `alignment`,
+    and those `before` the task. `there` is the weight of each row, 0 for padding.
 
     Args:
       alignment: Kernel and bias of the linear map.

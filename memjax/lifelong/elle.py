@@ -76,7 +76,9 @@ def _stream_warm_up(steps: int, position: int | None) -> UpdateStream:
 
 
 def elle(settings: configs.ELLE) -> Method:
-    """Makes the method ELLE."""
+    """Makes the `Method` ELLE: before a task the model grows in width and depth and recovers on rows of earlier tasks,
+    which are also replayed beside the task.
+    """
     memory, by_progress = make_memory_options(settings.memory), settings.replay_sampling == "progress"
     if settings.memory_fraction:  # The memory is written after a task, not while it is learned.
         memory = memory._replace(rule=WriteRule(policies.random_policy(0.0)), notes=lambda *_: ())
@@ -258,7 +260,9 @@ def _rows_of_memory(state: TrainState) -> Batch | None:
 
 
 def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
-    """Computes the mean negative log-likelihood of the targets of rows in nats, in evaluation mode."""
+    """Computes the mean negative log-likelihood in nats of all targets of a batch of rows, a float, in evaluation mode
+    and with empty memories.
+    """
 
     @jax.jit
     def score(variables: Any) -> Any:
@@ -271,7 +275,8 @@ def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
 def next_growth(
     settings: configs.ELLE, config: Config, index: int, lineage: GrowthHistory, key: Any
 ) -> tuple[Mapping[str, Any], Growth] | None:
-    """Computes how the model grows before a task.
+    """Computes how a model with the growth history `lineage` grows before task `index`, counted from 0. Returns the new
+    entry of the history and the `Growth`, or None if it does not grow. `key` draws the copies.
 
     Args:
       settings: Settings of ELLE.
@@ -306,7 +311,9 @@ def make_growth(
     seed: Sequence[int] = (0,),
     left: Sequence[int] = (),
 ) -> tuple[dict[str, Any], Growth]:
-    """Plans the growth of a model to a given width and depth.
+    """Plans the growth of a model to width `dim` and `num_layers` layers. Returns the entry of the growth history and
+    the `Growth`. `how` and `seed` choose what is copied, `norms` is "weighted" or "plain", `left` are layers to copy
+    first.
 
     Heads keep their width. The numbers of heads and of feed-forward units grow in proportion to the residual stream.
     Give the entry of the growth history to `Experiment.with_growth`, which makes the bigger model, and the growth to

@@ -75,7 +75,9 @@ ACTIVATE, RECONSOLIDATE = "activate", "reconsolidate"
 
 
 def emar(settings: configs.EMAR) -> Method:
-    """Makes the method EMAR."""
+    """Makes the `Method` EMAR: after the examples of a task, stored ones are learned in rounds, also against prototypes
+    of their classes. In evaluations the final prototypes are the class vectors.
+    """
 
     def init(params: Any) -> dict[str, Any]:
         classes, dim = head_vectors(params).shape
@@ -251,7 +253,7 @@ def _name_encoder(model: Any) -> Any:
 
 
 def head_vectors(params: Any) -> Any:
-    """Returns the vectors of the classes in a similarity head, `[classes, dim]`, from its parameters."""
+    """Returns the class vectors `[classes, dim]` in a tree of parameters `params` of a model with a similarity head."""
     return params["head"][VECTORS]
 
 
@@ -261,7 +263,9 @@ def _with_head_vectors(params: Any, vectors: Any) -> Any:
 
 
 def use_prototypes(objective: Objective, model: Any) -> Objective:
-    """Wraps an objective so that it uses the prototypes of the round as class vectors. They get no gradients."""
+    """Returns the objective with a loss that uses the stored prototypes of a round as class vectors. They get no
+    gradients. `model` is not used.
+    """
     del model
 
     def loss(variables: Mapping[str, Any], *rest: Any) -> Any:
@@ -283,7 +287,8 @@ def _with_final_prototypes(state: TrainState, support: Any, key: Any) -> dict[st
 def final_prototypes(
     relations: Float[Any, "classes dim"], totals: Float[Any, "classes dim"], counts: Float[Any, " classes"]
 ) -> Float[Any, "classes dim"]:
-    """Computes the final prototypes of all classes, `(r + sum f) / (1 + number)`. Without examples this is r.
+    """Computes the final prototypes of all classes `[classes, dim]`, `(relations + totals) / (1 + counts)`. `totals`
+    are the sums of the features of the stored examples of each class, `counts` their numbers.
 
     Args:
       relations: Vectors r of the classes.
@@ -300,7 +305,8 @@ def final_prototypes(
 def class_sums(
     features: Float[np.ndarray, "examples dim"], labels: Int[np.ndarray, " examples"], num_classes: int
 ) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
-    """Computes the sum of the features of each class, and the number of its examples.
+    """Returns the sum of the features `[examples, dim]` of each class, `[num_classes, dim]`, and the number of its
+    examples, `[num_classes]`.
 
     Args:
       features: Features of examples.
@@ -318,7 +324,8 @@ def class_sums(
 
 
 def draw_instances(numbers: np.ndarray, labels: np.ndarray, instances: int, name: str) -> np.ndarray:
-    """Draws at most `instances` examples of each class at random.
+    """Draws for each class in `labels` at most `instances` of its examples at random, and returns their numbers,
+    sorted. `numbers` are those of all examples, and 0 instances return them all. The string `name` is the seed.
 
     Args:
       numbers: Numbers of the examples.

@@ -64,12 +64,13 @@ class EpisodicMemoryState:
 
     @property
     def entries(self) -> MemoryEntries:
-        """The memory in the form that policies read, without its rows."""
+        """The memory without its rows, as the `MemoryEntries` that policies read: keys, groups, scores and counters."""
         return MemoryEntries(self.keys, self.groups, self.scores, self.count, self.offered, self.written)
 
 
 class Nearest(NamedTuple):
-    """The nearest rows of each query, the nearest first.
+    """The nearest stored rows of each query, the nearest first: their slots, their distances, and whether they exist,
+    each `[queries, number]`.
 
     Attributes:
       ids: Slots of the rows, int `[queries, number]`. -1 if the memory has fewer rows.
@@ -83,7 +84,7 @@ class Nearest(NamedTuple):
 
 
 class MemoryUpdate(NamedTuple):
-    """The changes of one write: the slots of the offered rows, and the new counters.
+    """The changes of one write: slots and scores of the offered rows, and the counters of the memory after it.
 
     Attributes:
       slots: Slot of every offered row, int32 `[offered]`. No slot occurs twice. The capacity means not written.
@@ -101,7 +102,8 @@ class MemoryUpdate(NamedTuple):
 
 
 def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemoryState:
-    """Makes an empty memory.
+    """Makes an empty memory with `capacity` slots for rows such as `row`, which has shapes and dtypes of one row
+    without batch axis. Keys have width `key_dim`, with 0 there are none.
 
     Args:
       row: Shapes and dtypes of one row without any batch axis, as arrays or `jax.ShapeDtypeStruct`.
@@ -146,7 +148,8 @@ def write(
     scores: Float[Any, " rows"] | None = None,
     weights: Float[Any, " rows"] | None = None,
 ) -> EpisodicMemoryState:
-    """Offers rows to a policy, and writes those that the policy gives a slot.
+    """Offers rows to a policy, writes those that it gives a slot, and returns the new memory. `key` is a random key,
+    whereas `keys` are the vectors by which rows are searched. Rows of weight 0 are not offered.
 
     Args:
       memory: Memory to write to. Donate it (`donate_argnums`).
@@ -180,7 +183,8 @@ def write(
 
 
 def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
-    """Draws rows uniformly at random.
+    """Draws `number` rows uniformly at random by the random key `key`. Returns a batch of them and their weights: 1 for
+    a row, 0 for padding where the memory has too few.
 
     Args:
       memory: Memory to draw from.
@@ -196,7 +200,8 @@ def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool 
 
 
 def read_slots(memory: EpisodicMemoryState, ids: Int[Any, " *some"]) -> Batch:
-    """Reads the rows of slots. Every row is marked as the start of a document.
+    """Returns a batch of the rows in the slots `ids`, each marked as the start of a document. -1 and slots that are not
+    in use give padding.
 
     Args:
       memory: Memory to read from.
@@ -217,7 +222,9 @@ def nearest(
     axis: Axis | None = None,
     mesh: Mesh | None = None,
 ) -> Nearest:
-    """Finds the rows whose keys are nearest to each query, by exact search. No gradient flows through the result.
+    """Finds the `number` rows whose keys are nearest to each query `[queries, key_dim]`, by exact search without
+    gradients. Returns their slots and distances (`Nearest`). `axis` of the device mesh is the one that rows are split
+    over.
 
     Args:
       memory: Memory with keys.
@@ -238,7 +245,8 @@ def nearest(
 
 
 def delete(memory: EpisodicMemoryState, chosen: Shaped[Any, " some"]) -> EpisodicMemoryState:
-    """Deletes rows. The last rows in use move to the free slots.
+    """Returns the memory without the rows `chosen`, which are given by their slots or by a mask of all slots. The last
+    rows in use move to the free slots.
 
     Old contents stay in the slots that are no longer in use until they are written again.
 
@@ -254,7 +262,9 @@ def delete(memory: EpisodicMemoryState, chosen: Shaped[Any, " some"]) -> Episodi
 
 
 def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> EpisodicMemoryState:
-    """Replaces the scores of rows, such as the forgetting events of replayed rows. Ids below 0 are ignored."""
+    """Returns the memory with other scores of the rows in the slots `ids`, such as the forgetting events of replayed
+    rows. Ids below 0 are ignored.
+    """
     slots = jnp.where(jnp.asarray(ids) < 0, memory.capacity, ids)
     return dataclasses.replace(memory, scores=memory.scores.at[slots].set(scores, mode="drop"))
 
@@ -262,7 +272,8 @@ def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Floa
 def draw(
     count: int | Int[Array, ""], capacity: int, key: Any, number: int, *, replace: bool = True
 ) -> Int[Array, " number"]:
-    """Draws slots in use uniformly at random.
+    """Draws `number` of the first `count` slots, which are those in use, uniformly at random by the random key `key`.
+    Returns slot numbers, -1 where there are too few.
 
     Args:
       count: Number of slots in use, which are the first ones.
@@ -289,7 +300,8 @@ def draw(
 
 
 def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, policy: Policy) -> MemoryUpdate:
-    """Applies a policy to offered rows and returns the changes. If rows share a slot, the last of them is written.
+    """Applies a policy to offered rows and returns the changes (`MemoryUpdate`), without writing anything. If rows
+    share a slot, the last of them gets it.
 
     Args:
       entries: Contents of the memory.
@@ -317,7 +329,8 @@ def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, polic
 
 
 def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> CandidateRows:
-    """Checks rows that are offered to a memory, and brings them into the form that policies read.
+    """Checks rows that are offered to a memory, and returns them in the form that policies read (`CandidateRows`):
+    keys, groups, scores, and whether each row has targets and a weight above 0.
 
     Args:
       memory: An `EpisodicMemoryState` or a `HostMemory`.
@@ -355,7 +368,9 @@ def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: An
 
 
 def mask_invalid(rows: Batch, valid: Any) -> Batch:
-    """Turns rows that are not valid into padding, on devices or on the host. `valid` is bool, one for each row."""
+    """Returns a batch in which rows that are not `valid`, a bool for each row, are padding. All rows are marked as the
+    start of a document.
+    """
     like = lambda leaf: valid.reshape(valid.shape + (1,) * (leaf.ndim - valid.ndim))
     return dataclasses.replace(
         rows,
@@ -368,7 +383,8 @@ def mask_invalid(rows: Batch, valid: Any) -> Batch:
 def plan_compaction(
     count: Any, capacity: int, chosen: Any
 ) -> tuple[Int[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
-    """Plans the moves of rows that close the gaps of deleted rows.
+    """Plans the moves of rows that close the gaps of deleted rows. Returns the slots that rows move to and from, and
+    the number of rows in use afterwards. `chosen` are slots to delete, or a mask of all slots.
 
     Args:
       count: Number of rows in use.
@@ -397,7 +413,9 @@ def plan_compaction(
 def search(
     queries: Any, keys: Any, count: Any, number: int, *, metric: Metric, axis: Any = None, mesh: Any = None
 ) -> Nearest:
-    """Finds the nearest of the first `count` keys for each query. See `nearest`."""
+    """Finds the `number` nearest of the first `count` keys for each query, and returns their indices and distances
+    (`Nearest`). See `nearest` for `metric`, `axis` and `mesh`.
+    """
     centre, distances = None, metric == "squared_l2"
     if axis is None:
         if distances:

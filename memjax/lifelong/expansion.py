@@ -154,7 +154,8 @@ def expand_params(
     divided: str = "",
     factor: float = 1.0,
 ) -> dict[str, Any]:
-    """Widens the parameters of a model so that it computes the same as before.
+    """Returns the parameters of a wider model that computes the same with as many layers. `names` are the names of all
+    axes, `divided` the path of a norm whose scale is divided, `factor` one of the embeddings.
 
     The number of layers stays. See `copy_layers` for adding layers.
 
@@ -191,7 +192,8 @@ def expand_params(
 
 
 def copy_layers(layers: Mapping[str, Any], growth: Growth, depth: Depth = "copy") -> dict[str, Any]:
-    """Makes the parameters of a deeper model by copying layers.
+    """Returns the parameters of a deeper model, whose layers are copies of those in the tree `layers`. `depth` "copy"
+    leaves copies equal to their sources, "identity" lets added layers return their input.
 
     Args:
       layers: Tree with `layer_00`, `layer_01`, ... of the old number of layers in its entry `stack`.
@@ -222,6 +224,7 @@ def _zero_residual_outputs(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def norm_entry_weights(before: Any, sources: Sources) -> Array:
     """Returns the weights of the entries in the norms of a wider model: copies share the weight of their source.
+    `before` are the weights in the smaller model, `sources` the index that each entry copies.
 
     Args:
       before: Weights `[width]` in the norms of the smaller model. All are `1 / width` for ordinary norms.
@@ -254,7 +257,8 @@ def expand(
     depth: Depth = "copy",
     factor: float = 1.0,
 ) -> dict[str, Any]:
-    """Makes the variables of a bigger model that computes the same as a smaller one.
+    """Returns variables of the Linen model `bigger`, with which it computes the same as the smaller `model` with
+    `variables`. `make(model)` returns new variables of a model, of which only names and shapes are used.
 
     This is exact with `WeightedNorm`, or if all entries of the residual stream have equally many copies. It also takes
     noise "zero_sum" or "none", and no copied layers or pre-norm ones with depth "identity". Compare without dropout.
@@ -294,7 +298,8 @@ def expand(
 
 
 def scaled_norm_path(params: Mapping[str, Any], model: Any, bigger: Mapping[str, Any]) -> str:
-    """Returns the beginning of the path of the norm that is divided if both models tie their output weights.
+    """Returns the beginning of the path of the norm in front of the output weights, whose scale a growth divides, if
+    both models tie these weights to the embeddings. '' if not. `bigger` are parameters or their shapes.
 
     Args:
       params: Parameters of the smaller model.
@@ -340,7 +345,8 @@ def expand_moments(
     grow: Callable[[Any, int], Any],
     fresh: Any,
 ) -> Any:
-    """Expands the state of an optimiser, so that copies continue with the moments of their sources.
+    """Returns the optimiser state of a grown model, in which copies continue with the moments of their sources.
+    `grow(tree, power)` expands a tree of moments. `fresh` is a new state of the right shapes.
 
     In a model that computes the same, an entry that is one of n copies has an n-th of the gradient of its source,
     where n counts the copies over all axes but the input axis. So first moments are divided by n, and second moments
@@ -386,7 +392,8 @@ def expand_gradients(
     divided: str = "",
     factor: float = 1.0,
 ) -> dict[str, Any]:
-    """Makes the gradients of a wider model from those of the narrower model that computes the same.
+    """Returns the gradients, or moments, of a wider model from those of the narrower model that computes the same.
+    `names` are the names of all axes. `power` is 1 for gradients and first moments, 2 for second moments.
 
     Entries are copied, and divided by the number of copies along all axes but the input axis. The gradients of tied
     embeddings are not exact: as input and as output weights they would grow in two ways, and here they grow as inputs.

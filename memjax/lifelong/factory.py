@@ -27,7 +27,8 @@ from memjax.training.update_functions import MakeObjective, make_objective
 
 
 def make_method(settings: Any) -> Method:
-    """Makes the method that settings describe, by calling the function that the settings name.
+    """Makes the `Method` that settings such as `memjax.config.ELLE` describe, by calling the function that the settings
+    name.
 
     Raises:
       ValueError: the settings are not those of a method.
@@ -39,7 +40,8 @@ def make_method(settings: Any) -> Method:
 
 
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
-    """Computes the growth history of the model before each task of a stream, without any training.
+    """Returns the growth history of the model before each task of a stream, as a list, without any training.
+    `key_of(index)` returns the random key of the growth before task `index`.
 
     Args:
       config: Configuration with tasks.
@@ -63,7 +65,8 @@ def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.k
 
 
 def check_growth(experiment: Experiment, method: Method, planned: Sequence[GrowthHistory]) -> None:
-    """Checks that the model can grow as planned before every task. Only shapes are computed.
+    """Raises ValueError if the model cannot grow as planned before every task. `planned` are the growth histories
+    before each task. Only shapes are computed.
 
     Args:
       experiment: Experiment at the beginning of the run.
@@ -121,7 +124,9 @@ def _check_growth_history(lineage: GrowthHistory, planned: GrowthHistory) -> Non
 def make_learner(
     experiment: Experiment, layout: Layout | None = None, objective: MakeObjective = make_objective
 ) -> Learner:
-    """Makes the learner of any configuration: that of its method, or plain training if it has none."""
+    """Makes the learner of any experiment: that of its method, or plain training if it has no tasks.
+    `objective(config, model)` makes the objective of an update.
+    """
     if experiment.config.lifelong is None:
         return make_plain_learner(experiment, layout, objective)
     return make_method(experiment.config.lifelong.method).learner(experiment, layout, objective)
@@ -130,7 +135,8 @@ def make_learner(
 def make_learner_and_stages(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
-    """Makes the learner and the stages of a configuration with tasks. See `memjax.training.run_start.train`.
+    """Returns a function that makes the learner of an experiment with tasks for a growth history, and the list of its
+    stages. `objective(config, model)` makes the objective of an update.
 
     Args:
       experiment: Experiment of the configuration.
@@ -164,7 +170,8 @@ def make_learner_and_stages(
 
 
 def train(config: Config, **arguments: Any) -> TrainingResult:
-    """Trains a configuration. One without tasks is trained by `memjax.training.train`, one with tasks task by task.
+    """Trains a configuration and returns its `TrainingResult`. With tasks it trains one task after the other, without
+    tasks as `memjax.training.train` does.
 
     Without `config.evaluations`, each task gets an evaluation with the settings `config.evaluation` and its own name. A
     run that has learned the first tasks, finished or not, continues with further tasks (`Config.with_task`) and ends
@@ -194,7 +201,8 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
 
 
 def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:
-    """Opens a run of any configuration, with the learner of its method, which may adapt before evaluations.
+    """Opens a run directory of any configuration and returns it as a `LoadedRun`, with the learner of its method, which
+    may adapt before evaluations. `step` is the number of the checkpoint, by default the last.
 
     See `memjax.training.load_run`.
 

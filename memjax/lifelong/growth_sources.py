@@ -17,7 +17,8 @@ EMBED, HEADS, MLP, FLAT_HEADS = "embed", "heads", "mlp", "flat_heads"
 
 
 def copy_sources(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed: Any = 0) -> Sources:
-    """Chooses the old index that each of `new` indices copies; the first `old` indices copy themselves.
+    """Returns the old index that each of `new` indices copies, integers `[new]`. The first `old` indices copy
+    themselves, the others random ones or each in turn, as `how` says.
 
     Args:
       old: Width before the growth.
@@ -42,7 +43,8 @@ def copy_sources(old: int, new: int, how: Literal["random", "cyclic"] = "random"
 
 
 def copy_counts(sources: Sources) -> np.ndarray:
-    """Counts, for every new index, how many new indices copy the same old index.
+    """Returns, for every new index, how many new indices copy the same old index. `sources` has the old index that each
+    copies.
 
     Args:
       sources: Integers `[new width]`, the old index that each new index copies.
@@ -60,7 +62,8 @@ def copy_counts(sources: Sources) -> np.ndarray:
 def copied_layers(
     num_layers: int, more: int, left: Sequence[int] = (), seed: Any = 0
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Chooses the layers that a deeper model copies; every copy stands right behind its source.
+    """Chooses `more` layers that a deeper model copies, each copy right behind its source, preferably from the numbers
+    `left`. Returns the old number of every layer, and the new numbers of layers that are left for the next growth.
 
     Layers are drawn without repetition until all of them were copied. Then all may be copied again.
 
@@ -113,7 +116,7 @@ class Growth(NamedTuple):
     layers: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Converts the growth to lists of numbers that can be written as JSON."""
+        """Converts the growth to a dict of lists of integers that can be written as JSON."""
         lists = lambda maps: [sources.tolist() for sources in maps]
         return {
             "embed": self.embed.tolist(),
@@ -124,7 +127,7 @@ class Growth(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Growth:
-        """Makes a growth from the value that `to_json` has returned."""
+        """Makes a growth from the dict `value` that `to_json` has returned."""
         arrays = lambda maps: tuple(np.array(sources, np.int64) for sources in maps)
         return cls(
             np.array(value["embed"], np.int64), arrays(value["heads"]), arrays(value["mlp"]), tuple(value["layers"])
@@ -136,7 +139,8 @@ class Growth(NamedTuple):
         return tuple(place for place, old in enumerate(self.layers) if place and self.layers[place - 1] == old)
 
     def widths(self, layer: int | None) -> dict[str, Sources]:
-        """Returns the sources of every axis that grows, by the name of the axis.
+        """Returns the sources of every axis that grows, in a dict by the name of the axis. `layer` is the number of the
+        old layer, None for parameters outside of layers.
 
         Args:
           layer: Number of the old layer whose parameters grow. None for parameters that are of no layer.

@@ -43,8 +43,8 @@ SPARE = 3
 
 
 class HostMemory:
-    """An episodic memory of NumPy arrays. Its methods are the functions of `memjax.lifelong.episodic_memory` and
-    change it.
+    """An episodic memory of NumPy arrays on the host. Its methods do the same as the functions of
+    `memjax.lifelong.episodic_memory`, but change the memory in place.
 
     The same random keys give the same writes and draws as on a device. `arrays` and `restore` make it usable as the
     `host` of a `memjax.training.stages.Learner`. A policy is compiled when it is first used, so make it once.
@@ -110,7 +110,7 @@ class HostMemory:
 
     @property
     def entries(self) -> MemoryEntries:
-        """The memory in the form that policies read, without its rows."""
+        """The memory without its rows, as the `MemoryEntries` that policies read: keys, groups, scores and counters."""
         counters = (np.int32(value) for value in (self.count, self.offered, self.written))
         return MemoryEntries(self.keys, self.groups, self.scores, *counters)
 
@@ -125,8 +125,8 @@ class HostMemory:
         scores: Float[Any, " rows"] | None = None,
         weights: Float[Any, " rows"] | None = None,
     ) -> None:
-        """Offers rows to a policy, and writes those that the policy gives a slot. See
-        `memjax.lifelong.episodic_memory.write`.
+        """Offers rows to a policy and writes those that it gives a slot, in place. `key` is a random key, whereas
+        `keys` are the vectors by which rows are searched. See `memjax.lifelong.episodic_memory.write`.
 
         Raises:
           ValueError: shapes or dtypes do not fit the memory, or a key of an offered row is not finite.
@@ -150,13 +150,15 @@ class HostMemory:
         self._mark_changed(slots)
 
     def sample(self, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, np.ndarray]:
-        """Draws rows uniformly at random. See `memjax.lifelong.episodic_memory.sample`."""
+        """Draws `number` rows uniformly at random. Returns a batch of them and their weights, 1 for a row and 0 for
+        padding. See `memjax.lifelong.episodic_memory.sample`.
+        """
         with _on_host():
             ids = np.asarray(_draw(self.count, self.capacity, _to_host(key), number, replace=replace))
         return self.take(ids), (ids >= 0).astype(np.float32)
 
     def take(self, ids: Int[Any, " *some"]) -> Batch:
-        """Reads the rows of slots. See `memjax.lifelong.episodic_memory.read_slots`."""
+        """Returns a batch of the rows in the slots `ids`. See `memjax.lifelong.episodic_memory.read_slots`."""
         ids = np.asarray(ids)
         valid = (ids >= 0) & (ids < self.count)
         return mask_invalid(jax.tree.map(lambda leaf: leaf[np.where(valid, ids, 0)], self.rows), valid)
@@ -164,8 +166,8 @@ class HostMemory:
     def nearest(
         self, queries: Shaped[Any, "queries key_dim"], number: int, *, metric: Metric = "squared_l2"
     ) -> Nearest:
-        """Finds the rows whose keys are nearest to each query. See `memjax.lifelong.episodic_memory.nearest`. Ids are
-        int64.
+        """Finds the `number` rows whose keys are nearest to each query, and returns their slots, int64, and distances
+        (`Nearest`). The search is exact, or by ScaNN if the memory was made with it.
 
         Raises:
           ValueError: the memory has no keys, the metric is unknown, or queries are not finite or have another width.
@@ -182,7 +184,9 @@ class HostMemory:
         return Nearest(neighbors.ids, neighbors.scores, neighbors.valid)
 
     def delete(self, chosen: Shaped[Any, " some"]) -> None:
-        """Deletes rows. The last rows in use move to the free slots. See `memjax.lifelong.episodic_memory.delete`."""
+        """Deletes the rows `chosen`, which are given by their slots or by a mask of all slots. The last rows in use
+        move to the free slots. See `memjax.lifelong.episodic_memory.delete`.
+        """
         with _on_host():
             holes, sources, count = jax.device_get(_moves(self.count, self.capacity, jax.device_get(chosen)))
         sources, holes = sources[holes < self.capacity], holes[holes < self.capacity]
@@ -192,7 +196,7 @@ class HostMemory:
         self._mark_changed(holes)
 
     def set_scores(self, ids: Int[Any, " some"], scores: Float[Any, " some"]) -> None:
-        """Replaces the scores of the rows that are now in the slots `ids`. Ids that are no slot are ignored.
+        """Replaces the scores of the rows that are now in the slots `ids`, in place. Ids that are no slot are ignored.
 
         See `memjax.lifelong.episodic_memory.set_scores`.
         """
@@ -201,14 +205,16 @@ class HostMemory:
         self.scores[ids[known]] = np.asarray(scores)[known]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns all arrays that a checkpoint needs by name. They are views, not copies."""
+        """Returns all arrays that a checkpoint needs, in a dict by name. Apart from the counters they are views, not
+        copies.
+        """
         tree = {name: getattr(self, name) for name in ("rows", "keys", "groups", "scores")}
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         arrays = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
         return {**arrays, **{name: np.asarray(getattr(self, name), np.int32) for name in COUNTERS}}
 
     def restore(self, arrays: Mapping[str, Any]) -> None:
-        """Restores the contents of a memory from the arrays that its `arrays` has returned.
+        """Restores the contents of this memory from the dict that its method `arrays` has returned.
 
         Args:
           arrays: Arrays by name.

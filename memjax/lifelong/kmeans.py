@@ -11,7 +11,8 @@ from memjax.typing import Leaf
 
 
 class KMeansResult(NamedTuple):
-    """The clusters of points.
+    """The result of k-means: the centroids, the cluster of each point, and the sum of squared distances after each
+    iteration.
 
     Attributes:
       centroids: Centroids of the clusters, `[clusters, dim]`, in at least float32.
@@ -33,7 +34,8 @@ def kmeans(
     iterations: int = 20,
     present: Bool[Array, " points"] | None = None,
 ) -> KMeansResult:
-    """Clusters points by Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007).
+    """Clusters points `[points, dim]` by Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007) with
+    the random key `key`. `present` is a mask of the points that exist. Returns a `KMeansResult`.
 
     It may be called inside `jax.jit`. A cluster without points moves to the point that is farthest from its centroid.
 
@@ -82,7 +84,8 @@ def select_examples(
     iterations: int = 20,
     present: Bool[Array, " points"] | None = None,
 ) -> Int[Array, " num_examples"]:
-    """Selects different points that represent all points: for each k-means cluster the nearest to its centroid.
+    """Selects `num_examples` different points that represent all points, and returns their indices: for each k-means
+    cluster the point nearest to its centroid. `present` is a mask of the points that exist.
 
     A point that is nearest to two centroids represents the first, and the next nearest point represents the second.
 

@@ -50,7 +50,9 @@ GENERATED = "generated"
 
 
 def lamol(settings: configs.LAMOL) -> Method:
-    """Makes the method LAMOL."""
+    """Makes the `Method` LAMOL: before a task the model generates examples of all earlier tasks, which are replayed
+    beside those of the task.
+    """
     needs = Requirements(boundaries=True, tasks_in_training=settings.generation_token == "task")
     options: dict[str, Any] = {}
     if settings.sample_ratio:
@@ -86,7 +88,8 @@ def lamol(settings: configs.LAMOL) -> Method:
 
 
 def num_samples(share: float, examples: int, earlier: int) -> int:
-    """Computes the number of examples to generate before a task, with equal numbers for all earlier tasks.
+    """Returns the number of examples to generate before a task, for all `earlier` tasks together: `share` times its
+    number of `examples`, rounded so that each earlier task gets equally many.
 
     Args:
       share: Ratio of generated examples to examples of the task (gamma).
@@ -130,7 +133,8 @@ def _add_language_modeling_loss(settings: configs.LAMOL, marks: Marks) -> Object
 
 
 def with_language_modeling(loss: SegmentLoss, model: Any, rows: Callable[[Batch], Batch]) -> SegmentLoss:
-    """Adds the loss of the same rows as whole texts to a loss, as the auxiliary loss `LANGUAGE`.
+    """Returns a loss function that adds to `loss` the loss of the same rows as whole texts, as the auxiliary loss
+    `LANGUAGE`. `rows(batch)` makes the batch of whole texts.
 
     Args:
       loss: Loss of a segment.
@@ -149,7 +153,8 @@ def with_language_modeling(loss: SegmentLoss, model: Any, rows: Callable[[Batch]
 
 
 def language_rows(batch: Batch, marks: Any, *, answer_id: int, answer_weight: float = 1.0) -> Batch:
-    """Turns rows of instructions into whole texts after a mark, in which every token and the end are targets.
+    """Turns a batch of instructions into one of whole texts, in which every token and the end are targets. `marks` has
+    the token id in front of each row. Targets that are `answer_id` get the weight `answer_weight`.
 
     Args:
       batch: Rows of instructions `[batch, length]`, each with at least one free position at its end.
@@ -182,7 +187,8 @@ def language_rows(batch: Batch, marks: Any, *, answer_id: int, answer_weight: fl
 
 
 class GeneratedSamples(NamedTuple):
-    """Examples of a task that a model has generated.
+    """Texts that a model has generated as examples of a task: token ids of prompt and answer for those of the right
+    form, and all of them decoded.
 
     Attributes:
       rows: Token ids of the prompt, which ends with ANS, and of the answer, for all texts with exactly one ANS.
@@ -207,7 +213,8 @@ def write_samples(
     at_once: int = 32,
     stop: Callable[[], None] = lambda: None,
 ) -> GeneratedSamples:
-    """Generates examples of a task with a language model, by continuing a mark.
+    """Generates `number` texts of at most `length` tokens with a language model, each by continuing the token id
+    `mark`, and returns them as `GeneratedSamples`. `stop()` is called before each block of `at_once` texts.
 
     Texts with exactly one ANS become rows. A text that has not ended when its row is full is used as it is, as in the
     published code.
@@ -248,7 +255,8 @@ def write_samples(
 
 
 def split_at_answer_mark(ids: Sequence[int], answer_id: int) -> tuple[list[int], list[int]] | None:
-    """Splits token ids into the prompt, which ends with ANS, and the answer. None unless there is exactly one ANS.
+    """Splits token ids into two lists: the prompt, which ends with the token id ANS (`answer_id`), and the answer. None
+    unless there is exactly one ANS.
 
     Args:
       ids: Token ids of an example.

@@ -21,16 +21,16 @@ KEPT = "--training.keep-checkpoints 999"
 
 
 def task_ends(run: Path | str) -> dict[int, int]:
-    """Returns the checkpoint at the end of each task, by the number of the task from 0.
-
-    Tasks whose last checkpoint the run has not stored are left out.
+    """Returns the number of the checkpoint at the end of each task of a run directory, in a dict by the number of the
+    task from 0. Tasks without such a checkpoint are left out.
     """
     lines = read_metrics(Path(run).expanduser() / "metrics.jsonl")
     return task_end_checkpoints(lines, checkpoint_steps(run))
 
 
 def task_end_checkpoints(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]) -> dict[int, int]:
-    """Finds the checkpoint at the end of each task, by the number of the task from 0.
+    """Returns the number of the checkpoint at the end of each task, in a dict by the number of the task from 0. `lines`
+    are the metrics of the run, `kept` the numbers of its stored checkpoints.
 
     Args:
       lines: Lines of the metrics of a run. A task ends with a stage that evaluations follow.
@@ -51,7 +51,7 @@ def task_end_checkpoints(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]
 
 
 def evenly_spaced(values: Sequence[Any], most: int) -> list[Any]:
-    """Returns at most `most` values: the first, the last, and evenly spaced ones between them.
+    """Returns a list of at most `most` of the given values: the first, the last, and evenly spaced ones between them.
 
     Args:
       values: Values to choose from.
@@ -68,7 +68,7 @@ def evenly_spaced(values: Sequence[Any], most: int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class GenerationCheckpoint:
-    """A checkpoint of a model that grows.
+    """A checkpoint of a model that grows: its number, and how many growths and updates came before it.
 
     Attributes:
       generation: Number of growths before the checkpoint.
@@ -85,7 +85,8 @@ class GenerationCheckpoint:
 
 
 def generation_checkpoints(run: Path | str) -> tuple[list[GenerationCheckpoint], list[Growth]]:
-    """Returns the first and the last checkpoint of each generation of a run, oldest first, and its growths.
+    """Returns a list of the first and the last `GenerationCheckpoint` of each generation of a run directory, oldest
+    first, and the list of the growths (`Growth`) between generations.
 
     A generation is the time between two growths of the model.
 
@@ -110,7 +111,8 @@ def generation_checkpoints(run: Path | str) -> tuple[list[GenerationCheckpoint],
 
 
 def ancestor_pairs(looks: Sequence[GenerationCheckpoint]) -> list[tuple[GenerationCheckpoint, GenerationCheckpoint]]:
-    """Pairs the last checkpoint of each generation with all checkpoints of later generations.
+    """Pairs the last checkpoint of each generation with each checkpoint of later generations in `looks`. Returns tuples
+    (ancestor, descendant).
 
     Example:
       >>> looks = [GenerationCheckpoint(*numbers) for numbers in ((0, 4, 4), (0, 8, 8), (1, 8, 10), (1, 9, 11))]

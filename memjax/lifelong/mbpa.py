@@ -45,7 +45,9 @@ Key = Literal["inputs", "first", "question", "mean", "prompt"]
 
 
 def mbpa(settings: configs.MbPA) -> Method:
-    """Makes the method MbPA++ or MbPA."""
+    """Makes the `Method` MbPA++ or MbPA: every row is answered with parameters adapted to its neighbours in an episodic
+    memory, and with `replay_interval` above 0 (MbPA++) stored rows are replayed sometimes.
+    """
     keyed = settings.neighbor_choice == "nearest" or settings.memory.write_policy == "diversity"
     replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
@@ -71,7 +73,9 @@ def mbpa(settings: configs.MbPA) -> Method:
 
 
 def neighbor_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
-    """Returns the keyword arguments of `neighbors_of` that the settings of a method describe."""
+    """Returns a dict of the keyword arguments of `neighbors_of` that settings describe: the number of neighbours, the
+    kind of their weights, and the metric.
+    """
     return {
         "num_neighbors": settings.num_neighbors,
         "weights": settings.neighbor_weighting,
@@ -80,7 +84,9 @@ def neighbor_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
 
 
 def adaptation_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
-    """Returns the keyword arguments of `memjax.lifelong.adaptation.adapt` for the adaptation before an answer."""
+    """Returns a dict of the keyword arguments of `memjax.lifelong.adaptation.adapt` that settings describe, for the
+    adaptation before an answer.
+    """
     return {
         "steps": settings.adaptation_steps,
         "learning_rate": settings.adaptation_learning_rate,
@@ -91,7 +97,8 @@ def adaptation_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
 
 
 def key_components(key: Key | None) -> tuple[Component, ...]:
-    """Makes the component that stores the frozen network of the keys, if keys come from a network.
+    """Returns a tuple with the component that stores the frozen network that computes keys. It is empty if the kind of
+    key `key` needs no network, or is None.
 
     Args:
       key: Kind of key. See `make_key_function`. None if rows have no keys.
@@ -102,14 +109,17 @@ def key_components(key: Key | None) -> tuple[Component, ...]:
 
 
 def make_path_filter(adapted: tuple[str, ...]) -> Callable[[str], bool] | None:
-    """Makes a function that tells whether a path contains a string of `adapted`. Returns None if `adapted` is empty."""
+    """Returns a function that tells whether a path of a parameter contains one of the strings `adapted`. None if
+    `adapted` is empty.
+    """
     return (lambda path: any(part in path for part in adapted)) if adapted else None
 
 
 def neighbors_of(
     model: Any, store: Store, key: Key | None, *, num_neighbors: int, weights: str, metric: Any, excludes: bool = False
 ) -> Callable[..., tuple[Batch, Any]]:
-    """Makes a function that finds stored rows that are neighbours of given rows, and the weights of the neighbours.
+    """Returns `find(variables, rows)`, which returns for each row `num_neighbors` stored rows and their weights. `key`
+    is the kind of key, None for random rows, `weights` the kind of weights. `excludes` leaves out the row itself.
 
     Args:
       model: The Linen model.
@@ -158,7 +168,8 @@ def neighbors_of(
 def adapt_to_own_neighbors(
     model: Any, store: Store, find: Callable[..., tuple[Batch, Any]], queries: int, how: Mapping[str, Any]
 ) -> PerRowAdaptation:
-    """Makes the adaptation in which every row is answered with parameters adapted to its own neighbours.
+    """Returns the `PerRowAdaptation` that answers every row with parameters adapted to its neighbours from `find`
+    (`neighbors_of`). `how` are arguments of `adapt`, `queries` is the number of rows adapted at once on a device.
 
     Args:
       model: The Linen model.
@@ -189,7 +200,9 @@ def adapt_to_own_neighbors(
 
 
 def neighbor_nats(model: Any, variables: Mapping[str, Any], params: Any, support: Batch) -> Any:
-    """Computes the loss of every stored row in evaluation mode, the mean over its targets, float `[neighbors]`."""
+    """Computes the mean loss of the targets of every stored row in `support` in nats, float `[neighbors]`, in
+    evaluation mode. `params` take the place of the parameters in `variables`.
+    """
     start = model.init_state(support.inputs.shape[0])
     adapted = {**variables, "params": params}
     output = read_segment(model, adapted, start, support, deterministic=True)[0]
@@ -198,18 +211,22 @@ def neighbor_nats(model: Any, variables: Mapping[str, Any], params: Any, support
 
 
 def neighbor_examples(found: tuple[Batch, Any]) -> Any:
-    """Returns the example numbers of the neighbours in a result of `find`. -1 for neighbours of weight 0."""
+    """Returns the numbers of the examples that are the neighbours in `found`, a result of `find` (see `neighbors_of`).
+    -1 for neighbours of weight 0.
+    """
     support, alpha = found
     return jnp.where(alpha > 0, support.extras[EXAMPLE], -1)
 
 
 def neighbor_shares(found: tuple[Batch, Any]) -> Any:
-    """Returns the weights of the neighbours in a result of `find` (see `neighbors_of`)."""
+    """Returns the weights of the neighbours in `found`, a result of `find` (see `neighbors_of`)."""
     return found[1]
 
 
 def adapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
-    """Returns the variables of the model, with the memory, the key network and a random key that adaptation needs."""
+    """Returns the variables of the model together with the memory, the key network and a random key, which the later
+    adaptation to rows needs. Nothing is adapted here, and `support` is not used.
+    """
     del support
     stored = {name: state.method[name] for name in (EPISODES, KEY_NETWORK) if name in state.method}
     method = {**stored, "random": jax.random.fold_in(key, PURPOSES["adapt"])}
@@ -217,7 +234,8 @@ def adapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, An
 
 
 def make_key_function(kind: Key) -> OfRows:
-    """Makes the function that computes the keys of rows: inputs, or hidden states of a frozen network.
+    """Returns a function `keys(model, variables, method, rows)` that computes the keys of rows, float32 `[rows, dim]`:
+    their inputs, or hidden states of a frozen network, as `kind` says.
 
     Args:
       kind: "inputs": the input itself, if it is a vector. All other kinds read the last hidden states of a frozen

@@ -92,7 +92,8 @@ class JoinedExamples(Examples):
         Args:
           parts: Examples of every task.
           tells_task: Whether to add the task number of every example to its extras, as "task".
-          order: Permutation of all examples: their numbers in the joined tasks. None for one task after the other.
+          order: Numbers of the examples to read in their order, counted over the joined tasks. None for all examples,
+            one task after the other.
 
         Raises:
           ValueError: a task has no examples.
