@@ -35,7 +35,8 @@ ValuesOf = Callable[[np.ndarray], np.ndarray]
 
 
 class BatchNeighbors(NamedTuple):
-    """Neighbours of each query in a datastore, as arrays on the host, nearest first.
+    """Neighbours of each query in a datastore, nearest first: their distances, the tokens after them and their entries,
+    as arrays on the host.
 
     Attributes:
       distances: float32 `[queries, neighbors]`, squared L2 distances, or negative inner products.
@@ -56,7 +57,8 @@ def search_neighbors(
     *,
     metric: str = "squared_l2",
 ) -> BatchNeighbors:
-    """Searches a datastore for the neighbours of queries, and looks up the tokens that followed them.
+    """Searches a datastore for the neighbours of queries with the function `search`, and looks up the tokens that
+    followed them with the function `values`. Returns `BatchNeighbors`.
 
     Args:
       queries: float `[queries, dim]`, one query a row, as wide as the keys.
@@ -86,7 +88,8 @@ def read(
     interpolation_weight: float | Float[Array, ""] = 0.25,
     query: Any = EmptyState(),
 ) -> NextTokenCandidates:
-    """Turns neighbours into candidates, weighed by `exp(-distance / temperature)`, the distribution `p_kNN`.
+    """Turns neighbours, given by distances and the tokens after them (`values`), into `NextTokenCandidates`, weighed by
+    `exp(-distance / temperature)`, the distribution `p_kNN`. `query` is only returned with them.
 
     Args:
       distances: Squared L2 distances of the neighbours, or negative inner products.
@@ -106,7 +109,8 @@ def neighbor_log_prob(
     targets: Int[Array, " targets"],
     temperature: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, " targets"]:
-    """Computes `log p_kNN` of one token for each list of neighbours. -inf if no neighbour has this token.
+    """Computes `log p_kNN` of one target token for each list of neighbours, whose tokens are `values`. -inf if no
+    neighbour has this token.
 
     Example:
       >>> distances, values = jnp.array([[1.0, 1.0], [9.0, 9.0]]), jnp.array([[7, 3], [-1, -1]])
@@ -175,7 +179,7 @@ class KNNMemory(OutputMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Returns the empty state: nothing is remembered between segments."""
+        """Checks the settings and returns the empty state: nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
         require(0 <= self.interpolation_weight <= 1, "interpolation_weight", self.interpolation_weight, "0 to 1")
         require(0 < self.temperature < np.inf, "temperature", self.temperature, "a number above 0")
@@ -183,7 +187,9 @@ class KNNMemory(OutputMemory):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the extras that a batch must have."""
+        """Returns shape and dtype of the extras that a batch must have, by name: `knn_distances` and `knn_values`, the
+        tokens after the neighbours, each `[batch, length, neighbors]`.
+        """
         shape = (batch_size, length, self.num_neighbors)
         return {DISTANCES: jax.ShapeDtypeStruct(shape, jnp.float32), VALUES: jax.ShapeDtypeStruct(shape, jnp.int32)}
 
@@ -226,14 +232,18 @@ class KNNMemory(OutputMemory):
         knn_distances: Float[Array, "batch 1 neighbors"] | None = None,
         knn_values: Int[Array, "batch 1 neighbors"] | None = None,
     ) -> tuple[NextTokenCandidates, DecodeState]:
-        """Returns the neighbours of one token of every active row as candidates."""
+        """Returns the neighbours given for one token of every row as `NextTokenCandidates` with the token's query, an
+        inner tensor of `features`, and the decode state. Without neighbours there are no candidates.
+        """
         position = decode_state.position + active.astype(jnp.int32)
         recalled = self._recall(x, features, knn_distances, knn_values)
         return recalled, DecodeState(EmptyState(), EmptyState(), position)
 
     @nn.nowrap
     def recall(self, distances: Array, values: Array, query: Any = EmptyState()) -> NextTokenCandidates:
-        """Turns neighbours, of any leading axes, into candidates with the settings of this memory."""
+        """Turns neighbours, given by distances and the tokens after them (`values`), of any leading axes, into
+        `NextTokenCandidates` with the settings of this memory. `query` is only returned with them.
+        """
         return read(
             distances, values, temperature=self.temperature, interpolation_weight=self.interpolation_weight, query=query
         )

@@ -27,7 +27,8 @@ EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6}
 
 
 class WeightedNorm(nn.Module):
-    """Layer norm or RMS norm whose means weigh the entries of the residual stream, for a model that has grown in width.
+    """Layer norm or RMS norm whose means weigh the entries of the residual stream by given constants, for a model that
+    has grown in width.
 
     The copies of one entry share its weight (`memjax.lifelong.expansion`), so that mean and variance are those of the
     model before it grew, whatever the number of copies of each. Equal weights, `1 / dim`, give the ordinary norm.
@@ -76,7 +77,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 def make_norm(
     kind: str, dtype: Any, *, exact_variance: bool = False, weighted: bool = False, epsilon: float | None = None
 ) -> nn.Module:
-    """Makes the norm of a part of a layer, with statistics in float32.
+    """Makes the norm module of a part of a layer. `kind` is 'layer', 'layer_exact' or 'rms', `dtype` that of the
+    result. Statistics are computed in at least float32.
 
     Args:
       kind: 'layer' (epsilon 1e-5), 'layer_exact' (epsilon 1e-12, as BERT) or 'rms' (no mean, no bias, epsilon 1e-6).
@@ -100,7 +102,7 @@ def make_norm(
 
 
 class Residual(nn.Module, kw_only=True):
-    """Base of a part of a layer with one norm, dropout on its output, and a residual connection.
+    """Base class of a part of a layer with one norm, dropout on its output, and a residual connection.
 
     A subclass has the fields `norm` ('post', or in front of the part), `norm_kind`, `dropout` and `dtype`.
 
@@ -123,20 +125,24 @@ class Residual(nn.Module, kw_only=True):
         return x if self.norm == "post" else self.layer_norm(x)
 
     def add_residual(self, x: Activations, y: Activations, deterministic: bool) -> Activations:
-        """Adds the output `y` of the part to the residual stream `x`, after dropout, and norms it for `norm='post'`."""
+        """Returns the residual stream `x` plus the output `y` of the part, after dropout, and
+        normed for `norm='post'`.
+        """
         y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
         return self.layer_norm(y) if self.norm == "post" else y
 
 
 def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
-    """Returns the dropout arguments of `memjax.functional.attention.attention`. Empty without dropout."""
+    """Returns the arguments `dropout_rate` and `dropout_key` of `memjax.functional.attention.attention` for the
+    attention module `part`, by name. Empty without dropout or if `deterministic`.
+    """
     if deterministic or not part.attention_dropout:
         return {}
     return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
 
 
 class TrackedKeys(NamedTuple):
-    """Age, extent and source of every key of a part that tracks its attention.
+    """Age in tokens, number of tokens and source of every key that a part reads which tracks its attention.
 
     Attributes:
       ages: int32 `[#batch, #heads, length, keys]`, how many tokens before each token of the segment the newest token of
@@ -151,7 +157,8 @@ class TrackedKeys(NamedTuple):
 
     @classmethod
     def of_slots(cls, places: Array, spans: Array, sources: Array, length: int) -> "TrackedKeys":
-        """Describes the keys of memory slots, followed by the keys of a segment of `length` tokens.
+        """Returns the facts of the keys of memory slots, followed by those of a segment of `length` tokens. `places`
+        are the ages of slots at its first token, `spans` their numbers of tokens, `sources` their kinds.
 
         Args:
           places: int32 `[#batch, slots]`, the ages of the slots at the first token of the segment.
@@ -172,7 +179,8 @@ class TrackedKeys(NamedTuple):
 
 
 def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys: TrackedKeys | None = None) -> Aux:
-    """Returns the attention weights of a part in `Aux`, with the keys that each query may read. Empty if not tracked.
+    """Returns an `Aux` with the attention weights of a part, the keys that each query may read, and the facts of
+    `keys`. It is empty unless `part.track_attention`.
 
     Args:
       part: Part of a layer with the field `track_attention`.
@@ -190,7 +198,8 @@ def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys
 def matrix_init(
     stddev: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
 ) -> Callable[..., Array]:
-    """Makes an initialiser: normal with a given standard deviation, or truncated normal scaled by fan-in.
+    """Makes an initialiser for a matrix: normal with the standard deviation `stddev`, or for None truncated normal
+    scaled by fan-in. `in_axis` and `out_axis` are the axes of its inputs and outputs.
 
     Args:
       stddev: Standard deviation. None for the truncated normal scaled by fan-in.
@@ -205,7 +214,8 @@ def matrix_init(
 def xavier_init(
     gain: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
 ) -> Callable[..., Array]:
-    """Makes an initialiser: Xavier's uniform times a gain, or without a gain a truncated normal scaled by fan-in.
+    """Makes an initialiser for a matrix: Xavier's uniform times `gain`, or for None a truncated normal scaled by
+    fan-in. `in_axis` and `out_axis` are the axes of its inputs and outputs.
 
     Args:
       gain: Factor of the values. None for the truncated normal scaled by fan-in, `matrix_init(None)`.
@@ -218,7 +228,7 @@ def xavier_init(
 
 
 def project(x: Array, matrix: Array, axes: int = 1) -> Array:
-    """Multiplies `x` with a matrix over the last `axes` axes of `x` and the first of `matrix`, in the dtype of `x`.
+    """Multiplies the last `axes` axes of `x` with the first `axes` axes of `matrix`, in the dtype of `x`.
 
     Example:
       >>> project(jnp.ones((2, 3, 4)), jnp.ones((4, 5, 6))).shape
@@ -233,7 +243,8 @@ def project(x: Array, matrix: Array, axes: int = 1) -> Array:
 
 
 def project_biased(x: Array, matrix: Array, bias: Array | None) -> Array:
-    """Multiplies `x`, `[batch, length, in]`, with the first axis of `matrix`, and adds `bias` if one is given.
+    """Multiplies the last axis of `x`, `[batch, length, in]`, with the first axis of `matrix`, and adds `bias` unless
+    it is None.
 
     Without a bias `x` may have any number of axes. With one it must have three.
     """

@@ -110,12 +110,14 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearState:
-        """Makes a memory in which a document starts, with sums in at least float32."""
+        """Makes an empty memory, in which a document starts, with sums of 0 in at least float32."""
         return init_linear_state(batch_size, *self._state_sizes, normalizer=self.normalizer, dtype=dtype)
 
     @nn.nowrap
     def init_decode_state(self, state: LinearState, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding after `state`. Every token is written at once, so there is no buffer."""
+        """Returns the decode state after `state`. Every token is written at once, so there is no buffer, and
+        `segment_length` is not used.
+        """
         return token_decode_state(state, batch_size)
 
     def __call__(
@@ -137,7 +139,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """Reads and writes one token of every active row."""
+        """Reads and writes one token of every active row. Returns the new residual stream and the decode state."""
         old = decode_state.memory
         z, new = self._read_write(x, old, active[:, None], 1, deterministic=True)
         position = decode_state.position + active.astype(jnp.int32)
@@ -222,7 +224,8 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
 @tree_dataclass
 class LinearCrossState:
-    """Summary of a source by a linear attention, of the same size for every source.
+    """Sums over a source by a linear attention, of the same size for every source, and which rows have read their
+    source.
 
     Attributes:
       source: Sums over the source's tokens.
@@ -261,7 +264,7 @@ class LinearCrossAttention(CrossMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearCrossState:
-        """Makes the state of rows that have read no source."""
+        """Makes the state of rows that have read no source, with sums of 0 in at least float32."""
         return LinearCrossState(self.attention.init_state(batch_size, dtype), jnp.zeros((batch_size,), bool))
 
     def _maps(self, deterministic: bool) -> Any:

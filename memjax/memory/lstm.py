@@ -85,7 +85,9 @@ class LSTMLayer(LayerMemory):
 
     @nn.nowrap
     def init_decode_state(self, state: LSTMState, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding after `state`. Every token is written at once, so there is no buffer."""
+        """Returns the decode state after `state`. Every token is written at once, so there is no buffer, and
+        `segment_length` is not used.
+        """
         return token_decode_state(state, batch_size)
 
     def __call__(
@@ -106,7 +108,9 @@ class LSTMLayer(LayerMemory):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """Reads one token of every active row."""
+        """Reads one token of every active row and updates cell and output. Returns the output of the cell and the
+        decode state.
+        """
         y, new = self._read(x, decode_state.memory, active[:, None])
         return y, DecodeState(new, EmptyState(), decode_state.position + active.astype(jnp.int32))
 

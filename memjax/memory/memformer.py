@@ -27,7 +27,7 @@ __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
 
 @tree_dataclass
 class MemformerState:
-    """Memory of a Memformer: slots that all layers share.
+    """Memory of a Memformer: slots that all layers share, and which rows have begun.
 
     Attributes:
       slots: `[batch, slots, dim]`, slots of unit length, at least float32.
@@ -39,7 +39,8 @@ class MemformerState:
 
 
 class Encoded(NamedTuple):
-    """Output of a Memformer encoder for one segment: its tokens, followed by the classification tokens.
+    """Output of a Memformer encoder for one segment: hidden states of its tokens, followed by those of the
+    classification tokens, and their mask.
 
     Attributes:
       hidden: `[batch, length + classification, dim]`, hidden states.
@@ -52,7 +53,9 @@ class Encoded(NamedTuple):
 
 @operation
 def start(state: MemformerState, bias: Float[Array, "slots dim"], start_of_document: Rows) -> MemformerState:
-    """Sets the slots of rows that begin a document to the learned `m_0 = v / |v|`, with its gradient."""
+    """Returns the state in which rows that begin a document, or have no memory yet, have the learned slots `m_0 = v /
+    |v|`. `bias` is v, which has a gradient.
+    """
     fresh = start_of_document | ~state.started
     initial = normalize_slots(bias.astype(state.slots.dtype))
     slots = jnp.where(fresh[:, None, None], initial[None], state.slots)
@@ -63,7 +66,8 @@ def start(state: MemformerState, bias: Float[Array, "slots dim"], start_of_docum
 def write(
     state: MemformerState, written: Float[Array, "batch slots dim"], bias: Float[Array, "slots dim"] | None, rows: Rows
 ) -> MemformerState:
-    """Normalises the new slots with a bias, `m <- (m' + v) / |m' + v|`. Rows outside `rows` keep their slots.
+    """Returns the state with the new slots `(m' + v) / |m' + v|`. `written` is m', `bias` is v or None for no v. Rows
+    where `rows` is False keep their slots.
 
     Args:
       state: State that the segment read.
@@ -78,7 +82,7 @@ def write(
 
 
 class HeadAttention(nn.Module):
-    """Multi-head attention without biases, with keys and values that the caller projects.
+    """Multi-head attention without biases. The caller makes its keys and values by its method `keys_values`.
 
     Attributes:
       dim: Width of queries, keys and output.
@@ -126,7 +130,9 @@ class HeadAttention(nn.Module):
     def weights(
         self, x: Activations, keys: Float[Array, "batch source heads head_dim"]
     ) -> Float[Array, "batch heads length source"]:
-        """Returns the attention weights of `x` on all keys, without mask and bias."""
+        """Returns the attention weights of `x` on all keys, `[batch, heads, length, source]`, without mask, bias and
+        dropout.
+        """
         return attention_with_weights(project(x, self.query), keys, keys)[1]
 
 
@@ -298,7 +304,9 @@ class MemformerEncoder(StackMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemformerState | EmptyState:
-        """Makes the state of rows that begin a document. The slots are at least float32."""
+        """Makes the state of rows that begin a document, with slots of at least float32. `EmptyState` for an encoder
+        without slots.
+        """
         if not self.num_slots:
             return EmptyState()
         require(self.dim % self.writer_heads == 0, "writer_heads", self.writer_heads, f"a divisor of dim = {self.dim}")
@@ -329,7 +337,9 @@ class MemformerEncoder(StackMemory):
         writes: Rows | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded, Any, Aux]:
-        """Encodes a segment for a decoder, with classification tokens. Rows outside `writes` keep their slots."""
+        """Encodes a segment, with classification tokens behind it, for a decoder. Returns `Encoded`, the new state and
+        `Aux`. Rows where `writes` is False keep their slots.
+        """
         mask = broadcast_mask(mask, *x.shape[:2])
         rows, slots, read = mask.any(axis=1), None, state
         writes = rows if writes is None else rows & writes
@@ -426,7 +436,8 @@ class MemformerEncoder(StackMemory):
 def run_layers(
     body: Any, layers: tuple[Any, ...], x: Array, states: Any, *, scan_layers: bool, rematerialize: bool = False
 ) -> tuple[Array, Any]:
-    """Runs `body(layer, x, state) -> (x, out)` over equal layers, one after the other or as one scan.
+    """Runs `body(layer, x, state) -> (x, out)` over equal layers, one after the other or as one scan. Returns the last
+    `x`, and every `out` with layers at axis 0, as `states` has them.
 
     Args:
       body: Function of one layer, `body(layer, x, state) -> (x, out)`.

@@ -45,7 +45,8 @@ __all__ = ["KeyValueMemory", "MemorizingAttention", "MemorizingState", "TokenPro
 
 @operation
 def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
-    """Empties cache and long memory of rows that start a document, and sets their counters to 0.
+    """Empties the cache of rows that start a document, marks all slots of their long memory as invalid, and sets their
+    counters to 0.
 
     The keys and values of the long memory stay in place and are marked as not valid. Emptying them would copy the whole
     memory in every segment, while only a few slots are read. These are masked when they are read.
@@ -58,7 +59,8 @@ def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
 
 @operation
 def write(state: MemorizingState, segment: TokenProjections, *, policy: str = "current") -> MemorizingState:
-    """Appends a segment to the cache and to the long memory. Rows without a real token keep their state.
+    """Returns the state with a segment appended to the cache and to the long memory. With the policy 'evicted' the long
+    memory gets what leaves the cache instead. Rows without a real token keep their state.
 
     Args:
       state: State that the segment read.
@@ -102,7 +104,9 @@ def retrieve(
     method: str = "exact",
     recall_target: float = 0.95,
 ) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
-    """Finds the slots of the nearest keys of the same row and head, and which of them are real. No gradient."""
+    """Returns the slots of the nearest keys of the same row and head, and which of them are real, both `[batch, heads,
+    length, neighbors]`, without a gradient. `method` names the search.
+    """
     by_head = jnp.swapaxes(queries, 1, 2)
     keys = memory.keys.astype(queries.dtype)
     return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
@@ -220,23 +224,25 @@ class MemorizingAttention(ProjectedAttention):
 
     @property
     def gate_description(self) -> str:
-        """Description of what the learned gate lets through."""
+        """Text that says what the learned gate lets through: the long memory. Empty without such a gate."""
         return "the long memory" if self.memory_length and self.merge == "gate" else ""
 
     def gate_values(self, hidden: Activations) -> Float[Array, "#batch #length heads"]:
-        """Returns the gate of every head, which is the same at all positions."""
+        """Returns the gate of every head, `[1, 1, heads]`. It is the same at all positions, whatever `hidden` is."""
         return jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, None]
 
     @nn.nowrap
     def with_attention_tracking(self) -> MemorizingAttention:
-        """Returns a copy that also outputs attention weights and retrieved positions. No mesh axis splits its slots."""
+        """Returns a copy that also outputs attention weights and retrieved positions. Its slots are not split over
+        devices, and it searches exactly instead of by threshold.
+        """
         retrieval = "exact" if self.retrieval == "threshold" else self.retrieval  # equal neighbours except for ties
         positions = self.memory_length > 0
         return self.clone(track_attention=True, track_positions=positions, retrieval=retrieval, slot_axis="")
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemorizingState:
-        """Makes a memory in which a document starts, with keys and values of `dtype`."""
+        """Makes an empty cache and an empty long memory, with keys and values of `dtype`."""
         self._check()
         cache, memory = EmptyState(), EmptyState()
         if self.cache_length:
@@ -253,7 +259,9 @@ class MemorizingAttention(ProjectedAttention):
 
     @nn.nowrap
     def init_decode_state(self, state: MemorizingState, segment_length: int, batch_size: int) -> DecodeState:
-        """Starts decoding at the start of a segment, with `state` as the memory."""
+        """Returns the decode state at the start of a segment of `segment_length` tokens, with `state` as the memory and
+        empty buffers.
+        """
         # Not in the dtype of the memory: keys and values of the segment are rounded only when they are written.
         segment = self._tokens(batch_size, segment_length, self.dtype)
         return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
@@ -294,7 +302,9 @@ class MemorizingAttention(ProjectedAttention):
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """Reads one token of every active row, and writes every segment that is full."""
+        """Reads one token of every active row, and writes every segment that is full. `shared` are the biases that all
+        layers share. Returns the new residual stream and the decode state.
+        """
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
         batch, segment_length = segment.valid.shape
         document_position, weights = memory.document_position, self._weights(shared)

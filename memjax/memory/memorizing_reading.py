@@ -30,7 +30,7 @@ __all__ = [
 
 
 class LocalAttention(NamedTuple):
-    """Attention to cache and segment, before the softmax.
+    """Queries, keys, values, scores of positions and mask of the attention to cache and segment, before the softmax.
 
     Attributes:
       queries: `[batch, length, heads, head_dim]`, placed queries.
@@ -48,7 +48,8 @@ class LocalAttention(NamedTuple):
 
 
 class Neighbors(NamedTuple):
-    """Slots of a long memory that were retrieved for every query, or all slots of it.
+    """Keys and values of the slots of a long memory that were retrieved for every query, or of all slots, and which of
+    them are read.
 
     Attributes:
       keys: `[batch, heads, length, neighbors, head_dim]`, or `[batch, memory, heads, head_dim]` of all slots.
@@ -64,7 +65,9 @@ class Neighbors(NamedTuple):
 
 
 def threshold_neighbors(queries: Array, memory: KeyValueMemory, number: int, *, reads_empty_slots: bool) -> Neighbors:
-    """Returns all slots of a long memory, of which the `number` nearest ones are real. No search and no gather."""
+    """Returns all slots of a long memory as `Neighbors`, of which the `number` nearest ones are marked for each query,
+    without search and gather. With `reads_empty_slots` empty slots fill up the number.
+    """
     # Every slot is read here, and slots that are not valid may hold NaN.
     valid_only = lambda slots: jnp.where(memory.valid[:, None, :, None], slots.astype(queries.dtype), 0)
     every_head = lambda slots: repeat_heads(valid_only(slots), queries.shape[2], axis=1)
@@ -80,7 +83,9 @@ def threshold_neighbors(queries: Array, memory: KeyValueMemory, number: int, *, 
 
 
 def read_jointly(local: LocalAttention, near: Neighbors, *, has_all_slots: bool, options: dict[str, Any]) -> Array:
-    """Reads local keys and neighbours with one softmax. `options` are those of the attention functions."""
+    """Reads local keys and neighbours with one softmax, and returns the output. `has_all_slots` says that `near` are
+    all slots of the memory. `options` are those of the attention functions.
+    """
     queries, keys, values, bias, visible = local
     if not has_all_slots:
         options = {"mask": visible, "neighbor_valid": near.real, "bias": bias, **options}
@@ -93,7 +98,9 @@ def read_jointly(local: LocalAttention, near: Neighbors, *, has_all_slots: bool,
 
 
 def read_shards(queries: Array, memory: KeyValueMemory, number: int, **options: Any) -> PartialSoftmax:
-    """Reads the `number` nearest slots of a memory whose slots are split over a mesh axis (`sharded_neighbors`)."""
+    """Reads the `number` nearest slots of a memory whose slots are split over a mesh axis, and returns a
+    `PartialSoftmax`. `options` are those of `sharded_neighbors`.
+    """
     every_head = lambda slots: repeat_heads(slots, queries.shape[2], axis=1)
     keys, values = every_head(memory.keys), every_head(memory.values)
     return sharded_neighbors(queries, keys, values, memory.valid, number, slot_axis=memory.slot_axis, **options)
@@ -102,7 +109,9 @@ def read_shards(queries: Array, memory: KeyValueMemory, number: int, **options: 
 def retrieval_arrays(
     queries: Array, keys: Array, ids: Array, real: Array, scale: Array | None, memory: KeyValueMemory
 ) -> dict[str, Array]:
-    """Returns the document positions of the neighbours and their softmax weights, for analysis."""
+    """Returns the document positions of neighbours and their softmax weights by name, for analysis. `keys` are those of
+    the neighbours, `ids` their slots in `memory`, `real` marks those that exist.
+    """
     factor = queries.shape[-1] ** -0.5 if scale is None else scale[None, :, None, None]
     shares = masked_softmax(jnp.einsum("blhd,bhlkd->bhlk", queries, keys) * factor, real)
     positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
@@ -118,7 +127,8 @@ def attention_shares(
     scale: Array | None,
     merged: tuple[Array, Array] | None,
 ) -> Aux:
-    """Returns the share of every key in the output: of the neighbours, then of cache and segment.
+    """Returns an `Aux` with the share of every key in the output: of the neighbours, then of cache and segment.
+    `merged` are the shares of both parts, None for one softmax. It is empty unless `part` tracks its attention.
 
     Args:
       part: Attention with the field `track_attention`.

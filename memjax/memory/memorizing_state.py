@@ -55,7 +55,8 @@ class KeyValueMemory:
     slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
     def save(self, start_of_document: Rows, length: int) -> tuple[KeyValueMemory, SavedWindow]:
-        """Returns this memory, to write to from now on, and the slots that a segment of `length` tokens will overwrite.
+        """Returns this memory, to use from now on, and a `SavedWindow` of the slots that a segment of `length` tokens
+        will overwrite.
 
         See `memjax.memory.interface.save_state`.
         """
@@ -68,7 +69,9 @@ class KeyValueMemory:
         return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
 
     def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> KeyValueMemory:
-        """Returns this memory if `ok`, else the memory before the segment. Only saved slots are written back."""
+        """Returns this memory if the scalar `ok` is True, else the memory before the segment, of which only the slots
+        of the `SavedWindow` are written back.
+        """
         rows = jnp.broadcast_to(~ok, saved.start.shape)
         put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, slot_axis=self.slot_axis, axis=2)
         valid, positions, cursor = jax.tree.map(
@@ -106,7 +109,8 @@ class SavedWindow:
 
 @tree_dataclass
 class MemorizingState:
-    """State of the attention of one layer of a Memorizing Transformer.
+    """State of the attention of one layer of a Memorizing Transformer: its cache, its long memory and the position in
+    the document.
 
     Attributes:
       cache: `TokenProjections` of the last `cache_length` positions. `EmptyState` for none.

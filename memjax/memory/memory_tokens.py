@@ -29,7 +29,7 @@ COSINE = "memory_tokens/cosine"
 
 
 class EncoderLayer(nn.Module):
-    """An encoder layer: attention of one sequence over another, and a feed-forward part.
+    """An encoder layer: attention of one sequence to another or itself, and a feed-forward part.
 
     Attributes:
       attention: Attention with the method `attend(x, source, source_mask, deterministic)`.
@@ -143,7 +143,9 @@ class MemoryTokenEncoder(StackMemory):
         memory_mask: Bool[Array, "batch memory"] | None = None,
         deterministic: bool = True,
     ) -> tuple[Float[Array, "batch memory dim"], Activations]:
-        """Runs all layers, and returns the memory rows and the sequence."""
+        """Runs all layers. Returns the memory rows, `[batch, memory, dim]`, and the sequence. Memory rows where
+        `memory_mask` is False, and padding, are not read.
+        """
         memory, memory_mask, mask = self._start(x, mask, memory_mask)
         for index, layer in enumerate(self.layers):
             memory, x = self._step(index, layer, memory, x, memory_mask, mask, deterministic)
@@ -152,7 +154,8 @@ class MemoryTokenEncoder(StackMemory):
     def attention_maps(
         self, x: Activations, mask: Mask | None = None
     ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
-        """Returns the attention of every layer from rows to columns, memory rows first, then tokens. Rows sum to 1.
+        """Returns one attention map for each layer, `[batch, heads, rows, rows]`, from rows to columns, memory rows
+        first, then tokens. Rows sum to 1.
 
         Tokens of a bottleneck read the updated memory. Their weights on it are in the columns of memory, and those of
         tokens are 0.
@@ -219,7 +222,8 @@ class MemoryTokenEncoder(StackMemory):
 def prepend_memory(
     memory_tokens: Float[Array, "memory dim"], x: Activations, mask: Mask | None = None
 ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"] | None]:
-    """Puts the memory rows in front of the sequence and extends the mask. No mask stays no mask.
+    """Returns `x` with the memory rows `memory_tokens` in front of every sequence, and the mask with True in front. The
+    mask None stays None.
 
     Example:
       >>> prepend_memory(jnp.ones((2, 4)), jnp.zeros((1, 3, 4)))[0].shape
@@ -233,7 +237,8 @@ def prepend_memory(
 
 @operation
 def mean_cosine(rows: Float[Array, "batch memory dim"]) -> Float[Array, " batch"]:
-    """Computes the mean cosine between two of the memory rows, of which there are two or more. 1 if all are equal.
+    """Computes the mean cosine between two memory rows of every batch row, `[batch]`. `rows` are two or more memory
+    rows. 1 if all are equal.
 
     Example:
       >>> print(mean_cosine(jnp.array([[[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]])).round(3))
@@ -246,7 +251,9 @@ def mean_cosine(rows: Float[Array, "batch memory dim"]) -> Float[Array, " batch"
 
 @operation
 def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
-    """Reports the memory rows of a model, and the mean cosine between two of them, over `rows` with real tokens."""
+    """Returns an `Aux` with the memory rows of a model as an array, and the mean cosine between two of them as a metric
+    over the batch rows where `rows` is True.
+    """
     metrics = {}
     if memory.shape[1] > 1:
         cosine = mean_cosine(jax.lax.stop_gradient(memory))

@@ -67,13 +67,16 @@ class Prediction:
 def linear_weight(
     scores: Float[Array, "batch length candidates"], weight: float | Float[Array, ""]
 ) -> Float[Array, "batch length"]:
-    """Returns the weight of a linear mixture: `weight` where there is a candidate, else 0 for the model alone."""
+    """Returns the weight of the candidates in a linear mixture at every position: `weight` where any score is above
+    -inf, else 0 for the model alone.
+    """
     return jnp.where((scores > -jnp.inf).any(axis=-1), jnp.asarray(weight, scores.dtype), 0)
 
 
 @operation
 def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Array, "batch length"]:
-    """Returns how evenly the weights of the candidates are spread, `1 / (n sum(w^2))` for `n` candidates. 0 for none.
+    """Returns how evenly the softmax weights of the candidates are spread at every position, `1 / (n sum(w^2))` for `n`
+    candidates, 1 for equal weights. 0 for no candidates.
 
     Example:
       >>> effective_share(jnp.log(jnp.array([[[0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1e-9]]]))).round(3).tolist()
@@ -86,7 +89,9 @@ def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Ar
 
 @operation
 def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, WeightedSum]:
-    """Measures over real tokens how many candidates there are, and how evenly their weights are spread, as means."""
+    """Returns two metrics, means over real tokens: `<memory>/<candidates>`, the number of candidates, and
+    `<memory>/effective_<candidates>`, how evenly their weights are spread. `memory` and `candidates` are names.
+    """
     num_candidates = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
     share = jnp.where(mask, effective_share(scores), 0)
     total = lambda values: values.sum().astype(scores.dtype)
@@ -100,7 +105,9 @@ def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> d
 def recalled_log_prob(
     recalled: NextTokenCandidates, targets: Int[Array, "batch length"]
 ) -> Float[Array, "batch length"]:
-    """Log-probability of the targets according to the candidates alone. -inf where no candidate is the target."""
+    """Returns the log-probability of each target, `[batch, length]`, according to the candidates `recalled` alone. -inf
+    where no candidate is the target.
+    """
     return candidate_log_prob(candidate_log_weights(recalled.scores), recalled.tokens, targets)
 
 
@@ -112,6 +119,7 @@ def mix_log_prob(
     log_normalizer: Callable[[], Float[Array, "batch length"]],
 ) -> Float[Array, "batch length"]:
     """Mixes the candidates of all memories into the log-probability of the target tokens, one memory after the other.
+    `log_normalizer` is a function that returns the log-sum-exp of the model's scores.
 
     Args:
       log_prob: `[batch, length]`, log-probability of the targets according to the model alone.
@@ -135,7 +143,9 @@ def mix_log_probs(
     recalled: Sequence[NextTokenCandidates],
     log_normalizer: Callable[[], Float[Array, "batch length"]],
 ) -> Float[Array, "batch length vocab"]:
-    """Mixes the candidates of all memories into the log-probabilities of the whole vocabulary, see `mix_log_prob`."""
+    """Mixes the candidates of all memories into the log-probabilities of the whole vocabulary, one memory after the
+    other. `log_normalizer` is a function that returns the log-sum-exp of the model's scores.
+    """
     vocab_size = log_probs.shape[-1]
     for part in recalled:
         if part.mixing == "global":

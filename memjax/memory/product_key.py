@@ -30,7 +30,8 @@ QUERY_NORMS = ("batch", "layer", "none")
 def masked_moments(
     x: Float[Array, "batch length *features"], mask: Mask
 ) -> tuple[Float[Array, "*features"], Float[Array, "*features"], Float[Array, ""]]:
-    """Computes mean and biased variance of every feature over the real tokens of all rows, and the number of tokens.
+    """Returns mean and biased variance of every feature over the real tokens of all rows, and the number of these
+    tokens.
 
     Rows of all devices count, since under `jax.jit` an array is one array however it is split. The variance is computed
     in a second pass. Without a real token the mean is 0 and the variance 1.
@@ -197,11 +198,13 @@ class ProductKeyMemory(StatelessMemory):
 
     @nn.nowrap
     def excluded_from_scan(self) -> bool:
-        """Always True, since a scan over layers would copy the table of each layer."""
+        """Returns True, since a scan over layers would copy the table of each layer."""
         return True
 
     def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
-        """Returns the weighted sum of the values that every token has chosen, in the dtype of `x`."""
+        """Returns the weighted sum of the values that every token has chosen, in the dtype of `x`, and an `Aux` with
+        the chosen slots, their weights and how evenly slots are used.
+        """
         mask = broadcast_mask(mask, *x.shape[:2])
         queries = self._queries(x, mask, deterministic)
         keys = self.drop_keys(self.keys, deterministic=deterministic)

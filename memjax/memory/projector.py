@@ -42,7 +42,8 @@ prefix is empty.
 
 @dataclasses.dataclass(frozen=True)
 class Projector:
-    """Base class of projectors: matrices with or without biases, as many key heads as query heads, no positions.
+    """Base class of projectors, which make queries, keys, values and output of an attention and place keys. By default
+    it has as many key heads as query heads, and no positions.
 
     A subclass defines `declare`, and whatever else its host does in another way. All other methods are pure functions
     of `weights`, the parameters that `declare` made, so that they run inside conditionals and with stopped gradients.
@@ -53,7 +54,8 @@ class Projector:
     tied_biases = False
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Declares the parameters of the projector in an attention part.
+        """Declares the parameters of the projector in the attention module `part`, and returns them by name. `prefixes`
+        are name prefixes, one for each further run of memory slots. A subclass defines it.
 
         The inherited methods read `query`, `key_value` `[dim, 2, heads, head_dim]` and `output`, and the biases
         `query_bias`, `key_value_bias` and `output_bias` where there are any.
@@ -65,24 +67,33 @@ class Projector:
         raise NotImplementedError(f"declare: given {type(self).__name__}, allowed: a projector that makes parameters")
 
     def make_biases(self, num_heads: int, head_dim: int) -> nn.Module | None:
-        """Makes the module whose result is `weights["biases"]`. All layers share it with `tied_biases`."""
+        """Makes the module whose call returns `weights["biases"]`, of which all layers share one with `tied_biases`.
+        None, the default, for no such biases.
+        """
         return None
 
     def num_key_heads(self, num_heads: int) -> int:
-        """Number of heads of keys and values, a divisor of the number of heads of the queries."""
+        """Returns the number of heads of keys and values, a divisor of `num_heads`, the number of heads of the queries.
+        By default both are equal.
+        """
         return num_heads
 
     def queries(self, weights: Weights, hidden: Activations) -> Float[Array, "batch length heads head_dim"]:
-        """Projects hidden states to queries."""
+        """Projects hidden states to queries, `[batch, length, heads, head_dim]`. `weights` are the parameters that
+        `declare` has returned.
+        """
         return project_biased(hidden, weights["query"], weights.get("query_bias"))
 
     def keys_values(self, weights: Weights, hidden: Activations) -> tuple[Array, Array]:
-        """Projects hidden states to keys and values without positions, `[batch, length, key_heads, head_dim]`."""
+        """Projects hidden states to keys and values without positions, and returns both, each `[batch, length,
+        key_heads, head_dim]`.
+        """
         keys_values = project_biased(hidden, weights["key_value"], weights.get("key_value_bias"))
         return keys_values[:, :, 0], keys_values[:, :, 1]
 
     def output(self, weights: Weights, z: Array, further: Activations | None = None) -> Activations:
-        """Projects what all heads have read to the residual stream.
+        """Projects `z`, the result of attention in every head, to the residual stream, and adds `further`, the output
+        of a second memory, unless it is None.
 
         Args:
           weights: Parameters.
@@ -105,7 +116,8 @@ class Projector:
         position: Int[Array, " batch"] | None = None,
         drop: Callable[[Array], Array] | None = None,
     ) -> tuple[Array, Array, Array | None]:
-        """Places queries and keys at their positions, and returns both with the scores of positions.
+        """Places queries and keys at their positions, and returns both with scores to add, or None. `runs` lists prefix
+        and length of each run of memory slots, `position` is the index of a decoded token, `drop` a dropout.
 
         Args:
           weights: Parameters.
@@ -123,11 +135,13 @@ class Projector:
         return queries, keys, None
 
     def add_content_bias(self, weights: Weights, queries: Array) -> Array:
-        """Adds to the queries what they ask of every content, whatever its position."""
+        """Returns the queries with a bias that scores every key by content, whatever its position. By default they are
+        returned unchanged.
+        """
         return queries
 
     def scale(self, weights: Weights) -> Float[Array, " heads"] | None:
-        """Returns the factor of the scores for every head. None for `head_dim ** -0.5`."""
+        """Returns the factor of the scores for every head, `[heads]`. None, the default, for `head_dim ** -0.5`."""
         return None
 
     def attend(
@@ -140,7 +154,8 @@ class Projector:
         visible: Array,
         **dropout: Any,
     ) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "batch heads length total"]]:
-        """Attends to placed keys, and returns what every head has read, and the attention weights.
+        """Attends to placed keys, with the `scores` of positions added. Returns the result of every head, `[batch,
+        length, heads, head_dim]`, and the attention weights.
 
         Args:
           weights: Parameters.
@@ -157,7 +172,7 @@ class Projector:
 
 
 class ProjectedAttention(Residual, LayerMemory):
-    """Base class of the attention parts whose projections and positions are those of a projector.
+    """Base class of the attention parts of layers whose projections and positions are those of a projector.
 
     A subclass has the fields `dim`, `num_heads`, `head_dim`, `projector`, `init_stddev`, `dtype` and `track_attention`,
     and those of `Residual`.
@@ -171,12 +186,12 @@ class ProjectedAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def shared_module(self) -> nn.Module | None:
-        """Returns the module with the biases that all layers share. None if every layer has its own, or none."""
+        """Makes the module with the biases that all layers share. None if every layer has its own, or none."""
         return self.projector.make_biases(self.num_heads, self.head_dim) if self.projector.tied_biases else None
 
     @nn.nowrap
     def with_attention_tracking(self) -> Any:
-        """Returns a copy that also outputs its attention weights."""
+        """Returns a copy of this module that also puts its attention weights into `Aux.arrays`."""
         return self.clone(track_attention=True)
 
     @property
@@ -200,7 +215,8 @@ class ProjectedAttention(Residual, LayerMemory):
 
 
 def repeat_heads(array: Array, num_heads: int, axis: int = 2) -> Array:
-    """Repeats key heads so that there are as many as query heads. Consecutive query heads share a key head.
+    """Repeats the key heads on one axis of an array so that there are `num_heads`, as many as query heads. Consecutive
+    query heads share a key head.
 
     Example:
       >>> print(repeat_heads(jnp.arange(2.0).reshape(1, 1, 2, 1), 4)[0, 0, :, 0])
@@ -210,7 +226,8 @@ def repeat_heads(array: Array, num_heads: int, axis: int = 2) -> Array:
 
 
 def group_queries(queries: Array, key_heads: int) -> Array:
-    """Lists the queries of all heads that share a key head one after the other, so that it needs no copies of its keys.
+    """Moves the queries of all heads that share a key head one after the other, `[batch, heads / key_heads * length,
+    key_heads, head_dim]`, so that attention needs no copies of the keys.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -227,7 +244,8 @@ def group_queries(queries: Array, key_heads: int) -> Array:
 
 
 def ungroup_heads(array: Array, num_heads: int) -> Array:
-    """Gives every head its own again of what was found for `group_queries`.
+    """Undoes `group_queries` in a result with its queries at axis 2, `[batch, key_heads, groups * length, ...]`, and
+    returns it as `[batch, heads, length, ...]`.
 
     Args:
       array: `[batch, key_heads, groups * length, ...]`.
@@ -242,7 +260,8 @@ def ungroup_heads(array: Array, num_heads: int) -> Array:
 
 
 def key_places(runs: Runs, total: int) -> Int[np.ndarray, " total"]:
-    """Numbers the keys of runs and segment so that equal differences are equal distances in the last run.
+    """Returns a position for each of `total` keys, those of all runs of slots and of the segment. Every run ends right
+    before the segment, so that runs overlap. `runs` lists prefix and number of slots of each.
 
     The segment begins at the number of slots of the last run, as the last slot of every other run ends.
 

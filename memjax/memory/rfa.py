@@ -86,11 +86,13 @@ class RFAAttention(LinearTransformerAttention):
 
     @property
     def gate_description(self) -> str:
-        """Description of what the learned gate lets through."""
+        """Text that says what the learned gate lets through: the sums so far. Empty without a gate."""
         return "the sums so far" if self.gate else ""
 
     def gate_values(self, hidden: Activations) -> Float[Array, "batch length heads"]:
-        """Returns the share of its sums that every head keeps at each position."""
+        """Returns the share of its sums that every head keeps at each position, `[batch, length, heads]`. It needs
+        `gate=True`.
+        """
         decay = self._log_decay(hidden)
         assert decay is not None, "asked of a part without a gate"
         return jnp.exp(decay)

@@ -37,7 +37,8 @@ def read(
     valid: Bool[Array, "batch length neighbors"],
     scale: float = 1.0,
 ) -> Activations:
-    """Reads the neighbours, `m_t = scale * sum_k softmax_k(y_k h_t) y_k`: their output weights, weighed by their fit.
+    """Reads the neighbours and returns `m_t = scale * sum_k softmax_k(y_k h_t) y_k`. `hidden` is h_t, `embedded` has
+    y_k, the output weights of the neighbours' tokens. 0 where there is no neighbour.
 
     Args:
       hidden: `[batch, length, dim]`, hidden states `h_t`.
@@ -59,7 +60,8 @@ def read(
 def mix(
     hidden: Activations, memory: Activations, gate: Float[Array, "batch length #dim"], present: Mask
 ) -> Activations:
-    """Mixes memory and hidden state, `z_t = (1 - g_t) m_t + g_t h_t`. Without a neighbour it is `h_t`.
+    """Mixes memory and hidden state, `z_t = (1 - g_t) m_t + g_t h_t`. Where `present` is False, without a neighbour, it
+    is `h_t`.
 
     Example:
       >>> one = jnp.ones((1, 2, 1))
@@ -71,7 +73,8 @@ def mix(
 
 
 class SpalmMemory(OutputMemory):
-    """Long-term memory of SPALM: mixes the tokens that followed similar contexts into the last hidden state, by a gate.
+    """Long-term memory of SPALM: mixes output weights of the tokens that followed similar contexts into the last hidden
+    state, by a gate.
 
     Yogatama et al. 2021, https://arxiv.org/abs/2102.02557.
 
@@ -146,7 +149,7 @@ class SpalmMemory(OutputMemory):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Returns the empty state: nothing is remembered between segments."""
+        """Checks the settings and returns the empty state: nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
         require(self.gate in GATES, "gate", self.gate, " or ".join(map(repr, GATES)))
         require(0 <= self.neighbor_dropout < 1, "neighbor_dropout", self.neighbor_dropout, "a rate in [0, 1)")
@@ -155,7 +158,9 @@ class SpalmMemory(OutputMemory):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the extras that a batch must have."""
+        """Returns shape and dtype of the only extra that a batch must have, by name: `neighbor_values`, the tokens
+        after the neighbours, `[batch, length, neighbors]`.
+        """
         return {VALUES: jax.ShapeDtypeStruct((batch_size, length, self.num_neighbors), jnp.int32)}
 
     def __call__(
@@ -212,7 +217,9 @@ class SpalmMemory(OutputMemory):
         neighbor_values: Int[Array, "batch 1 neighbors"] | None = None,
         neighbor_mask: Bool[Array, "batch 1 neighbors"] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """Mixes the neighbours into the hidden state of one token of every active row."""
+        """Mixes the neighbours, given by their tokens `neighbor_values`, into the hidden state of one token of every
+        row. Returns it and the decode state. `embed_output` is a function from tokens to output weights.
+        """
         y = x
         if neighbor_values is not None:
             y = self._mix(x, self.gate_values(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
@@ -238,11 +245,13 @@ class SpalmMemory(OutputMemory):
 
     @property
     def gate_description(self) -> str:
-        """Description of what the learned gate lets through."""
+        """Text that says what the learned gate lets through: the hidden state."""
         return "the hidden state"
 
     def gate_values(self, hidden: Activations) -> Float[Array, "batch length gates"]:
-        """Computes the gate `g_t`, one per position or one per dimension, at least float32."""
+        """Computes the gate `g_t`, `[batch, length, gates]`, one per position or one per dimension, from the hidden
+        states. It is at least float32.
+        """
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         weight = self.weight.astype(dtype).reshape(self.dim, -1)
         scores = jnp.einsum("bld,de->ble", hidden.astype(dtype), weight)

@@ -36,7 +36,7 @@ class LayerState:
 
 @tree_dataclass
 class StackState:
-    """State of a stack of layers.
+    """State of a stack of layers, in groups of equal neighbouring layers.
 
     Attributes:
       groups: One state per group of equal neighbouring layers. The leaves of a scanned group have layers at axis 0 and
@@ -50,7 +50,8 @@ class StackState:
 
 @tree_dataclass
 class DecodeState:
-    """State of a memory between two tokens that are decoded one by one.
+    """State of a memory between two tokens that are decoded one by one: its state before the segment, buffers of the
+    segment, and the position in it.
 
     Attributes:
       memory: State of the memory at the start of the running segment.
@@ -64,7 +65,8 @@ class DecodeState:
 
 
 def state_axes(state: State) -> State:
-    """Returns the batch axis of every leaf of a state, as a tree of its structure.
+    """Returns the number of the batch axis of every leaf of a state, as a tree of its structure: 1 in a scanned group
+    of layers, else 0.
 
     Example:
       >>> import jax.numpy as jnp
@@ -82,7 +84,7 @@ def state_axes(state: State) -> State:
 
 
 def state_names(state: Any) -> Any:
-    """Returns the names of the axes of every leaf of a state, as a tree of its structure.
+    """Returns the names of the axes of every leaf of a state, one for each axis or None, as a tree of its structure.
 
     A leaf's first axis is `batch` unless its field says otherwise (`memjax.axes.axes_of`). In a scanned
     group the axis of layers comes before it.
@@ -115,5 +117,5 @@ def num_rows(state: Any) -> int | None:
 
 
 def leaves_and_axes(state: Any) -> list[tuple[Any, int]]:
-    """Returns all leaves of a state, each with its batch axis."""
+    """Returns a list of all leaves of a state, each with the number of its batch axis."""
     return list(zip(jax.tree.leaves(state), jax.tree.leaves(state_axes(state)), strict=True))

@@ -99,8 +99,8 @@ class T2RAttention(LinearTransformerAttention):
 
 @operation
 def fold(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts parameters for `fold_features=True`: multiplies every feature map into the projections of queries and
-    keys.
+    """Converts the parameters of a `T2RAttention`, or of a model with some, to those for `fold_features=True`:
+    multiplies every feature map into the projections of queries and keys. Returns a new tree.
 
     `relu(W_h (W_q x + b_q) + b_h)` is `relu((W_h W_q) x + (W_h b_q + b_h))`, so that no query or key is ever formed.
 

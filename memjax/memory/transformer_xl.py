@@ -44,7 +44,9 @@ class TransformerXLState:
 
 @operation
 def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") -> Any:
-    """Empties the memory of rows that start a document. `empty_memory='zeros'` marks their zero slots as valid."""
+    """Empties the memory of rows that start a document. `empty_memory='zeros'` marks their zero slots as valid, 'mask'
+    as invalid.
+    """
     state = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
     if isinstance(state, EmptyState) or empty_memory != "zeros":
         return state
@@ -53,7 +55,7 @@ def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") ->
 
 @operation
 def write(state: Any, hidden: Activations, mask: Mask) -> Any:
-    """Appends the hidden states of a segment to the memory: `m' = SG([m; h])[-memory:]`.
+    """Returns the memory with the hidden states of a segment appended, `m' = SG([m; h])[-memory:]`.
 
     Rows without a real token keep their state.
 
@@ -74,7 +76,8 @@ def score_positions(
     relative_keys: Float[Array, "total heads head_dim"],
     position_bias: Float[Array, "heads head_dim"],
 ) -> Float[Array, "batch heads length total"]:
-    """Attention scores by relative position, `(q_i + v) r_{i-j} / sqrt(head_dim)`. Mask those of later keys.
+    """Returns attention scores by relative position, `(q_i + v) r_{i-j} / sqrt(head_dim)`, where `relative_keys` has r
+    and `position_bias` is v. The scores of later keys have no meaning: mask them.
 
     Args:
       queries: `[batch, length, heads, head_dim]`, queries of the segment. The last query is at the position of the last
@@ -96,7 +99,8 @@ def read(
     visible: Bool[Array, "#batch 1 length total"],
     **dropout: Any,
 ) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "batch heads length total"]]:
-    """Relative attention: `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`, and its weights.
+    """Returns relative attention, `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`, and its
+    weights. `content_bias` is u, `position_scores` is the second term after division.
 
     Args:
       queries: `[batch, length, heads, head_dim]`, queries of the segment.
@@ -115,7 +119,8 @@ def read(
 def attention_share(
     weights: Float[Array, "batch heads rows total"], mask: Mask, start: int = 0, stop: int | None = None
 ) -> WeightedSum:
-    """Share of the attention that goes to the slots from `start` to `stop`, summed over the real tokens.
+    """Returns the share of the attention that goes to the slots from `start` to `stop`, summed over the real tokens,
+    with their number, as `WeightedSum`.
 
     Args:
       weights: `[batch, heads, rows, total]`, attention weights over slots and segment, oldest first. Rows and columns
@@ -174,7 +179,9 @@ class TransformerXLProjector(Projector):
     clamp_length: int = 0
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Declares `query`, `key_value`, `relative` and `output`, and the positions of further runs."""
+        """Declares `query`, `key_value`, `relative` and `output` in the attention module `part`, and `<prefix>relative`
+        and `<prefix>position` for each of `prefixes`, those of further runs of slots. Returns them by name.
+        """
         init, dim, heads = matrix_init(part.init_stddev), part.dim, (part.num_heads, part.head_dim)
         inner = named(init, "embed", "heads", None)
         weights = {
@@ -191,7 +198,7 @@ class TransformerXLProjector(Projector):
         return weights
 
     def make_biases(self, num_heads: int, head_dim: int) -> nn.Module | None:
-        """Makes the module of the biases u and v."""
+        """Makes the module of the biases u and v, a `RelativeBiases`."""
         return RelativeBiases(num_heads, head_dim)
 
     def place(
@@ -204,7 +211,9 @@ class TransformerXLProjector(Projector):
         position: Array | None = None,
         drop: Callable[[Array], Array] | None = None,
     ) -> tuple[Array, Array, Array | None]:
-        """Returns queries and keys as they are, and the scores of the distances, for every run of slots."""
+        """Returns queries and keys as they are, and the scores of their distances. `runs` lists prefix and length of
+        each run of memory slots, `position` is the index of a decoded token, `drop` a dropout of encodings.
+        """
         segment_length, scores = keys.shape[1] - sum(slots for _, slots in runs), []
         for index, (prefix, slots) in enumerate(runs):
             total = slots + segment_length
@@ -218,7 +227,7 @@ class TransformerXLProjector(Projector):
         return queries, keys, scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
 
     def add_content_bias(self, weights: Weights, queries: Array) -> Array:
-        """Adds the bias u."""
+        """Returns the queries with the bias u added."""
         return queries + weights["biases"][0][None, None]
 
     def attend(
@@ -231,7 +240,9 @@ class TransformerXLProjector(Projector):
         visible: Array,
         **dropout: Any,
     ) -> tuple[Array, Array]:
-        """Attends to keys by content and by relative position."""
+        """Attends to keys by content and by `scores`, those of relative positions. Returns the result of every head and
+        the attention weights.
+        """
         assert scores is not None  # `place` always gives them
         return read(queries, keys, values, scores, weights["biases"][0], visible, **dropout)
 
@@ -338,7 +349,9 @@ class TransformerXLAttention(HiddenStateAttention):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> TransformerXLState | EmptyState:
-        """Makes a memory in which a document starts, with hidden states of `dtype`."""
+        """Makes an empty memory, in which a document starts, with hidden states of `dtype`. `EmptyState` for a memory
+        of length 0.
+        """
         if not self.memory_length:
             return EmptyState()
         hidden = jnp.zeros((batch_size, self.memory_length, self.dim), dtype)
