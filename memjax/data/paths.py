@@ -29,7 +29,8 @@ __all__ = [
 
 
 def find_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Lists the files of a path: the file itself, all files below a folder except hidden ones, or those of a glob.
+    """Lists the files of a path, sorted: the file itself, all files below a folder except hidden ones, or those of a
+    glob. Not finding any is an error.
 
     Raises:
       ValueError: The path has no files.
@@ -50,7 +51,8 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRules()) -> tuple[list[Path], str]:
-    """Lists the files of a path that are texts. See `select_texts`.
+    """Lists the files of a path (file, folder or glob) that are texts, and returns them with a line about skipped
+    files, '' for none. See `select_texts`.
 
     Args:
       path: File, folder or glob.
@@ -66,7 +68,8 @@ def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRu
 
 
 def select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
-    """Selects the files that are texts, by their first 64 KiB.
+    """Selects those of `files` that are texts, by their first 64 KiB, and returns them with a line about skipped files,
+    '' for none. Messages name the path `where`. `rules` say what may be skipped.
 
     Args:
       where: Path that messages name.
@@ -106,18 +109,21 @@ def _select_texts_once(
 
 
 def packed_names(*names: str) -> list[str]:
-    """Returns the names that files may have, unpacked or packed in the usual forms, for messages."""
+    """Returns each of the given file names unpacked and with the endings `.xz` and `.gz`, as a list for messages."""
     return [f"{name}{suffix}" for name in names for suffix in ("", *list(PACKINGS)[:2])]
 
 
 def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
-    """Returns the path of the first of some files that exists in a folder, unpacked or packed. None if none exists."""
+    """Returns the path of the first of some files, given by their names, that exists in a folder, unpacked or packed.
+    None if none exists.
+    """
     files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKINGS))
     return next((file for file in files if file.is_file()), None)
 
 
 def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encoding: str = "utf-8") -> str:
-    """Reads the text of a file, which may be packed.
+    """Reads the text of a file, which may be packed, as UTF-8 or in `encoding`. An empty file is an error unless
+    `allow_empty` is set.
 
     Args:
       path: Path of the file.
@@ -137,7 +143,7 @@ def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encodi
 
 
 def encoding_suffix(rules: ReadingRules) -> str:
-    """Returns the part of a fingerprint that names the encoding of files. Empty for UTF-8."""
+    """Returns `-ENCODING`, the end of a fingerprint of files that `rules` read in this encoding. Empty for UTF-8."""
     encoding = check_encoding(rules.encoding)
     return "" if encoding == "utf-8" else f"-{encoding}"
 
@@ -149,7 +155,9 @@ def file_fingerprint(files: Iterable[Path], root: Path) -> str:
 
 
 def digest(parts: Iterable[str]) -> str:
-    """Returns the SHA-256 of a sequence of texts in hexadecimal digits. The borders between texts are part of it."""
+    """Returns the SHA-256 of a sequence of texts in hexadecimal digits, which also depends on where one text ends and
+    the next begins.
+    """
     result = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8", "surrogateescape")

@@ -23,7 +23,8 @@ LACKS = "have no answer in their sentence"
 
 
 def parse_qa_srl(source: configs.QaSrl, split: str) -> QuestionSplit:
-    """Parses one split of QA-SRL, from `gold/wikinews.dev.gold.csv`, `sentences/wikinews.dev.full.csv` and so on.
+    """Reads one split of QA-SRL as a `QuestionSplit`, from `gold/wikinews.dev.gold.csv`,
+    `sentences/wikinews.dev.full.csv` and so on in the folder `source.path`.
 
     The files `test` are the test split. The files `dev` are divided into training and validation by a hash of the name
     of each sentence.

@@ -29,7 +29,8 @@ Answers = Sequence[tuple[str, int]]
 
 
 def parse_quac(source: configs.Quac, split: str) -> QuestionSplit:
-    """Parses one split of QuAC, from `train_v0.2.json` and `val_v0.2.json` or, without a folder, from TFDS.
+    """Reads one split of QuAC as a `QuestionSplit`, from `train_v0.2.json` and `val_v0.2.json` in the folder
+    `source.path` or, without a folder, from TFDS.
 
     The held-out file is both the validation and the test split. A folder with only one of the files is split by a hash
     of the titles of its articles.

@@ -15,7 +15,7 @@ __all__ = ["QuestionRecord", "Question", "QuestionSplit", "collect_questions", "
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a text, with its correct answers.
+    """A question about a text, with its correct answers and their positions in the text.
 
     Attributes:
       question: Text of the question.
@@ -30,7 +30,7 @@ class Question:
 
 
 class QuestionRecord(NamedTuple):
-    """One question as a reader returns it, or the reason why it is left out.
+    """One question as a reader returns it, or the reason why it is left out, with the name of its group.
 
     Attributes:
       group: Name of a group of questions that must be in the same split, such as the title of an article.
@@ -45,7 +45,7 @@ class QuestionRecord(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QuestionSplit:
-    """The questions of one split, and the numbers of questions that were left out.
+    """The questions of one split, and by reason the numbers of questions that were left out.
 
     Attributes:
       questions: Questions in the order of the file.
@@ -56,7 +56,8 @@ class QuestionSplit:
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def notes(self, split: str) -> list[str]:
-        """Returns a line of text for each reason why questions were left out.
+        """Returns a list with a line for each reason why questions were left out. `split` is the name that these lines
+        give the split.
 
         Example:
           >>> QuestionSplit([], {"have no answer": 3}).notes("train")
@@ -66,7 +67,9 @@ class QuestionSplit:
 
 
 def collect_questions(entries: Iterable[QuestionRecord]) -> QuestionSplit:
-    """Collects the questions of a reader, and counts those that are left out by reason."""
+    """Collects the questions of a reader's records `entries` as a `QuestionSplit`, which also counts those that are
+    left out by reason.
+    """
     questions, left_out = [], collections.Counter[str]()
     for entry in entries:
         if entry.question is None:
@@ -85,7 +88,8 @@ def split_questions(
     validation: float,
     test: float,
 ) -> QuestionSplit:
-    """Reads one split of a data set that publishes a training file and one held-out file.
+    """Reads one split of a data set as a `QuestionSplit`. `names` are those of its training and held-out file in a
+    folder, `read(file)` yields records, and `validation` and `test` are held-out shares if one file is missing.
 
     The held-out file is both the validation and the test split. A folder with only one of the files is split by a hash
     of the groups.
@@ -114,7 +118,8 @@ def split_questions(
 
 
 def select_questions(questions: Sequence[Question], number: int, *, seed: int = 0) -> Sequence[Question]:
-    """Selects questions by a hash of their texts, so that the selection does not depend on the rest of the file.
+    """Selects `number` questions, 0 for all: those with the smallest hashes of `seed` and their texts, in the original
+    order.
 
     Args:
       questions: Questions to select from. Their order is preserved.
@@ -130,7 +135,8 @@ def select_questions(questions: Sequence[Question], number: int, *, seed: int = 
 
 
 def find_required_file(path: str, name: str) -> Path:
-    """Returns the path of a file in a folder, which may be packed (`.xz`, `.gz`).
+    """Returns the path of the file `name` in the folder `path`, where it may be packed (`.xz`, `.gz`). A missing file
+    is an error.
 
     Raises:
       ValueError: The folder has no such file.

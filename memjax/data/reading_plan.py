@@ -61,7 +61,8 @@ class ReadingPlan:
             raise ValueError(f"stride: given {self.stride}, allowed: 1 to segment_length = {self.segment_length}")
 
     def stream(self, split: Split, **arguments: Any) -> BatchIterator:
-        """Returns an iterator over the batches of a split, with a position from which reading can continue.
+        """Returns an iterator over batches `[segments, batch, ...]` of `split`, which is documents or examples, with a
+        position from which reading can continue. It has no end unless `epochs` is passed.
 
         Args:
           split: Documents or examples to read.
@@ -87,7 +88,8 @@ class ReadingPlan:
         position: Mapping[str, Any] | None = None,
         in_step: bool = True,
     ) -> BatchIterator | SlidingWindowBatches:
-        """Returns an iterator over one pass of a split in its own order.
+        """Returns an iterator over batches `[1, batch, ...]` of one pass of `split`, documents or examples, in their
+        own order. `host_rows` is the range `(start, stop)` of this host. `in_step` pads until all hosts are done.
 
         Args:
           split: Documents or examples to read.
@@ -100,7 +102,9 @@ class ReadingPlan:
         return self.stream(split, shuffle=False, epochs=1, host_rows=host_rows, position=position, in_step=in_step)
 
     def batches(self, split: Split, host_rows: tuple[int, int] | None = None) -> Iterable[Batch]:
-        """Returns batches of one pass of a split in its own order: `[batch, length]`, without an axis of segments."""
+        """Returns an iterable of the batches of one pass of `split`, documents or examples, in their own order:
+        `[batch, length]`, without an axis of segments. `host_rows` is the range `(start, stop)` of this host.
+        """
         if self._uses_windows(split):
             return sliding_windows(split, host_rows=host_rows, **self._window_options())
         return (jax.tree.map(lambda leaf: leaf[0], batch) for batch in self.once(split, host_rows=host_rows))

@@ -33,7 +33,8 @@ class UnreadableError(ValueError):
 
 
 class Record(NamedTuple):
-    """One row of a table or one object of a JSON file.
+    """One row of a table or one object of a JSON file, or the error that says why it cannot be read, with its place and
+    size.
 
     Attributes:
       place: File and number of the row, for messages.
@@ -76,7 +77,8 @@ class ReadingReport:
         self._bytes += size
 
     def count_skipped(self, error: UnreadableError, size: int, *, is_alone: bool = False) -> None:
-        """Counts a file or a record as skipped.
+        """Counts a file or a record of `size` bytes as skipped because of `error`, or raises the error if the rules do
+        not allow to skip it. `is_alone` says that the user named this very file.
 
         Args:
           error: Error that describes why it cannot be read.
@@ -95,7 +97,9 @@ class ReadingReport:
         self._skipped_bytes += size
 
     def filter_readable(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yields the records that can be read, and counts all records."""
+        """Yields the records that can be read, and counts all records. A record that must not be skipped raises its
+        error.
+        """
         for record in records:
             if isinstance(record.value, UnreadableError):
                 self.count_skipped(record.value, record.size)
@@ -104,7 +108,8 @@ class ReadingReport:
                 yield record
 
     def finish(self) -> str:
-        """Returns a line of text about skipped files or records. Empty if there are none.
+        """Returns a line about skipped files or records, '' if there are none. It is an error if all were skipped, or
+        more than the rules allow.
 
         Raises:
           ValueError: Nothing was read, or more than 5 % of the bytes were skipped although `skip` is not 'all'.
