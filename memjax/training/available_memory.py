@@ -7,7 +7,9 @@ import jax
 
 
 def available_bytes() -> int:
-    """Returns the memory of all devices of the run together in bytes. For CPUs it is the memory of the machines."""
+    """Returns the memory of all devices of the run together in bytes. For CPUs it is the memory of the machines, or of
+    their containers if these have less.
+    """
     stats = jax.local_devices()[0].memory_stats()
     if stats and stats.get("bytes_limit"):
         return stats["bytes_limit"] * jax.device_count()

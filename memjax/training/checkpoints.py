@@ -34,7 +34,8 @@ SHOWN = 4
 
 
 class RestoredCheckpoint(NamedTuple):
-    """A checkpoint that was read and has passed its checks.
+    """A checkpoint that was read and has passed its checks: its step, its tree of arrays and the JSON value that was
+    saved with them.
 
     Attributes:
       step: Step of the checkpoint.
@@ -49,7 +50,8 @@ class RestoredCheckpoint(NamedTuple):
 
 
 class Checkpoints:
-    """Saves, restores and deletes the checkpoints of one run. The newest ones are kept.
+    """Saves, restores and deletes the checkpoints of one run. Only the newest ones (`keep`) and that of the step `kept`
+    stay.
 
     Example:
       >>> import tempfile
@@ -95,7 +97,8 @@ class Checkpoints:
         return sorted(self._open_manager().all_steps())
 
     def save(self, step: int, tree: Any, *, extra: Any = None) -> None:
-        """Writes one checkpoint and returns when it is complete.
+        """Writes a tree of arrays and a JSON value (`extra`) as the checkpoint of a step, and returns when it is
+        complete.
 
         Args:
           step: Step of the checkpoint, greater than the steps of all earlier checkpoints.
@@ -132,7 +135,9 @@ class Checkpoints:
     def restore(
         self, expected: Any, without: tuple[str, ...] = (), *, anew: tuple[str, ...] = (), step: int | None = None
     ) -> RestoredCheckpoint | None:
-        """Restores the newest intact checkpoint. Returns None if there is no checkpoint at all.
+        """Restores the newest intact checkpoint, or that of `step`, with the arrays in `expected`, a tree of shapes.
+        Names that begin as in `without` are not read, as in `anew` may be missing. Returns None if there is no
+        checkpoint.
 
         Args:
           expected: Tree of `jax.ShapeDtypeStruct` with exactly the arrays that the checkpoint must have. An array with
@@ -180,18 +185,19 @@ class Checkpoints:
         return RestoredCheckpoint(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
     def shapes(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of all arrays of a checkpoint by name, without reading the arrays."""
+        """Returns the shapes and dtypes of the arrays in the checkpoint of a step by name, without reading them."""
         arrays = self._read_manifest(step)["arrays"]
         return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in arrays.items()}
 
     def extra(self, step: int) -> Any:
-        """Returns the JSON value that was saved with a checkpoint, without reading the arrays."""
+        """Returns the JSON value that was saved with the checkpoint of a step, without reading the arrays."""
         return self._read_manifest(step)["extra"]
 
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
     ) -> tuple[int, dict[str, np.ndarray], Any]:
-        """Loads arrays of a checkpoint by name, without an expected structure.
+        """Loads the arrays whose names begin with `prefix` from the newest intact checkpoint or that of `step`, without
+        an expected structure. Returns `(step, arrays, extra)` with the arrays by name.
 
         Args:
           prefix: Beginning of the names of the arrays to load, or several.
@@ -212,7 +218,9 @@ class Checkpoints:
         return newest[0], newest[1], newest[2]["extra"]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Returns for each checkpoint whether to keep it. Orbax calls this after each save."""
+        """Returns a list that says for each checkpoint whether to keep it. Orbax calls this after each save. `context`
+        is not used.
+        """
         newest = len(checkpoints) - self._keep
         return [place >= newest or checkpoint.step == self.kept for place, checkpoint in enumerate(checkpoints)]
 
@@ -312,9 +320,8 @@ class Checkpoints:
 
 
 def flatten(tree: Any) -> dict[str, Any]:
-    """Flattens a tree to a dictionary of leaves by path, such as `params/layer_00/kernel`.
-
-    `jax.random` keys become their uint32 data.
+    """Flattens a tree to a dictionary of leaves by path, such as `params/layer_00/kernel`. `jax.random` keys become
+    their uint32 data.
 
     Example:
       >>> flatten({"params": {"bias": 1}, "counts": (2, 3)})
@@ -328,7 +335,9 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 
 def key_kinds(tree: Any) -> dict[str, str]:
-    """Returns the random number generator of every `jax.random` key of a tree, by the name of the leaf."""
+    """Returns the random number generator, such as 'threefry2x32', of every `jax.random` key in a tree, by the name of
+    the leaf.
+    """
     return {name: str(jax.random.key_impl(leaf)) for name, leaf in _find_keys(tree)}
 
 
@@ -346,7 +355,8 @@ def _generator_name(leaf: Any) -> str:
 
 
 def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Any:
-    """Rebuilds a tree from a dictionary of leaves, the inverse of `flatten`.
+    """Rebuilds a tree with the structure of `expected` from a dictionary of leaves, the inverse of `flatten`. `keys`
+    are the random number generators of its `jax.random` keys, from `key_kinds`.
 
     Args:
       expected: Tree with the structure of the result.
@@ -362,7 +372,8 @@ def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] 
 
 
 def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Describes in one line how the arrays of a checkpoint differ from the expected ones. '' if they do not differ.
+    """Describes in one line how the arrays of a checkpoint (`found`) differ from the expected ones in name, shape or
+    dtype. '' if they do not differ.
 
     Args:
       expected: Expected arrays by name, anything with shape and dtype.
@@ -407,7 +418,7 @@ def _leaf_name(path: tuple[Any, ...]) -> str:
 
 
 def preview_names(names: Iterable[str]) -> str:
-    """Joins the first few names with commas and says how many more there are."""
+    """Joins the first four names with commas and says how many more there are."""
     names = list(names)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
@@ -453,7 +464,8 @@ def _key_data(leaf: Any) -> Any:
 
 
 def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Describes arrays on the host or on devices as a manifest does: `[dtype, shape, checksum]` by name.
+    """Describes arrays, given by name, as a manifest does: `[dtype, shape, checksum]` by name. The arrays may be on the
+    host or on devices.
 
     Example:
       >>> describe_arrays({"bias": np.zeros(2, np.float32)}) == describe_arrays({"bias": jnp.zeros(2)})

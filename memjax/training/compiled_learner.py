@@ -76,16 +76,16 @@ class CompiledLearner:
         return train_step
 
     def compile(self, kind: str) -> Callable[..., Any]:
-        """Compiles the function of one kind of update. It donates the state."""
+        """Returns the jitted function `update(state, batch) -> (state, sums)` of one kind of update. It donates the
+        state.
+        """
         out = None if self.layout is None else (self.state, self.layout.replicated)
         places = (self.state, self.batches[kind])
         return jax.jit(self.make_update(kind), donate_argnums=0, in_shardings=places, out_shardings=out)
 
     def update_inlined(self, state: TrainState, update: tuple[str, Any]) -> Any:
-        """Runs one update `(kind, batch)` with its compiled function and updates the arrays on the host.
-
-        Returns:
-          `(state, sums)`: The state after the update, and a `WeightedSum` of each loss, metric and count by name.
+        """Runs one update `(kind, batch)` with its compiled function and updates the arrays on the host. Returns
+        `(state, sums)`, with a `WeightedSum` of each loss, metric and count by name.
         """
         (kind, batch), host = update, self.learner.host_arrays
         state, sums = self._compiled[kind](host.before(state, kind), batch)
@@ -110,19 +110,20 @@ class CompiledLearner:
         return jax.jit(lambda: self.learner.make_variables(), out_shardings=self.variables)()
 
     def init(self, values: Mapping[str, Any]) -> TrainState:
-        """Makes the train state before the first step from variables of the model."""
+        """Makes the train state before the first step from `values`, the variables of the model."""
         values = values if self.layout is None else put(values, self.variables)
         return jax.jit(lambda values: self._with_totals(self.learner.init(values)), out_shardings=self.state)(values)
 
     def checkpoint_shapes(self) -> dict[str, Any]:
-        """Returns the shapes of the arrays of a checkpoint, as `to_checkpoint` makes them.
+        """Returns the tree that `to_checkpoint` makes, with shapes and dtypes in place of the arrays on devices.
 
         They carry shardings if there is a layout. The arrays of the host are the arrays themselves.
         """
         return {**vars(self._checkpoint_shapes), "host": dict(self.learner.host_arrays.arrays())}
 
     def to_checkpoint(self, state: TrainState) -> dict[str, Any]:
-        """Converts a train state to the tree that a checkpoint saves.
+        """Converts a train state to the tree that a checkpoint saves: a dictionary of its fields, with single layers,
+        and of the arrays on the host.
 
         Stacked layers are split into single layers, and the arrays of the host are added under `host`.
         """
@@ -151,7 +152,8 @@ class CompiledLearner:
         return jax.jit(join, donate_argnums=0, out_shardings=self.state)(state)
 
     def adopt_state(self, state: TrainState, *, grown: bool) -> TrainState:
-        """Places the state that a phase of a stage returned on the devices, with a separate buffer for every leaf.
+        """Places the train state that a phase of a stage returned on the devices, with a separate buffer for every
+        leaf, and returns it. `grown` says that the phase enlarged the model: the totals restart at zero.
 
         Args:
           state: Train state that the phase returned.
@@ -178,7 +180,8 @@ class CompiledLearner:
         return state if self.layout is None else put(state, self.state)
 
     def put_update(self, update: tuple[str, Batch | None]) -> tuple[str, Any]:
-        """Puts the batch of an update `(kind, batch)` on the devices.
+        """Puts the batch of an update `(kind, batch)` on the devices of the layout, and returns the update. Without a
+        layout it is returned unchanged.
 
         `batch` has the rows of this process. The result has the rows of all processes. None stays None.
         """

@@ -27,7 +27,8 @@ REDUCTIONS = frozenset(
 
 
 def count_flops(function: Callable[..., Any], *args: Any, elementwise: bool = False, **kwargs: Any) -> int:
-    """Counts the floating-point operations of `function(*args, **kwargs)` without running it.
+    """Counts the floating-point operations of `function(*args, **kwargs)` without running it: those of matrix products
+    and convolutions, with `elementwise` also elementwise operations and reductions.
 
     Args:
       function: Function of arrays. It may be jitted, differentiated or batched.
@@ -49,7 +50,8 @@ def count_flops(function: Callable[..., Any], *args: Any, elementwise: bool = Fa
 
 
 def jaxpr_flops(jaxpr: Any, *, elementwise: bool = False) -> int:
-    """Counts the floating-point operations of a traced program: 2 per multiply-add in its matrix products.
+    """Counts the floating-point operations of a traced program: 2 per multiply-add in matrix products and convolutions.
+    With `elementwise` also 1 per element of elementwise operations and reductions.
 
     It counts `dot_general` and `conv_general_dilated`, including positions on padding. The body of a scan counts once
     per iteration, a conditional as its costliest branch, a Pallas kernel once per point of its grid, and a `shard_map`

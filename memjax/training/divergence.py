@@ -10,7 +10,8 @@ DIVERGED = 10
 
 
 def divergence_limit(num_choices: int) -> float:
-    """Returns `DIVERGED` (10) times the nats of a uniform guess over the choices: above them a model has diverged.
+    """Returns 10 times (`DIVERGED`) the nats of a uniform guess among `num_choices` values of a target: a model with
+    more nats per target has diverged.
 
     Args:
       num_choices: Number of possible values of a target, such as the size of the vocabulary.
@@ -28,7 +29,8 @@ def has_diverged(result: EvaluationResult, limit: float) -> bool:
 
 
 def describe_divergence(result: EvaluationResult, limit: float, learning_rate: float) -> str:
-    """Describes an evaluation of a diverged model in one line, with settings that may help.
+    """Describes an evaluation of a diverged model in one line, with settings that may help. `learning_rate` is the
+    highest one of the schedule.
 
     Args:
       result: Result of the evaluation.
@@ -44,9 +46,8 @@ def describe_divergence(result: EvaluationResult, limit: float, learning_rate: f
 def final_divergence(
     results: Mapping[str, EvaluationResult], limits: Mapping[str, float]
 ) -> dict[str, float | None] | None:
-    """Returns the nats per target and the limit of the unnamed evaluation if all evaluations have diverged.
-
-    Returns None if at least one evaluation has not diverged.
+    """Returns the nats per target and the limit of the evaluation named '', as `nats_per_token` and `more_than`, if all
+    evaluations have diverged, else None. The arguments are results and limits by name.
 
     Args:
       results: Evaluations at the end of a run by name. '' is the unnamed one.

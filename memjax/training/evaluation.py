@@ -36,15 +36,17 @@ class EvaluationInterrupted(Exception):  # noqa: N818 (a request, not an error)
 def evaluate(
     model: Any, variables: Mapping[str, Any], documents: Split, reading: ReadingPlan, **arguments: Any
 ) -> EvaluationResult:
-    """Scores the documents of a split once.
+    """Scores the documents of a split once, cut into rows and segments by a reading plan (`reading`), and returns the
+    `EvaluationResult`. Further arguments are those of `Evaluator`.
 
-    The arguments are those of `Evaluator`, which scores a split more than once without compiling again.
+    `Evaluator` scores a split more than once without compiling again.
     """
     return Evaluator(model, documents, reading, **arguments)(variables)
 
 
 class Evaluator:
-    """Scores the documents of a split for any number of variables. It is compiled once.
+    """Scores the documents of a split: a function from the variables of a model to an `EvaluationResult`. It is
+    compiled once and can be called with any number of variables.
 
     Every call begins with a new memory and passes it through the whole split. Sums are computed in float64 on the host,
     so that with independent documents (`separate`, `sliding_window`) totals do not depend on the number of rows or
@@ -132,7 +134,9 @@ class Evaluator:
         )
 
     def share(self, other: Evaluator) -> None:
-        """Shares the compiled score of another evaluator if it has the same model, options, rows and layout."""
+        """Takes over the compiled score of another evaluator if it has the same model, options, rows and layout.
+        Otherwise it does nothing.
+        """
         if other.model == self.model and other._sharing_key == self._sharing_key:
             self._score = other._score
 
@@ -340,12 +344,12 @@ def make_score(
     change_memory: Callable[[Any], Any] | None = None,
     adapt_rows: PerRowAdaptation | None = None,
 ) -> Callable[..., Any]:
-    """Makes the function that scores one segment of all rows.
-
-    The function is
+    """Makes the function that scores one segment of all rows:
     `score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, BatchScore, metrics)`.
-    `extras` are the extras of the batch that the model takes, and `metrics` has a `WeightedSum` by name. If the
-    support of an adaptation is retrieved outside of compiled programs, it is a last argument.
+    `compute_parts` adds log-probabilities by output memory.
+
+    `extras` are the extras of the batch that the model takes, and `metrics` has a `WeightedSum` by name. If the support
+    of an adaptation is retrieved outside of compiled programs, it is a last argument.
 
     Args:
       model: Model to evaluate.

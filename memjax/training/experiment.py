@@ -67,12 +67,14 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str | None:
-        """Fingerprint of the tokenizer. Parameters that were trained with one tokenizer do not fit another one."""
+        """Fingerprint of the tokenizer. None without one. Parameters that were trained with one tokenizer do not fit
+        another one.
+        """
         return fingerprint_of(self.tokenizer)
 
     @property
     def task(self) -> Task:
-        """The task that the run learns."""
+        """The task that the run learns, an instance of a class of `memjax.tasks`."""
         return make_task(self.config)
 
     def stream(
@@ -83,7 +85,8 @@ class Experiment:
         split: Split | None = None,
         **arguments: Any,
     ) -> BatchIterator:
-        """Opens the stream of training batches.
+        """Opens an iterator over the training batches, at the `position` of an earlier one or at the beginning. `split`
+        is an opened split to read instead of that of training, and `host_rows` is the range of rows to read.
 
         Args:
           position: Position to start at, from `BatchIterator.position` of an earlier stream. None for the beginning.
@@ -98,12 +101,16 @@ class Experiment:
         )
 
     def example(self, split: Split | None = None) -> Batch:
-        """Returns the first batch of the training split or of another split. All batches have the same shapes."""
+        """Returns the first batch of the training split, or of another opened split, as arrays
+        `[segments, batch, ...]`. All batches have the same shapes.
+        """
         stream = self.stream() if split is None else self.stream(split=split, epochs=1)
         return jax.tree.map(jnp.asarray, next(stream))
 
     def reading(self, evaluation: configs.Evaluation | None = None) -> ReadingPlan:
-        """Makes the reading plan of an evaluation. None takes `config.evaluation`."""
+        """Makes the reading plan of an evaluation, which cuts documents into rows and segments, from its settings. None
+        takes `config.evaluation`.
+        """
         settings = evaluation or self.config.evaluation
         return self._reading(
             settings, settings.protocol, stride=settings.stride, score_first=settings.score_first_token
@@ -116,7 +123,7 @@ class Experiment:
         return ReadingPlan(rows=part.batch_size, **options, **fields)
 
     def notes(self) -> list[str]:
-        """Returns lines about the data of the run that point out something allowed but unusual."""
+        """Returns a list of lines about the data of the run that point out something allowed but unusual."""
         folder, output = self.config.data.neighbors_dir, self.config.model.output
         line = compare_target_shares(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
         stream = self.config.lifelong
@@ -131,17 +138,22 @@ class Experiment:
         )
 
     def reopen(self, split: str, **fields: Any) -> Documents:
-        """Opens a split again with other settings of the data, `fields`, but with the same tokenizer."""
+        """Opens the split of this name again with other settings of the data (`fields`), but with the same tokenizer,
+        and returns its documents.
+        """
         config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, **fields))
         open_documents = make_task(config).data(tokenizer=self.tokenizer).documents
         return self.run_data.open(config, "", split, open_documents, same_settings=False)
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
-        """Returns functions that select the targets an evaluation scores separately, by the name of the subset."""
+        """Returns a function for each subset of the targets that an evaluation scores separately, by name: from
+        `Batch.extras` to a bool mask of the targets, `[batch, length]`.
+        """
         return self.task.subsets(self.documents(evaluation.split), evaluation)
 
     def with_growth(self, lineage: Sequence[Mapping[str, Any]]) -> Experiment:
-        """Returns this experiment for the model that results from applying `lineage`, its growth history.
+        """Returns this experiment for the model that results from the growth history `lineage`, a sequence of growth
+        steps.
 
         See `memjax.training.runs.config_after_growth`.
         """
@@ -151,7 +163,8 @@ class Experiment:
         return dataclasses.replace(self, config=config, model=make_task(config).model(self.model.vocabulary.vocab_size))
 
     def of_task(self, name: str, prompt: str = "") -> Experiment:
-        """Returns this experiment for one task of the stream. Its documents are read with the prompt of task `prompt`.
+        """Returns this experiment for the task `name` of the stream. Its documents are read with the prompt of the task
+        that `prompt` names: '' for the task itself, 'none' for no prompt.
 
         Args:
           name: Name of the task.
@@ -186,7 +199,8 @@ class Experiment:
         )
 
     def fill_in_task(self, evaluation: configs.Evaluation) -> configs.Evaluation:
-        """Returns an evaluation with its task filled in if the model needs the task.
+        """Returns the settings of an evaluation with the name of its task filled in, if the model needs the task and
+        the settings do not name one.
 
         Raises:
           ValueError: The evaluation names no task, and its data does not belong to exactly one.
@@ -196,7 +210,7 @@ class Experiment:
         return dataclasses.replace(evaluation, task=task_of_evaluation(self.config, evaluation))
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
-        """Makes the evaluators of the configuration by name. '' is that of `config.evaluation`.
+        """Makes an `Evaluator` for every evaluation of the configuration, by name. '' is that of `config.evaluation`.
 
         Evaluators of the same model and shape share one compiled score.
         """
@@ -216,7 +230,8 @@ class Experiment:
         documents: Documents | None = None,
         **options: Any,
     ) -> Evaluator:
-        """Makes the evaluator of an evaluation.
+        """Makes the `Evaluator` of an evaluation from its settings, by default `config.evaluation`. It takes the
+        variables of this experiment's model, or of `model` if given, and scores `documents` if given.
 
         It takes the variables of `self.model` and converts them if the memory size of the evaluation groups the layers
         of its model differently.
@@ -271,11 +286,12 @@ class Experiment:
 
     @property
     def datasets(self) -> Datasets:
-        """The data of the run with its tokenizer, as a task takes it."""
+        """The documents of the run with its tokenizer, vocabulary size and begin token, as a task takes them."""
         return Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
 
     def predict(self, variables: Mapping[str, Any], queries: Sequence[Query], **options: Any) -> list[dict[str, Any]]:
-        """Answers questions of a user with the model, adapted to each question as in evaluations.
+        """Answers questions of a user (`Query`) with the model, adapted to each question as in evaluations. Returns a
+        dictionary with an `answer` for each question.
 
         See `memjax.tasks.interface.Task.predict`.
 
@@ -295,7 +311,8 @@ class Experiment:
     def evaluate(
         self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None, **options: Any
     ) -> EvaluationResult:
-        """Scores a split, and measures generated answers to it if the task does.
+        """Scores a split with the variables of the model, as the settings of an evaluation say (by default
+        `config.evaluation`), measures generated answers to it if the task does, and returns the `EvaluationResult`.
 
         No answers are generated if the evaluation changes the memory between segments.
 
@@ -327,7 +344,8 @@ def make_experiment(
     progress: Callable[[str, int, int | None], None] | None = None,
     run_data: RunData | None = None,
 ) -> Experiment:
-    """Builds the documents, tokenizer and model of a configuration.
+    """Builds the documents, tokenizer and model of a configuration and returns them as an `Experiment`. `tokenizer`
+    takes the place of that of the configuration, and `run_data` is the record of the data of a run.
 
     Args:
       config: Configuration of the run.
@@ -361,13 +379,16 @@ def make_experiment(
 
 
 def with_task_source(config: Config, source: Any) -> Config:
-    """Returns the configuration with `source` as its data source, located in the folder of the tasks of a stream."""
+    """Returns the configuration with `source`, the settings of a data source, as `data.source`. In a stream of tasks
+    its path is looked up in the folder of the tasks.
+    """
     located = config.lifelong.with_sources_dir(source) if config.lifelong else source
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=located))
 
 
 def task_of_evaluation(config: Config, evaluation: configs.Evaluation) -> str:
-    """Returns the name of the task whose documents an evaluation reads.
+    """Returns the name of the task whose documents an evaluation reads, from the settings of the run and of the
+    evaluation.
 
     It is the task that the evaluation names, otherwise the task whose source is `data.source`.
 
@@ -389,7 +410,9 @@ def task_of_evaluation(config: Config, evaluation: configs.Evaluation) -> str:
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Model:
-    """Makes the model of an experiment with the memory size and the cache of an evaluation. See `evaluation_model`."""
+    """Makes the model of an experiment with the memory size and the cache of an evaluation, or returns its own model if
+    the evaluation sets neither. See `evaluation_model`.
+    """
     if evaluation.memory_length is None and not evaluation.cache.memory_length:
         return experiment.model
     config = dataclasses.replace(experiment.config, evaluation=evaluation)

@@ -7,7 +7,8 @@ from memjax.training.update_functions import make_schedule
 
 
 def describe_extension(training: Training, before: int, step: int) -> str:
-    """Describes in one line how the number of steps of a run has changed, and the jump of its learning rate.
+    """Describes in one line that a run has `training.steps` steps instead of `before`, and how its learning rate jumps
+    after `step` steps.
 
     Args:
       training: Settings of the run, with the new number of steps.

@@ -45,7 +45,8 @@ __all__ = ["Hook", "StepInfo", "StoppedBySignal", "TrainingResult", "call_every"
 
 @dataclasses.dataclass
 class StepInfo:
-    """The result of one training step, as hooks receive it.
+    """The result of one training step, as hooks receive it: the number of steps done, the train state and the metrics
+    of the step.
 
     Attributes:
       step: Number of steps done, including this one.
@@ -65,7 +66,7 @@ Hook = Callable[[StepInfo], None]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """The results of a finished run.
+    """The results of a finished run: its directory, the number of its steps and the `results` of `finished.json`.
 
     Attributes:
       path: Run directory.
@@ -89,7 +90,8 @@ def training_steps(
     steps: int,
     first: int = 0,
 ) -> Iterator[StepInfo]:
-    """Runs steps `first + 1` to `steps` and yields the result of each, without waiting for the device.
+    """Runs steps `first + 1` to `steps` by `train_step(state, batch) -> (state, metrics)` and yields the `StepInfo` of
+    each, without waiting for the device.
 
     Args:
       train_step: Function `train_step(state, batch) -> (state, metrics)`, from `make_train_step`. It donates the state.
@@ -124,7 +126,8 @@ def run(
     hooks: Sequence[Hook] = (),
     profile: Steps | None = None,
 ) -> TrainingResult:
-    """Runs the stages of a run one after the other, from its newest checkpoint to the end.
+    """Runs the stages of a run one after the other, from its newest checkpoint to the end. `make_learner` makes the
+    learner for a growth history, `record` writes metrics and checkpoints, `profile` has the steps to trace.
 
     Args:
       make_learner: Function `make_learner(lineage)` that makes the learner for a growth history. It is called at the

@@ -18,7 +18,8 @@ PLACES = (".position", ".marker")
 
 
 def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: int = 2) -> Callable[[Any], Any] | None:
-    """Makes a function that replaces the memory before every segment of an evaluation.
+    """Makes a function that an evaluation applies to a model's state before every segment: `kind` 'cleared' empties the
+    memory, 'shuffled' takes that of another row. Returns None for 'kept'. `part` selects leaves by their path.
 
     Args:
       kind: Replacement of the memory. 'kept': no replacement. 'cleared': the memory at the start of a document.
@@ -67,9 +68,8 @@ def make_memory_intervention(kind: str, model: Model, *, part: str = "", rows: i
 
 
 def memory_leaves(model: Model, rows: int = 2) -> list[str]:
-    """Lists the paths of the leaves of a model's state that are memory.
-
-    The list is empty for a model that passes no state between segments.
+    """Lists the paths of the leaves of a model's state that are memory, and not the position of a row. The list is
+    empty for a model that passes no state between segments.
 
     Example:
       >>> from memjax import config

@@ -37,7 +37,7 @@ def count_bytes(tree: Any) -> int:
 
 
 def bits_per_byte(nats: float, num_bytes: float) -> float | None:
-    """Converts nats to bits per UTF-8 byte. Returns None if the number of bytes is 0, that is, not known."""
+    """Converts the nats of a text to bits per UTF-8 byte. Returns None if `num_bytes` is 0, that is, not known."""
     return nats / LN2 / num_bytes if num_bytes else None
 
 
@@ -47,7 +47,8 @@ def perplexity(nats_per_token: float) -> float:
 
 
 def describe_totals(totals: Mapping[str, WeightedSum]) -> dict[str, float | None]:
-    """Computes the metrics of a log line from the totals of a train state.
+    """Computes the metrics of a log line by name from the totals of a train state, a `WeightedSum` by name. A metric is
+    None if nothing was summed.
 
     Args:
       totals: `TrainState.totals` on the host, a `WeightedSum` by name.
@@ -92,13 +93,16 @@ class MetricsFile:
         self.path, self.attempt = path, attempt
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Appends a line and writes it to the file at once."""
+        """Appends a line with `kind`, `step`, the number of the attempt and `values`, and writes it to the file at
+        once. Numbers that are not finite become null.
+        """
         line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_replace_non_finite(line)) + "\n")
 
     def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
-        """Removes the lines after a position of the run, and a half-written last line.
+        """Removes the lines after a position of the run, and a half-written last line. Without `stage` all lines of
+        `step` are kept.
 
         Args:
           step: Step of the last line to keep.
@@ -116,12 +120,14 @@ class MetricsFile:
         temporary.replace(self.path)
 
     def read(self) -> list[dict[str, Any]]:
-        """Reads all lines. The list is empty if there is no file."""
+        """Reads all lines as dictionaries. The list is empty if there is no file."""
         return read_metrics(self.path)
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """Reads the lines of a file `metrics.jsonl`, without a half-written last line."""
+    """Reads the lines of a file `metrics.jsonl` as dictionaries, up to a half-written one. The list is empty if there
+    is no file.
+    """
     path = Path(path)
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:

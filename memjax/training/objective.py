@@ -25,7 +25,8 @@ Reduction = Callable[[Sequence[WeightedSum]], WeightedSum]
 
 
 def mean_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
-    """Combines the losses of several layers into their mean over all positions of all layers.
+    """Combines the losses of several layers, a `WeightedSum` each, into one whose mean is over all positions of all
+    layers.
 
     Example:
       >>> float(mean_over_layers([WeightedSum(4.0, 2.0), WeightedSum(2.0, 2.0)]).mean())
@@ -38,7 +39,8 @@ def mean_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
 
 
 def sum_over_layers(losses: Sequence[WeightedSum]) -> WeightedSum:
-    """Combines the losses of several layers into the sum of their means over positions.
+    """Combines the losses of several layers, a `WeightedSum` each, into one whose mean is the sum of their means over
+    positions, if all layers have the same weight.
 
     Example:
       >>> float(sum_over_layers([WeightedSum(4.0, 2.0), WeightedSum(2.0, 2.0)]).mean())
@@ -70,14 +72,17 @@ class Objective(NamedTuple):
     reduction: Reduction = sum_over_layers
 
     def losses(self, aux: Aux) -> dict[str, WeightedSum]:
-        """Returns the auxiliary losses by name, after combining those of all layers (`layer_<index>/name`)."""
+        """Returns the auxiliary losses in `aux`, a `WeightedSum` by name, after combining those of all layers
+        (`layer_<index>/name`).
+        """
         layers: dict[str, list[WeightedSum]] = {}
         for name, value in aux.losses.items():
             layers.setdefault(re.sub(r"^layer_\d+/", "", name), []).append(value)
         return {name: self.reduction(values) for name, values in layers.items()}
 
     def divisors(self, nll: WeightedSum, aux: Aux) -> dict[str, Array]:
-        """Returns the weights that each sum of losses is divided by, without gradient.
+        """Returns the weights that the sums of the negative log-likelihood (`nll`) and of the auxiliary losses are
+        divided by, by name and without gradient.
 
         The weights of several row groups add.
 
@@ -94,7 +99,8 @@ class Objective(NamedTuple):
         return jax.lax.stop_gradient(weights)
 
     def value(self, nll: WeightedSum, aux: Aux, divisors: Mapping[str, Array]) -> Array:
-        """Returns the contribution of these sums to the objective, a scalar. A divisor of 0 counts as 1.
+        """Returns the contribution of `nll` and the auxiliary losses to the objective, a scalar: each sum is divided by
+        its weight in `divisors`, where 0 counts as 1, and each auxiliary loss multiplied by its coefficient.
 
         Args:
           nll: Sum of the negative log-likelihoods.
@@ -110,7 +116,8 @@ class Objective(NamedTuple):
 
 
 def model_loss(model: Any, *, deterministic: bool = False, output: bool = False) -> SegmentLoss:
-    """Makes a function that computes the negative log-likelihood of a segment. `output` adds the output to its `Aux`.
+    """Makes a function `loss(variables, memory, segment, key) -> (memory, batch_stats, nll, aux)` of the negative
+    log-likelihood of a segment. With `output` the output of the model is added to `aux.arrays`.
 
     Args:
       model: Linen model.
@@ -133,7 +140,9 @@ def model_loss(model: Any, *, deterministic: bool = False, output: bool = False)
 
 
 def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **options: Any) -> Any:
-    """Applies a model to one segment. `options` are further keyword arguments of `model.apply`."""
+    """Applies a model to one segment, a `Batch` without an axis of segments, and returns the result of `model.apply`:
+    output, next memory and `Aux`. `options` are further keyword arguments of `model.apply`.
+    """
     extras = model.select_extras(segment.extras)
     options |= {"start_of_document": segment.start_of_document, "mask": segment.mask}
     options |= {"extras": extras} if extras else {}
@@ -141,13 +150,16 @@ def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **opti
 
 
 def model_collections(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the variables of a loss without `method`: the collections that a model is applied with."""
+    """Returns the collections in the variables of a loss that a model is applied with, such as `params`. The entry
+    `method` is left out.
+    """
     # Linen would take `method` for a collection of the model.
     return {name: value for name, value in variables.items() if name in COLLECTIONS}
 
 
 def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Array]) -> SegmentLoss:
-    """Adds a penalty on the parameters to a segment loss. Several penalties can be added one after the other.
+    """Returns a segment loss with a penalty on the parameters, a scalar `penalty(params, method)`, as auxiliary loss
+    `name` beside those of `loss`. Several penalties can be added one after the other.
 
     Args:
       loss: Loss of one segment.
@@ -176,7 +188,8 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
 def with_distillation(
     loss: SegmentLoss, name: str, model: Any, teacher: Callable[[Any], Mapping[str, Any]], *, temperature: float = 1.0
 ) -> SegmentLoss:
-    """Adds a distillation loss to a segment loss: the divergence of the model from a teacher at every scored target.
+    """Returns a segment loss with an auxiliary loss `name` beside those of `loss`: the divergence of the model from a
+    teacher at every scored target. `teacher(method)` returns the variables of the teacher.
 
     It is `temperature ** 2 * KL(teacher || model)` of distributions that `temperature` has flattened (Hinton et al.
     2015, https://arxiv.org/abs/1503.02531). The teacher reads the same memory as the model.

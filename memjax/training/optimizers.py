@@ -18,7 +18,8 @@ Schedule = Callable[[Any], Any]
 
 
 class ReferenceGradients(NamedTuple):
-    """Gradients of reference losses, for gradient transformations that project a gradient, such as GEM's.
+    """Functions that compute gradients of reference losses, for gradient transformations that project a gradient, such
+    as GEM's.
 
     They are functions and are computed when a transformation calls them. All trees have the structure of the updates
     that the transformation receives: they contain the trained parameters only.
@@ -43,7 +44,8 @@ class ReferenceGradients(NamedTuple):
 def make_reference_gradients(
     losses: Callable[[Any], Mapping[str, Array]], params: Any, gradients: Callable[[], Any] | None = None
 ) -> ReferenceGradients:
-    """Makes the reference gradients of some losses at the given parameters.
+    """Makes the reference gradients of `losses(params) -> {name: scalar}` at the given parameters. `gradients` is a
+    function that computes all of them, or None.
 
     Args:
       losses: Function `losses(params) -> {name: scalar}`, which computes the reference losses.
@@ -71,7 +73,8 @@ def make_reference_gradients(
 def make_schedule(
     learning_rate: float, *, steps: int, warmup_steps: int = 0, decay: str = "cosine", final_fraction: float = 0.0
 ) -> Schedule:
-    """Makes a learning-rate schedule: a linear warm-up from 0 to the peak, then a decay.
+    """Makes a learning-rate schedule, a function of the number of optimiser steps: a linear warm-up from 0 to the peak
+    `learning_rate`, then a decay ('constant', 'cosine', 'linear' or 'rsqrt').
 
     Args:
       learning_rate: Peak learning rate.
@@ -121,7 +124,8 @@ def adam(
     weight_decay: float = 0.0,
     decay_mask: Callable[[Any], Any] | None = None,
 ) -> optax.GradientTransformation:
-    """Makes the Adam optimiser. With `weight_decay` it is AdamW (Loshchilov & Hutter 2019).
+    """Makes the Adam optimiser of optax. With `weight_decay` it is AdamW (Loshchilov & Hutter 2019), which decays only
+    matrices unless there is a `decay_mask`. `schedule` is the learning rate as a function of the step.
 
     Args:
       schedule: Learning rate as a function of the step.
@@ -168,7 +172,8 @@ def adafactor(
 def make_transformation(
     rule: configs.Adam | configs.Adafactor | configs.SGD, schedule: Schedule, scanned: Sequence[str] = ()
 ) -> optax.GradientTransformation:
-    """Makes the optimiser that a configuration describes: Adam, Adafactor or SGD.
+    """Makes the optimiser that settings (`rule`) describe: Adam, Adafactor or SGD. Weight decay does not count axis 0
+    as an axis in the parameter groups named in `scanned`, where it is the layers.
 
     Args:
       rule: Settings of the optimiser.
@@ -195,7 +200,8 @@ def make_optimizer(
     gradient_accumulation_steps: int = 1,
     transformations: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
-    """Adds gradient transformations, clipping and gradient accumulation to an optimiser.
+    """Wraps an optimiser of optax (`rule`): averages gradients over `gradient_accumulation_steps` steps, applies
+    `transformations` to the gradient in order, and clips its norm before the optimiser receives it.
 
     With `gradient_accumulation_steps` above 1, `update(..., finish=True)` ends an accumulation window early. It applies
     the mean of the gradients in the window and ignores the gradient that it is called with. An empty window changes
@@ -234,7 +240,8 @@ def make_optimizer(
 
 
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
-    """Multiplies the updates of some parameters by a factor, which gives them a separate learning rate.
+    """Makes a transformation that multiplies the updates of the parameters and modules in `names` by a factor, which
+    gives them a separate learning rate.
 
     Args:
       names: Names of parameters or modules. All parameters below a named module are included.
@@ -254,7 +261,8 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
 def freeze_parameters(
     rule: optax.GradientTransformation, names: Collection[str], beginnings: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
-    """Restricts an optimiser to the parameters that are not frozen.
+    """Restricts an optimiser (`rule`) to the parameters that are not frozen. A parameter is frozen if its path contains
+    one of `names` or begins with one of `beginnings`.
 
     Frozen parameters keep their values bit for bit. They have no weight decay and no moments, do not count in the
     gradient norm, and are hidden from the gradient transformations in `rule`, also in `ReferenceGradients`.
@@ -299,7 +307,8 @@ def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> R
 
 
 def is_named(path: str, names: Collection[str]) -> bool:
-    """Returns whether the path of a parameter contains one of `names`.
+    """Returns whether the path of a parameter, such as `stack/layers_3/keys`, contains one of `names` as a part of its
+    text.
 
     Example:
       >>> is_named("stack/layers_3/feed_forward/memory/keys", ["feed_forward/memory/"])
@@ -309,7 +318,8 @@ def is_named(path: str, names: Collection[str]) -> bool:
 
 
 def make_matrix_mask(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
-    """Makes a mask for weight decay that is True for matrices and False for vectors and scalars.
+    """Makes a mask for weight decay, a function from parameters to bools, True for matrices and False for vectors and
+    scalars. In the parameter groups named in `scanned` axis 0, the layers, does not count.
 
     Args:
       scanned: Names of the parameter groups whose leaves have layers at axis 0, such as `layers_2`. This axis does not

@@ -20,7 +20,8 @@ def make_plain_learner(
     method: Callable[[Mapping[str, Any]], Any] = lambda params: {},
     **arguments: Any,
 ) -> Learner:
-    """Makes the learner of plain training, with a single kind of update.
+    """Makes the `Learner` of plain training, with a single kind of update. `objective(config, model)` makes the
+    objective, and `method(params)` the initial state of a learning method.
 
     Args:
       experiment: Model, data and evaluations of the run.
@@ -46,7 +47,9 @@ def make_plain_learner(
 
 
 def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
-    """Makes a stage that reads the training batches of an experiment. `fields` are further fields of `Stage`."""
+    """Makes a `Stage` of `steps` updates that reads the training batches of an experiment. `fields` are further fields
+    of `Stage`.
+    """
     rows = layout.host_rows(experiment.config.data.batch_size) if layout else None
     return Stage(
         name, lambda state, position: make_stream_of_one_kind(experiment.stream(position, rows)), steps, **fields
@@ -56,7 +59,8 @@ def make_stage(experiment: Experiment, layout: Layout | None, name: str, steps: 
 def make_single_stage(
     experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
-    """Makes the learner and the stages of plain training: a single stage with a single kind of update.
+    """Makes the arguments `(make_learner, stages)` of `run` for plain training: a function that makes the learner for a
+    growth history, and a list of a single stage with a single kind of update.
 
     See `Course` for the arguments and the result.
     """

@@ -190,7 +190,7 @@ def make_train_step(
     A step is skipped if the objective, the gradient norm or any new value is not finite. Every field of the state then
     keeps its value, except that `totals["skipped"]` grows and `restart` marks the rows that began a document. A row
     whose memory is not finite makes the model skip every step until its document ends. If the document never ends,
-    training never continues, and `Training.max_skipped` ends the run.
+    training never continues, and `training.max_skipped_steps` ends the run.
 
     Args:
       objective: Objective to minimize.

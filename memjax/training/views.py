@@ -82,7 +82,7 @@ class WeightsAndBiases:
     # The step counter of Weights & Biases never goes back. A run that continues from a checkpoint does.
 
     def __init__(self, config: Config, path: Path):
-        """Opens a run of the project `config.training.wandb`. Its files are in `path/wandb`.
+        """Opens a run of the project `config.training.wandb_project`. Its files are in `path/wandb`.
 
         Raises:
           ValueError: The package wandb is not installed.
