@@ -37,7 +37,8 @@ class RemoteError(ValueError):
 def connect(
     coordinator: str = "", num_processes: int | None = None, process_id: int | None = None, *, timeout: float = TIMEOUT
 ) -> None:
-    """Connects this process with the other processes of the run.
+    """Connects this process with the other processes of the run. `coordinator` is the address `host:port` of process 0,
+    'auto' to find it, or '' for a single process, with which nothing is done. `timeout` is in seconds.
 
     It must be called before anything has asked JAX for its devices.
 
@@ -100,7 +101,8 @@ def is_first() -> bool:
 
 
 def barrier(name: str, timeout: float = TIMEOUT) -> None:
-    """Waits until all processes have reached this barrier.
+    """Waits until all processes have reached the barrier of this name. Raises `ProcessTimeout` if one of them does not
+    within `timeout` seconds.
 
     Args:
       name: Name of the barrier. Every process must reach the same barriers in the same order.
@@ -149,7 +151,8 @@ def gather_json(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def run_together(name: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """Runs the body of a `with` statement on all processes: either all finish it, or all raise an error.
+    """Context manager that runs its body on all processes: either all finish it, or all raise an error. `name` is that
+    of the barrier at its end, where a process waits at most `timeout` seconds.
 
     Args:
       name: Name of the barrier at the end of the body. See `barrier`.
@@ -241,7 +244,7 @@ def _exit_with_message(line: str) -> None:
 
 
 def exit_immediately(code: int) -> None:
-    """Ends this process without waiting for the other processes of the run."""
+    """Ends this process with an exit code, without waiting for the other processes of the run."""
     # An ordinary exit waits for the other processes, which wait for this one.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -249,7 +252,8 @@ def exit_immediately(code: int) -> None:
 
 
 def explain_failure(error: BaseException) -> str | None:
-    """Describes a failed JAX computation in one line if another process is lost or still running.
+    """Describes a failed JAX computation in one line if another process is lost or still running, else returns None. It
+    may wait for the other processes for a minute.
 
     Returns None for other errors, for a single process, and if all processes come within a minute, as they do when the
     computation failed on all of them.
@@ -265,7 +269,8 @@ def explain_failure(error: BaseException) -> str | None:
 
 
 class SharedRequest:
-    """A request, such as a signal, that any process may receive and that all processes obey at the same step.
+    """A request, such as the number of a signal, that any process may receive and that all processes obey at the same
+    step. A call returns it, 0 for none.
 
     Every process must call it equally often. A call starts a maximum over all processes and returns the result of the
     maximum that was started two calls before, so that no process waits for it.

@@ -28,7 +28,9 @@ def read_steps(text: str) -> Steps:
 
 
 def check_steps(steps: Steps, last: int) -> None:
-    """Raises `ValueError` unless the steps of a trace are within a run of `last` steps."""
+    """Raises `ValueError` unless the first and the last of the `steps` to trace lie between step 2 and step `last`, the
+    end of the run.
+    """
     if not 2 <= steps[0] <= steps[1] <= last:
         raise ValueError(
             f"profile: given {steps[0]}:{steps[1]}, allowed: FIRST:LAST from 2 (the first step compiles) to "
@@ -37,7 +39,7 @@ def check_steps(steps: Steps, last: int) -> None:
 
 
 class Profile:
-    """Traces some steps of one attempt at a run, in the first process.
+    """Traces some steps of one attempt at a run with `jax.profiler`, in the first process.
 
     The first step of an attempt is not traced.
     """
@@ -58,7 +60,8 @@ class Profile:
         self._step = 0
 
     def around(self, train_step: Callable[..., Any], done: int) -> Callable[..., Any]:
-        """Wraps a train step so that the chosen steps are traced.
+        """Wraps a train step so that the chosen steps are traced. `done` is the number of steps done before its first
+        call.
 
         Args:
           train_step: Function `train_step(state, batch) -> (state, metrics)`.

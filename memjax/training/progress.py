@@ -29,7 +29,9 @@ class Event:
 
 
 class Progress:
-    """Shows events, each as a line. On a terminal, log lines update a progress bar instead."""
+    """Function that shows an `Event`, except for checkpoints, as a line, by default on standard error. On a terminal,
+    log lines update a progress bar instead.
+    """
 
     def __init__(self, stream: Any = None):
         """Prepares to write to `stream`. None for standard error."""
@@ -72,7 +74,8 @@ class Progress:
 
 
 def describe_numbers(values: Mapping[str, Any]) -> str:
-    """Describes the main numbers of a log line or an evaluation in one short line.
+    """Describes the main numbers of a log line or an evaluation, such as loss, accuracy and tokens per second, in one
+    short line.
 
     Example:
       >>> describe_numbers({"nats_per_token": 2.0, "bits_per_byte": 1.5, "tokens_per_second": 12345.6, "other": 1.0})
@@ -109,7 +112,8 @@ def describe_duration(seconds: float) -> str:
 
 
 def report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
-    """Makes a function `progress(what, done, total)` that reports the preparation of data every few seconds.
+    """Makes a function `progress(what, done, total)` that passes the progress of preparing data to `report`, as an
+    `Event` every five seconds. `steps` is the number of steps of the run.
 
     Args:
       report: Function that is called with each event.

@@ -31,7 +31,8 @@ def init_from(
     reinitialized: Sequence[str] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Initializes a model from the newest checkpoint of another run, matching arrays by name and layer index.
+    """Initializes a model from the newest checkpoint of another run, matching arrays by name and layer index. Returns
+    the variables and the names of the arrays that keep their initial values, such as those in `reinitialized`.
 
     The model may have a memory that the other run did not have, or another memory size. Memory states are not
     parameters, so that only the parameters that the memory adds keep their initial values. The matrices of a
@@ -77,7 +78,8 @@ def init_from(
 
 
 def check_start(training: Training, tokenizer: Any) -> None:
-    """Checks that the run in `training.init_from` was trained with the given tokenizer.
+    """Raises `ValueError` if the run in `training.init_from` was trained with another tokenizer than the given one and
+    the embedding of the vocabulary is not reinitialized.
 
     Raises:
       ValueError: The run has another tokenizer, and the embedding of the vocabulary is not in
@@ -96,7 +98,8 @@ def check_start(training: Training, tokenizer: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The step of a checkpoint that was read, and whether newer ones exist.
+    """The step of a checkpoint that was read, the newest step of its run, and the steps of newer checkpoints that are
+    damaged.
 
     Attributes:
       step: Step of the checkpoint.
@@ -109,7 +112,7 @@ class LoadedCheckpoint:
     damaged: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Returns the steps as JSON values by name."""
+        """Returns the step of the checkpoint as `step` and that of the newest one as `newest_step`."""
         return {"step": self.step, "newest_step": self.newest}
 
     def __str__(self) -> str:
@@ -127,7 +130,7 @@ class LoadedCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """A trained run, opened at one of its checkpoints.
+    """A trained run, opened at one of its checkpoints: its experiment and the variables of its model.
 
     Attributes:
       experiment: Experiment of the run with its saved tokenizer. The model has the growth history of the checkpoint.
@@ -149,7 +152,9 @@ def load_run(
     is_data_named: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> LoadedRun:
-    """Opens a run directory at its newest intact checkpoint, for evaluation or generation.
+    """Opens a run directory for evaluation or generation, at its newest intact checkpoint or that of `step`, as a
+    `LoadedRun`. `config` takes the place of the saved configuration, and `learner(experiment)` makes the learner of the
+    run.
 
     A run with a saved tokenizer can be opened without its data. Documents are read when they are needed, and are then
     compared with those of training (`memjax.training.run_data`).
@@ -206,14 +211,15 @@ def checkpoint_extras(run: Path | str) -> dict[int, Mapping[str, Any]]:
 
 
 def saved_shapes(run: Path | str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Reads the shapes of all arrays in the newest checkpoint of a run, by name. Empty without a checkpoint."""
+    """Reads the shapes and dtypes of the arrays in the newest checkpoint of a run by name. Empty without one."""
     with _checkpoints(run) as checkpoints:
         steps = checkpoints.steps()
         return checkpoints.shapes(steps[-1]) if steps else {}
 
 
 def load_arrays(run: Path | str, step: int | None = None) -> tuple[LoadedCheckpoint, dict[str, Any], Mapping[str, Any]]:
-    """Loads the variables of a model from a checkpoint of a run.
+    """Loads the variables of a model from a checkpoint of a run. Returns the checkpoint that was read, the arrays of
+    all collections by name, and the JSON value that was saved with them.
 
     Args:
       run: Run directory.

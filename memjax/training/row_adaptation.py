@@ -43,7 +43,8 @@ class PerRowAdaptation(NamedTuple):
 
 
 def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
-    """Makes a function that applies a model to a batch after adapting its parameters to each row.
+    """Makes a function `read(variables, batch) -> ScoredBatch` that applies a model to a batch after adapting its
+    parameters to each row.
 
     It answers the questions of users. See `memjax.tasks.interface.read_examples`.
 
@@ -75,6 +76,8 @@ def make_read(model: Any, adapt_rows: PerRowAdaptation) -> ReadBatch:
 
 
 def rows_to_adapt(inputs: Any, targets: Any, mask: Any, start: Any, extras: Any) -> Batch:
-    """Makes the batch that `PerRowAdaptation` takes. Its weights are 1 for rows with tokens and 0 for empty rows."""
+    """Makes the batch of one segment that `PerRowAdaptation` takes. `start` is its `start_of_document`. Its weights are
+    1 for rows with tokens and 0 for empty rows.
+    """
     weights = jnp.broadcast_to(jnp.any(mask, axis=1, keepdims=True), targets.shape).astype(jnp.float32)
     return Batch(inputs, targets, mask, weights, start, extras or {})

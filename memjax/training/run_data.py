@@ -34,7 +34,8 @@ Recorded = Mapping[str, Any]
 
 
 class RunData:
-    """The record of a run's data. All documents that the run opens are compared with it.
+    """The record of a run's data. All documents that the run opens are compared with it: data that has changed is
+    refused, or reported if the user has named other data.
 
     Attributes:
       other: Descriptions of the other data that was read instead, without repetitions.
@@ -81,7 +82,9 @@ class RunData:
         is_named: bool = False,
         tell: Callable[[str], None] = lambda line: None,
     ) -> RunData:
-        """Reads the record of a run that is opened for evaluation or generation.
+        """Reads the record of a run that is opened for evaluation or generation. `given` is a configuration to use
+        instead of `config`, that of the run, and `is_named` says that the user has named the data, which may then
+        differ.
 
         Args:
           run: Run directory.
@@ -102,7 +105,7 @@ class RunData:
         )
 
     def with_existing_paths(self, config: Config) -> Config:
-        """Returns the configuration with paths that exist.
+        """Returns the configuration with paths of data that exist, if there are any.
 
         A path is looked up as typed, beside the run directory, and where it was in training.
         """
@@ -127,7 +130,8 @@ class RunData:
         return config
 
     def open(self, config: Config, task: str, split: str, read: Read, *, same_settings: bool = True) -> Any:
-        """Opens the documents of a split and compares them with those of training.
+        """Opens the documents of a split by `read(split)`, compares them with those of training and returns them. Data
+        that has changed raises `ValueError`, or is reported if the user has named other data.
 
         Args:
           config: Configuration whose `data.source` is read, with paths that exist.
@@ -166,7 +170,9 @@ class RunData:
         return documents
 
     def check_files(self, config: Config, task: str = "") -> None:
-        """Raises `ValueError` if files of a source have changed, without opening its documents."""
+        """Raises `ValueError` if files of the source of a task have changed since training, unless the user has named
+        other data. Documents are not opened.
+        """
         known = self._recorded.get(task)
         if known and not self._is_other and (changes := self._changes(config.data.source, known)):
             raise ValueError(self._refusal(config, task, changes))
@@ -311,7 +317,8 @@ class RunData:
 
 
 def read_record(run: Path | str) -> dict[str, Any] | None:
-    """Reads the `paths`, `files` and `splits` of each task from the record of a run. None if the run has no record.
+    """Reads the record of a run's data: for each task by name a dictionary with `paths`, `files` and `splits`. None if
+    the run has no record.
 
     Raises:
       ValueError: The file is damaged.

@@ -94,7 +94,9 @@ class RunLogger:
         self._saved: int | None = None
 
     def set_total_steps(self, steps: int) -> None:
-        """Sets the number of updates of the whole run, for runs whose configuration does not tell it."""
+        """Sets the number of updates of the whole run, for runs whose configuration does not tell it, and the
+        learning-rate schedule over them.
+        """
         self.steps = steps
         self._schedule = make_schedule(dataclasses.replace(self.config.training, steps=steps))
 
@@ -105,7 +107,8 @@ class RunLogger:
             view.close()
 
     def start_attempt(self, position: Position, extra: Mapping[str, Any] | None) -> None:
-        """Records that the attempt starts at a position.
+        """Records that the attempt starts at a position and removes later lines of the metrics. `extra` is the JSON
+        value of the checkpoint that it starts from, or None.
 
         Args:
           position: Position at which the attempt starts. Later lines of the metrics are removed.
@@ -124,7 +127,8 @@ class RunLogger:
             self._views = open_views(self.config, self.path, position.step)
 
     def save(self, position: Position, lineage: GrowthHistory, tree: Callable[[], Any], *, skipped: int = 0) -> None:
-        """Saves a checkpoint, unless there is already one of this position.
+        """Saves a checkpoint, unless there is already one of this position. `tree` is a function that returns the
+        arrays, `lineage` the growth history, and `skipped` the number of steps in a row that were skipped up to now.
 
         While steps are skipped, the checkpoint from before the first skipped step is not deleted.
 
@@ -167,7 +171,8 @@ class RunLogger:
     def write_steps(
         self, position: Position, totals: Mapping[str, Any], updates: int, usage: Mapping[str, float]
     ) -> None:
-        """Writes and reports the metrics of the updates since the last such line.
+        """Writes and reports the metrics of the updates since the last such line, from `totals`, their sums by name,
+        and `usage`, the use of table slots. `updates` is the number of updates that were not skipped in the run.
 
         Args:
           position: Position of the run in its stages.
@@ -203,7 +208,9 @@ class RunLogger:
         self.clock.restart()
 
     def write_score(self, position: Position, name: str, result: EvaluationResult) -> None:
-        """Writes and reports the result of an evaluation. It is written only once for each position and name."""
+        """Writes the result of an evaluation to the metrics, only once for each position and name, and reports it to
+        the user.
+        """
         step, config = position.step, self.config
         identity = {key: value for key, value in _evaluation_identity(position, name).items() if value != PLAIN[key]}
         split = {evaluation.name: evaluation.split for evaluation in config.evaluations}.get(
@@ -223,7 +230,7 @@ class RunLogger:
     # Events
 
     def log_event(self, kind: str, step: int, text: str, values: Mapping[str, Any] | None = None) -> None:
-        """Reports an `Event` to the user."""
+        """Reports an `Event` of this kind, step, text and values to the user."""
         self._report(Event(kind, step, self.steps, values or {}, text))
 
     def stopped(self, step: int) -> StoppedBySignal:
@@ -233,7 +240,7 @@ class RunLogger:
         return stopped
 
     def finish(self, step: int, results: dict[str, Any], text: str) -> None:
-        """Marks the run as finished and reports its results."""
+        """Marks the run as finished, writes its `results` to `finished.json`, and reports `text` to the user."""
         self.directory.finish(step, results)
         self.log_event("finished", step, f"{self.path}: finished, {text}", results)
 

@@ -36,7 +36,8 @@ def random_generator() -> str:
 
 
 def generator_of(path: Path | str) -> str:
-    """Names the random number generators that the attempts at a run have recorded.
+    """Names the random number generators that the attempts at the run in a directory have recorded, joined by ' then '.
+    '' if there are none.
 
     Returns:
       The generators in their order, joined by " then ". '' if the run has recorded none.

@@ -57,7 +57,8 @@ TOKENIZER = "tokenizer"
 
 
 class RunRequest(NamedTuple):
-    """A configuration that may begin or continue the run in its directory, which nothing has been written to yet.
+    """A configuration that has been checked and may begin or continue the run in its directory, and how it does so.
+    Nothing has been written yet.
 
     Attributes:
       config: Configuration of the run.
@@ -157,7 +158,7 @@ class RunDirectory:
         write_json(self.path / "versions.json", [*self._earlier, attempt])
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
-        """Writes `finished.json`, which marks the run as finished."""
+        """Writes `finished.json` with the step and the results, which marks the run as finished."""
         if self._writes:
             write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
 
@@ -188,7 +189,8 @@ def request_run(
     reset_memory: bool = False,
     check_added_tasks: Callable[[Config], None] = lambda config: None,
 ) -> RunRequest:
-    """Checks that a run of a configuration may begin or continue in its directory, and reads how it does so.
+    """Checks that a run of a configuration may begin or continue in its directory, and returns a `RunRequest`.
+    `check_added_tasks(config)` is a function that may refuse further tasks.
 
     Args:
       config: Configuration of the run.
@@ -288,7 +290,8 @@ def config_to_dict(config: Any) -> Any:
 
 
 def model_for_fingerprint(model: Any) -> Any:
-    """Converts the settings of a model to JSON values for a fingerprint that does not change when settings are added.
+    """Converts the settings of a model to JSON values for a fingerprint. Newer settings are left out if they have no
+    effect, so that the fingerprint does not change when settings are added.
 
     Args:
       model: Settings of a model. Fields that earlier versions lacked are left out if they have no effect (`ADDED`).
@@ -354,7 +357,8 @@ def load_config(path: Path | str) -> Config:
 
 
 def open_tokenizer(path: Path | str, wanted: str | None = None) -> Any:
-    """Opens the tokenizer in a run directory (see `memjax.data.saved_tokenizers`). None if the run has none.
+    """Opens the tokenizer in a run directory. None if the run has none. `wanted` is its fingerprint according to a
+    checkpoint: if given, a missing tokenizer is an error.
 
     Args:
       path: Run directory.
@@ -368,7 +372,8 @@ def open_tokenizer(path: Path | str, wanted: str | None = None) -> Any:
 
 
 def check_tokenizer(found: str | None, wanted: str | None, run: Path | str) -> None:
-    """Raises `ValueError` unless the tokenizer of a run is the one that its checkpoint was trained with.
+    """Raises `ValueError` unless `found`, the fingerprint of the tokenizer of a run, is `wanted`, that of its
+    checkpoint. Nothing is raised if `wanted` is None.
 
     Args:
       found: Fingerprint of the tokenizer in the run directory.
@@ -380,7 +385,8 @@ def check_tokenizer(found: str | None, wanted: str | None, run: Path | str) -> N
 
 
 def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
-    """Returns the configuration of a model after its growth steps.
+    """Returns the configuration of a model after its growth steps (`lineage`), each a mapping from fields of the
+    configuration to new values.
 
     Args:
       config: Configuration at the beginning of the run.
@@ -403,7 +409,8 @@ def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) ->
 
 
 def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:
-    """Describes the fields in which two configurations differ. '' if they do not differ.
+    """Describes the fields in which two configurations as JSON values differ: that in the run directory (`there`) and
+    the given one. '' if they differ only in `ignored` fields.
 
     Args:
       there: Configuration in the run directory as JSON values.
@@ -417,7 +424,8 @@ def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED
 
 
 def read_finished(path: Path | str) -> dict[str, Any] | None:
-    """Reads `finished.json` of a run directory. Returns None if the run is not finished.
+    """Reads `finished.json` of a run directory, a dictionary with `step` and `results`. Returns None if the run is not
+    finished.
 
     Raises:
       ValueError: The file is damaged.

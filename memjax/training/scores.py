@@ -35,7 +35,8 @@ class BatchScore:
     output: Any = None
 
     def score(self, where: np.ndarray, extras: Mapping[str, Any]) -> Score:
-        """Sums the scores of some targets in float64.
+        """Sums the scores of the targets at which the bool array `where` is True, in float64, and returns a `Score`.
+        `extras` are those of the batch, for the bytes of the targets.
 
         Args:
           where: Targets to include, bool `[batch, length]`.
@@ -55,7 +56,8 @@ Observe = Callable[[Batch, BatchScore], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """Sums over the scored targets. The scores of several hosts or parts of a split can be added.
+    """Sums over the scored targets: nats, number, bytes and correct ones. The scores of several hosts or parts of a
+    split can be added.
 
     Attributes:
       nats: Negative log-likelihood of the targets.
@@ -156,9 +158,8 @@ class EvaluationResult(Score):
         return perplexity(self.nats / self.words) if self.words else None
 
     def merge(self, other: EvaluationResult) -> EvaluationResult:
-        """Merges the results of two hosts that have scored different rows of one split.
-
-        Sums and rates are added. Metrics and measures are those of this host.
+        """Merges the results of two hosts that have scored different rows of one split. Sums and rates are added.
+        Metrics and measures are those of this host.
         """
         total = self.plus(other)
         return dataclasses.replace(
@@ -186,7 +187,8 @@ class EvaluationResult(Score):
 
 
 class DocumentScores:
-    """Collects the scores of each document of an evaluation. Pass its `observe` to a call of an `Evaluator`.
+    """Collects the losses and numbers of targets of each document of an evaluation. Pass its `observe` to a call of an
+    `Evaluator`.
 
     A document is anything that begins with a new memory: a document (`separate`), a row of the whole split
     (`contiguous`), a window (`sliding_window`) or an example. Two evaluations with the same reading plan have the same

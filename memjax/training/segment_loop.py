@@ -26,7 +26,8 @@ def loss_over_segments(
     rematerialize: Rematerialize = "none",
     segments_per_checkpoint: int = 0,
 ) -> tuple[Any, Any]:
-    """Runs `step` over consecutive segments and adds up the losses and metrics that it returns.
+    """Runs `step(params, memory, segment) -> (memory, sums)` over consecutive segments. Returns the last memory and the
+    sums, added over segments. `rematerialize` says what the backward pass computes again.
 
     With `rematerialize="segment"` only the memory of each segment is saved, and all other activations are computed
     again in the backward pass (memory replay back-propagation, Wu et al. 2022, https://arxiv.org/abs/2010.06891). A

@@ -29,7 +29,8 @@ ROWS = ("data", "fsdp")
 
 
 def mesh_shape(num_devices: int, *, data: int = 0, fsdp: int = 1, model: int = 1) -> tuple[int, int, int]:
-    """Computes the sizes `(data, fsdp, model)` of the axes of a mesh.
+    """Computes the sizes `(data, fsdp, model)` of the axes of a mesh of `num_devices` devices. One of the given sizes
+    may be 0, which stands for what is left.
 
     Args:
       num_devices: Number of devices of the mesh.
@@ -73,7 +74,8 @@ def make_mesh(shape: Sequence[int], devices: Sequence[Any] | None = None) -> Mes
 
 
 def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Layout | None:
-    """Makes the layout that a configuration describes. Returns None for a single device.
+    """Makes the `Layout` that settings (`sharding`) describe, over all devices or the given ones. Returns None for a
+    single device.
 
     Args:
       sharding: Settings of the mesh.
@@ -90,7 +92,8 @@ def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Lay
 
 
 def check_rows(rows: int, mesh: Any, *, what: str = "data.batch_size") -> None:
-    """Checks that the mesh divides the number of batch rows.
+    """Raises `ValueError` unless the number of batch rows is a multiple of the parts into which the mesh splits them.
+    `what` names the setting in the message.
 
     Args:
       rows: Number of batch rows.
@@ -133,7 +136,7 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, ROWS))
 
     def axes(self, name: str, size: int) -> tuple[str, ...]:
-        """Returns the mesh axes that split a logical axis of this name and size. Empty if it is not split."""
+        """Returns the names of the mesh axes that split a logical axis of this name and size. Empty if none does."""
         place = Names((name,)).spec((size,), self.mesh, self.rules)[0]
         return () if place is None else (place,) if isinstance(place, str) else tuple(place)
 
@@ -160,7 +163,8 @@ class Layout:
         return start, stop
 
     def of(self, names: Any, shapes: Any) -> Any:
-        """Returns the sharding of every array of a tree.
+        """Returns the sharding of every array of a tree, as a tree. `names` has the `Names` of the axes of each array,
+        and `shapes` the arrays or their shapes.
 
         Args:
           names: Tree of `Names`, the names of the axes of each array.
@@ -171,11 +175,12 @@ class Layout:
         )
 
     def memory(self, state: Any) -> Any:
-        """Returns the shardings of a memory or decode state."""
+        """Returns the shardings of a memory or decode state, as a tree of its structure."""
         return self.of(state_names(state), state)
 
     def train_state(self, state: Any, names: Mapping[str, Any]) -> Any:
-        """Returns the shardings of a `TrainState`.
+        """Returns the shardings of a `TrainState`, as a tree of its structure. `names` are those of the axes of the
+        variables, from `parameter_names`.
 
         Args:
           state: Train state or its shapes.
@@ -184,7 +189,8 @@ class Layout:
         return self.of(train_state_names(state, names), state)
 
     def batch(self, batch: Any, *, segments: bool = True) -> Any:
-        """Returns the shardings of a batch. Rows that the mesh does not divide are copied to every device.
+        """Returns the shardings of a batch, whose rows are at axis 1, or at axis 0 if `segments` is False. Rows that
+        the mesh does not divide are copied to every device.
 
         Args:
           batch: Batch or its shapes.
@@ -196,7 +202,8 @@ class Layout:
         return jax.tree.map(lambda leaf: whole if leaf.shape[axis] % parts else split, batch)
 
     def skipped(self, names: Any, shapes: Any) -> list[str]:
-        """Lists the rules that are not applied because they do not divide an axis.
+        """Lists the rules that are not applied because they do not divide an axis, one line each. `names` and `shapes`
+        are trees as in `of`.
 
         Each line reads `name of the array: axis = size over axes`. `names` and `shapes` are trees as in `of`.
         """
@@ -211,7 +218,8 @@ class Layout:
 
 
 def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState:
-    """Returns the names of the axes of every array of a train state.
+    """Returns a train state with the `Names` of the axes in place of every array. `names` are those of the variables of
+    the model, from `parameter_names`.
 
     Args:
       state: Train state or its shapes.

@@ -28,7 +28,8 @@ class StoppedBySignal(Exception):  # noqa: N818 (a request, not an error)
 
 
 class StopSignal:
-    """Context manager that records the first SIGTERM or SIGINT instead of ending the process.
+    """Context manager that records the first SIGTERM or SIGINT instead of ending the process. A call returns whether
+    one was received.
 
     A second signal acts as usual. Outside the main thread no signal is recorded.
 

@@ -33,7 +33,7 @@ class SkippedSteps:
         self.limit, self._count, self._unread = limit, count, list[Any]()
 
     def add(self, lost: Any) -> None:
-        """Adds the report of the next step.
+        """Adds the report of the next step: `lost` is 1 if it was skipped, else 0.
 
         Args:
           lost: 1 if the step was skipped, else 0. It may be an array that is still being computed.

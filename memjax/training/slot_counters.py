@@ -23,7 +23,7 @@ COUNTERS = ("lookups", "top", "weights")
 
 
 def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
-    """Adds counters of slot usage to a table optimiser.
+    """Returns a table optimiser that also counts how each slot is used, in its moments.
 
     The counters of every table are those of `SlotCounts`, int32 and float32. They are part of the moments and are saved
     with them. `pull_usage` reads them and sets them to 0.
@@ -61,7 +61,8 @@ def _count(counters: tuple[Array, ...], rows: TouchedRows, ok: Array) -> tuple[A
 
 
 def pull_usage(tables: Tables) -> tuple[dict[str, float], Tables]:
-    """Reads the counters of slot usage and resets them to 0.
+    """Reads the counters of slot usage in `tables`. Returns shares of used slots and divergences by layer and name, and
+    the tables with counters at 0.
 
     Returns:
       Metrics by name, and the tables with counters at 0. The metrics of every table are `layer_<index>/usage`,

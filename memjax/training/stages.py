@@ -44,7 +44,7 @@ class Stream(Protocol):
 
 
 class PlannedUpdate(NamedTuple):
-    """The plan of one update of a stream.
+    """The plan of one update of a stream: its kind and the number of batches that it reads.
 
     Attributes:
       kind: Kind of the update.
@@ -136,7 +136,8 @@ class HostArrays(NamedTuple):
 
 
 class Requirements(NamedTuple):
-    """Information that a learning method needs in addition to the batches.
+    """Flags for the information that a learning method needs in addition to the batches, such as the end of a task or
+    the task of each batch.
 
     Attributes:
       boundaries: Whether the method needs to know when a task ends.
@@ -159,7 +160,8 @@ def unadapted_variables(state: TrainState, support: Any, key: Any) -> dict[str, 
 
 
 class StoredRows(NamedTuple):
-    """The rows that a learner stores on its devices, for a memory plan.
+    """The rows that a learner stores on its devices, described for a memory plan: their name, the setting with their
+    number, and the function that writes them.
 
     Attributes:
       name: Name of the rows in `TrainState.method`.
@@ -214,7 +216,9 @@ class Learner(NamedTuple):
     finish: Callable[[TrainState], TrainState] | None = None
 
     def evaluation_variables(self, state: TrainState, seed: int) -> Mapping[str, Any]:
-        """Returns the variables that all evaluations and answers use, during training and after it."""
+        """Returns the variables that all evaluations and answers use, during training and after it: those of the state,
+        as the method adapts them. `seed` gives the random key.
+        """
         return self.adapt_variables(state, None, jax.random.fold_in(jax.random.key(seed), 3))
 
 
@@ -223,7 +227,7 @@ MakeLearner = Callable[[GrowthHistory], Learner]
 
 
 class PhaseResult(NamedTuple):
-    """The result of a phase of a stage.
+    """The result of a phase of a stage: the train state and the growth history after it.
 
     Attributes:
       state: Train state after the phase, with the shapes of the learner for `lineage`.
@@ -263,7 +267,7 @@ def do_nothing(state: TrainState, context: PhaseContext) -> PhaseResult:
 
 
 def phase_key(seed: int, stage: int, phase: str) -> Any:
-    """Makes the random key of a phase from the seed of the run and the number of the stage."""
+    """Makes the random key of a phase ('before' or 'after') from the seed of the run and the number of the stage."""
     key = jax.random.key(seed)
     for number in (2, stage, PHASES.index(phase)):
         key = jax.random.fold_in(key, number)
@@ -305,7 +309,8 @@ def count_steps(stages: Sequence[Stage]) -> int:
 
 
 class Position(NamedTuple):
-    """The position of a run in its stages.
+    """The position of a run in its stages: updates done, current stage and phase, updates of each stage so far, and
+    position in its stream.
 
     Attributes:
       step: Number of updates done.
@@ -337,7 +342,8 @@ class Position(NamedTuple):
 
     @classmethod
     def read(cls, number: int, value: Mapping[str, Any], steps: int) -> Position:
-        """Reads the position that a checkpoint saved, the inverse of `to_dict`.
+        """Makes the position from `number`, that of a checkpoint, and `value`, its saved fields: the inverse of
+        `to_dict`. `steps` is used for runs of earlier versions only.
 
         Args:
           number: Number of the checkpoint.

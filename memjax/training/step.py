@@ -93,7 +93,8 @@ def init_train_state(
     table_optimizer: TableOptimizer | None = None,
     method: Any = None,
 ) -> TrainState:
-    """Makes the train state before the first step.
+    """Makes the train state before the first step from variables of a model and the memory of its rows. `batch` is an
+    example, for shapes and names, and `method` the state of a learning method.
 
     Args:
       objective: Objective that the train step minimizes. It decides the names of the totals.
@@ -185,7 +186,8 @@ def make_train_step(
     jit: bool = True,
     **segments: Any,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, WeightedSum]]]:
-    """Makes the train step `step(state, batch) -> (state, metrics)`, jitted and donating the state.
+    """Makes the train step `step(state, batch) -> (state, metrics)`, jitted and donating the state unless
+    `jit` is False. `after_update` is a function that computes the next state of a learning method.
 
     A step is skipped if the objective, the gradient norm or any new value is not finite. Every field of the state then
     keeps its value, except that `totals["skipped"]` grows and `restart` marks the rows that began a document. A row
@@ -222,7 +224,8 @@ def make_train_step(
 
 @tree_dataclass
 class Gradients:
-    """Results of the forward and backward pass of a step.
+    """Results of the forward and backward pass of a step: the objective, its gradients, the next memory and statistics,
+    and sums.
 
     A batch that came with a separate memory leaves the memory of the train state alone: see `compute_gradients`.
 
@@ -264,7 +267,8 @@ def compute_gradients(
     segments_per_checkpoint: int = 0,
     segments_without_gradient: int = 0,
 ) -> tuple[TrainState, Gradients]:
-    """Computes the objective of a batch and its gradients, the first half of a training step.
+    """Computes the objective of a batch and its gradients, the first half of a training step. Returns the unchanged
+    train state and the `Gradients`. `accumulate` is a number of row groups, computed one after the other.
 
     Args:
       objective: Objective to minimize.
@@ -342,7 +346,8 @@ def apply_gradients(
     reference: ReferenceGradients | None = None,
     after_update: AfterUpdate | None = None,
 ) -> tuple[TrainState, dict[str, WeightedSum]]:
-    """Applies the gradients of a batch to the train state, the second half of a training step.
+    """Applies the gradients of a batch to the train state, the second half of a training step, unless a value is not
+    finite. Returns the next state, and losses, metrics and counts. `reference` are gradients to compare with.
 
     Args:
       state: Train state that `compute_gradients` returned.

@@ -87,7 +87,7 @@ class TableOptimizer(NamedTuple):
 
 
 def sparse_sgd(learning_rate: Schedule) -> TableOptimizer:
-    """Makes stochastic gradient descent on the touched rows.
+    """Makes stochastic gradient descent on the touched rows of value tables. `learning_rate` is a function of the step.
 
     Each touched row becomes `row - learning_rate(step) * gradient`, where `gradient` is the sum over its lookups.
     """
@@ -112,7 +112,8 @@ def table_adam(
     form: str = "auto",
     split: Split = "rows",
 ) -> TableOptimizer:
-    """Makes the Adam optimiser for value tables, in a lazy or a dense form.
+    """Makes the Adam optimiser for value tables, in a lazy form, which updates only rows with a gradient, or a dense
+    one (`form`). `split` is the axis of the tables that the mesh splits, 'rows' or 'columns'.
 
     Lazy Adam updates only the rows that have a gradient in a step, each once with its whole gradient. All other rows
     and their moments stay unchanged. Bias correction counts the steps of the run, as in PyTorch's `SparseAdam`. The
@@ -166,9 +167,8 @@ def table_adam(
 
 
 def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOptimizer:
-    """Restricts an optimiser to the tables that are not frozen.
-
-    A table is frozen if its path contains one of `names`. The moments of frozen tables are still updated.
+    """Restricts an optimiser to the tables that are not frozen. A table is frozen if its path contains one of `names`.
+    The moments of frozen tables are still updated.
     """
 
     def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **options: Any) -> tuple[Any, Any]:
@@ -180,7 +180,8 @@ def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOpt
 
 
 def is_dense(rows: int, lookups: int, form: str = "auto") -> bool:
-    """Returns whether `table_adam` updates the whole table instead of single rows.
+    """Returns whether `table_adam` updates the whole of a table with `rows` rows instead of single rows, in a step with
+    `lookups` lookups.
 
     Args:
       rows: Number of rows of the table.
@@ -222,7 +223,8 @@ def _map_over_layers(function: Callable[..., Any], arrays: Any, rows: TouchedRow
 
 
 def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
-    """Returns the ids of the rows that a step has looked up in the table at `path`.
+    """Returns the ids of the rows that a step has looked up in the table at `path`, an array from `arrays`, the
+    `Aux.arrays` of the model.
 
     Args:
       path: Path of the table in its collection, such as `("layers_2", "feed_forward", "values")`.
@@ -246,9 +248,10 @@ def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def weights_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
-    """Returns the weights of the lookups in the table at `path`, with the shape of `ids_of`.
+    """Returns the weights of the lookups in the table at `path`, with the shape of `ids_of`. Returns None for a table
+    whose rows are read one by one.
 
-    Returns None for a table whose rows are read one by one. See `ids_of` for the arguments.
+    See `ids_of` for the arguments.
     """
     names = [f"{prefix}{path[-1]}/weights" for prefix in layer_prefixes(path, table)]
     return _stack_layers(names, table, arrays) if set(names) <= set(arrays) else None
@@ -274,7 +277,8 @@ def _stack_layers(names: list[str], table: Any, arrays: Mapping[str, Any]) -> An
 
 
 def make_gradient_sinks(values: Any, arrays: Mapping[str, Any], num_segments: int) -> Any:
-    """Makes the sinks of one row group: zeros with the shape of the rows or sums that its lookups return.
+    """Makes the sinks of one row group, arrays whose gradients are those of the looked-up rows: zeros with the shape of
+    the rows or sums that the lookups return.
 
     Args:
       values: Linen collection `tables`.
@@ -294,7 +298,8 @@ def make_gradient_sinks(values: Any, arrays: Mapping[str, Any], num_segments: in
 
 
 def touched_rows(values: Any, sink_gradients: Any, arrays: Mapping[str, Any]) -> dict[Path, TouchedRows]:
-    """Combines the ids and the gradients of the rows that a step has looked up, for each table by its path.
+    """Combines ids, weights and gradients of the rows that a step has looked up. Returns the `TouchedRows` of each
+    table by its path.
 
     Args:
       values: Linen collection `tables`.
@@ -326,7 +331,7 @@ def _select_lookups(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def map_tables(function: Callable[..., Any], values: Any, *others: Any) -> Any:
-    """Computes `function(path, table, *leaves)` for every table of a collection.
+    """Computes `function(path, table, *leaves)` for every table of a collection and returns a tree of the results.
 
     `leaves` are the entries of `others`, trees of the same structure, at the path of the table.
     """

@@ -75,7 +75,8 @@ def make_update_functions(
     transformations: Sequence[optax.GradientTransformation] = (),
     after_update: AfterUpdate | None = None,
 ) -> UpdateFunctions:
-    """Builds objective, optimisers and train step from a configuration.
+    """Builds objective, optimisers and train step from a configuration, as `UpdateFunctions`.
+    `objective(config, model)` is a function that makes the objective.
 
     Args:
       config: Configuration of the run.
@@ -108,7 +109,9 @@ def make_update_functions(
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
-    """Makes the learning-rate schedule that a configuration describes."""
+    """Makes the learning-rate schedule that the settings of training describe, a function of the number of optimiser
+    steps.
+    """
     steps = -(-training.steps // training.gradient_accumulation_steps)  # the last window may be shorter
     return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 
@@ -152,7 +155,9 @@ def make_table_optimizer(config: Config) -> TableOptimizer:
 
 
 def check_frozen(names: Sequence[str], state: TrainState) -> None:
-    """Raises `ValueError` if a name in `training.frozen_parameters` matches no parameter."""
+    """Raises `ValueError` if a name in `training.frozen_parameters` matches no parameter or value table of a train
+    state.
+    """
     paths = [*flatten(state.params), *flatten(state.tables.values)]
     for name in names:
         if not any(optimizers.is_named(path, [name]) for path in paths):

@@ -29,6 +29,7 @@ def split_state(
     state: TrainState, groups: Sequence[tuple[int, int]], run: Callable[..., Any] = lambda function: function
 ) -> TrainState:
     """Splits the layer groups in parameters, tables, statistics and constants of a train state into single layers.
+    `run` is a function that wraps the split, such as `jax.jit`.
 
     Args:
       state: Train state with arrays, shapes or names of axes as leaves.
@@ -62,7 +63,8 @@ def join_arrays(arrays: Mapping[str, Any], groups: Sequence[tuple[int, int]]) ->
 def fit_variables(
     arrays: Mapping[str, Any], model: Model, segment_length: int, *, added: Sequence[str] = (), what: str
 ) -> dict[str, Any]:
-    """Builds the variables of a model from arrays by name and checks that they fit.
+    """Builds the variables of a model from arrays by name, and raises `ValueError` if they do not fit. Parameters with
+    a part of `added` in their name are left out if the model lacks them. `what` begins the message.
 
     Args:
       arrays: Arrays by their names in a checkpoint. They may come from a model with other layer groups or another
@@ -88,6 +90,7 @@ def fitting(
     model: Model, other: Model, segment_length: int, *, added: Sequence[str], what: str
 ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Makes a function that converts the variables of `model` to those of `other`, a model with the same layers.
+    Parameters with a part of `added` in their name are left out if `other` lacks them.
 
     Args:
       model: Model whose variables are converted.

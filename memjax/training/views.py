@@ -18,7 +18,7 @@ class MetricsView(Protocol):
     """A tool that also shows every line of the metrics of a run, such as TensorBoard."""
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Shows the numbers of a line."""
+        """Shows the numbers in `values`, a line of the metrics of this kind and step."""
         ...
 
     def close(self) -> None:
