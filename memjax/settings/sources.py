@@ -53,7 +53,7 @@ class Source(Settings):
         none are.
       classes_named_by: Function `names(source)` that returns the names of the classes by their numbers. '' for classes
         without names, or with names that are unknown before the source is read.
-      answered_by: Comparison of a generated answer with the right one: 'words' (F1 of their words), 'class' (equality
+      answer_metric: Comparison of a generated answer with the right one: 'words' (F1 of their words), 'class' (equality
         with the name of a class), 'logical_form' (of a query), or 'dialogue_state'.
       is_code: Whether the texts are source code.
       is_images: Whether the documents are images.

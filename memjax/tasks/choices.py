@@ -9,7 +9,8 @@ from memjax.typing import Batch
 
 
 class GroupMeasure:
-    """Accuracy over groups of choices, where class 1 marks the right choice.
+    """A `TaskMetric` for multiple choice: the share of groups whose right choice, the example of class 1, scores higher
+    than every other one of the group.
 
     A group counts as right if its example of class 1 scores higher than every example of class 0. A tie is wrong.
 
@@ -34,13 +35,16 @@ class GroupMeasure:
         self._score = np.full(len(groups), np.nan)
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Adds a batch and its scores `[batch, 1, 2]`."""
+        """Adds a batch and its class scores `[batch, 1, 2]`. The score of a choice is that of class 1 minus that of
+        class 0.
+        """
         is_real, scores = np.asarray(batch.weights)[:, 0] > 0, np.asarray(output, np.float64)[:, 0]
         numbers, labels = np.asarray(batch.extras[EXAMPLE]), np.asarray(batch.targets)[:, 0]
         self.add(numbers[is_real], (scores[:, 1] - scores[:, 0])[is_real], labels[is_real])
 
     def add(self, numbers: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Adds scored examples.
+        """Adds examples, given by their numbers in the split, with one score and one label (1 for the right choice,
+        else 0) each.
 
         Args:
           numbers: int `[examples]`, numbers of the examples in the split.
@@ -51,7 +55,9 @@ class GroupMeasure:
         self._right[numbers], self._score[numbers] = labels, np.where(np.isnan(scores), wrong, scores)
 
     def result(self) -> dict[str, float]:
-        """Returns `accuracy`, the accuracy over groups, and `pair_accuracy`, the accuracy over single examples."""
+        """Returns two numbers from 0 to 1: `accuracy`, the share of groups answered right, and `pair_accuracy`, the
+        share of single examples classified right. NaN if there are none.
+        """
         count = self._group.max() + 1
         read = ~np.isnan(self._right)
         whole = np.bincount(self._group, read, count) == np.bincount(self._group, minlength=count)

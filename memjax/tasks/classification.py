@@ -54,7 +54,9 @@ class ClassificationTask(Task):
     classifies = True
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the labelled texts, with a tokenizer of the training texts."""
+        """Opens the labelled texts of each split as examples, with a tokenizer of the training texts, or of the texts
+        of all tasks. `progress` is a function that is told what is being prepared.
+        """
         data, first = self.config.data, self.config.model.first_trained_layer
 
         def make_texts(datasets: Sequence[LabelledText], tokenizer: Any) -> Examples:
@@ -73,7 +75,9 @@ class ClassificationTask(Task):
         return datasets.for_encoder(self.settings.num_prompts)
 
     def vocabulary_data(self) -> list[configs.Data]:
-        """Returns the data of all tasks by name, where a new tokenizer is trained on all of them. Otherwise empty."""
+        """Returns the data settings of all tasks of a stream, sorted by name, whose texts a new tokenizer is trained on
+        together. Empty if it is trained on one source only.
+        """
         stream = self.config.lifelong
         if stream is None or stream.vocabulary == "source":
             return []
@@ -81,13 +85,17 @@ class ClassificationTask(Task):
         return [dataclasses.replace(self.config.data, source=stream.with_sources_dir(task.source)) for task in tasks]
 
     def labelled(self, texts: Sequence[LabelledText], tokenizer: Any) -> LabelledTexts:
-        """Turns labelled texts into tokenised examples, with the prompt of the task where it has one."""
+        """Turns labelled texts into tokenised examples, a `LabelledTexts`, with the prompt token of the task where it
+        has one.
+        """
         task, room = self.settings, self.config.data.segment_length - (self.settings.prompt != "none")
         prompt = task.prompt_id(tokenizer.vocab_size)
         return LabelledTexts(texts, tokenizer, length=room, num_classes=task.num_classes, prompt=prompt)
 
     def head(self) -> TaskHead:
-        """Returns the head for classes: naive Bayes, class vectors compared by similarity, or a dense layer."""
+        """Returns the head that scores the classes: naive Bayes, class vectors compared by similarity, or a dense
+        layer, as the settings say.
+        """
         if self.settings.similarity:
             return self.similarity_head()
         model = self.config.model
@@ -98,7 +106,8 @@ class ClassificationTask(Task):
         return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen_classes)
 
     def similarity_head(self, **fields: Any) -> SimilarityHead:
-        """Returns a head that scores the similarity of a text to each class.
+        """Returns a head that scores the similarity of a text to each class, made from the settings. `fields` are more
+        fields of `SimilarityHead`.
 
         Args:
           **fields: More fields of `SimilarityHead`.
@@ -109,7 +118,9 @@ class ClassificationTask(Task):
         return SimilarityHead(**options, dtype=jnp.dtype(model.compute_dtype), **fields)
 
     def make_measure(self, split: Split) -> Callable[[], TaskMetric]:
-        """Returns a constructor for the accuracy over classes, or over groups of choices where the data has groups."""
+        """Returns a function without arguments that makes the measure of a split: a `GroupMeasure` if its examples are
+        choices in groups, otherwise a `ClassMeasure`.
+        """
         groups = split.without_states.groups if isinstance(split, Examples) else None
         if groups is not None:
             return functools.partial(GroupMeasure, groups)
@@ -125,7 +136,9 @@ class ClassificationTask(Task):
         read: ReadBatch | None = None,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """Returns the most probable class of each text, pair of texts or vector, with probabilities."""
+        """Returns a dict for each query (a text, a pair of texts or a vector): the most probable class as `answer`, its
+        `probability`, and all known classes as `candidates`. `read` applies the model to a batch.
+        """
         del how
         examples, length = self.examples_of(asked, data), self.config.data.segment_length
         names = self.class_names()
@@ -140,7 +153,8 @@ class ClassificationTask(Task):
         return answers
 
     def read_queries(self, file: str) -> list[Query]:
-        """Returns a query for each text of a file with classes, or for each line of a `.txt` that is not blank.
+        """Returns a query for each text of a file of labelled texts, whose labels are ignored, or for each line of a
+        `.txt` that is not blank.
 
         See `memjax.data.labelled_rows.read_rows` for the format.
         """
@@ -153,14 +167,14 @@ class ClassificationTask(Task):
         return [Query(row.to_text(data.source.row_text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
-        """Turns the texts or pairs of texts of queries into examples. Their class is unknown and set to 0."""
+        """Turns queries, texts or pairs of texts, into examples for the model. Their class is unknown and set to 0."""
         texts = [LabelledText(tuple(filter(None, question)), 0) for question in asked]
         if len({len(text.texts) for text in texts}) > 1:
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
         return self.labelled(texts, data.tokenizer)
 
     def class_names(self) -> dict[int, str]:
-        """Returns the names of the classes of all tasks by their numbers.
+        """Returns a dict from the number of each class of all tasks to its name. Classes without names are left out.
 
         A class whose name is only a number is called `task/number`.
         """
@@ -173,7 +187,7 @@ class ClassificationTask(Task):
         return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in names_by_task}
 
     def known_classes(self, names: Mapping[int, str]) -> np.ndarray:
-        """Returns which classes of the head may be predicted, bool `[classes]`.
+        """Returns which classes of the head may be predicted, bool `[classes]`. `names` is the dict from `class_names`.
 
         These are the classes with a name if every task names its classes, otherwise all. The head of a user's own tasks
         may have room for tasks to come.
@@ -184,7 +198,9 @@ class ClassificationTask(Task):
         return np.array([number in names or not complete for number in range(self.settings.num_classes)])
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
-        """Returns a function for each class that selects the tokens of its texts, by name (`class_0`, ...)."""
+        """Returns a dict with a function for each class (`class_0`, ...), which selects all tokens of the texts of its
+        class in a batch.
+        """
         del split, evaluation
         of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
         return {f"class_{number}": of_class(number) for number in range(self.settings.num_classes)}
@@ -249,18 +265,18 @@ class LabelledTexts(Examples):
         return len(self._texts)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """Returns one text with its class as the target."""
+        """Returns one text as an `Example` with its class as the target. It is the same in every epoch."""
         del epoch
         tokens, types = self._texts[index]
         return Example(tokens, self._labels[index : index + 1], np.ones(1, np.float32), {"token_types": types})
 
     def num_bytes(self, index: int, /) -> int:
-        """Returns the bytes of one text in UTF-8."""
+        """Returns the number of bytes of one example's text, or of both texts of a pair, in UTF-8."""
         return self._bytes[index]
 
 
 class ClassMeasure:
-    """Accuracy of the most probable classes, and other published metrics, computed by scikit-learn.
+    """A `TaskMetric`: the accuracy of the most probable classes, and other published metrics, computed by scikit-learn.
 
     A head can mask classes that training has not read. Texts of such a class cannot be answered and are counted
     separately: `unseen_class_targets` is their number. `seen_class_accuracy` and `seen_class_nats` are the metrics of
@@ -290,19 +306,19 @@ class ClassMeasure:
         self._nats: list[np.ndarray] = []
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Adds a batch and its scores `[batch, 1, classes]`."""
+        """Adds a batch and its class scores `[batch, 1, classes]`. Rows whose target has weight 0 are left out."""
         scored = np.asarray(batch.weights)[:, 0] > 0
         scores, right = np.asarray(output[:, 0], np.float64)[scored], np.asarray(batch.targets)[:, 0][scored]
         self.add(np.argmax(scores, axis=-1), right)
         self._nats.append(np.logaddexp.reduce(scores, axis=-1) - scores[np.arange(len(right)), right])
 
     def add(self, given: np.ndarray, right: np.ndarray) -> None:
-        """Adds predicted classes and the right ones."""
+        """Adds two int arrays `[examples]`: predicted class numbers (`given`) and the right ones."""
         self._given.append(given)
         self._right.append(right)
 
     def result(self) -> dict[str, float]:
-        """Returns the metrics by name, over all batches added so far."""
+        """Returns the metrics by name, over all batches added so far. `accuracy` is from 0 to 1."""
         predicted, labels = np.concatenate(self._given), np.concatenate(self._right)
         numbers = {"accuracy": float(np.mean(predicted == labels))}
         if self._metrics:

@@ -39,8 +39,8 @@ class DialogueModeling(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
-        """Generates an answer in place of every utterance of the first `evaluation.max_answers` dialogues of a
-        split.
+        """Generates an answer in place of every utterance of the first `evaluation.max_answers` dialogues of a split,
+        once with nucleus sampling and once greedily, and returns the scores against the utterances.
         """
         measures, notes = {}, ()
         for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):
@@ -67,7 +67,9 @@ class DialogueModeling(LanguageModeling):
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """Generates the next utterance greedily. The lines of a text are an alternating dialogue about a document."""
+        """Generates the next utterance of each dialogue greedily, as `answer` of a dict. The lines of a query's text
+        are a dialogue of two alternating speakers, its `second` the document.
+        """
         del how
         source: Any = self.config.data.source
         dialogues = [Dialogue(document, _alternate_speakers([*text.splitlines(), "?"])) for text, document in asked]
@@ -93,7 +95,7 @@ def _alternate_speakers(lines: Sequence[str]) -> tuple[Utterance, ...]:
 
 
 class Answer(NamedTuple):
-    """An answer that a model generated in place of an utterance.
+    """The token ids of an answer that a model generated in place of an utterance, and of the utterance itself.
 
     Attributes:
       turn: Position of the utterance in its dialogue.
@@ -118,7 +120,8 @@ def answer_turns(
     max_tokens: int = 64,
     seed: int = 0,
 ) -> Iterator[Answer]:
-    """Generates an answer in place of each utterance of each dialogue, given everything said before it.
+    """Yields an `Answer` in place of each utterance of each dialogue, generated given the utterances of people before
+    it. `rows` dialogues are answered at once, and `max_dialogues` is 0 for all.
 
     A dialogue is read once. At each utterance a copy of the state continues with the model's own words, and the state
     itself continues with the utterance.
@@ -202,7 +205,8 @@ class AnswerScores(NamedTuple):
 
 
 def score_answers(answers: Sequence[str], references: Sequence[str]) -> AnswerScores:
-    """Scores lower-cased answers against references, with the libraries of the extra `eval`. Downloads nothing.
+    """Scores lower-cased answers, each against its reference, by the libraries of the extra `eval`. Returns mean
+    `AnswerScores` from 0 to 100. Downloads nothing.
 
     Raises:
       ValueError: The numbers of answers and references differ or are 0, or a library is missing.
@@ -245,7 +249,8 @@ def _score_with_installed(
 
 
 def word_f1(answer: str, reference: str) -> float:
-    """Returns the F1 score of an answer's words against a reference, ignoring case, punctuation and articles.
+    """Returns the F1 score, from 0 to 1, of the words of an answer and a reference text, ignoring case, punctuation and
+    articles.
 
     Example:
       >>> word_f1("The shark, of course!", "It is a shark of course")

@@ -40,7 +40,7 @@ from memjax.typing import Batch
 
 
 class Instructions(Task):
-    """Questions about contexts, scored by the answers that the model writes."""
+    """A task of questions about contexts, whose answers a language model writes. The written answers are scored."""
 
     main_metrics = ("score", "nats_per_token")
     matrix_metrics, extra_metrics = ("score", "nats_per_token"), ("exact_match", "f1")
@@ -53,7 +53,8 @@ class Instructions(Task):
         self._length, self._longest = config.data.segment_length, self.settings.max_answer_length
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens rows of instructions, with the tokenizer of the training texts and its reserved marks.
+        """Opens the questions of each split as rows of context, question and answer, with a tokenizer of the training
+        texts to which the ids of reserved marks are added.
 
         Raises:
           ValueError: The run has several processes, which cannot generate answers together, or the data cannot be read.
@@ -72,7 +73,7 @@ class Instructions(Task):
         )
 
     def notes(self, split: Any) -> list[str]:
-        """Returns lines about the instructions of the training split."""
+        """Returns lines of text about the instructions of the training split."""
         return split.notes()
 
     def answers(
@@ -85,7 +86,9 @@ class Instructions(Task):
         *,
         adapt_rows: Any = None,
     ) -> GeneratedAnswers:
-        """Writes the answers to the first `evaluation.max_answers` questions of a split, and scores them."""
+        """Writes answers to the first `evaluation.max_answers` questions of a split, and returns their scores in
+        percent. `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or None.
+        """
         count, room = min(evaluation.max_answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]
         answers = self.write(model, variables, prompts, data, rows=evaluation.batch_size, adapt_rows=adapt_rows)
@@ -103,7 +106,8 @@ class Instructions(Task):
         rows: int,
         adapt_rows: Any = None,
     ) -> list[str]:
-        """Decodes an answer to every prompt greedily.
+        """Decodes an answer to every prompt, a list of token ids, greedily, and returns the answers as texts. `rows`
+        are decoded at once. `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or None.
 
         Args:
           model: Language model.
@@ -137,7 +141,9 @@ class Instructions(Task):
         adapt_rows: Any = None,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """Writes an answer to each question about a text."""
+        """Writes an answer to the question about each text, and returns a dict with it as `answer` for each. See
+        `write` for `adapt_rows`.
+        """
         del how
         if not all(question for _, question in asked):
             raise ValueError("question: given none, allowed: one about the text")
@@ -149,7 +155,7 @@ class Instructions(Task):
 
 
 class AnswerDecoding(NamedTuple):
-    """Options of decoding answers.
+    """Options of decoding answers: the lengths of a row and of an answer, forbidden tokens and the end token.
 
     Attributes:
       length: Number of tokens in a row, including room for the answer behind the prompt.
@@ -225,7 +231,8 @@ def _compile_adapted_writer(model: Any, how: AnswerDecoding, adapt_rows: Any) ->
 def score_written_answers(
     instructions: Sequence[Instruction], given: Sequence[str], answered_by: str
 ) -> dict[str, float]:
-    """Scores written answers in percent, each against the right answer that suits it best.
+    """Returns the scores of written answers (`given`, one text each) in percent, by name, each against the right answer
+    that suits it best. `answered_by` names the measure that becomes `score`, such as 'words'.
 
     Args:
       instructions: Questions with their right answers.

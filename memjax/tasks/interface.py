@@ -41,10 +41,14 @@ the selected tokens."""
 
 
 class TaskMetric(Protocol):
-    """A measure over a whole split, not a mean over targets. It observes each batch, then returns numbers by name."""
+    """A measure over a whole split that is not a mean over targets. It observes batch after batch, then returns numbers
+    by name.
+    """
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Adds one batch, without a segment axis, and the model's output for it."""
+        """Adds one batch, without a segment axis, and the model's output for it, in the form that the head gives, such
+        as class scores.
+        """
         ...
 
     def result(self) -> dict[str, float]:
@@ -53,7 +57,8 @@ class TaskMetric(Protocol):
 
 
 class GeneratedAnswers(NamedTuple):
-    """Measurements of the answers that a model has generated.
+    """Measurements of the answers that a model has generated: numbers by name, and notes. The answers themselves are
+    not in it.
 
     Attributes:
       measures: Measured numbers by name.
@@ -65,7 +70,8 @@ class GeneratedAnswers(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question of a user to a trained model.
+    """An input of a user for a trained model to answer: a text or vector, and where the task takes one a second input,
+    such as a question.
 
     Attributes:
       text: The text to classify, translate, fill in or answer. For a task of vectors the numbers of one vector,
@@ -78,7 +84,7 @@ class Query(NamedTuple):
 
 
 class ScoredBatch(NamedTuple):
-    """A batch of rows with a model's output for them.
+    """A batch of rows with the model's output and log-probabilities for them.
 
     Attributes:
       batch: The batch that the model has read, without a segment axis.
@@ -99,7 +105,7 @@ ReadBatch = Callable[[Mapping[str, Any], Batch], ScoredBatch]
 
 
 class Task:
-    """A task that a run can learn: its data, its head and its measures.
+    """A task that a run can learn: its data, its head and its measures. It is made from the configuration of the run.
 
     The base class has no data. Every other method defaults to a task without that ability.
 
@@ -118,7 +124,8 @@ class Task:
       writes_answers: Whether every evaluation generates answers, because the generated answers are what is scored.
         Otherwise only `memjax eval` generates them.
       matrix_metrics: Metrics for the task-by-task score matrix of a stream. The first that the evaluations have is
-      used. extra_metrics: Metrics reported beside the score matrix, as means over all tasks after the last task.
+        used.
+      extra_metrics: Metrics reported beside the score matrix, as means over all tasks after the last task.
     """
 
     protocol = "separate"
@@ -141,7 +148,8 @@ class Task:
         self.settings: Any = config.task
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the data of each split, as documents or as examples that ask the task's question.
+        """Opens the data as `Datasets`: a function from a split to its documents or examples, and the tokenizer.
+        `tokenizer` replaces the configured one, and `progress` is a function that is told what is being prepared.
 
         Args:
           progress: Function called with the name of the item being prepared, how much of it is done, and the total.
@@ -154,11 +162,12 @@ class Task:
         raise NotImplementedError
 
     def head(self) -> TaskHead | None:
-        """Returns the head that a text encoder answers with. None for a model whose answers are tokens."""
+        """Returns the module of the head with which an encoder answers. None for a model whose answers are tokens."""
         return None
 
     def model(self, vocab_size: int, *, vocab_multiple: int | None = None) -> Model:
-        """Makes the Linen model that the configuration describes, with the head of the task.
+        """Makes the Linen model that the configuration describes, with the head of the task. `vocab_multiple` pads the
+        vocabulary to a multiple of so many entries.
 
         Args:
           vocab_size: Number of entries of the tokenizer.
@@ -168,7 +177,9 @@ class Task:
         return make_model(self.config, vocab_size, self.head(), vocab_multiple=vocab_multiple)
 
     def make_measure(self, split: Split) -> Callable[[], TaskMetric] | None:
-        """Returns a constructor for the `TaskMetric` of one evaluation. None where sums over targets are enough."""
+        """Returns a function without arguments that makes the `TaskMetric` of one evaluation of a split. None where the
+        sums of losses over targets are enough.
+        """
         del split
         return None
 
@@ -181,7 +192,8 @@ class Task:
         evaluation: configs.Evaluation,
         **how: Any,
     ) -> GeneratedAnswers:
-        """Lets a model generate answers to the first `evaluation.max_answers` examples of a split, and measures them.
+        """Lets a model generate answers to the first `evaluation.max_answers` examples of a split, and returns their
+        measurements. By default none are generated.
 
         Args:
           model: Model with the settings that `evaluation` asks for, such as its memory length.
@@ -196,12 +208,13 @@ class Task:
         return GeneratedAnswers({})
 
     def notes(self, split: Split) -> list[str]:
-        """Returns lines about the training split that are worth knowing before training."""
+        """Returns lines of text about the training split that are worth knowing before training."""
         del split
         return []
 
     def require(self, verb: str) -> None:
-        """Raises an error if the task does not serve a subcommand: generate, translate, sample or predict.
+        """Raises a `ValueError` if the task does not serve a subcommand, `verb`: generate, translate, sample or
+        predict.
 
         Args:
           verb: Subcommand, a key of `SHOWN_BY`.
@@ -216,7 +229,8 @@ class Task:
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """Answers questions of a user with a trained model.
+        """Answers queries of a user, `asked`, with a trained model. Returns a dict for each, with its `answer` and,
+        where there is a choice, probabilities of candidates.
 
         Args:
           model: Model of a run.
@@ -237,7 +251,8 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} answers nothing")
 
     def read_queries(self, file: str) -> list[Query]:
-        """Reads questions from a file, one for each of its rows. Correct answers in the file are ignored.
+        """Reads queries from a file with the path `file`, one for each of its rows. Correct answers in the file are
+        ignored. By default raises an error.
 
         Raises:
           ValueError: The file has another form, or the task reads no files.
@@ -246,7 +261,9 @@ class Task:
         raise ValueError(f"{file}: given with {kind}, allowed: --text TEXT or --file FILE, which is one text")
 
     def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
-        """Returns named functions that select targets to score separately as well."""
+        """Returns a dict from names to functions that select targets to score separately as well, each from a batch's
+        extras to bool `[batch, length]`.
+        """
         del split, evaluation
         return {}
 
@@ -258,7 +275,9 @@ class Task:
         return batch.mask
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
-        """Returns named functions that select tokens over which the use of a memory is measured separately."""
+        """Returns a dict from names to functions that select input tokens over which the use of a memory is measured
+        separately, each from a batch to bool `[batch, length]`.
+        """
         del split, evaluation
         return {}
 
@@ -272,7 +291,8 @@ def read_examples(
     rows: int = 8,
     read: ReadBatch | None = None,
 ) -> Iterator[ScoredBatch]:
-    """Applies a model to examples batch by batch, and yields its outputs and log-probabilities.
+    """Applies a model to examples, `rows` at once, and yields a `ScoredBatch` for each batch. `length` is the number of
+    tokens in a row. `read` is a function that applies the model in another way, such as after adapting it.
 
     Args:
       model: Text encoder, or classifier of vectors, with the head of a task.
@@ -297,27 +317,28 @@ def read_examples(
         yield (read or read_plainly)(variables, batch)
 
 
-def neighbor_numbers(read: ScoredBatch, row: int) -> dict[str, list[int]]:
-    """Returns `neighbors`, the numbers of the examples that the model was adapted to for a row, for its answer.
-
-    Empty where nothing is adapted.
+def neighbor_numbers(scored: ScoredBatch, row: int) -> dict[str, list[int]]:
+    """Returns a dict with `neighbors`, the numbers of the stored examples that the model was adapted to for one row of
+    a `ScoredBatch`. Empty if nothing was adapted.
     """
-    return {} if read.neighbors is None else {"neighbors": [int(n) for n in read.neighbors[row] if n >= 0]}
+    return {} if scored.neighbors is None else {"neighbors": [int(n) for n in scored.neighbors[row] if n >= 0]}
 
 
-def rank_choices(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:
-    """Returns `answer` and `probability` of the `count` best choices. `names` is a function from number to answer.
+def rank_choices(log_probs: np.ndarray, name_of: Callable[[int], str], count: int) -> list[dict[str, Any]]:
+    """Returns a dict with `answer` and `probability` for each of the `count` most probable choices, best first.
+    `name_of` is a function from the number of a choice to its answer.
 
     Example:
       >>> rank_choices(np.log([0.25, 0.75]), str, 1)
       [{'answer': '1', 'probability': 0.75}]
     """
     best = np.argsort(-log_probs, kind="stable")[:count]
-    return [{"answer": names(int(i)), "probability": round(float(np.exp(log_probs[i])), 6)} for i in best]
+    return [{"answer": name_of(int(i)), "probability": round(float(np.exp(log_probs[i])), 6)} for i in best]
 
 
 def make_task(config: Config) -> Task:
-    """Makes the task of a configuration, of the class that its settings name.
+    """Makes the `Task` of a run's configuration, of the class that the settings `config.task` and the source of data
+    name.
 
     For language modelling the kind of source selects the variant, such as dialogue or translation.
 

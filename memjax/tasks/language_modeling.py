@@ -17,7 +17,7 @@ from memjax.typing import Batch
 
 
 class LanguageModeling(Task):
-    """Language modelling of documents or of fixed-length pieces of them. The targets are their tokens."""
+    """Language modelling of documents or of fixed-length pieces of them. The target at each token is the next one."""
 
     verbs = ("generate",)
 
@@ -26,7 +26,9 @@ class LanguageModeling(Task):
         self.protocol = "separate" if self.settings.fixed_length_examples else config.data.protocol
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the documents, cut into pieces where the settings ask for them."""
+        """Opens the documents of each split with their tokenizer, cut into pieces of fixed length where the settings
+        ask for it. See `Task.data` for the arguments.
+        """
         data = self.config.data
         if tokenizer is not None and self.settings.prompt != "none":
             tokenizer = tokenizer.base
@@ -48,7 +50,8 @@ class LanguageModeling(Task):
         return dataclasses.replace(texts, documents=pieces)
 
     def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
-        """Returns named functions that select targets to score separately as well.
+        """Returns a dict from names to functions that select targets to score separately as well, each from a batch's
+        extras to bool `[batch, length]`.
 
         There is one for each boolean annotation, and one for distant identifiers of code.
 
@@ -71,6 +74,8 @@ class LanguageModeling(Task):
         return batch.weights > 0
 
     def token_subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
-        """Returns functions that select the tokens whose next token belongs to one of the `subsets`."""
+        """Returns a dict from names to functions that select the tokens of a batch whose next token belongs to that one
+        of the `subsets`.
+        """
         subsets = self.subsets(split, evaluation)
         return {name: lambda batch, chosen=chosen: chosen(batch.extras) for name, chosen in subsets.items()}

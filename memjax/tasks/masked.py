@@ -21,13 +21,17 @@ __all__ = ["MaskedTexts"]
 
 
 class MaskedLanguageModeling(Task):
-    """Prediction of hidden tokens: new ones in every epoch of training, the same ones in every evaluation."""
+    """Prediction of hidden tokens by a text encoder: other tokens are hidden in every epoch of training, the same ones
+    in every evaluation.
+    """
 
     main_metrics = ("perplexity", "accuracy")
     target_unit = "hidden tokens"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the documents as frames in which some tokens are hidden."""
+        """Opens the documents of each split as frames `[CLS] text [SEP]` in which some tokens are hidden. See
+        `Task.data` for the arguments.
+        """
         data, task = self.config.data, self.settings
         texts = make_datasets(data, tokenizer=tokenizer and tokenizer.base, progress=progress)
         texts = texts.for_encoder(task.num_prompts)
@@ -46,7 +50,9 @@ class MaskedLanguageModeling(Task):
         return dataclasses.replace(texts, documents=hide_tokens)
 
     def prompt(self, data: Datasets) -> dict[str, Any]:
-        """Returns the options that place a prompt token in every frame."""
+        """Returns a dict with the options `prompt`, the id of the task's prompt token (None for none), and `where`, its
+        place in every frame.
+        """
         return {"prompt": self.settings.prompt_id(data.tokenizer.vocab_size), "where": self.settings.prompt}
 
     def head(self) -> MaskedTokenHead:
@@ -65,7 +71,9 @@ class MaskedLanguageModeling(Task):
         top: int = 5,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """Fills in every [MASK] of each text with the most probable token, and returns the `top` most probable ones."""
+        """Returns a dict for each query: as `answer` its text with the most probable token in place of every [MASK],
+        and as `candidates` the `top` most probable tokens for each.
+        """
         del how
         length, tokenizer = self.config.data.segment_length, data.tokenizer
         examples = TextsWithMasks([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
@@ -84,7 +92,8 @@ class MaskedLanguageModeling(Task):
 
 
 class TextsWithMasks(Examples):
-    """Texts that contain [MASK], each a frame `[CLS] text [SEP]` that asks for the hidden tokens.
+    """Texts of a user that contain [MASK] as examples, each a frame `[CLS] text [SEP]` that asks for the tokens at its
+    [MASK]s.
 
     Attributes:
       frames: int32 token ids of each frame.
@@ -126,7 +135,7 @@ class TextsWithMasks(Examples):
         return len(self.frames)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """Returns one text, whose targets are the tokens at its [MASK]s (unknown, set to 0)."""
+        """Returns one text as an `Example`. Its targets, the tokens at its [MASK]s, are unknown and set to 0."""
         del epoch
         places, targets = self.places[index], np.zeros(self._most, np.int32)
         positions, weights = targets.copy(), (np.arange(self._most) < len(places)).astype(np.float32)
@@ -196,7 +205,7 @@ class MaskedTexts(Pieces):
         return np.concatenate([first, *self.parts(*self.bounds(index)[:2]), last]).astype(np.int32)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """Returns one frame with some tokens hidden, which are its targets."""
+        """Returns one frame as an `Example` with some tokens hidden, which are its targets. `epoch` decides which."""
         frame = self.frame(index)
         chosen, read = self.hide(frame, epoch)
         inputs, number = frame.copy(), len(chosen)
@@ -213,11 +222,13 @@ class MaskedTexts(Pieces):
         return end - begin + 2
 
     def num_bytes(self, index: int, /) -> int:
-        """Returns the bytes of the text that the tokens of one frame stand for."""
+        """Returns the number of bytes of the text that the tokens of one frame stand for."""
         return int(sum(self._tokenizer.token_bytes(part).sum() for part in self.parts(*self.bounds(index)[:2])))
 
     def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ascending positions that are asked for, and the ids that the model reads there instead."""
+        """Chooses tokens of a frame (int ids) for an epoch. Returns their ascending positions, and the ids that the
+        model reads there: mostly [MASK], else random ones or the tokens themselves.
+        """
         content = f"{self._seed}/{epoch}/".encode() + np.ascontiguousarray(frame, "<i4").tobytes()
         # RandomState instead of a Generator: its stream is frozen, so the masks are the same with every NumPy.
         random = np.random.RandomState(np.frombuffer(hashlib.sha256(content).digest(), "<u4"))

@@ -39,7 +39,9 @@ __all__ = ["QuestionWindows"]
 
 
 class QuestionAnswering(Task):
-    """Questions about windows of texts, two targets each, scored by exact match and F1 of the best answers."""
+    """A task of questions whose answer is a span of a text, read in windows. A window has two targets, the ends of the
+    answer, and the best answers are scored by exact match and F1.
+    """
 
     main_metrics = ("exact_match", "f1")
     matrix_metrics, extra_metrics = ("f1",), ("exact_match",)
@@ -47,7 +49,9 @@ class QuestionAnswering(Task):
     second_input = "question"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the questions as windows, with a tokenizer of the training texts."""
+        """Opens the questions of each split as `QuestionWindows`, with a tokenizer of the training texts. See
+        `Task.data` for the arguments.
+        """
         data, fields, first = self.config.data, dataclasses.asdict(self.settings), self.config.model.first_trained_layer
         datasets = make_examples(
             data,
@@ -68,11 +72,11 @@ class QuestionAnswering(Task):
         return dataclasses.replace(datasets, documents=documents)
 
     def head(self) -> SpanHead:
-        """Returns a head that scores the tokens as the ends of an answer."""
+        """Returns a head that scores every token as the first and as the last token of an answer."""
         return SpanHead(jnp.dtype(self.config.model.compute_dtype), self.settings.answers_in_context_only)
 
     def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
-        """Returns a constructor for the exact match and F1 over the windows of a split."""
+        """Returns a function without arguments that makes the `AnswerMeasure` of a split."""
         return functools.partial(AnswerMeasure, split.without_states)
 
     def predict(
@@ -85,7 +89,8 @@ class QuestionAnswering(Task):
         read: ReadBatch | None = None,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """Returns the span of each text that answers the question about it, with the sum of the scores of its ends.
+        """Returns a dict for each query: as `answer` the span of its text that answers its question, as `score` the sum
+        of the scores of both ends, and a `probability`. `read` applies the model to a batch.
 
         Its probability is the product of the probabilities of both ends in their window.
         """
@@ -109,7 +114,7 @@ class QuestionAnswering(Task):
         return [answer for _, answer in best]
 
     def read_queries(self, file: str) -> list[Query]:
-        """Reads the questions of a file in SQuAD's format."""
+        """Reads the questions, with their texts, of a file in SQuAD's JSON format. Answers in it are ignored."""
         return [Query(question.context, question.question) for question in read_questions(Path(file))]
 
 
@@ -157,9 +162,9 @@ class QuestionWindows(Examples):
           max_question_length: Largest number of tokens of a question. The rest is cut off.
           max_answer_length: Largest number of tokens in an answer of the model.
           num_best_spans: Number of best starts, and of best ends, of each window that are combined to find the best
-          span.
+            span.
           answers_in_context_only: Whether the targets of a window without the whole answer have weight 0. False = they
-          are [CLS].
+            are [CLS].
 
         Raises:
           ValueError: There are no questions, a question leaves no room for its text, or windows would leave gaps.
@@ -198,7 +203,8 @@ class QuestionWindows(Examples):
         return len(self.windows)
 
     def answered(self) -> QuestionWindows:
-        """Returns only the windows that hold the whole answer, to train on. `skipped` counts the others.
+        """Returns a copy with only the windows that hold the whole answer, to train on. Its attribute `skipped` counts
+        the others.
 
         Raises:
           ValueError: No window holds the whole answer.
@@ -211,7 +217,9 @@ class QuestionWindows(Examples):
         return subset
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """Returns one window with the first and the last token of the answer as targets."""
+        """Returns one window as an `Example` with the positions of the first and the last token of the answer as
+        targets.
+        """
         del epoch
         tokens, types = self._joined(index)
         ends, window = np.array(self.answer_span(index), np.int32), np.array([index], np.int32)
@@ -226,11 +234,13 @@ class QuestionWindows(Examples):
         return len(self._asked[number]) + end - begin + 3
 
     def num_bytes(self, index: int, /) -> int:
-        """Returns the bytes of the text that the tokens of one window stand for."""
+        """Returns the number of bytes of the text that the tokens of one window, with its question, stand for."""
         return int(self._tokenizer.token_bytes(self._joined(index)[0]).sum())
 
     def answer_span(self, index: int) -> tuple[int, int]:
-        """Returns the first and last token of the answer in a window. (0, 0) where it does not hold all of it."""
+        """Returns the positions of the first and last token of the answer in a window. (0, 0), the position of [CLS],
+        where it does not hold all of it.
+        """
         number, begin, end = self.windows[index]
         question = self.questions[number]
         if not question.answers:
@@ -243,7 +253,8 @@ class QuestionWindows(Examples):
         return first + shift, last + shift
 
     def candidates(self, index: int, scores: np.ndarray) -> list[tuple[float, str]]:
-        """Returns the best answer of a window with the sum of its two scores. Empty where the window has none.
+        """Returns a list with one pair, the best answer of a window as text after the sum of its two scores, or an
+        empty list. `scores` are those of all tokens as ends, `[2, length]`.
 
         Args:
           index: Number of the window.
@@ -300,7 +311,8 @@ class QuestionWindows(Examples):
 
 
 def cut_windows(size: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Cuts `size` tokens into windows of `room` tokens, `stride` apart. The last window ends with the text.
+    """Cuts `size` tokens into windows of at most `room` tokens, whose starts are `stride` apart. Returns pairs: the
+    first token of each window, and the end, one after its last.
 
     Example:
       >>> cut_windows(10, room=6, stride=3)
@@ -314,7 +326,7 @@ def cut_windows(size: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 class AnswerMeasure:
-    """Exact match and F1 of the best answers in percent, as in the official script of SQuAD 1.1."""
+    """A `TaskMetric`: exact match and F1 of the best answers in percent, as in the official script of SQuAD 1.1."""
 
     def __init__(self, documents: QuestionWindows):
         """Prepares the measure.
@@ -327,7 +339,9 @@ class AnswerMeasure:
         """Score and words of the best answer so far, by the number of the question."""
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Adds a batch and its scores `[batch, 2, length]`, including windows whose targets have no weight."""
+        """Adds a batch and its scores of all tokens as ends, `[batch, 2, length]`, including windows whose targets have
+        no weight.
+        """
         for row in np.flatnonzero(np.asarray(batch.mask).any(axis=1)):
             window = int(batch.extras["window"][row, 0])
             number = self._documents.windows[window][0]
@@ -335,7 +349,7 @@ class AnswerMeasure:
             self.answers[number] = max([self.answers.get(number, (-np.inf, "")), *candidates], key=lambda item: item[0])
 
     def result(self) -> dict[str, float]:
-        """Returns the means over all questions that were answered."""
+        """Returns `exact_match` and `f1`, means in percent over all questions of which a window was added."""
         measures, numbers = {"exact_match": exact_match, "f1": f1}, {}
         for name, measure in measures.items():
             best = [
@@ -347,7 +361,7 @@ class AnswerMeasure:
 
 
 def normalize_answer(text: str) -> str:
-    """Normalises an answer as SQuAD does: lower case, no punctuation or articles, single spaces.
+    """Returns the text of an answer normalised as SQuAD does: lower case, no punctuation or articles, single spaces.
 
     Example:
       >>> normalize_answer("The  U.S.A., a country")
@@ -358,12 +372,13 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(given: str, right: str) -> float:
-    """Returns 1.0 where the normalised answers are equal, else 0.0."""
+    """Returns 1.0 if a given answer and a right one, both texts, are equal after normalisation, else 0.0."""
     return float(normalize_answer(given) == normalize_answer(right))
 
 
 def f1(given: str, right: str) -> float:
-    """Returns the F1 score of the words of two normalised answers, counting each word as often as it occurs.
+    """Returns the F1 score, from 0 to 1, of the words of a given answer and a right one after normalisation, counting
+    each word as often as it occurs.
 
     Example:
       >>> f1("the cat sat", "a cat sat down")

@@ -34,7 +34,9 @@ __all__ = ["LabelledSentences", "RelationMeasure"]
 
 
 class RelationExtraction(ClassificationTask):
-    """Relation extraction, one target a sentence. An answer is right if it scores higher than each other choice."""
+    """A task of sentences, each with one target, the relation that it expresses. An answer is right if it scores higher
+    than each other choice.
+    """
 
     main_metrics = ("accuracy",)
     target_unit = "sentences"
@@ -46,7 +48,8 @@ class RelationExtraction(ClassificationTask):
         """Tokenizer of the data. None until `data` has been called."""
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the sentences, with a tokenizer of the words in the training sentences and relation names.
+        """Opens the sentences of each split, with a tokenizer of the words in the training sentences and relation
+        names. See `Task.data` for the arguments.
 
         Raises:
           ValueError: The word vectors have another width than `model.dim`, the number of relation names differs from
@@ -108,7 +111,9 @@ class RelationExtraction(ClassificationTask):
         return read_word_vectors(settings.path, num_words=settings.num_words) if settings.has_vectors else None
 
     def model(self, vocab_size: int, *, vocab_multiple: int | None = None) -> Model:
-        """Makes the model, with the words of the relation names and the initial word vectors."""
+        """Makes the model. A `BiLSTM` gets the words of the relation names, and initial word vectors if there is a file
+        of them.
+        """
         model = super().model(vocab_size, vocab_multiple=vocab_multiple)
         if self.config.model.reads != "words":
             return model
@@ -134,7 +139,7 @@ class RelationExtraction(ClassificationTask):
         return embedding_table(vectors, ["", "", "<eos>", "<unk>", *self._tokenizer.words])
 
     def head(self) -> SimilarityHead:
-        """Returns a head that scores the similarity of a sentence to each relation."""
+        """Returns a `SimilarityHead`, which scores the similarity of a sentence to each relation."""
         task, stream = self.settings, self.config.lifelong is not None
         options = {
             "named": task.relation_vectors == "names",
@@ -144,12 +149,12 @@ class RelationExtraction(ClassificationTask):
         return self.similarity_head(**options)
 
     def make_measure(self, split: Split) -> Callable[[], RelationMeasure]:
-        """Returns a constructor for the accuracy over compared relations."""
+        """Returns the class `RelationMeasure`, which makes the measure of an evaluation. `split` has no effect."""
         del split
         return RelationMeasure
 
     def notes(self, split: Split) -> list[str]:
-        """Returns lines about left-out data, and about what the training split loses.
+        """Returns lines of text about left-out data, unknown words and cut sentences of the training split.
 
         In a stream, the lines about left-out data cover the whole data set that the tasks are taken from.
         """
@@ -157,13 +162,15 @@ class RelationExtraction(ClassificationTask):
         return lines + (split.notes() if isinstance(split, Examples) else [])
 
     def read_queries(self, file: str) -> list[Query]:
-        """Reads a sentence from every line of a `.txt`."""
+        """Reads a sentence from every line of a `.txt` that is not blank, as queries."""
         if ".txt" not in Path(file).suffixes:
             raise ValueError(f"{file}: given with sentences, allowed: a .txt with a sentence in every line")
         return [Query(line) for line in read_text(file).splitlines() if line.strip()]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
-        """Turns sentences of queries into examples that all relations (in a stream all seen so far) may answer."""
+        """Turns the sentences of queries into examples, which all relations (in a stream all that training has read)
+        may answer.
+        """
         sentences = [RelationSentence(question.text.lower(), 0, ()) for question in asked]
         length, stream = self.config.data.segment_length, self.config.lifelong is not None
         options: dict[str, Any] = {"length": length, "num_classes": self.settings.num_classes, "seen_only": stream}
@@ -181,12 +188,13 @@ class RelationExtraction(ClassificationTask):
 
 
 def encode_words(tokenizer: Any, text: str) -> np.ndarray:
-    """Encodes the words of a line, without an end token."""
+    """Encodes the words of a line as an array of ids, without an end token."""
     return tokenizer.encode(text)[:-1]
 
 
 def read_words(tokenizer: Any, sentences: Sequence[RelationSentence], length: int) -> tuple[list[np.ndarray], int, int]:
-    """Encodes sentences as rows of word ids for a BiLSTM.
+    """Encodes sentences as rows of at most `length` word ids for a BiLSTM. Returns the rows, the number of sentences
+    that were cut, and the id of unknown words.
 
     Returns:
       Rows of at most `length` words, the number of sentences that were longer, and the id of unknown words.
@@ -199,7 +207,8 @@ def read_words(tokenizer: Any, sentences: Sequence[RelationSentence], length: in
 def read_pieces(
     tokenizer: WordPieceTokenizer, sentences: Sequence[RelationSentence], length: int
 ) -> tuple[list[np.ndarray], int, int]:
-    """Encodes sentences as rows of word pieces for a text encoder, with entity markers, [CLS] and [SEP].
+    """Encodes sentences as rows of at most `length` ids of word pieces, with entity markers, [CLS] and [SEP]. Returns
+    the rows, the number of sentences that were cut, and the id of unknown words.
 
     Returns:
       Rows of at most `length` ids, the number of sentences that were longer, and the id of unknown words.
@@ -210,7 +219,7 @@ def read_pieces(
 
 
 def encode_with_markers(tokenizer: WordPieceTokenizer, sentence: RelationSentence) -> np.ndarray:
-    """Encodes a sentence with a marker before and after each of its two entities.
+    """Encodes a sentence as an array of ids of word pieces, with a marker before and after each of its two entities.
 
     A sentence whose entities have unknown positions is encoded without markers.
     """
@@ -291,7 +300,7 @@ class LabelledSentences(Examples):
         self.fingerprint = "relations-" + digest.hexdigest()[:16]
 
     def notes(self) -> list[str]:
-        """Returns lines about unknown words, missing entity markers and sentences that lost their end."""
+        """Returns lines of text about unknown words, missing entity markers and sentences that lost their end."""
         counts_by_note = {
             f"{self.unknown} of {self.words} words of the training split are not in the vocabulary": self.unknown,
             f"{self.unmarked} of {len(self)} sentences are read without markers": self.unmarked,
@@ -308,7 +317,9 @@ class LabelledSentences(Examples):
         return np.array([sentence.label for sentence in self._sentences], np.int32)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """Returns one sentence with its relation as the target, and the relations that may be answered."""
+        """Returns one sentence as an `Example` with its relation as the target, and with masks of the relations that
+        may be answered. It is the same in every epoch.
+        """
         del epoch
         sentence, target = self._sentences[index], np.array([self._sentences[index].label], np.int32)
         allowed = np.zeros(self._count, bool)
@@ -322,12 +333,12 @@ class LabelledSentences(Examples):
         return Example(self._texts[index], target, np.ones(1, np.float32), context=context)
 
     def num_bytes(self, index: int, /) -> int:
-        """Returns the bytes of one sentence in UTF-8."""
+        """Returns the number of bytes of one sentence in UTF-8."""
         return len(self._sentences[index].text.encode("utf-8"))
 
 
 class RelationMeasure:
-    """Accuracy over the sentences whose relation is compared with at least one other relation.
+    """A `TaskMetric`: the accuracy over the sentences whose relation is compared with at least one other relation.
 
     A tie is a wrong answer. Sentences without another relation to compare with are not scored. Their share is the
     number `alone`.
@@ -348,7 +359,9 @@ class RelationMeasure:
         self.add(np.asarray(output)[asked, 0], np.asarray(batch.targets)[asked, 0])
 
     def add(self, scores: np.ndarray, targets: np.ndarray) -> None:
-        """Adds scores `[sentences, relations]`, -inf where a relation may not be answered, and right relations."""
+        """Adds scores `[sentences, relations]`, -inf where a relation may not be answered, and the numbers of the right
+        relations, `targets`.
+        """
         rows = np.arange(len(targets))
         right, others = scores[rows, targets], scores.copy()
         others[rows, targets] = -np.inf
@@ -359,6 +372,8 @@ class RelationMeasure:
         self._alone += int(np.sum(has_no_choice))
 
     def result(self) -> dict[str, float]:
-        """Returns `accuracy` and `alone`, both from 0 to 1."""
+        """Returns two numbers from 0 to 1: `accuracy`, and `alone`, the share of sentences that had no other relation
+        to compare with and are not scored.
+        """
         num_sentences = max(self._scored + self._alone, 1)
         return {"accuracy": self._right / max(self._scored, 1), "alone": self._alone / num_sentences}

@@ -14,7 +14,7 @@ from memjax.tasks.language_modeling import LanguageModeling
 
 
 class Translation(LanguageModeling):
-    """Language modelling of sentences given their source, scored by BLEU.
+    """A task of sentence pairs: language modelling of a sentence given its source, scored by the BLEU of translations.
 
     BLEU is computed of plain texts, and of lower-cased words.
     """
@@ -36,7 +36,9 @@ class Translation(LanguageModeling):
         beam_size: int = beam_size,
         length_penalty: float = length_penalty,
     ) -> Iterator[list[int]]:
-        """Yields the token ids of the best translation of every source found by `memjax.inference.translate`."""
+        """Yields the token ids of the best translation of every source that beam search finds. `sources` are lists of
+        token ids that end with the end token, of which `rows` are translated at once.
+        """
         longest = self.config.data.source.max_length
         return translate(
             model,
@@ -55,7 +57,7 @@ class Translation(LanguageModeling):
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """Translates each text.
+        """Translates the text of each query, and returns a dict with the translation as `answer` for each.
 
         Args:
           model: Translation model.
@@ -76,7 +78,9 @@ class Translation(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
-        """Translates the first `evaluation.max_answers` pairs of a split, leaving out pairs that are too long."""
+        """Translates the first `evaluation.max_answers` pairs of a split, leaving out pairs that are too long, and
+        returns the BLEU of the translations.
+        """
         if importlib.util.find_spec("sacrebleu") is None:
             return GeneratedAnswers(
                 {}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",)

@@ -23,7 +23,7 @@ __all__ = ["VectorClassification"]
 
 
 class VectorClassification(ClassificationTask):
-    """Labelled vectors with one target each, scored by accuracy."""
+    """Classification of vectors, such as pixels or cached features, with one target each, scored by accuracy."""
 
     main_metrics = ("accuracy",)
     target_unit = "vectors"
@@ -31,7 +31,7 @@ class VectorClassification(ClassificationTask):
     second_input = ""
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Opens the labelled vectors. They have no tokenizer."""
+        """Opens the labelled vectors of each split. They have no tokenizer, and the arguments have no effect."""
         del progress, tokenizer
         data, classes = self.config.data, self.settings.num_classes
         source: Any = data.source
@@ -44,7 +44,7 @@ class VectorClassification(ClassificationTask):
         return Datasets(documents, None, 0, 0)
 
     def read_queries(self, file: str) -> list[Query]:
-        """Reads the rows of a `.npy` file, float32 `[vectors, width]`."""
+        """Reads the rows of a `.npy` file of floats `[vectors, width]` as queries, one vector each."""
         if Path(file).suffix != ".npy":
             raise ValueError(f"{file}: given with vectors, allowed: a .npy, float32 [vectors, width]")
         values = np.load(file)
@@ -53,14 +53,16 @@ class VectorClassification(ClassificationTask):
         return [Query(row) for row in values.astype(np.float32)]
 
     def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
-        """Turns the vectors of queries into examples. Their class is unknown and set to 0."""
+        """Turns queries, one vector each, into examples for the model. Their class is unknown and set to 0."""
         del data
         values, count = np.stack([question.text for question in asked]), self.settings.num_classes
         vectors = VectorArrays(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))
         return LabelledVectors(vectors, length=self.config.data.segment_length, num_classes=count)
 
     def head(self) -> TaskHead:
-        """Returns a dense layer initialised like the hidden layers, or class vectors compared by similarity."""
+        """Returns a head with one dense layer, initialised like the hidden layers, or with class vectors compared by
+        similarity.
+        """
         if self.settings.similarity:
             return self.similarity_head()
         model = self.config.model
