@@ -42,12 +42,16 @@ PURPOSES = {
 
 
 def key_for(key: Any, purpose: str, number: Any) -> Any:
-    """Derives the random key of a purpose of `PURPOSES` and a counter, such as the number of an update."""
+    """Derives from the random key `key` one for the purpose named `purpose`, an entry of `PURPOSES`, and the counter
+    `number`, such as the number of an update.
+    """
     return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
 
 
 def replay_key(state: TrainState) -> Any:
-    """Derives the random key that draws the rows to replay in the next update."""
+    """Derives the random key that draws the rows to replay in the next update from the key and the step of a train
+    state.
+    """
     return jax.random.fold_in(key_for(state.key, "replay", state.step), 0)
 
 
@@ -56,7 +60,8 @@ OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
 
 
 class WriteRule(NamedTuple):
-    """The rule by which a memory stores rows of the stream, and the numbers of rows that the rule is based on.
+    """The rule by which a memory stores rows of the stream: a policy, functions for the scores and forgetting counts
+    that it needs, and metrics of the offered rows.
 
     Attributes:
       policy: Policy that decides which rows are written, and to which slots.
@@ -99,7 +104,8 @@ class MemoryOptions(NamedTuple):
 def describe_writes(
     capacity: int, setting: str, written: float, drops: bool, task: str, seen: int, total: int, epochs: int
 ) -> list[str]:
-    """Returns notes about rows of a task that a memory stores several times or not at all. See `Method.notes`.
+    """Returns lines of text that warn if a memory stores rows of a task several times or not at all. `written` is the
+    fraction of rows that are stored, `drops` whether a full memory stores no more, `setting` names the capacity.
 
     Args:
       capacity: Number of rows of the memory.
@@ -129,7 +135,8 @@ def describe_writes(
 
 
 class DeviceMemoryBackend:
-    """An episodic memory on the devices, as a part of the train state.
+    """An episodic memory on the devices, as a part of the train state. Its methods take this part as `kept`, and those
+    that change it return the new one.
 
     The argument `kept` of its methods is the memory: the result of `init`, as the last update has left it.
 
@@ -147,15 +154,18 @@ class DeviceMemoryBackend:
         self._where: dict[str, Any] = {"axis": split, "mesh": layout.mesh} if layout and split else {}
 
     def init(self) -> episodic.EpisodicMemoryState:
-        """Returns an empty memory."""
+        """Returns an empty memory, an `EpisodicMemoryState`."""
         return episodic.init_memory(*self._sizes)
 
     def sample(self, kept: Any, key: Any, number: int, *, replace: bool) -> Batch:
-        """Draws `number` rows at random, by the random key `key`. See `memjax.lifelong.episodic_memory.sample`."""
+        """Returns a batch of `number` rows of the memory `kept`, drawn at random by the random key `key`. See
+        `memjax.lifelong.episodic_memory.sample`.
+        """
         return episodic.sample(kept, key, number, replace=replace)[0]
 
     def seen_again(self, kept: Any, ids: Any, right: Any) -> episodic.EpisodicMemoryState:
-        """Updates the forgetting counts of replayed rows.
+        """Returns the memory `kept` with new forgetting counts for the replayed rows `ids`. `right` tells whether each
+        was answered correctly.
 
         Args:
           kept: The memory.
@@ -165,38 +175,45 @@ class DeviceMemoryBackend:
         return episodic.set_scores(kept, ids, add_forgetting_events(kept.scores[ids], right))
 
     def drawn(self, kept: Any, key: Any, number: int, *, replace: bool) -> Any:
-        """Draws the ids of the rows that `sample` returns for the same random key."""
+        """Returns the ids of the rows that `sample` draws from the memory `kept` with the same random key `key`."""
         return episodic.draw(kept.count, kept.capacity, key, number, replace=replace)
 
     def measure(
         self, kept: Any, metric: Callable[[MemoryEntries, CandidateRows], WeightedSum], offered: dict[str, Any]
     ) -> WeightedSum:
-        """Computes a metric of rows that are offered to the memory."""
+        """Computes the metric `metric(entries, candidates)` of rows that are offered to the memory `kept`. `offered` is
+        a dict of rows, keys, groups, scores and weights.
+        """
         candidates = [offered[name] for name in ("rows", "keys", "groups", "scores", "weights")]
         return metric(kept.entries, episodic.make_candidates(kept, *candidates))
 
     def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> episodic.EpisodicMemoryState:
-        """Writes rows to the memory. `offered` has the arguments of `memjax.lifelong.episodic_memory.write` but its
-        policy.
+        """Offers rows to the memory `kept` and returns the new memory. `offered` is a dict of rows, keys, groups,
+        scores and weights, as in `memjax.lifelong.episodic_memory.write`, and `key` a random key.
         """
         return episodic.write(kept, key=key, policy=self._policy, **offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
-        """Draws different ids for each random key, `[keys, number]`, and -1 where the memory has fewer rows."""
+        """Returns for each random key in `keys` the ids of `number` different rows of the memory `kept`,
+        `[keys, number]`. -1 where it has fewer rows.
+        """
         return _draw_ids(kept.count, kept.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
-        """Finds the rows whose keys are nearest to the queries. See `memjax.lifelong.episodic_memory.nearest`."""
+        """Finds the `number` rows of the memory `kept` whose keys are nearest to each query, and returns their ids and
+        distances (`Nearest`). See `memjax.lifelong.episodic_memory.nearest`.
+        """
         return episodic.nearest(kept, queries, number, metric=metric, **self._where)
 
     def take(self, kept: Any, ids: Any) -> Batch:
-        """Returns the rows with these ids."""
+        """Returns a batch of the rows of the memory `kept` with the ids `ids`. -1 gives padding."""
         return episodic.read_slots(kept, ids)
 
 
 @tree_dataclass
 class HostExchange:
-    """Rows that pass between an update and a memory on the host. They are zeros between updates.
+    """Rows that pass between an update and a memory on the host: those that are drawn for replay, and those that are
+    offered. They are zeros between updates.
 
     Attributes:
       drawn: Rows to replay, from the memory. None if the method replays no rows.
@@ -208,7 +225,8 @@ class HostExchange:
 
 
 class HostMemoryBackend:
-    """An episodic memory on the host, with the interface of `DeviceMemoryBackend`. Every update waits for it.
+    """An episodic memory on the host, with the methods of `DeviceMemoryBackend` but `seen_again`, `drawn` and
+    `measure`. Their argument `kept` is a `HostExchange`. Every update waits for the host.
 
     Attributes:
       memory: Memory with the rows.
@@ -251,7 +269,7 @@ class HostMemoryBackend:
         self.host = HostArrays(memory.arrays, memory.restore, self._before, self._after)
 
     def init(self) -> HostExchange:
-        """Returns the `HostExchange` that the train state begins with, zeros."""
+        """Returns the `HostExchange` of zeros that the train state begins with."""
         replayed = jax.tree.map(
             lambda leaf: jnp.zeros((self._rows, *leaf.shape[1:]), leaf.dtype), self._offered["rows"]
         )
@@ -259,27 +277,35 @@ class HostMemoryBackend:
         return HostExchange(replayed if self._rows else None, empty)
 
     def sample(self, kept: Any, key: Any, number: int, *, replace: bool) -> Batch:
-        """Returns the rows that the host has drawn before the update, with the key of `replay_key`."""
+        """Returns the batch of rows that the host has drawn before the update and put into the exchange `kept`. The
+        other arguments are not used.
+        """
         del key, number, replace
         return kept.drawn
 
     def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> HostExchange:
-        """Puts offered rows into the exchange. The host writes them after the update."""
+        """Returns the exchange `kept` with the offered rows, a dict with the arguments of a write. The host writes them
+        after the update. `key` is not used.
+        """
         del key
         return dataclasses.replace(kept, offered=offered)
 
     def draw(self, kept: Any, keys: Any, number: int) -> Any:
-        """Draws different ids for each random key, `[keys, number]`, and -1 where the memory has fewer rows."""
+        """Returns for each random key in `keys` the ids of `number` different rows of the host's memory,
+        `[keys, number]`. -1 where it has fewer rows. `kept` is not used.
+        """
         del kept
         return _draw_ids(self.memory.count, self.memory.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
-        """Finds the rows whose keys are nearest to the queries. See `memjax.lifelong.episodic_memory.nearest`."""
+        """Finds the `number` rows of the host's memory whose keys are nearest to each query, and returns their ids and
+        distances (`Nearest`). `kept` is not used.
+        """
         del kept
         return self.memory.nearest(queries, number, metric=metric)
 
     def take(self, kept: Any, ids: Any) -> Batch:
-        """Returns the rows with these ids."""
+        """Returns a batch of the rows of the host's memory with the ids `ids`. -1 gives padding. `kept` is not used."""
         del kept
         return self.memory.take(ids)
 
@@ -327,21 +353,27 @@ class StreamMemory(NamedTuple):
     def candidates(
         self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
     ) -> dict[str, Any]:
-        """Makes the rows of a batch that are offered to the memory. See `candidate_rows`."""
+        """Returns a dict of the rows of a batch to offer to the memory, with keys, groups, scores and weights. `method`
+        is the state of the method. If the bool `ok` is False, all weights are 0. See `candidate_rows`.
+        """
         # An episode whose query is of the memory has one batch less, but the offer has one shape.
         missing = self.batches - len(batch.inputs)
         pad = lambda leaf: jnp.pad(leaf, ((0, missing), *((0, 0),) * (leaf.ndim - 1))) if missing > 0 else leaf
         return candidate_rows(self.options, self.model, variables, method, jax.tree.map(pad, batch), ok)
 
     def measure(self, kept: Any, offered: dict[str, Any]) -> dict[str, WeightedSum]:
-        """Computes the metrics of rows that are offered to the memory."""
+        """Returns a dict of the metrics of rows that are offered to the memory `kept`. `offered` is the result of
+        `candidates`.
+        """
         if not self.options.rule.metrics:
             return {}
         assert isinstance(self.store, DeviceMemoryBackend)
         return {name: self.store.measure(kept, metric, offered) for name, metric in self.options.rule.metrics.items()}
 
     def write(self, state: TrainState, rows: Batch) -> TrainState:
-        """Returns the train state after its memory was offered rows `[rows, ...]`. Nothing else is updated."""
+        """Offers a batch of rows `[rows, ...]` to the memory in a train state, and returns the state with the new
+        memory. Nothing else in it changes.
+        """
         batch, key = jax.tree.map(lambda leaf: leaf[None], rows), key_for(state.key, "write", state.step)
         offered = self.candidates(model_variables(state), state.method, batch, jnp.ones((), bool))
         written = self.store.write(state.method[EPISODES], key, offered)
@@ -356,7 +388,8 @@ def candidate_rows(
     batch: Batch,
     ok: Any,
 ) -> dict[str, Any]:
-    """Makes the arguments that offer the rows of a batch to a memory: rows, keys, groups, scores and weights.
+    """Returns a dict of the rows of a batch to offer to a memory, with their keys, groups, scores and weights. `method`
+    is the state of the method. If the bool `ok` is False, all weights are 0.
 
     Args:
       options: Options of the memory.
@@ -387,7 +420,8 @@ def make_store(
     rows: int,
     replace: bool,
 ) -> Store:
-    """Makes the backend of a memory, on the devices or on the host.
+    """Makes the backend of a memory, on the devices or on the host. `offered` has the shapes of offered rows,
+    `reads(kind)` tells whether a kind of update replays, `rows` is the number of rows that it replays.
 
     Args:
       options: Options of the memory.
@@ -409,7 +443,8 @@ def make_store(
 def fill_memory(
     memory: episodic.EpisodicMemoryState, experiment: Experiment, examples: Examples, key: Any
 ) -> episodic.EpisodicMemoryState:
-    """Writes given examples to a memory, in their order and each once.
+    """Offers each of the given examples once and in order to a memory, an `EpisodicMemoryState`, and returns the new
+    one. Examples that do not fit are dropped. `experiment` makes their rows.
 
     Args:
       memory: Memory with room for the examples. Examples that do not fit are dropped.
@@ -435,14 +470,16 @@ def _draw_ids(count: Any, capacity: int, keys: Any, number: int) -> Any:
 
 
 def rows_of(batch: Batch) -> Batch:
-    """Joins the rows of all segments of a batch `[segments, rows, ...]` into `[segments * rows, ...]`."""
+    """Returns a batch `[segments * rows, ...]` of the rows of all segments of a batch `[segments, rows, ...]`."""
     if len(batch.inputs) == 1:
         return jax.tree.map(lambda leaf: leaf[0], batch)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
 
 
 def split_over_devices(rows: Batch) -> Batch:
-    """Splits the rows of `[batches, rows, ...]` over devices as those of the stream are, padded to equal shares."""
+    """Splits the rows of a batch `[batches, rows, ...]` over the devices of the mesh, as rows of the stream are.
+    Padding rows are added if they do not divide evenly.
+    """
     missing = -rows.inputs.shape[1] % row_shards(jax.sharding.get_abstract_mesh())
     fill = lambda leaf: jnp.pad(leaf, ((0, 0), (0, missing), *((0, 0),) * (leaf.ndim - 2))) if missing else leaf
     return jax.tree.map(lambda leaf: constrain(fill(leaf), None, "batch", *(None,) * (leaf.ndim - 2)), rows)

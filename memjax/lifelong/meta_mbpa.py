@@ -67,7 +67,9 @@ from memjax.typing import Aux, Batch, WeightedSum
 
 
 def meta_mbpa(settings: configs.MetaMbPA) -> Method:
-    """Makes the method Meta-MbPA."""
+    """Makes the `Method` Meta-MbPA: updates learn at parameters that were adapted to neighbours in the memory, and for
+    an evaluation parameters are adapted once for many queries, or to each row.
+    """
     wrap = functools.partial(_wrap_loss, settings)
     rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
     replay = (

@@ -47,7 +47,9 @@ Scope = Literal["task", "seen", "all"]
 
 
 def phase_of(*changes: Callable[[TrainState, PhaseContext], TrainState]) -> Phase:
-    """Makes a phase that applies functions to the train state, one after the other. Without any, it does nothing."""
+    """Makes a phase from functions `change(state, context)`, given as positional arguments, which it applies to the
+    train state one after the other. Without any it does nothing.
+    """
 
     def run(state: TrainState, context: PhaseContext) -> PhaseResult:
         for change in changes:
@@ -58,7 +60,8 @@ def phase_of(*changes: Callable[[TrainState, PhaseContext], TrainState]) -> Phas
 
 
 class TaskInfo(NamedTuple):
-    """The task that the phases and stages of a method are made for.
+    """The task that phases and stages of a method are made for: its number, its experiment, and the examples of all
+    tasks.
 
     Attributes:
       index: Number of the task in the order of the stream, from 0.
@@ -72,7 +75,8 @@ class TaskInfo(NamedTuple):
 
 
 class ModelGrowth(NamedTuple):
-    """The growth of a model before tasks of a stream. It is known and traced for shapes before any training.
+    """Two functions by which a method makes its model grow before tasks: `fields_before` plans a growth without any
+    training, and `grow_state` changes the train state.
 
     Attributes:
       fields_before: `fields_before(index, config, lineage, key)` returns the fields of the configuration that change
@@ -87,7 +91,8 @@ class ModelGrowth(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method of lifelong learning for one configuration.
+    """A method of lifelong learning, as functions that make its learner and its phases and stages for each task, and
+    options such as its replay schedule.
 
     Attributes:
       learner: `learner(experiment, layout, objective)` makes the learner. The experiment has the model with all its
@@ -116,7 +121,8 @@ class Method(NamedTuple):
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
-    """Makes the stages of a run over a stream of tasks.
+    """Makes the stages of a run over a stream of tasks, a list in their order. Usually there is one for each task, and
+    all evaluations that have a name follow it.
 
     A task has one stage unless the method adds others, and is followed by all evaluations that have a name. A stream
     without known task boundaries, or a method that reads all tasks at once, has one stage.
@@ -247,13 +253,17 @@ def _plan_stages(config: Config, method: Method, splits: Sequence[Examples]) -> 
 
 
 def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
-    """Returns the examples that the stages read, with their numbers in the run, and task numbers if they are needed."""
+    """Returns a list of the training examples of each stage (`JoinedExamples`), numbered over the whole run. They carry
+    the numbers of their tasks if the method needs these.
+    """
     tasks = [experiment.of_task(task.name) for task in settings_of(experiment).ordered_tasks]
     return _join_tasks(experiment, method, concatenate_tasks(tasks))
 
 
 def concatenate_tasks(tasks: Sequence[Experiment]) -> list[TaskSlice]:
-    """Collects the examples of all tasks, which get consecutive numbers over the whole run."""
+    """Returns a list of the training examples of each task (`TaskSlice`), numbered consecutively over the whole run.
+    `tasks` are the experiments of the tasks, in order.
+    """
     splits = [_limit_examples(task, number) for number, task in enumerate(tasks)]
     starts = itertools.accumulate((len(examples) for examples in splits), initial=0)
     return [
@@ -308,7 +318,7 @@ def _join_tasks(experiment: Experiment, method: Method, every: Sequence[TaskSlic
 
 
 def settings_of(experiment: Experiment) -> Lifelong:
-    """Returns the settings of the stream of tasks of an experiment."""
+    """Returns the settings of the stream of tasks (`Lifelong`) of an experiment with tasks."""
     settings = experiment.config.lifelong
     assert settings is not None
     return settings
@@ -346,7 +356,8 @@ def _check_requirements(config: Config, settings: Lifelong, method: Method) -> N
 
 
 def check_takes_tasks(config: Config, method: Method) -> None:
-    """Checks that a run can continue with further tasks as if it had known all of them from the beginning.
+    """Raises ValueError if a run with this configuration and method cannot continue with further tasks as if it had
+    known all of them from the beginning.
 
     Raises:
       ValueError: it cannot. The message names the setting that prevents it.

@@ -41,13 +41,15 @@ TOLD_BORDERS = Requirements(boundaries=True)
 
 
 def sequential(settings: configs.Sequential) -> Method:
-    """Makes plain training on one task after the other, the lower bound without any means against forgetting."""
+    """Makes the `Method` of plain training on one task after the other, the lower bound without any means against
+    forgetting.
+    """
     del settings
     return chain_components()
 
 
 def single_task(settings: configs.SingleTask) -> Method:
-    """Makes the method that trains every task alone, from the first parameters of the run.
+    """Makes the `Method` that trains every task alone, each from the first parameters of the run.
 
     Parameters of earlier tasks are not kept: only the scores right after a task are those of its own model.
     """
@@ -56,7 +58,9 @@ def single_task(settings: configs.SingleTask) -> Method:
 
 
 def joint(settings: configs.Joint) -> Method:
-    """Makes joint training, the upper bound that reads the examples of all tasks, or of all tasks so far, shuffled."""
+    """Makes the `Method` of joint training, the upper bound. It reads the examples of all tasks shuffled, either all in
+    one stage, or in each stage those of the tasks so far, as `settings.schedule` says.
+    """
     match settings.schedule:
         case "one":
             return chain_components(scope="all")
@@ -67,7 +71,9 @@ def joint(settings: configs.Joint) -> Method:
 
 
 def replay(settings: configs.Replay) -> Method:
-    """Makes experience replay, which trains on stored rows of earlier tasks again."""
+    """Makes the `Method` of experience replay, which learns stored rows of earlier batches again, together with new
+    rows or in updates of their own.
+    """
     separate = settings.mode == "sparse"
     replayed = ReplayOptions(
         settings.replay_batch_size,
@@ -116,14 +122,14 @@ def _compare_with_batch(objective: Objective, model: Any) -> Objective:
 
 
 def agem(settings: configs.AGEM) -> Method:
-    """Makes A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
+    """Makes the `Method` A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
     rule = Component("agem", gradient_transformation=projection.agem())
     replayed = ReplayOptions(settings.reference_batch_size, make_projected_update, settings.projection_interval)
     return chain_components(rule, memory=make_memory_options(settings.memory), replay=replayed)
 
 
 def gem(settings: configs.GEM) -> Method:
-    """Makes GEM, which projects gradients so that the loss of stored rows increases for no earlier task.
+    """Makes the `Method` GEM, which projects gradients so that the loss of stored rows increases for no earlier task.
 
     Every task has an equal share of the memory.
     """
@@ -145,7 +151,8 @@ def gem(settings: configs.GEM) -> Method:
 
 
 def ewc(settings: configs.EWC) -> Method:
-    """Makes EWC: a quadratic penalty for leaving the parameters after earlier tasks, weighted by Fisher information.
+    """Makes the `Method` EWC: a quadratic penalty for leaving the parameters after earlier tasks, weighted by Fisher
+    information.
 
     Differs from the papers or their code: the information is that of the mean over a row's targets, for rows that are
     read with an empty memory. Value tables, which have no dense gradient, get no penalty.
@@ -169,7 +176,8 @@ def ewc(settings: configs.EWC) -> Method:
 
 
 def mas(settings: configs.MAS) -> Method:
-    """Makes MAS: a quadratic penalty weighted by how much the outputs depend on each parameter.
+    """Makes the `Method` MAS: a quadratic penalty for leaving earlier parameters, weighted by how much the outputs
+    depend on each of them.
 
     Differs from the paper: it has no 1/2 in its penalty, so that its lambda is half of `penalty_weight`.
     """
@@ -196,7 +204,8 @@ def mas(settings: configs.MAS) -> Method:
 
 
 def si(settings: configs.SI) -> Method:
-    """Makes SI: a quadratic penalty weighted by how much each parameter has contributed to the fall of the loss.
+    """Makes the `Method` SI: a quadratic penalty for leaving earlier parameters, weighted by how much each has
+    contributed to the fall of the loss.
 
     Differs from the paper: the penalty has a factor 1/2, so that the paper's c is half of `penalty_weight`.
     """
@@ -233,7 +242,7 @@ def si(settings: configs.SI) -> Method:
 
 
 def lwf(settings: configs.LwF) -> Method:
-    """Makes LwF: distillation from the model before a task, on the inputs of the task.
+    """Makes the `Method` LwF: distillation from the model before a task, on the inputs of the task.
 
     Differs from the paper: all classes share one head, and the temperature is a setting. There is no teacher during the
     first task. The divergence is over all classes of the head; classes that were never seen contribute little.
@@ -244,7 +253,7 @@ def lwf(settings: configs.LwF) -> Method:
 
 
 def logit_kd(settings: configs.LogitKD) -> Method:
-    """Makes replay with distillation: the model before a task is the teacher of the replayed rows."""
+    """Makes the `Method` of replay with distillation: the model before a task is the teacher of the replayed rows."""
     rule = _distill_from_previous_model(
         "logit_kd", settings.distillation_weight, settings.temperature, stream=False, annealed=settings.anneal_weight
     )
@@ -255,7 +264,8 @@ def logit_kd(settings: configs.LogitKD) -> Method:
 
 
 def make_memory_options(settings: EpisodicMemory, *, keys: Any = None) -> MemoryOptions:
-    """Makes the options of an episodic memory from its settings.
+    """Makes the `MemoryOptions` of an episodic memory from its settings. `keys` is the function that computes the keys
+    of rows, None for a memory without keys.
 
     Args:
       settings: Settings of the memory.

@@ -24,7 +24,8 @@ from scipy.spatial.distance import cdist
 
 
 class Evaluations(NamedTuple):
-    """The scores of all tasks after each task of a run.
+    """The names of the tasks of a run, the scores of all tasks (columns) after each task (rows), and their scores
+    before any task.
 
     Attributes:
       tasks: Names of the tasks, in the order in which they were learned.
@@ -56,12 +57,15 @@ class Spread(NamedTuple):
 
 
 def average(scores: npt.ArrayLike) -> float:
-    """Computes the mean score of all tasks at the end (ACC)."""
+    """Computes the mean score of all tasks at the end (ACC), a float. `scores[i, j]` is the score of task j after task
+    i was learned.
+    """
     return _mean(_matrix(scores)[-1])
 
 
 def area_under_curve(scores: npt.ArrayLike) -> float:
-    """Computes the mean over time of the mean score of the tasks learned so far.
+    """Computes the mean over time of the mean score of the tasks learned so far, a float. `scores[i, j]` is the score
+    of task j after task i was learned.
 
     Example:
       >>> area_under_curve([[0.75, 0.0], [0.25, 0.75]])
@@ -72,17 +76,22 @@ def area_under_curve(scores: npt.ArrayLike) -> float:
 
 
 def learning_accuracy(scores: npt.ArrayLike) -> float:
-    """Computes the mean over tasks of the score of a task when it has just been learned."""
+    """Computes the mean over tasks of the score of a task when it has just been learned, a float. `scores[i, j]` is the
+    score of task j after task i was learned.
+    """
     return _mean(np.diag(_matrix(scores)))
 
 
 def last_task_accuracy(scores: npt.ArrayLike) -> float:
-    """Returns the score of the last task at the end."""
+    """Returns the score of the last task at the end, a float. `scores[i, j]` is the score of task j after task i was
+    learned.
+    """
     return float(_matrix(scores)[-1, -1])
 
 
 def accuracy_by_age(scores: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
-    """Computes the mean score of tasks that were learned 0, 1, 2, ... tasks ago.
+    """Computes the mean score of tasks that were learned 0, 1, 2, ... tasks ago, an array `[tasks]`. `scores[i, j]` is
+    the score of task j after task i was learned.
 
     Example:
       >>> accuracy_by_age([[0.8, 0.0], [0.5, 0.6]])
@@ -93,7 +102,8 @@ def accuracy_by_age(scores: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
 
 
 def forgetting(scores: npt.ArrayLike, reference: str = "max_prev") -> Float[np.ndarray, " earlier"]:
-    """Computes the loss of score of each task but the last, from a reference score to the end.
+    """Computes the loss of score of each task but the last, `[tasks - 1]`, from a reference score to the end.
+    `scores[i, j]` is the score of task j after task i. `reference` is "max_prev", "max_all" or "diag".
 
     Args:
       scores: Scores of all tasks after each task, `[tasks, tasks]`.
@@ -124,12 +134,15 @@ def forgetting(scores: npt.ArrayLike, reference: str = "max_prev") -> Float[np.n
 
 
 def backward_transfer(scores: npt.ArrayLike) -> float:
-    """Computes the mean gain of score of all tasks but the last since they were learned (BWT)."""
+    """Computes the mean gain of score of all tasks but the last since they were learned (BWT), a float. `scores[i, j]`
+    is the score of task j after task i was learned.
+    """
     return -_mean(forgetting(scores, "diag"))
 
 
 def forward_transfer(scores: npt.ArrayLike, before: npt.ArrayLike) -> float:
-    """Computes the mean gain of score of all tasks but the first just before they are learned (FWT).
+    """Computes the mean gain of score of all tasks but the first from `before` any task to just before each is learned
+    (FWT), a float. `scores[i, j]` is the score of task j after task i was learned.
 
     Args:
       scores: Scores of all tasks after each task, `[tasks, tasks]`.
@@ -144,7 +157,8 @@ def forward_transfer(scores: npt.ArrayLike, before: npt.ArrayLike) -> float:
 
 
 def intransigence(scores: npt.ArrayLike, joint: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
-    """Computes how far the score of each task, when just learned, stays below that of joint training.
+    """Computes how far the score of each task, when just learned, stays below its score in the array `joint`, that of
+    joint training. `scores[i, j]` is the score of task j after task i was learned.
 
     Args:
       scores: Scores of all tasks after each task, `[tasks, tasks]`.
@@ -155,7 +169,8 @@ def intransigence(scores: npt.ArrayLike, joint: npt.ArrayLike) -> Float[np.ndarr
 
 
 def average_perplexity(perplexities: npt.ArrayLike) -> float:
-    """Computes the geometric mean of the perplexities of all tasks at the end (AP of ELLE).
+    """Computes the geometric mean of the perplexities of all tasks at the end (AP of ELLE), a float.
+    `perplexities[i, j]` is that of task j after task i was learned.
 
     Example:
       >>> round(average_perplexity([[2.0, 9.0], [4.0, 16.0]]), 6)
@@ -165,12 +180,15 @@ def average_perplexity(perplexities: npt.ArrayLike) -> float:
 
 
 def increased_perplexity(perplexities: npt.ArrayLike) -> float:
-    """Computes the mean increase of the perplexities of earlier tasks since they were learned (AP+ of ELLE)."""
+    """Computes the mean increase of the perplexities of earlier tasks since they were learned (AP+ of ELLE), a float.
+    `perplexities[i, j]` is that of task j after task i was learned.
+    """
     return backward_transfer(perplexities)
 
 
 def perplexity_summary(nats: npt.ArrayLike) -> dict[str, float]:
-    """Computes all scalar metrics of losses in nats: their mean at the end, and the perplexities AP and AP+ of ELLE.
+    """Returns a dict of the scalar metrics of losses in nats: their mean at the end, and the perplexities AP and AP+ of
+    ELLE. `nats[i, j]` is the loss of task j after task i was learned.
 
     Example:
       >>> print({name: round(value, 3) for name, value in perplexity_summary([[1.0, 9.0], [2.0, 1.0]]).items()})
@@ -185,7 +203,8 @@ def perplexity_summary(nats: npt.ArrayLike) -> dict[str, float]:
 
 
 def perplexities_after_each(nats: npt.ArrayLike) -> dict[str, list[float]]:
-    """Computes the perplexities AP and AP+ of ELLE of the tasks so far, after every task.
+    """Returns the perplexities AP and AP+ of ELLE of the tasks so far, each a list with a value after every task.
+    `nats[i, j]` is the loss of task j after task i was learned.
 
     Args:
       nats: Losses in nats: a row for each task that was learned, a column for each task.
@@ -207,7 +226,8 @@ def perplexities_after_each(nats: npt.ArrayLike) -> dict[str, list[float]]:
 
 
 def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[str, float]:
-    """Computes all scalar metrics of a matrix of scores, by name. `forgetting` is the mean with its default reference.
+    """Returns a dict of all scalar metrics of scores, with the mean forgetting. `scores[i, j]` is the score of task j
+    after task i was learned, and `before` are the scores before any task, for forward transfer.
 
     Args:
       scores: Scores of all tasks after each task, `[tasks, tasks]`.
@@ -234,13 +254,15 @@ def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[
 def matrix_from_lines(
     lines: Iterable[Mapping[str, Any]], measure: str = "accuracy", tasks: Sequence[str] | None = None
 ) -> Evaluations:
-    """Makes the matrix of scores of a run from the lines of its `metrics.jsonl` (`memjax.training.read_metrics`).
+    """Collects the scores of a run after each task (`Evaluations`) from the lines of its `metrics.jsonl`. `measure`
+    names the score in a line, `tasks` names the tasks in their order.
 
     Row i has the evaluations after the i-th stage that is followed by evaluations. `before` has those before stage 0.
     Rows of stages that a run has not reached yet are NaN.
 
     Args:
-      lines: Lines of the metrics. Only evaluations with a name before the first stage or after a stage are read.
+      lines: Lines of the metrics (`memjax.training.read_metrics`). Only evaluations with a name before the first stage
+        or after a stage are read.
       measure: Name of the score in an evaluation, such as "accuracy" or "nats_per_token". A value that is None because
         it was not finite becomes NaN.
       tasks: Names of the evaluations, in the order in which their tasks are learned. None for the order of their lines.
@@ -287,7 +309,8 @@ def matrix_from_lines(
 
 
 def score_deviations(scores: npt.ArrayLike) -> Spread:
-    """Computes the standard deviations of a score over orders of tasks and over seeds.
+    """Computes the mean of a score over runs and its standard deviations over orders of tasks and over seeds
+    (`Spread`). `scores` are `[orders, seeds]`, NaN for missing runs.
 
     Args:
       scores: Scores of runs, `[orders, seeds]`. NaN for runs that are missing.
@@ -304,7 +327,8 @@ def score_deviations(scores: npt.ArrayLike) -> Spread:
 
 
 def bytes_by_kind(**trees: Any) -> dict[str, int]:
-    """Computes the sizes in bytes of trees of arrays, and their `total`.
+    """Returns a dict of the sizes in bytes of trees of arrays, which are given as keyword arguments, and of their
+    `total`.
 
     Args:
       **trees: Trees of arrays or shapes, by a name such as `memory`, `keys`, `anchors` or `teachers`. None for an empty
@@ -320,7 +344,8 @@ def bytes_by_kind(**trees: Any) -> dict[str, int]:
 
 
 def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
-    """Computes the bytes that a method stores beside the model, by kind, from the arrays of a checkpoint.
+    """Returns a dict of the bytes that a method stores beside the model, by kind, such as `memory` or `anchors`.
+    `saved` are the arrays of a checkpoint by name.
 
     Args:
       saved: Arrays or shapes by their names in a checkpoint.
@@ -356,7 +381,7 @@ def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
 
 
 class ClassDistances(NamedTuple):
-    """Mean Euclidean distances between the features of examples.
+    """Mean Euclidean distances between the features of examples: within each class, and between any two classes.
 
     Attributes:
       within: Mean distance between two examples of each class, `[classes]`. NaN for a class with one example.
@@ -367,12 +392,15 @@ class ClassDistances(NamedTuple):
     between: np.ndarray
 
     def means(self) -> dict[str, float]:
-        """Returns the means over classes and over pairs. Classes are well separated if the first is much lower."""
+        """Returns a dict of the mean of `within` over classes and of `between` over pairs of classes. Classes are well
+        separated if the first is much lower.
+        """
         return {"within": float(np.nanmean(self.within)), "between": float(np.nanmean(self.between))}
 
 
 def class_distances(features: npt.ArrayLike, labels: npt.ArrayLike) -> ClassDistances:
-    """Computes the mean distances between features of the same class and of two different classes.
+    """Computes the mean distances between features `[examples, dim]` of the same class, and between those of any two
+    classes (`ClassDistances`).
 
     Args:
       features: Features of examples, `[examples, dim]`.
@@ -410,7 +438,8 @@ def linear_probe(
     *,
     strength: float = 1.0,
 ) -> float:
-    """Trains a linear classifier on frozen features and returns its test accuracy.
+    """Fits a logistic regression on the features of a frozen model and returns its accuracy on test features, a float.
+    `strength` is the weight of the squared penalty.
 
     It measures what features still tell about a task. If a model has forgotten a task in its head only, this accuracy
     does not fall. The classifier is scikit-learn's logistic regression on features scaled to mean 0 and deviation 1. It

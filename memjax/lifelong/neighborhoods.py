@@ -18,7 +18,8 @@ from memjax.training.experiment import Experiment
 
 
 class Neighborhood(NamedTuple):
-    """The neighbours of examples in the memory.
+    """The neighbours in the memory of the examples of a split: the numbers of the neighbours and their weights, each
+    `[rows, neighbors]`.
 
     Attributes:
       rows: Numbers of the examples in their split, int `[rows]`.
@@ -32,7 +33,9 @@ class Neighborhood(NamedTuple):
 
 
 def parts_in_order(experiment: Experiment) -> list[TaskSlice]:
-    """Returns the training examples of all tasks of a run in their order, numbered over the whole run."""
+    """Returns a list of the training examples of each task of a run (`TaskSlice`), in the order of the tasks and
+    numbered over the whole run.
+    """
     return concatenate_tasks([experiment.of_task(task.name) for task in settings_of(experiment).ordered_tasks])
 
 
@@ -42,7 +45,8 @@ def neighborhoods(
     tasks: Iterable[tuple[Experiment, Examples]],
     evaluation: Any = None,
 ) -> list[Neighborhood]:
-    """Finds the neighbours of examples, for a run that adapts to every row (`Experiment.adapt_rows`).
+    """Finds the neighbours in the memory of examples, for a run that adapts to every row. `tasks` are pairs of the
+    experiment of a task and examples of it. Returns a list of one `Neighborhood` for each.
 
     Args:
       experiment: Experiment of the run.
@@ -75,7 +79,8 @@ def neighborhoods(
 
 
 def task_of_number(numbers: Int[np.ndarray, "*some"], firsts: Sequence[int]) -> Int[np.ndarray, "*some"]:
-    """Returns the task of each example by its number in the run. -1 for -1.
+    """Returns the task of each example in `numbers`, its number in the run. -1 for -1. `firsts` are the numbers of the
+    first examples of the tasks.
 
     Args:
       numbers: Numbers of examples in the run.
@@ -89,7 +94,8 @@ def task_of_number(numbers: Int[np.ndarray, "*some"], firsts: Sequence[int]) -> 
 
 
 def task_counts(numbers: Int[np.ndarray, "rows neighbors"], firsts: Sequence[int]) -> Int[np.ndarray, " tasks"]:
-    """Counts the neighbours that are of each task.
+    """Returns how many neighbours are of each task, over all rows together, `[tasks]`. `numbers` are the numbers of the
+    neighbours in the run, and `firsts` those of the first examples of the tasks.
 
     Args:
       numbers: Numbers of the neighbours in the run. -1 for none.
@@ -104,7 +110,8 @@ def task_counts(numbers: Int[np.ndarray, "rows neighbors"], firsts: Sequence[int
 
 
 def task_shares(counts: Int[np.ndarray, "rows tasks"]) -> Float[np.ndarray, "rows tasks"]:
-    """Converts numbers of neighbours of each task to fractions, for every row. NaN for rows without neighbours.
+    """Converts the numbers of neighbours of each task, `[rows, tasks]`, to fractions of all neighbours of a row. NaN
+    for rows without neighbours.
 
     Args:
       counts: Number of neighbours of each task, for every row.

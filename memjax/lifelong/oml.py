@@ -62,17 +62,19 @@ HEAD = "head/"
 
 
 def oml(settings: configs.OML) -> Method:
-    """Makes the method OML-ER, which adapts the head."""
+    """Makes the `Method` OML-ER: meta-learning in episodes with replay, which adapts the parameters of the head."""
     return _meta_learning_method("oml", lambda path: path.startswith(HEAD), adapt_head, settings)
 
 
 def maml(settings: configs.MAML) -> Method:
-    """Makes the method MAML-ER, which adapts all parameters."""
+    """Makes the `Method` MAML-ER: meta-learning in episodes with replay, which adapts all parameters."""
     return _meta_learning_method("maml", None, adapt_by_loss, settings)
 
 
 def anml(settings: configs.ANML) -> Method:
-    """Makes the method ANML-ER, which adapts all parameters but those of the gate of the model."""
+    """Makes the `Method` ANML-ER: meta-learning in episodes with replay, which adapts all parameters but those of the
+    gate of the model.
+    """
     method = _meta_learning_method("anml", lambda path: not path.startswith(GATE), adapt_by_loss, settings)
     frozen = () if settings.train_gate_encoder else (GATE_ENCODER,)
 
@@ -203,7 +205,8 @@ def adapt_by_loss(
     deterministic: bool = False,
     **how: Any,
 ) -> Any:
-    """Adapts parameters by one step on every batch of the support.
+    """Returns the parameters after one gradient step of `loss` on each batch of the support, `[steps, rows, ...]`.
+    `variables` has the first ones, `key` draws dropout, and `deterministic` is not used.
 
     Args:
       model: The Linen model, without a memory.
@@ -234,7 +237,8 @@ def adapt_head(
     deterministic: bool = False,
     **how: Any,
 ) -> Any:
-    """Adapts the parameters of the head by one step on every batch of the support.
+    """Returns the parameters after one gradient step of the head's parameters on each batch of the support,
+    `[steps, rows, ...]`. `key` draws dropout, which `deterministic` switches off.
 
     The inputs of the head are computed for the whole support in one call, if the model can. See `adapt_by_loss` for the
     arguments.

@@ -38,7 +38,8 @@ KINDS = ("example", "batch")
 
 @tree_dataclass
 class ImportanceState:
-    """The state of a quadratic penalty: importances and anchor of the parameters after all earlier tasks.
+    """The state of a quadratic penalty: importances and anchor of the parameters after all earlier tasks, and a
+    constant.
 
     The penalty of task t is a quadratic form, `sum_i F_ti (theta_i - theta*_ti)^2 / 2`. The sum over tasks is also one,
     and these are its coefficients, so the state does not grow with the number of tasks. The online form of EWC has a
@@ -57,13 +58,14 @@ class ImportanceState:
 
 
 def init_consolidated(params: Any) -> ImportanceState:
-    """Makes the state before the first task, whose penalty is 0 everywhere."""
+    """Makes the `ImportanceState` before the first task, whose penalty is 0 everywhere."""
     zeros = lambda: jax.tree.map(lambda leaf: jnp.zeros_like(_wide(leaf)), params)
     return ImportanceState(zeros(), zeros(), jnp.zeros(()))
 
 
 def quadratic_penalty(params: Any, kept: ImportanceState) -> Float[Array, ""]:
-    """Computes the penalty `sum_t sum_i F_ti (theta_i - theta*_ti)^2 / 2`.
+    """Computes the penalty `sum_t sum_i F_ti (theta_i - theta*_ti)^2 / 2`, a scalar, of the parameters theta. `kept`
+    has importances F and anchors theta* of all earlier tasks t.
 
     The factor 1/2 is that of EWC's paper. The papers of MAS and SI and all penalties of Avalanche have none, so their
     strength is half of the weight to multiply this penalty with.
@@ -86,7 +88,10 @@ def quadratic_penalty(params: Any, kept: ImportanceState) -> Float[Array, ""]:
 def consolidate(
     kept: ImportanceState, information: Any, params: Any, *, decay: float | None = None, share: float = 1.0
 ) -> ImportanceState:
-    """Updates the state of a penalty after a task. The result shares no array with `params`.
+    """Returns the state of a penalty after a task with the importances `information`. `decay` None sums the penalties
+    of all tasks. A number multiplies old importances and anchors all in `params`, and `share` multiplies the new ones.
+
+    The result shares no array with `params`.
 
     Args:
       kept: State after the earlier tasks.
@@ -134,7 +139,8 @@ def fisher(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """Sums the diagonal of the Fisher information of EWC over examples. Returns the sums and their divisor.
+    """Sums the diagonal of EWC's Fisher information over examples, and returns the sums, a tree like `params`, and
+    their divisor. `kind` is "true", which needs `log_probs(params, example)`, "example" or "batch".
 
     Kirkpatrick et al. 2017, https://arxiv.org/abs/1612.00796. Online: Schwarz et al. 2018,
     https://arxiv.org/abs/1805.06370. Each kind has its own scale, so a strength that was tuned for one does not fit
@@ -208,7 +214,8 @@ def sensitivity(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """Sums the importances of MAS, `|d ||outputs||^2 / d theta|`, over examples. Returns the sums and their divisor.
+    """Sums the importances of MAS, `|d ||outputs(params, example)||^2 / d params|`, over examples, and returns the
+    sums, a tree like `params`, and their divisor. `kind` is "example" or "batch".
 
     Memory aware synapses, Aljundi et al. 2018, https://arxiv.org/abs/1711.09601. It needs no labels, so examples may
     come from wherever the model is used.
@@ -240,12 +247,13 @@ def sensitivity(
 
 
 def init_path(params: Any) -> Any:
-    """Makes the path of SI at the beginning of a task, which is 0."""
+    """Makes the path of SI at the beginning of a task: a tree of zeros like `params`."""
     return jax.tree.map(lambda leaf: jnp.zeros_like(_wide(leaf)), params)
 
 
 def accumulate_path(path: Any, before: Any, after: Any, gradients: Any) -> Any:
-    """Adds an update to the path of SI: each parameter's share in the fall of the loss, `-g (after - before)`.
+    """Adds an update to the path of SI and returns the new path: each parameter's share in the fall of the loss,
+    `path - gradients * (after - before)`. `before` and `after` are parameters.
 
     Synaptic intelligence, Zenke et al. 2017, https://arxiv.org/abs/1703.04200. `after` contains everything that the
     update did with the gradient, such as Adam or clipping.
@@ -262,7 +270,8 @@ def accumulate_path(path: Any, before: Any, after: Any, gradients: Any) -> Any:
 
 
 def path_importance(path: Any, start: Any, end: Any, *, damping: float = 0.1) -> Any:
-    """Computes the importances of SI after a task: `max(path, 0) / ((end - start)^2 + damping)`.
+    """Computes the importances of SI after a task, `max(path, 0) / ((end - start)^2 + damping)`, a tree like the
+    parameters `start` before and `end` after the task.
 
     A parameter along which the loss rose gets 0, because a negative importance would push it away from its anchor.
 

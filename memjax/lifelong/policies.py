@@ -30,7 +30,7 @@ DRAWS = 1024
 
 
 class MemoryEntries(NamedTuple):
-    """The contents of a memory in the form that policies read, without its rows.
+    """The contents of a memory in the form that policies read: keys, groups, scores and counters, without the rows.
 
     Attributes:
       keys: Keys of the rows, `[capacity, key_dim]`. None for a memory without keys.
@@ -55,7 +55,8 @@ class MemoryEntries(NamedTuple):
 
 
 class CandidateRows(NamedTuple):
-    """Rows that are offered to a memory, in their order, in the form that policies read.
+    """Rows that are offered to a memory, in the form that policies read: keys, groups, scores, and whether there is a
+    row.
 
     Attributes:
       keys: Keys of the rows, `[offered, key_dim]`. None for a memory without keys.
@@ -87,7 +88,8 @@ Policy = Callable[[MemoryEntries, CandidateRows, Any], WriteDecision]
 
 
 def write_all_policy(full: Full = "ring") -> Policy:
-    """Makes the policy that writes every row.
+    """Makes the policy that writes every row. If no slot is free, `full` "ring" replaces the row that was written
+    longest ago, and "drop" writes no more.
 
     Args:
       full: Treatment of rows when no slot is free, "ring" or "drop". After deletions a ring replaces slots in turn,
@@ -103,7 +105,8 @@ def write_all_policy(full: Full = "ring") -> Policy:
 
 
 def random_policy(probability: float, full: Full = "ring") -> Policy:
-    """Makes the policy that writes each row with a fixed probability, independently of the others.
+    """Makes the policy that writes each row with a fixed probability, independently of the others. If no slot is free,
+    `full` "ring" replaces the row that was written longest ago, and "drop" writes no more.
 
     Args:
       probability: Probability of writing a row, 0 to 1.
@@ -182,7 +185,8 @@ def forgetting_policy() -> Policy:
 
 
 def add_forgetting_events(scores: Float[Array, " some"], right: Bool[Array, " some"]) -> Float[Array, " some"]:
-    """Adds a forgetting event to the scores of rows that were answered correctly the last time and are wrong now.
+    """Returns the scores with one forgetting event more for each row that was answered correctly the last time and is
+    wrong now. `right` tells whether each row is answered correctly now.
 
     For the scores of `forgetting_policy`. A score also stores the last answer, in a part too small to change the order
     of rows with different random values.
@@ -233,7 +237,8 @@ def balanced_policy() -> Policy:
 def diversity_policy(
     rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = False, full: Full = "ring"
 ) -> Policy:
-    """Makes the policy that draws rows by their distance to the nearest stored key: `log p = sign d^2 / beta + const`.
+    """Makes the policy that writes a fraction `rate` of the offered rows, drawn by their distance d to the nearest
+    stored key: `log p = sign d^2 / beta + const`. `relative` takes `beta` in units of stored distances.
 
     Wang et al. 2020, https://arxiv.org/abs/2010.02500. Their formula has the other sign (-1) than their text, which
     asks for rows unlike those in the memory (1). Their formula also has no normaliser. Here exactly `floor(rate n)` of
@@ -271,7 +276,8 @@ def diversity_policy(
 def spread_of_odds(
     rate: float, beta: float, *, relative: bool = False
 ) -> Callable[[MemoryEntries, CandidateRows], WeightedSum]:
-    """Makes a metric of how strongly `diversity_policy` prefers some rows of a batch to others.
+    """Makes a metric, a function of memory and offered rows, of how strongly `diversity_policy` with these arguments
+    prefers some rows of a batch to others, as a difference of log odds.
 
     The metric is the difference of the log odds of the rows at the 90th and the 10th percentile of distance. Near 0 the
     policy is uniform in effect. Batches of which no row is written do not count.
@@ -400,6 +406,6 @@ def _check_share(name: str, value: float) -> None:
 
 
 def check_full(full: str) -> None:
-    """Checks that `full` names a treatment of rows when no slot is free, and raises ValueError if not."""
+    """Raises ValueError if `full` is not "ring" or "drop", the treatments of rows when no slot is free."""
     if full not in get_args(Full):
         raise ValueError(f"full: given {full!r}, allowed: {', '.join(get_args(Full))}")

@@ -12,7 +12,8 @@ from memjax.training.experiment import Experiment
 
 
 def probe_tasks(experiment: Experiment, variables: Mapping[str, Any]) -> dict[str, float]:
-    """Fits a linear probe for every task and returns its accuracy by the name of the task's evaluation.
+    """Fits a linear probe on the model's features for every task, and returns a dict of its accuracies on the evaluated
+    splits, by the name of the task's evaluation.
 
     A probe learns the training split of its task and is tested on the split of the evaluation. It reads features of
     the model in evaluation mode, without adaptation to rows (`memjax.lifelong.metrics.linear_probe`).

@@ -30,7 +30,7 @@ COLUMNS = "lifelong.method.num_columns"
 
 
 def progressive(settings: configs.ProgressiveNetwork) -> Method:
-    """Makes the method of progressive networks, which adds a column of layers before every task but the first."""
+    """Makes the `Method` of progressive networks, which adds a column of layers before every task but the first."""
 
     def before(task: TaskInfo) -> Phase:
         if settings.num_columns != 1:
@@ -70,7 +70,8 @@ def _with_column(task: TaskInfo, state: TrainState, context: PhaseContext, numbe
 
 
 def grow(big: Experiment, made: Learner, key: Any) -> Callable[[TrainState], TrainState]:
-    """Makes a function that adds a column to a train state.
+    """Returns a function that maps the train state of a network to that of the experiment `big`, which has one column
+    more. `made` is the learner of `big`, `key` the random key of new parameters.
 
     Args:
       big: Experiment of the network with the new column.

@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float
 
 
 def project_average(gradient: Any, reference: Any) -> Any:
-    """Projects a gradient that points against a reference (A-GEM): `g - (g . r / r . r) r` if `g . r < 0`.
+    """Returns a gradient, projected if it points against a reference (A-GEM): `g - (g . r / r . r) r` if `g . r < 0`,
+    else g. Both are trees of one structure.
 
     Inner products are over the whole tree in at least float32. If there is no conflict or the reference is 0, the
     gradient is unchanged bit for bit. If the reference is not finite, neither is the result.
@@ -45,7 +46,8 @@ def project_average(gradient: Any, reference: Any) -> Any:
 
 
 def agem(name: str = "memory") -> optax.GradientTransformationExtraArgs:
-    """Makes the gradient transformation of A-GEM, which projects on the gradient of the loss of remembered examples.
+    """Makes the optax transformation of A-GEM, which projects gradients that point against the gradient of the loss of
+    remembered examples. `name` is the name of that loss in the argument `reference` of an update.
 
     Args:
       name: Name of that loss, given to `reference.gradient` (`memjax.training.optimizers.ReferenceGradients`). An
@@ -74,7 +76,8 @@ def solve_gem(
     sweeps: int = 1000,
     valid: Bool[Array, " tasks"] | None = None,
 ) -> Float[Array, " tasks"]:
-    """Solves GEM's problem for the weight of each earlier task's gradient in the projected gradient.
+    """Solves GEM's problem for the weights `[tasks]` with which gradients of earlier tasks are added to the new one.
+    `gram` has inner products of theirs, `dots` those with the new one, `margin` is the smallest weight.
 
     The weights are `argmin_v v' (gram + epsilon I) v / 2 + dots' v, v >= margin`. They are found by cyclic coordinate
     descent, which solves all problems, even those with parallel gradients, where solvers of quadratic programs may
@@ -120,7 +123,8 @@ def solve_gem(
 def gem(
     *, margin: float = 0.5, epsilon: float = 1e-3, sweeps: int = 1000, stored: bool = False
 ) -> optax.GradientTransformationExtraArgs:
-    """Makes the gradient transformation of GEM, with one constraint for the loss of each earlier task in `reference`.
+    """Makes the optax transformation of GEM, which projects gradients with one constraint for the loss of each earlier
+    task. `stored` holds the gradients of all tasks at once. See `solve_gem` for the other arguments.
 
     A step without conflict changes no bit and costs one more forward pass (`reference.dots`). A step with a conflict
     also costs a backward and a forward pass through all losses for each task, for the Gram matrix, and one backward

@@ -36,7 +36,8 @@ Selection = Literal["two_level", "flat", "random"]
 def choose_rehearsal_examples(
     read: HeadFeatures, size: int, key: Any, how: Selection, *, normalized: bool = False
 ) -> np.ndarray:
-    """Chooses the examples of a task to store and returns their numbers, int32 `[at most size]`.
+    """Chooses at most `size` examples of a task to store, and returns their numbers, int32. `read` are features of all,
+    `how` says whether by k-means of them or at random, `normalized` scales them to length 1.
 
     Args:
       read: Features, labels and numbers of the examples of the task.
@@ -70,7 +71,8 @@ def choose_rehearsal_examples(
 
 
 def cluster_representatives(features: np.ndarray, number: int, key: Any) -> np.ndarray:
-    """Clusters features by k-means and returns the index of one example for each cluster, the nearest to its centroid.
+    """Clusters features `[examples, dim]` by k-means into `number` clusters, and returns for each the index of the
+    example nearest to its centroid.
 
     Args:
       features: Features of the examples, `[examples, dim]`.
@@ -88,7 +90,8 @@ _select = jax.jit(select_examples, static_argnums=1)
 
 
 def class_quotas(importance: Sequence[int], available: Sequence[int], size: int) -> list[int]:
-    """Computes how many examples of each class to store, with equal shares for all classes (Han et al. 2020).
+    """Returns a list of how many examples of each class to store, `size` in all with equal shares (Han et al. 2020).
+    `available` are the numbers of examples, `importance` decides which classes get the remainder.
 
     Shares that are not whole numbers are rounded up for the most important classes, the first of equal ones, and down
     for the others. What a class lacks goes to the other classes in the same order, one example at a time.
@@ -118,7 +121,7 @@ def class_quotas(importance: Sequence[int], available: Sequence[int], size: int)
 
 
 class KeptExamples(NamedTuple):
-    """The examples of all tasks, with functions that read the stored ones among them.
+    """The training examples of all tasks, with functions that read those with given numbers, such as the stored ones.
 
     Attributes:
       parts: Examples of all tasks.
@@ -129,7 +132,8 @@ class KeptExamples(NamedTuple):
     experiment: Experiment
 
     def joined(self, numbers: np.ndarray, order: int = 0) -> JoinedExamples:
-        """Joins the examples with given numbers into a data set.
+        """Returns the examples with the given numbers as a data set, in this order if `order` is 0, otherwise in a
+        random order with the seed `order`.
 
         Args:
           numbers: Numbers of the examples in the run.
@@ -140,19 +144,20 @@ class KeptExamples(NamedTuple):
         return JoinedExamples(self.parts, order=np.asarray(numbers, np.int64)[places])
 
     def of_task(self, index: int) -> np.ndarray:
-        """Returns the numbers of all examples of a task."""
+        """Returns the numbers in the run of all training examples of task `index`."""
         part = self.parts[index]
         return np.arange(part.first, part.first + len(part.examples))
 
     def labels(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the classes of examples by their numbers."""
+        """Returns the classes, int32, of the examples with the given numbers in the run."""
         every = JoinedExamples(self.parts)
         return np.array([int(every.example(int(number)).targets[0]) for number in numbers], np.int32)
 
     def stream(
         self, numbers: np.ndarray, position: Mapping[str, Any] | None, *, rows: int, epochs: int, order: int = 0
     ) -> BatchIterator:
-        """Makes a stream of batches of the examples with given numbers.
+        """Returns an iterator over batches of `rows` of the examples with the given numbers. It reads them `epochs`
+        times, from `position` on, in an order that depends on the seed `order`.
 
         Args:
           numbers: Numbers of the examples in the run.
@@ -170,13 +175,15 @@ class KeptExamples(NamedTuple):
 
 
 def allocate_kept(state: TrainState, tasks: int, size: int) -> TrainState:
-    """Adds room for the numbers of `size` examples of each task to the train state."""
+    """Returns the train state with room for the numbers of `size` examples of each of `tasks` tasks, where `tasks` is a
+    number. With size 0 nothing is added.
+    """
     room = {CHOSEN: jnp.full((tasks, size), -1, jnp.int32)} if size else {}
     return dataclasses.replace(state, method={**state.method, **room})
 
 
 def kept_example_ids(state: TrainState, task: int | None = None) -> np.ndarray:
-    """Returns the numbers of the stored examples of a task, or of all tasks."""
+    """Returns the numbers in the run of the stored examples of task number `task`, or of all tasks if it is None."""
     if CHOSEN not in state.method:
         return np.zeros(0, np.int64)
     stored = np.asarray(state.method[CHOSEN])
@@ -185,23 +192,25 @@ def kept_example_ids(state: TrainState, task: int | None = None) -> np.ndarray:
 
 
 def keep_examples(state: TrainState, task: int, numbers: np.ndarray) -> TrainState:
-    """Stores the numbers of the chosen examples of a task in the train state."""
+    """Returns the train state with `numbers` as the numbers of the stored examples of task number `task`."""
     stored = np.array(state.method[CHOSEN])
     stored[task, : len(numbers)] = numbers
     return dataclasses.replace(state, method={**state.method, CHOSEN: jnp.asarray(stored)})
 
 
 def note_seen_classes(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
-    """Marks classes as read by training in the constants of the model, if its head records them."""
+    """Returns the train state with the classes in `labels` marked as seen in the constants of the model, if its head
+    records them.
+    """
     return dataclasses.replace(state, constants=mark_seen_classes(state.constants, model.head_path, np.unique(labels)))
 
 
 def with_fresh_optimizer(state: TrainState, task: TaskInfo) -> TrainState:
-    """Resets the optimiser of the train state to its first state."""
+    """Returns the train state with its optimiser in the first state. `task` is a `TaskInfo`, for its configuration."""
     optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
     return dataclasses.replace(state, opt_state=optimizer.init(state.params))
 
 
 def rows_like(example: Any, rows: int) -> Any:
-    """Returns the shapes of a batch with another number of rows."""
+    """Returns the shapes of a batch such as `example`, `[segments, rows, ...]`, with another number of rows."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0], rows, *leaf.shape[2:]), leaf.dtype), example)

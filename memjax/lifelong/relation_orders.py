@@ -12,7 +12,7 @@ from memjax.data.batch_iterator import epoch_order
 
 
 def task_orders(num_tasks: int, number: int) -> tuple[tuple[int, ...], ...]:
-    """Returns random orders of tasks, drawn with the seeds 0, 1, ...
+    """Returns `number` random orders of tasks, each a tuple of task numbers, drawn with the seeds 0, 1, ...
 
     Args:
       num_tasks: Number of tasks.

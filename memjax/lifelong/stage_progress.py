@@ -29,12 +29,16 @@ UPDATE_COUNTER = Component(
 
 
 def count_updates(method: Method) -> Method:
-    """Returns a method with `UPDATE_COUNTER` whose stages begin the count anew, for methods with no other stages."""
+    """Returns a method with `UPDATE_COUNTER` with stages that count their updates from 0. For methods with one stage
+    for each task.
+    """
     return method._replace(stages=lambda task, stage: [count_stage_updates(stage)])
 
 
 def count_stage_updates(stage: Stage) -> Stage:
-    """Returns a stage that sets the count of its updates to 0 when it begins, and stores how many it will make."""
+    """Returns a stage that, when it begins, sets the count of its updates in the train state to 0 and stores there how
+    many it will make.
+    """
 
     def before(state: TrainState, context: PhaseContext) -> PhaseResult:
         change = stage.before(state, context)
@@ -46,7 +50,8 @@ def count_stage_updates(stage: Stage) -> Stage:
 
 
 def fraction_done(method: Mapping[str, Any]) -> Any:
-    """Returns the fraction of the updates of the stage that were made, a float scalar from 0 to 1.
+    """Returns the fraction of the stage's updates that were made, a float scalar from 0 to 1. `method` is the state of
+    the method, which counts them.
 
     Args:
       method: State of the method, with the count under `SPAN`.

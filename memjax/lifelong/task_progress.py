@@ -31,7 +31,7 @@ LEAST = 1e-9
 
 @tree_dataclass
 class TaskProgress:
-    """The loss of every task in replay, and how fast it falls.
+    """The loss of every task in replay, how fast it falls, and the number of replays, arrays `[tasks]`.
 
     Attributes:
       nats: Moving average of the loss of replayed rows in nats, float32 `[tasks]`.
@@ -45,12 +45,13 @@ class TaskProgress:
 
 
 def init_progress(tasks: int) -> TaskProgress:
-    """Returns the progress of tasks of which none was replayed yet."""
+    """Returns the `TaskProgress` of `tasks` tasks, a number, of which none was replayed yet."""
     return TaskProgress(jnp.zeros(tasks), jnp.zeros(tasks), jnp.zeros(tasks, jnp.int32))
 
 
 def odds_of_tasks(progress: TaskProgress, share_done: Any) -> Float[Array, " tasks"]:
-    """Returns the odds by which the next task to replay is drawn. All are equal if no task was replayed twice.
+    """Returns the odds `[tasks]` by which the next task to replay is drawn, higher where the loss falls faster. All are
+    equal if no task was replayed twice. `share_done` is the fraction of the stage that is over.
 
     Args:
       progress: Progress of all tasks.
@@ -74,7 +75,8 @@ def draw_task(
     key: Any,
     number: int,
 ) -> Int[Array, " number"]:
-    """Draws a task, and the ids of rows of this task with replacement.
+    """Draws a task by its odds, and returns the ids of `number` of its rows, drawn with replacement. `groups` has the
+    task of each slot, and the first `count` slots are in use. All ids are -1 if none is.
 
     Args:
       groups: Task number of every row of the memory.
@@ -126,7 +128,8 @@ BY_PROGRESS = ReplayChoice(_draw_by_progress, _record_progress)
 
 
 def observe_loss(progress: TaskProgress, task: Any, nll: WeightedSum, rows: int) -> TaskProgress:
-    """Records the loss of replayed rows of a task. A loss without targets or that is not finite changes nothing.
+    """Returns the progress after `rows` rows of task number `task` were replayed with the loss `nll`. A loss without
+    targets or that is not finite changes nothing.
 
     Args:
       progress: Progress of all tasks.

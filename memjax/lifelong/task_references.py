@@ -18,7 +18,8 @@ from memjax.typing import Batch
 def gradients_of_tasks(
     num_tasks: int, parts: UpdateParts, state: TrainState, episodes: Any, batch: Batch
 ) -> ReferenceGradients:
-    """Makes the gradients of the loss of every task but that of a batch, at the parameters before the update.
+    """Returns the gradients (`ReferenceGradients`) of the loss of every task's rows in the memory `episodes`, but those
+    of the task of `batch`, at the parameters of `state`.
 
     Args:
       num_tasks: Number of tasks of the stream.
