@@ -90,8 +90,8 @@ class Marks(NamedTuple):
 
 
 class InstructionTokenizer(ReservedTokenizer):
-    """A tokenizer with additional ids at the end, which stand for no text: the marks of instructions, which are ANS,
-    GEN and one mark for each task.
+    """A tokenizer with additional ids at the end, which stand for no text: the marks ANS before an answer, GEN before
+    an example that the model generates, and one for each task.
 
     Attributes:
       answer_id: Id of the mark ANS. See `Marks`.

@@ -32,7 +32,8 @@ def texts_from_records(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Opens the records of JSON, CSV, TSV, Parquet or Arrow files as documents, one per record, named `file:row`.
+    """Opens the records of JSON, CSV, TSV, Parquet or Arrow files as `Texts`, one per record, named `file:row`. `field`
+    names the field with the text. `validation` and `test` are the shares held out by a hash of the name.
 
     The lines of unpacked JSON lines files are read when they are accessed. The texts of other files are kept in memory.
     A folder written by `datasets.save_to_disk` has the splits that it was saved with. Files without records and records
@@ -78,7 +79,8 @@ def texts_from_records(
 
 
 def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Lists the files of a path, without the files of metadata that `datasets.save_to_disk` writes.
+    """Lists the files of a path (file, folder or glob), without the files of metadata that `datasets.save_to_disk`
+    writes beside its data.
 
     Raises:
       ValueError: The path has no files.
@@ -91,7 +93,9 @@ def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_record_files(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> list[Path]:
-    """Lists the files of a path that have records with text. See `texts_from_records` for arguments and errors."""
+    """Reads the records of the files of a path, and lists the files that have records with text under `field`. See
+    `texts_from_records` for arguments and errors.
+    """
     return _used_files(*_open_records(path, field, rules))
 
 

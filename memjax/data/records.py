@@ -81,7 +81,8 @@ def detect_record_format(path: str | os.PathLike[str]) -> str:
 def read_records(
     path: str | os.PathLike[str], encoding: str = "utf-8", *, delimiter: str = "", form: str = ""
 ) -> Iterator[Record]:
-    """Yields the records of a file: rows of CSV and TSV as lists of fields, other records as JSON values.
+    """Yields a `Record` for each record of a file: rows of CSV and TSV, also a header, as lists of fields, other
+    records as JSON values. `form` is a result of `detect_record_format`. It and `delimiter` are detected if empty.
 
     Args:
       path: Path of the file, which may be packed.
@@ -111,7 +112,8 @@ _CONTAINERS = ("data", "rows", "examples", "records", "documents", "items")
 
 
 def read_json(text: str, name: object) -> Iterator[Record]:
-    """Yields the records of a JSON array, of JSON lines, or of an object that holds them under `data` or a similar key.
+    """Yields the records of `text`, the content of the file `name`: a JSON array, JSON lines, or an object that holds
+    them under `data` or a similar key. Any other object is a record itself.
 
     Raises:
       UnreadableError: An array that is not JSON.
@@ -156,7 +158,9 @@ def _object_of_lines(text: str) -> dict[str, Any] | None:
 
 
 def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Record]:
-    """Yields a record for every line that is not blank. Its value is an `UnreadableError` if the line is not JSON."""
+    """Yields a `Record` for every line that is not blank. Its value is an `UnreadableError` if the line is not JSON.
+    Places and errors name the file `name`.
+    """
     for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{name}, row {number}"
@@ -164,7 +168,9 @@ def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Re
 
 
 def parse_json(line: str | bytes, place: str) -> Any:
-    """Parses a JSON value, and returns an `UnreadableError` if the line is not JSON. `place` names it in the error."""
+    """Parses a JSON value, and returns (not raises) an `UnreadableError` if the line is not JSON. `place` names the
+    line in the error.
+    """
     try:
         return json.loads(decode_bytes(line, place) if isinstance(line, bytes) else line)
     except UnreadableError as error:
@@ -175,7 +181,8 @@ def parse_json(line: str | bytes, place: str) -> Any:
 
 
 def read_table(text: str, name: object, *, delimiter: str = "", has_quotes: bool | None = None) -> Iterator[Record]:
-    r"""Yields the rows of CSV or TSV as lists of fields. Blank lines are left out.
+    r"""Yields the rows of `text`, the content of a CSV or TSV file, as `Record`s with lists of fields. Blank lines are
+    left out. `delimiter` and `has_quotes` are detected by default. Errors name the file `name`.
 
     Fields may be quoted and then contain delimiters and line ends. Lines may end in `\r\n` or `\r`. In tables with
     tabs, quotes are part of the text unless they clearly enclose fields.
@@ -300,7 +307,8 @@ def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
 
 
 def get_field(value: Any, field: str) -> Any:
-    """Returns the value of a field of a record. Dots in the name lead into nested records, numbers into lists.
+    """Returns the value of a field of a record. Dots in the name lead into nested records, numbers into lists. A
+    missing field is a `KeyError`.
 
     Raises:
       KeyError: The record has no such field.
@@ -320,7 +328,8 @@ def get_field(value: Any, field: str) -> Any:
 
 
 def first_field(value: Any, fields: Sequence[str]) -> Any:
-    """Returns the value of the first of some fields that a record has. None if it has none of them.
+    """Returns the value of the first of the fields named `fields` that a record has. None if it has none of them. Dots
+    in a name lead into nested records.
 
     Args:
       value: Any JSON value.
@@ -333,7 +342,8 @@ def first_field(value: Any, fields: Sequence[str]) -> Any:
 
 
 def record_text(value: Any, field: str, place: str) -> str:
-    r"""Returns the text of a record.
+    r"""Returns the text under `field` of the record `value`, or the record itself if it is a string. Chats and lists of
+    texts are joined. A record without text is an `UnreadableError`, which names `place`.
 
     A record that is a string is its own text. A chat is written message by message, and a list of texts line by line.
     If `field` is 'text' and a record has no such field, `messages`, `conversations`, or `prompt` and `completion` are

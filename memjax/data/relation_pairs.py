@@ -44,7 +44,9 @@ class RelationPair(LabelledText):
 def make_relation_pairs(
     splits: RelationSplits, split: str, *, known: Sequence[int] = (), sentences: int = 0, candidates: int = 0
 ) -> list[RelationPair]:
-    """Pairs each sentence of a split with its own relation, and then with each of its candidates.
+    """Pairs each sentence of a split with its own relation, and then with its candidates. `known` numbers the relations
+    that candidates in training may be. `sentences` limits the sentences of a relation, `candidates` those of a
+    sentence.
 
     Args:
       splits: Sentences of all splits.
@@ -78,14 +80,17 @@ def make_relation_pairs(
 
 
 def pair_id_array(pairs: Sequence[RelationPair]) -> np.ndarray:
-    """Returns the content of `PAIRS`: sentence number, its relation, and the relation that the pair names."""
+    """Returns the pairs as int32 `[pairs, 3]`, the content of the file `PAIRS`: number of the sentence, its relation,
+    and the relation that the pair names.
+    """
     return np.array([(pair.group, pair.stated, pair.candidate) for pair in pairs], np.int32).reshape(-1, 3)
 
 
 def open_cached_pairs(
     folder: str | Path, split: str, *, relations: Sequence[int] = (), known: Sequence[int] = ()
 ) -> VectorArrays:
-    """Opens the cached features of a split of pairs, memory-mapped.
+    """Opens the cached features of the pairs of a split, memory-mapped, as `VectorArrays`. `relations` numbers the
+    relations of the sentences to read, `known` those that candidates in training may be, empty for all.
 
     `tools.measurements.vectors pairs` writes them with an encoder.
 
@@ -118,12 +123,16 @@ def open_cached_pairs(
 
 
 def open_pair_vectors(data: configs.Data, split: str) -> VectorArrays:
-    """Opens a split of a source of pairs as vectors that a model has computed earlier."""
+    """Returns the features of the pairs of one split, which a model has computed earlier, from the folder
+    `data.source.path`, as `VectorArrays`.
+    """
     source: Any = data.source
     return open_cached_pairs(source.path, split, relations=source.relations, known=source.earlier_relations)
 
 
 def name_pair_classes(source: configs.Source) -> dict[int, str]:
-    """Returns the names of the two classes of pairs by their numbers."""
+    """Returns number -> name of the two classes of pairs: 1 if the sentence states the relation, otherwise 0. `source`
+    is not used.
+    """
     del source
     return {0: "another relation", 1: "this relation"}

@@ -48,7 +48,8 @@ FILLERS = ("then", "often", "there", "once", "again", "perhaps", "here", "today"
 
 
 class RelationSentence(NamedTuple):
-    """A sentence with its relation and candidate relations.
+    """A sentence with the numbers of its relation and of the candidate relations, and the positions of its two
+    entities.
 
     Attributes:
       text: The sentence, with white space between words.
@@ -64,7 +65,8 @@ class RelationSentence(NamedTuple):
 
 
 class RelationSplits(NamedTuple):
-    """All sentences of a data set for relation extraction, by split.
+    """All sentences of a data set for relation extraction, by split, the names of the relations, and the numbers of
+    lines that were left out.
 
     Attributes:
       names: Names of the relations, in the order of their numbers.
@@ -80,12 +82,13 @@ class RelationSplits(NamedTuple):
     without: int = 0
 
     def notes(self) -> list[str]:
-        """Returns a line of text about each kind of lines that were left out, if there are any."""
+        """Returns a list with a line about each kind of lines that were left out. Empty if none were."""
         counts = {"repeat another": self.repeated, "have no candidates or no relation": self.without}
         return [f"{count} sentences {what}, and are left out" for what, count in counts.items() if count]
 
     def of(self, relations: Sequence[int]) -> RelationSplits:
-        """Returns the same splits with the sentences of some relations only.
+        """Returns the same splits with only the sentences of some relations, which are given by numbers from 1. Empty
+        for all relations.
 
         Args:
           relations: Numbers of the relations, from 1. Empty for all relations.
@@ -107,7 +110,7 @@ class RelationSplits(NamedTuple):
 
 
 def name_words(name: str) -> list[str]:
-    """Returns the words of a relation's name in lower case.
+    """Returns the words of a relation's name in lower case, as a list.
 
     Example:
       >>> name_words("/people/person/place_of_birth"), name_words("per:stateorprovince_of_birth")[:2]
@@ -117,7 +120,8 @@ def name_words(name: str) -> list[str]:
 
 
 def parse_relation_files(source: configs.RelationFiles) -> RelationSplits:
-    """Parses all splits of Lifelong FewRel or SimpleQuestions. No sentence is in two splits.
+    """Reads Lifelong FewRel or SimpleQuestions from the files that `source` names, as `RelationSplits`. No sentence is
+    in two splits.
 
     Raises:
       ValueError: A file that is missing or of another form, a relation without a name, or a sentence whose candidates
@@ -188,7 +192,8 @@ def _normalize(text: str) -> str:
 
 
 def read_entity_positions(file: str | Path) -> dict[str, tuple[int, int, int, int]]:
-    """Reads the positions of the two entities of every sentence in a file.
+    """Reads a file of CFRL or FewRel: sentence, in lower case with single spaces -> positions of the first and last
+    word of the first entity and of the second entity.
 
     Args:
       file: File of CFRL, whose lines have the words and positions of each entity after the sentence, or a `.json` file
@@ -252,10 +257,11 @@ def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[Re
 
 
 def parse_tacred(source: configs.Tacred) -> RelationSplits:
-    """Parses the three splits of TACRED, from `train.json`, `dev.json` and `test.json` (also `.xz`, `.gz`).
+    """Reads TACRED as `RelationSplits`, from `train.json`, `dev.json` and `test.json` (also `.xz`, `.gz`) in the folder
+    `source.path`. Sentences of `no_relation` are left out.
 
-    Sentences of `no_relation` are left out. Relations are numbered in the order of their names. The candidates of a
-    sentence depend only on the seed and the id of the sentence, so that they are the same in every run.
+    Relations are numbered in the order of their names. The candidates of a sentence depend only on the seed and the id
+    of the sentence, so that they are the same in every run.
 
     Raises:
       ValueError: A file that is missing or of another form, or an entity beyond its sentence.
@@ -296,7 +302,8 @@ def parse_tacred(source: configs.Tacred) -> RelationSplits:
 
 
 def check_entities(spans: Sequence[int], words: int, place: str) -> None:
-    """Checks that entities lie within their sentence.
+    """Raises `ValueError` unless each entity lies within its sentence of `words` words. `spans` are the positions of
+    the first and last word of each entity. The error names the place `place`.
 
     Args:
       spans: Positions of the first and last word of each entity.
@@ -312,7 +319,9 @@ def check_entities(spans: Sequence[int], words: int, place: str) -> None:
 
 
 def sample_candidates(sentence: RelationSentence, most: int) -> tuple[int, ...]:
-    """Selects at most `most` candidates of a sentence by a hash of the sentence, in their order. 0 for all of them."""
+    """Returns at most `most` of the candidates of a sentence, 0 for all, as numbers of relations in the order of the
+    sentence. They are selected by a hash of the sentence.
+    """
     count = len(sentence.candidates)
     if not most or count <= most:
         return sentence.candidates
@@ -325,7 +334,8 @@ def sample_candidates(sentence: RelationSentence, most: int) -> tuple[int, ...]:
 def make_synthetic_relations(
     *, num_relations: int = 8, num_train: int = 16, num_candidates: int = 3, seed: int = 0
 ) -> RelationSplits:
-    """Generates synthetic sentences for relation extraction: filler words and one cue word that names the relation.
+    """Generates synthetic sentences for relation extraction as `RelationSplits`: filler words and one cue word that
+    names the relation. `num_train` counts training sentences of each relation. Other splits have half as many.
 
     Args:
       num_relations: Number of relations.
@@ -354,6 +364,6 @@ def make_synthetic_relations(
 
 
 def parse_made_relations(source: configs.SyntheticRelations) -> RelationSplits:
-    """Makes all splits of synthetic sentences with relations."""
+    """Generates synthetic sentences with relations as `RelationSplits`, with the sizes in `source`."""
     names = ("num_relations", "num_train", "num_candidates", "seed")
     return make_synthetic_relations(**{name: getattr(source, name) for name in names})

@@ -59,10 +59,11 @@ class ReservedTokenizer:
 
 
 class TokenizerWithFrameIds(ReservedTokenizer):
-    """A tokenizer for text encoders, with begin, end and mask tokens around and inside of texts.
+    """A tokenizer for text encoders, with ids of begin and end tokens to be set around texts, and of a mask token.
+    `[MASK]` in a text is read as the mask token.
 
-    These are `<s>`, `</s>` and `<mask>` of a tokenizer like RoBERTa's, or additional ids for a tokenizer without a mask
-    token. `[MASK]` in a text is read as the mask token, as in BERT's tokenizer.
+    The ids are those of `<s>`, `</s>` and `<mask>` of a tokenizer like RoBERTa's, or additional ids for a tokenizer
+    without a mask token.
 
     Attributes:
       begin_id: Id before every text.
@@ -83,11 +84,13 @@ class TokenizerWithFrameIds(ReservedTokenizer):
         return self
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the int32 ids of a text, without the begin and end ids around it."""
+        """Returns the int32 ids of a text, with the mask id for each `[MASK]`, and without the begin and end ids around
+        it.
+        """
         first, *others = (self._tokenizer.encode(part) for part in text.split(MASK))
         mask = np.array([self.mask_id], np.int32)
         return np.concatenate([first, *(part for other in others for part in (mask, other))]).astype(np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the int32 ids of each of many texts. See `encode`."""
+        """Returns a list with the int32 ids of each text. See `encode`."""
         return [self.encode(text) for text in texts]

@@ -36,7 +36,8 @@ def fingerprint_of(tokenizer: Tokenizer | None) -> str | None:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a tokenizer to a folder, completely or not at all, and replaces a tokenizer that is there.
+    """Writes a tokenizer, of a wrapper only its `base`, to a folder, completely or not at all. The folder is replaced,
+    with all that it contains.
 
     Args:
       tokenizer: Tokenizer of `memjax.data`. Of a wrapper that adds marks or end tokens, its `base` is written.
@@ -54,7 +55,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Loads a tokenizer that `save_tokenizer` has written. None for a seqio vocabulary, which only its Task can create.
+    """Loads the tokenizer that `save_tokenizer` has written to a folder. None for a seqio vocabulary, which only its
+    Task can create.
 
     Raises:
       ValueError: A file is missing or damaged, or the tokenizer has another fingerprint than the saved one.

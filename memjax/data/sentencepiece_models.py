@@ -12,7 +12,8 @@ UNKNOWN = 3  # Id of unknown pieces in the models that are trained here.
 
 
 def fit_sentencepiece(sentences: Sequence[str], vocab_size: int, model_type: str) -> bytes:
-    """Trains a SentencePiece model without normalisation, with byte pieces and a piece for the space.
+    """Trains a SentencePiece model (`model_type` is `bpe` or `unigram`) without normalisation, with byte pieces and a
+    piece for the space, and returns the content of its file.
 
     Args:
       sentences: Texts to train on, each of at most 1 MiB.

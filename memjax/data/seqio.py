@@ -94,7 +94,7 @@ CORPORA: dict[str, Corpus] = {
 
 
 def import_seqio() -> Any:
-    """Imports seqio, with TensorFlow restricted to the CPU. See `memjax.data.tfds.import_tensorflow`."""
+    """Imports seqio and returns it, with TensorFlow restricted to the CPU. See `memjax.data.tfds.import_tensorflow`."""
     import_tensorflow()
     return import_quietly("seqio")
 
@@ -106,7 +106,8 @@ def register_tasks(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> list[str]:
-    """Registers seqio Tasks for corpora of the papers, and replaces Tasks that an earlier call has registered.
+    """Registers seqio Tasks for corpora of the papers, replaces Tasks that an earlier call has registered, and returns
+    their names. By default it registers all of them, with a vocabulary of bytes.
 
     A Task has the feature `targets` (translations also `inputs`), tokenised without an end token, and the text under
     `targets_pretokenized`. Missing validation or test splits are cut as in `memjax.data.tfds.map_splits`.
@@ -212,7 +213,7 @@ class SeqioVocabulary:
         return self
 
     def files(self) -> dict[str, bytes]:
-        """Returns no files: the vocabulary is only known from its seqio Task."""
+        """Returns an empty mapping: no file is saved, because the vocabulary is only known from its seqio Task."""
         return {}
 
     def encode(self, text: str) -> np.ndarray:
@@ -241,7 +242,8 @@ class SeqioVocabulary:
 
 
 def seqio_tokenizer(name: str, *, feature: str = "targets") -> SeqioVocabulary:
-    """Returns the vocabulary of a feature of a registered Task or Mixture as a tokenizer.
+    """Returns the vocabulary of a feature of the registered Task or Mixture `name` as a tokenizer. A Task of `CORPORA`
+    is registered if necessary.
 
     Raises:
       ValueError: An unknown name, or a Task without the feature.
@@ -263,7 +265,8 @@ def seqio_documents(
     progress: Progress | None = None,
     rules: ReadingRules = ReadingRules(),
 ) -> TokenFile:
-    """Opens a registered seqio Task or Mixture as documents, which are read once into a token file.
+    """Reads one split of a registered seqio Task or Mixture once, writes it to a token file in the folder `path`, and
+    opens that. Documents are the tokens of `feature`. `content` is the hash of `seqio_content`, if known.
 
     The examples are neither trimmed nor packed, and in the order of the source. A Mixture has the order of its
     deterministic interleaving, which ends when its first Task ends. An end token that a Task appends stays in the
@@ -313,7 +316,8 @@ def seqio_documents(
 
 
 def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[str, str]:
-    """Hashes the examples of a registered Task or Mixture.
+    """Hashes the examples of one split of a registered Task or Mixture. Returns the hash, and the part of the examples
+    that it covers, in words ('' for all).
 
     Returns:
       The hash, and the part of the examples that it covers, in words (see `memjax.data.content.hash_in_order`).
@@ -337,7 +341,7 @@ def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[s
 
 
 def seqio_splits(name: str) -> list[str]:
-    """Returns the names of the splits of a registered Task or Mixture."""
+    """Returns a list of the names of the splits of a registered Task or Mixture."""
     task = _task(name)
     with hide_warnings():
         return list(task.splits)
@@ -353,7 +357,8 @@ def _problem_of(content: Any, place: str) -> UnreadableError | None:
 
 
 def seqio_pairs(name: str, *, split: str, report: ReadingReport | None = None) -> Iterator[tuple[str, str]]:
-    """Yields pairs of the texts of `inputs` and `targets` of a registered Task, in the order of the source.
+    """Yields pairs of the texts of `inputs` and `targets` of a registered Task, in the order of the source. `report`
+    counts examples with broken characters, which are skipped. Without a report they are an error.
 
     The texts are `inputs_pretokenized` and `targets_pretokenized` if the Task has them, otherwise the decoded tokens.
 

@@ -77,13 +77,14 @@ class SortingDocuments(FixedLengthDocuments):
         return np.concatenate([3 + symbols, [self.separator_id], 3 + answers]).astype(np.int32)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Returns which tokens are answers, and weights that score only these."""
+        """Returns `is_answer` (bool per token) and `weights` (1 for answers, otherwise 0) of a document by name."""
         is_answer = np.arange(self.num_tokens(index)) > self._num_sorted
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
 
 
 def sort_by_count(symbols: np.ndarray, num_symbols: int) -> np.ndarray:
-    """Returns all symbols `0 ... num_symbols - 1` by falling count, ties by first occurrence, missing symbols last.
+    """Returns all symbols `0 ... num_symbols - 1` as an array, by falling count in `symbols`, ties by first occurrence,
+    missing symbols last.
 
     Example:
       >>> sort_by_count(np.array([2, 0, 0, 3, 2]), 5).tolist()
@@ -96,7 +97,9 @@ def sort_by_count(symbols: np.ndarray, num_symbols: int) -> np.ndarray:
 
 
 def open_sorting(data: configs.Data, split: str) -> SortingDocuments:
-    """Makes a split of a source of the sorting task. Held-out splits have a tenth as many documents."""
+    """Generates one split of `SortingDocuments` with the sizes in `data.source`. Held-out splits have a tenth as many
+    documents.
+    """
     source: Any = data.source
     count, seed = count_in_split(source.num_documents, split, 10), SPLITS.index(split)
     return SortingDocuments(count, length=source.length, num_symbols=source.num_symbols, seed=seed)

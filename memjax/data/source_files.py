@@ -28,7 +28,9 @@ _holder: ContextVar[dict[int, Any] | None] = ContextVar("holder", default=None)
 
 @contextlib.contextmanager
 def keep_sources_cached(holder: dict[int, Any]) -> Iterator[None]:
-    """Keeps results of `cache_parsed_source` cached inside the context, by storing them in `holder`."""
+    """Context manager that stores the results of functions of `cache_parsed_source` in `holder`, a dict, so that they
+    stay cached as long as it exists.
+    """
     token = _holder.set(holder)
     try:
         yield
@@ -37,7 +39,8 @@ def keep_sources_cached(holder: dict[int, Any]) -> Iterator[None]:
 
 
 def cache_parsed_source(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
-    """Caches the results of `parse(source, *arguments)` while they are referenced (see `keep_sources_cached`).
+    """Decorator that caches the results of `parse(source, *arguments)` while they are referenced (see
+    `keep_sources_cached`), until a file of the source changes.
 
     A source is parsed again if one of its files has another size or time, or if its seqio Task was registered again.
     """
@@ -59,13 +62,17 @@ def cache_parsed_source(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
 
 
 def open_text_files(data: configs.Data, split: str) -> Texts:
-    """Opens a split of a source of text files."""
+    """Returns one split of a user's own text files as `Texts`, one per file. See
+    `memjax.data.sources.texts_from_files`.
+    """
     source: Any = data.source
     return texts_from_files(source.path, split=split, rules=reading_rules_of(source), **held_out_shares(source))
 
 
 def open_directories(data: configs.Data, split: str) -> Texts:
-    """Opens a split of a source of folders."""
+    """Returns one split of a user's own folders as `Texts`, one per folder. See
+    `memjax.data.sources.texts_from_directories`.
+    """
     source: Any = data.source
     options: Any = {"rules": reading_rules_of(source), **held_out_shares(source)}
     return texts_from_directories(
@@ -74,21 +81,24 @@ def open_directories(data: configs.Data, split: str) -> Texts:
 
 
 def open_json_lines(data: configs.Data, split: str) -> Texts:
-    """Opens a split of a source of records."""
+    """Returns one split of the records in a user's own files (JSON, CSV, TSV, Parquet or Arrow) as `Texts`, one per
+    record. See `memjax.data.record_files.texts_from_records`.
+    """
     source: Any = data.source
     options: Any = {"rules": reading_rules_of(source), **held_out_shares(source)}
     return texts_from_records(source.path, field=source.field, split=split, **options)
 
 
 def note_own_files(source: configs.OwnFiles) -> list[str]:
-    """Returns a line about files that were left out of the training split, if there are any."""
+    """Returns a list with a line about skipped files or records of a user's own files. Empty if there are none."""
     files: Any = source
     note = import_by_name(source.opened_by)(configs.Data(source=files), "train").note
     return [note] if note else []
 
 
 def source_files(source: Any) -> list[Path]:
-    """Lists the files that a source reads, without files of a folder that it skips.
+    """Lists the paths of the files that a source reads, without files of a folder that it skips. Empty if the settings
+    name no path.
 
     All files of a folder are listed if it is not known which of them are read, or if the reader refuses the folder.
     """

@@ -34,7 +34,8 @@ CLASS_QUESTION = "Which class is this text of?"
 
 
 def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
-    """Opens one split of a source with the function that its settings name.
+    """Opens one split of a source and returns what the function that its settings name returns, such as `Texts` or
+    questions. `wanted` is the kind of data to read if a source offers several, such as 'labelled'.
 
     Args:
       data: Settings of the data, with the source.
@@ -58,7 +59,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
 
 
 def read_instructions(data: configs.Data, split: str) -> list[Instruction]:
-    """Reads one split of a source as instructions: contexts with questions and answers.
+    """Reads one split of a source as a list of instructions: contexts with questions and answers. Of a labelled text,
+    the answer is the name of its class.
 
     Labelled texts become instructions whose answer is the name of the class.
 
@@ -81,15 +83,14 @@ def read_instructions(data: configs.Data, split: str) -> list[Instruction]:
 
 
 def class_names(source: configs.Source) -> dict[int, str]:
-    """Returns number -> name of the classes of a source of labelled texts.
-
-    Empty if the classes have no names, or if they are not known before the source is read.
+    """Returns number -> name of the classes of a source of labelled texts. Empty if they have no names that are known
+    before the source is read.
     """
     return import_by_name(source.classes_named_by)(source) if source.classes_named_by else {}
 
 
 def source_notes(source: configs.Source) -> list[str]:
-    """Returns lines of text about the documents or examples of a source that were left out."""
+    """Returns a list of lines about documents or examples of a source that were left out or are problematic."""
     return import_by_name(source.noted_by)(source) if source.noted_by else []
 
 
@@ -97,7 +98,9 @@ def source_notes(source: configs.Source) -> list[str]:
 
 
 def open_instruction_files(data: configs.Data, split: str) -> list[Instruction]:
-    """Opens a split of a source of instructions in files, which the function named by `parsed_by` parses."""
+    """Returns a list of the instructions of one split, as many as the settings ask for, from files that the function
+    named by `data.source.parsed_by` parses.
+    """
     source: Any = data.source
     instructions = import_by_name(source.parsed_by)(source.path, split)
     return select_instructions(instructions, getattr(source, f"num_{split}"), seed=source.sampling_seed)
@@ -108,7 +111,8 @@ def open_instruction_files(data: configs.Data, split: str) -> list[Instruction]:
 
 @cache_parsed_source
 def read_classified_texts(source: configs.Source) -> TextSplits:
-    """Reads all splits of a source of texts with classes, and counts the rows that were left out.
+    """Reads all splits of a source of texts with classes as `TextSplits`, which also count the rows that were left out.
+    The result is cached while it is in use.
 
     Raises:
       ValueError: A source of another kind, or an error of the reader.
@@ -122,12 +126,14 @@ def read_classified_texts(source: configs.Source) -> TextSplits:
 
 
 def open_classified_texts(data: configs.Data, split: str) -> Sequence[LabelledText]:
-    """Opens a split of a source of texts with classes."""
+    """Returns the labelled texts of one split of a source of texts with classes."""
     return read_classified_texts(data.source).texts[split]
 
 
 def note_classified_texts(source: configs.ClassifiedTexts) -> list[str]:
-    """Returns lines about the rows of a source of texts with classes that were left out or that are problematic."""
+    """Returns a list of lines about the rows of a source of texts with classes that were left out or that are
+    problematic.
+    """
     return read_classified_texts(source).notes(class_names(source))
 
 
@@ -135,9 +141,8 @@ def note_classified_texts(source: configs.ClassifiedTexts) -> list[str]:
 
 
 def read_relation_splits(source: configs.Source) -> RelationSplits:
-    """Reads all splits of a source of sentences with relations, and counts the lines that were left out.
-
-    The sentences of all relations are returned, whatever relations the settings select.
+    """Reads all splits of a source of sentences with relations as `RelationSplits`, which also count the lines that
+    were left out. Whatever relations `source` selects, all are read.
 
     Raises:
       ValueError: A source of another kind, or an error of the reader.
@@ -148,18 +153,24 @@ def read_relation_splits(source: configs.Source) -> RelationSplits:
 
 
 def open_relations(data: configs.Data, split: str) -> Sequence[RelationSentence]:
-    """Opens a split of a source of sentences with relations."""
+    """Returns the sentences of one split of a source of sentences with relations, those of the relations that the
+    settings select.
+    """
     return read_relation_splits(data.source).of(data.source.relations).sentences[split]
 
 
 def open_relation_pairs(data: configs.Data, split: str) -> list[RelationPair]:
-    """Opens a split of a source of sentences with relations as pairs of a sentence and the name of a relation."""
+    """Returns one split of a source of sentences with relations as pairs of a sentence and the name of a relation, for
+    the relations that the settings select.
+    """
     source: Any = data.source
     return make_relation_pairs(read_relation_splits(source).of(source.relations), split, known=source.earlier_relations)
 
 
 def note_relations(source: configs.Relations) -> list[str]:
-    """Returns lines about sentences that were left out. None for the source of a task with some of the relations."""
+    """Returns a list of lines about sentences that were left out. Empty for the source of a task with only some of the
+    relations.
+    """
     return [] if source.relations else read_relation_splits(source).notes()
 
 
@@ -168,7 +179,8 @@ def note_relations(source: configs.Relations) -> list[str]:
 
 @cache_parsed_source
 def read_all_questions(source: configs.QuestionSource, split: str) -> QuestionSplit:
-    """Reads all questions of a split of a source, and counts those that were left out.
+    """Reads all questions of one split of a source as a `QuestionSplit`, which also counts those that were left out.
+    The result is cached while it is in use.
 
     Raises:
       ValueError: A source without a reader, or an error of the reader.
@@ -179,12 +191,12 @@ def read_all_questions(source: configs.QuestionSource, split: str) -> QuestionSp
 
 
 def open_questions(data: configs.Data, split: str) -> Sequence[Question]:
-    """Opens a split of a source of questions, with as many questions as the settings ask for."""
+    """Returns the questions of one split of a source, as many as the settings ask for."""
     source: Any = data.source
     count = getattr(source, f"num_{split}")
     return select_questions(read_all_questions(source, split).questions, count, seed=source.sampling_seed)
 
 
 def note_questions(source: configs.QuestionSource) -> list[str]:
-    """Returns lines about the questions of all splits that were left out."""
+    """Returns a list of lines about the questions of all splits that were left out."""
     return [line for split in SPLITS for line in read_all_questions(source, split).notes(split)]
