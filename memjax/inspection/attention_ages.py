@@ -34,8 +34,8 @@ MEMORIES = (SHORT, COMPRESSED, RETRIEVED)
 
 @dataclasses.dataclass(frozen=True)
 class AttentionAges:
-    """Mean attention of a token on earlier tokens in each layer, by the source of their keys (the own segment or a
-    memory) and by their age in tokens.
+    """Mean attention of a token on earlier tokens in each layer, by the source of their keys (learned rows, the own
+    segment or a memory) and by their age in tokens.
 
     Attributes:
       layers: Numbers of the layers, from 0, along axis 0 of `mass`.

@@ -98,7 +98,8 @@ class SignalMap:
         self, layer: int, segment: int, row: int = 0, *, even: bool = False
     ) -> Float[np.ndarray, "written length"]:
         """Computes the positions in [0, 1] of all tokens that were written to the signal when a segment reads it,
-        `[written segments, length]`. With `even` the updates count as even, even if they were sticky.
+        `[written segments, length]`. With `even` the updates count as even, even if they were sticky. `layer` is an
+        index into `layers`.
 
         Args:
           layer: Index into `layers`.
@@ -119,7 +120,7 @@ class SignalMap:
         self, layer: int, segment: int, token: int, row: int = 0
     ) -> Float[np.ndarray, "heads written length"]:
         """Computes the attention mass of one query, a token of a segment, on the part of the signal that is nearest to
-        each written token (`token_space`), `[heads, written segments, length]`.
+        each written token (`token_space`), `[heads, written segments, length]`. `layer` is an index into `layers`.
 
         Args:
           layer: Index into `layers`.

@@ -94,7 +94,8 @@ class Retrievals:
 
     def same_token(self, layer: int) -> tuple[float, float]:
         """Measures how much of the retrieved weight in a layer falls on earlier tokens with the id of the token that
-        retrieves. Returns this share, and the share that retrieval at random would have.
+        retrieves. Returns this share, and the share that retrieval at random would have. `layer` is an index into
+        `layers`.
 
         Args:
           layer: Index into `layers`.
@@ -124,7 +125,8 @@ class Retrievals:
 
     def sharpest(self, layer: int, count: int, since: int = 0) -> list[tuple[int, int]]:
         """Finds the tokens, at most `count`, with the largest weight on a single retrieved position, each token id
-        once. Returns their rows and indices. Tokens before index `since` of a row are left out.
+        once. Returns their rows and indices. Tokens before index `since` of a row are left out. `layer` is an index
+        into `layers`.
 
         Tokens whose position only the long memory reaches (`reach`) come first.
 

@@ -126,8 +126,9 @@ def run(
     hooks: Sequence[Hook] = (),
     profile: Steps | None = None,
 ) -> TrainingResult:
-    """Runs the stages of a run one after the other, from its newest checkpoint to the end. `make_learner` makes the
-    learner for a growth history, `record` writes metrics and checkpoints, `profile` has the steps to trace.
+    """Runs the stages of a run one after the other, from its newest checkpoint to the end, and returns a
+    `TrainingResult`. `make_learner` is a function of the growth history, `record` a `RunLogger`, `profile` the first
+    and last step to trace.
 
     Args:
       make_learner: Function `make_learner(lineage)` that makes the learner for a growth history. It is called at the

@@ -158,8 +158,10 @@ def model_collections(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Array]) -> SegmentLoss:
-    """Returns a segment loss with a penalty on the parameters, a scalar `penalty(params, method)`, as auxiliary loss
-    `name` beside those of `loss`. Several penalties can be added one after the other.
+    """Returns a segment loss that adds a penalty on the parameters to the auxiliary losses of `loss`, under `name`.
+    `penalty(params, method)` computes it, a scalar, from the parameters and the state of a learning method.
+
+    Several penalties can be added one after the other.
 
     Args:
       loss: Loss of one segment.

@@ -147,7 +147,8 @@ def adam(
 def adafactor(
     schedule: Schedule, *, decay_rate: float = 0.8, momentum: float = 0.0, multiply_by_parameter_scale: bool = True
 ) -> optax.GradientTransformation:
-    """Makes the Adafactor optimiser (Shazeer & Stern 2018) as T5X and the Memorizing Transformer use it.
+    """Makes the Adafactor optimiser (Shazeer & Stern 2018) as T5X and the Memorizing Transformer use it. `schedule` is
+    the learning rate as a function of the step, by default relative to the scale of the parameters.
 
     The update of each leaf is clipped to a root mean square of 1. The second moment is factored over the two largest
     axes of a leaf if both have at least 128 entries. Scales and clipping are per leaf, so that the layers of a scanned

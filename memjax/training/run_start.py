@@ -47,8 +47,8 @@ def train(
     course: Course = make_single_stage,
     check_added_tasks: Callable[[Config], None] = lambda config: None,
 ) -> TrainingResult:
-    """Trains a model in its run directory: starts a run, continues it, or reports the results of a finished one.
-    `objective` is a function that makes the objective, `course` one that makes learner and stages.
+    """Trains a model in its run directory: starts a run, continues it, or reports a finished one. Returns the
+    `TrainingResult`. `objective` is a function that makes the objective, `course` one that makes learner and stages.
 
     A run starts from the newest checkpoint of its run directory. Without one it starts from the run in
     `training.init_from`, otherwise from newly initialized parameters. A finished run continues if its stream has more

@@ -133,7 +133,9 @@ class RunDirectory:
             write_json(file, request.settings)
 
     def check_shared(self, seconds: float = 30.0) -> None:
-        """Raises `ValueError` unless this process sees the files of process 0 within some seconds."""
+        """Raises `ValueError` unless this process sees the files of process 0 in the directory. It waits for them, at
+        most some `seconds`.
+        """
         end = time.monotonic() + seconds
         while not (self.path / "config.json").exists():
             if time.monotonic() > end:
@@ -144,7 +146,9 @@ class RunDirectory:
             time.sleep(0.5)
 
     def keep_tokenizer(self, tokenizer: Any) -> None:
-        """Copies the tokenizer into the directory, unless there is one. None for data that consists of tokens."""
+        """Copies the tokenizer into the directory, unless there is one. None, for data that consists of tokens, copies
+        nothing.
+        """
         if self._writes and tokenizer is not None and not (self.path / TOKENIZER).is_dir():
             save_tokenizer(tokenizer, self.path / TOKENIZER)
 

@@ -171,7 +171,7 @@ class EvaluationResult(Score):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the result as JSON values by name.
+        """Returns sums, means, measures, subsets and the record of the evaluation as JSON values by name.
 
         Measures stand beside the sums, subsets under `subsets`. Rates are included if they were measured.
         """

@@ -180,7 +180,8 @@ Update = Callable[[TrainState, Any], tuple[TrainState, dict[str, WeightedSum]]]
 
 
 class Learner(NamedTuple):
-    """A model, its optimiser and its learning method as functions `init` and `updates`, like an optax transformation.
+    """A model, its optimiser and its learning method as functions, like an optax transformation: `init` makes the train
+    state, and `updates` has a function for each kind of update.
 
     A new learner is made when the model grows.
 
@@ -275,7 +276,7 @@ def phase_key(seed: int, stage: int, phase: str) -> Any:
 
 
 class Stage(NamedTuple):
-    """A part of a run with its own data and number of updates.
+    """A part of a run with its own data and number of updates, and with phases before and after its updates.
 
     Attributes:
       name: Name of the stage, for messages.

@@ -148,7 +148,8 @@ def _loss_variables(state: TrainState) -> dict[str, Any]:
 
 
 def finish_window(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
-    """Applies the mean gradient of an incomplete accumulation window at the end of a stage.
+    """Applies the mean gradient of an incomplete window of gradient accumulation at the end of a stage, and returns the
+    train state with an empty window.
 
     A window has `gradient_accumulation_steps` steps, whose gradients are averaged and applied together.
 
@@ -347,7 +348,7 @@ def apply_gradients(
     after_update: AfterUpdate | None = None,
 ) -> tuple[TrainState, dict[str, WeightedSum]]:
     """Applies the gradients of a batch to the train state, the second half of a training step, unless a value is not
-    finite. Returns the next state, and losses, metrics and counts. `reference` are gradients to compare with.
+    finite. Returns the next state, and losses, metrics and counts by name. `reference` are `ReferenceGradients`.
 
     Args:
       state: Train state that `compute_gradients` returned.

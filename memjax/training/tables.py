@@ -258,9 +258,8 @@ def weights_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def layer_prefixes(path: Path, table: Any) -> list[str]:
-    """Lists the prefixes of names in `Aux` for the layers of a table, `layer_<index>/`.
-
-    For a table outside of a stack of layers it is a single ''.
+    """Lists the prefixes of names in `Aux` for the layers of a table, `layer_<index>/`. The list has a single '' for a
+    table outside of a stack of layers.
 
     Example:
       >>> layer_prefixes(("stack", "layers_2", "feed_forward", "values"), jax.ShapeDtypeStruct((2, 9, 4), jnp.float32))

@@ -45,7 +45,9 @@ def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainSta
 
 
 def name_arrays(variables: Mapping[str, Any], groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Returns the arrays in the variables of a model by their names in a checkpoint."""
+    """Returns the arrays in the variables of a model by their names in a checkpoint, as single layers. `groups` are the
+    layer groups of the model.
+    """
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     return {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
 
@@ -90,7 +92,7 @@ def fitting(
     model: Model, other: Model, segment_length: int, *, added: Sequence[str], what: str
 ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Makes a function that converts the variables of `model` to those of `other`, a model with the same layers.
-    Parameters with a part of `added` in their name are left out if `other` lacks them.
+    Parameters with a part of `added` in their name are left out if `other` lacks them. `what` begins an error message.
 
     Args:
       model: Model whose variables are converted.

@@ -27,7 +27,8 @@ class MetricsView(Protocol):
 
 
 def open_views(config: Config, path: Path, after_step: int) -> list[MetricsView]:
-    """Opens the views of metrics that a configuration asks for.
+    """Opens the views of metrics that a configuration asks for and returns them in a list. `after_step` is the number
+    of updates done when this attempt starts.
 
     Args:
       config: Configuration of the run.
