@@ -32,7 +32,8 @@ __all__ = [
 def masked_softmax(
     scores: Float[Array, "*shape"], mask: Bool[Array, "*#shape"] | None, axis: int = -1
 ) -> Float[Array, "*shape"]:
-    """Softmax over the entries that `mask` allows.
+    """Softmax along `axis` over the entries where `mask` is True, in at least float32. All other entries, and all
+    entries of a row without any, are 0.
 
     Args:
       scores: Scores of any shape. Masked entries may hold anything, NaN and infinities too.
@@ -60,7 +61,8 @@ def scale_queries(
     queries: Float[Array, "batch length heads head_dim"],
     scale: float | Float[Array, " #heads"] | Float[Array, ""] | None,
 ) -> Float[Array, "batch length heads head_dim"]:
-    """Multiplies the queries by the scale of the scores (cheaper than scaling scores, forward and backward).
+    """Returns the queries times the scale of the scores: one number or one for each head, `head_dim ** -0.5` for None.
+    It is cheaper than to scale the scores, forward and backward.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -99,7 +101,8 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Scaled dot-product attention over the keys that the mask allows: `softmax(scale * queries . keys + bias) values`.
+    """Scaled dot-product attention over the keys where `mask` is True, `softmax(scale * queries . keys + bias) values`.
+    All arrays are `[batch, tokens, heads, width]`. 0 for a query that sees no key.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -139,7 +142,8 @@ def attention_with_weights(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length memory"]]:
-    """Computes `attention` and also returns the attention weights, for memories that record the use of their slots.
+    """Computes `attention`, and returns it with the attention weights before dropout, `[batch, heads, length, memory]`,
+    for memories that record the use of their slots.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -178,7 +182,8 @@ def neighbor_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Attention in which every query has its own keys and values, the neighbours that were retrieved for it.
+    """Attention in which every query has its own keys and values, the neighbours that were retrieved for it. `valid`
+    marks real ones. Returns `[batch, length, heads, value_dim]`.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -221,7 +226,8 @@ def joint_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Attention with one softmax over the keys that all queries share and each query's own neighbours.
+    """Attention with one softmax over the keys that all queries share, to which `mask` and `bias` belong, and each
+    query's own neighbours. Returns `[batch, length, heads, value_dim]`.
 
     The merge of the first version of the Memorizing Transformer (OpenReview submission of arXiv:2203.08913): local and
     retrieved keys compete in one softmax. Neighbours carry no bias.
@@ -280,7 +286,8 @@ def visibility(
     *,
     window: int | None = None,
 ) -> Bool[Array, "#batch 1 length total"]:
-    """Makes the causal mask of a segment: which of the keys `memory ++ segment` each query sees.
+    """Makes the causal mask of a segment, bool `[#batch, 1, length, total]`: which of the keys `memory ++ segment` each
+    query sees. `mask` marks real tokens. A query sees the `window` nearest keys at most.
 
     Query i sees key j when `j <= i + memory` (the last query is aligned to the last key), the slot is valid, the token
     is real, and the key is among the last `window` ones up to and including the query itself. `window=memory_length`

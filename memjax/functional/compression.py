@@ -28,7 +28,8 @@ __all__ = [
 
 @operation
 def max_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "batch slots dim"]:
-    """Compresses by the largest entry of each feature over windows of `rate` slots.
+    """Compresses by the largest entry of each feature over windows of `rate` slots. Returns `[batch, length // rate,
+    dim]`.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
@@ -50,7 +51,8 @@ def max_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "ba
 
 @operation
 def mean_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "batch slots dim"]:
-    """Compresses by the mean of each feature over windows of `rate` slots, summed in at least float32.
+    """Compresses by the mean of each feature over windows of `rate` slots, summed in at least float32. Returns `[batch,
+    length // rate, dim]`.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
@@ -72,7 +74,8 @@ def mean_pool(x: Float[Array, "batch length dim"], rate: int) -> Float[Array, "b
 def strided_convolution(
     x: Float[Array, "batch length dim"], kernel: Float[Array, "rate dim out"]
 ) -> Float[Array, "batch slots out"]:
-    """Compresses by a convolution whose width and stride are the rate, without padding and, as published, without bias.
+    """Compresses by a convolution whose width and stride are the rate, the first size of `kernel`, without padding and,
+    as published, without bias. Returns `[batch, length // rate, out]`.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
@@ -97,7 +100,8 @@ def strided_convolution(
 def dilated_convolutions(
     x: Float[Array, "batch length dim"], kernels: Float[Array, "layers 2 dim dim"], dilations: tuple[int, ...]
 ) -> Float[Array, "batch length dim"]:
-    """Applies causal convolutions of width 2 with ReLU, `y_t = relu(x_{t-r} K_0 + x_t K_1)` for each dilation r.
+    """Applies causal convolutions of width 2 with ReLU one after the other, `y_t = relu(x_{t-r} K_0 + x_t K_1)` for
+    each dilation r. The length stays.
 
     Entries before the first slot count as 0, so that the length stays (the published code lets it shrink by the sum of
     the dilations). Compress the result with `strided_convolution`.
@@ -135,7 +139,8 @@ def keep_most_used(
     valid: Bool[Array, "batch length"],
     rate: int,
 ) -> tuple[Float[Array, "batch slots dim"], Bool[Array, "batch slots"]]:
-    """Compresses by keeping the `length // rate` slots of largest usage, in their order.
+    """Compresses by keeping the `length // rate` slots of largest usage, in their order. Returns them and which of them
+    are valid.
 
     Args:
       x: `[batch, length, dim]`, oldest first.
@@ -162,7 +167,8 @@ def keep_most_used(
 
 @operation
 def window_validity(valid: Bool[Array, "batch length"], rate: int) -> Bool[Array, "batch slots"]:
-    """Selects windows of valid slots only. A window with a slot of another document or an empty slot does not count.
+    """Returns which windows of `rate` slots have valid slots only, bool `[batch, length // rate]`. A slot of another
+    document or an empty one is not valid.
 
     Args:
       valid: bool `[batch, length]`, oldest first.
@@ -215,7 +221,8 @@ def attention_reconstruction(
     new_mask: Bool[Array, "batch new"],
     reduction: str = "mean_square",
 ) -> WeightedSum:
-    """Sums differences between attention to compressed slots and to the slots before compression, over queries or rows.
+    """Loss of a compression: returns the sum of the differences between attention to compressed slots (new) and to the
+    slots before (old), over queries or for `reduction='norm'` rows, and their number.
 
     `|| attn(h, old) - attn(h, f_c(old)) ||` by content alone: no positions, no content bias, no causal mask, no output
     projection (algorithm 2 of the paper). Queries and the old keys and values have no gradient. If the new ones shall
@@ -267,7 +274,8 @@ def attention_reconstruction(
 def auto_encoding(
     decoded: Float[Array, "batch length dim"], old: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
 ) -> WeightedSum:
-    """Sums the squared difference of old slots and their decoded compression (a mean over features), and counts slots.
+    """Loss of a compression: returns the sum over slots of the squared difference of `old` slots and their decoded
+    compression (a mean over features), and the number of slots.
 
     Args:
       decoded: `[batch, length, dim]`, `g(f_c(old))`, see `transposed_convolution`.

@@ -23,7 +23,8 @@ def divergence(
     temperature: float = 1.0,
     classes: Bool[Array, " classes"] | None = None,
 ) -> Float[Array, "*positions"]:
-    """Computes the distillation loss `temperature^2 KL(teacher || student)` of every position, in nats.
+    """Computes the distillation loss `temperature^2 KL(teacher || student)` of every position, in nats. Both are scores
+    over classes, of which `classes` marks those that count.
 
     Both distributions are softmaxes of scores over `temperature`. The square keeps gradients of one size when the
     temperature changes. For a high temperature they tend to the difference of the scores less their means, over the
@@ -69,7 +70,8 @@ def divergence_sum(
     temperature: float = 1.0,
     classes: Bool[Array, " classes"] | None = None,
 ) -> WeightedSum:
-    """Sums the divergences of all positions by their weights, with the sum of the weights.
+    """Sums the `divergence` of all positions by their weights, and returns it with the sum of the weights as
+    `WeightedSum`.
 
     Args:
       teacher: `[*positions, classes]`, scores of the teacher.

@@ -28,7 +28,8 @@ __all__ = [
 def shift_append(
     slots: Shaped[Array, "batch memory *rest"], new: Shaped[Array, "batch length *rest"]
 ) -> Shaped[Array, "batch memory *rest"]:
-    """Appends entries to a right-aligned memory, whose newest entry is always in the last slot.
+    """Appends entries to a right-aligned memory, whose newest entry is always in the last slot. Returns the last
+    `memory` entries of both.
 
     Args:
       slots: `[batch, memory, ...]`, the memory, oldest entry first.
@@ -59,7 +60,8 @@ def ring_append(
     axis: int = 1,
     aligned: bool = False,
 ) -> Shaped[Array, "..."]:
-    """Writes new entries into each row's ring from its cursor on, wrapping around. Move the cursor with `advance`.
+    """Returns each row's ring with new entries written from its cursor on, wrapping around. `aligned` promises that
+    cursors are multiples of the number of entries. Move the cursor with `advance_cursor`.
 
     Args:
       slots: The ring, `[batch, ..., memory, ...]` with the slots at `axis`.
@@ -94,7 +96,7 @@ def ring_append(
 def read_window(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, axis: int = 1
 ) -> Shaped[Array, "..."]:
-    """Reads the `length` slots of each row from its cursor on, wrapping around.
+    """Returns `length` slots of each row's ring from its cursor on, wrapping around.
 
     Args:
       slots: The ring with the slots at `axis`.
@@ -130,7 +132,8 @@ def write_window(
     axis: int = 1,
     aligned: bool = False,
 ) -> Shaped[Array, "..."]:
-    """Overwrites the slots of each row from its cursor on with `new`, wrapping around.
+    """Returns each row's ring with the slots from its cursor on overwritten with `new`, wrapping around. `aligned`
+    promises that cursors are multiples of the number of entries.
 
     Args:
       slots: The ring with the slots at `axis`.
@@ -180,7 +183,8 @@ def write_window(
 
 @operation
 def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."]) -> Int[Array, " batch"]:
-    """Returns the cursor unchanged, in such a way that XLA computes it after the arrays.
+    """Returns the cursor unchanged, in such a way that XLA computes it after the arrays. A ring that they were computed
+    from can then be overwritten in place.
 
     XLA copies a donated ring before overwriting it unless every read provably comes first. A write at
     `order_after(cursor, what_was_computed_from_the_ring)` does come after the read and happens in place.
@@ -210,7 +214,8 @@ def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."
 def advance_cursor(
     cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], capacity: int
 ) -> Int[Array, " batch"]:
-    """Moves the cursor of a ring past `amount` written entries, `(cursor + amount) % capacity`.
+    """Returns the cursor of a ring of `capacity` slots moved past `amount` written entries, `(cursor + amount) %
+    capacity`.
 
     Args:
       cursor: int32 `[batch]`, slot that was next before the entries were written.
@@ -230,7 +235,8 @@ def advance_cursor(
 
 @operation
 def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch memory"]:
-    """Counts the entries written after the one in each slot (0 for the newest), whether the slot is valid or not.
+    """Returns the number of entries written after the one in each slot, `[batch, capacity]` (0 for the newest), whether
+    the slot is valid or not.
 
     Args:
       cursor: int32 `[batch]`, slot that is written next.
@@ -251,7 +257,7 @@ def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch 
 def reset_rows(
     slots: Shaped[Array, "batch *rest"], start_of_document: Bool[Array, " batch"]
 ) -> Shaped[Array, "batch *rest"]:
-    """Empties the rows that start a document, by setting their contents and validity to 0.
+    """Returns an array of contents, validity or counters, with 0 or False in the rows that start a document.
 
     A mask alone does not keep out the contents of an empty slot: its weight is 0, and 0 times NaN is NaN. Empty the
     contents with the validity if all slots are read anyway. Of a long ring only the chosen slots are read, and masked
@@ -274,7 +280,9 @@ def reset_rows(
 
 
 def check_ring(slots: Array, axis: int, cursor: Array, active: Array | None = None, **entries: Array) -> None:
-    """Raises an error if the axes of a ring, its cursors and entries for it do not fit."""
+    """Raises an error if the shapes of a ring with slots at `axis`, its cursors, its active rows and arrays of entries
+    for it do not fit.
+    """
     rest = [f"axis_{i}" for i in range(1, max(slots.ndim, axis + 1))]
     layout = lambda name: " ".join(["batch", *rest[: axis - 1], name, *rest[axis:]])
     ring = {"slots": (slots, layout("memory")), "cursor": (cursor, "batch"), "active": (active, "batch")}

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class GaussianBasis(NamedTuple):
-    """Gaussian basis functions over [0, 1], each a density with an area of 1.
+    """Centres and widths of Gaussian basis functions over [0, 1], each a density with an area of 1.
 
     Attributes:
       centers: `[basis]`, centres in [0, 1].
@@ -69,7 +69,7 @@ class UpdateMatrices(NamedTuple):
 
 
 def gaussian_basis(num_basis: int, widths: tuple[float, ...] = (0.01, 0.05)) -> GaussianBasis:
-    """Makes Gaussian basis functions with evenly spaced centres from 0 to 1, each with every width.
+    """Makes `num_basis` Gaussian basis functions: evenly spaced centres from 0 to 1, each with every width.
 
     Args:
       num_basis: Number of functions, a multiple of the number of widths.
@@ -92,7 +92,8 @@ def gaussian_basis(num_basis: int, widths: tuple[float, ...] = (0.01, 0.05)) -> 
 
 @operation
 def evaluate_basis(basis: GaussianBasis, positions: Array | np.ndarray) -> Array | np.ndarray:
-    """Evaluates every basis function at every position, `N(t; mu_j, s_j^2)`.
+    """Evaluates every basis function at every position, `N(t; mu_j, s_j^2)`. The functions are the last axis of the
+    result.
 
     Args:
       basis: Basis functions.
@@ -117,7 +118,8 @@ def evaluate_basis(basis: GaussianBasis, positions: Array | np.ndarray) -> Array
 def expected_basis(
     basis: GaussianBasis, mean: Float[Array, "*queries"], variance: Float[Array, "*queries"]
 ) -> Float[Array, "*queries basis"]:
-    """Computes the expectation of every basis function under a Gaussian, `N(mean; mu_j, variance + s_j^2)`.
+    """Computes the expectation of every basis function under the Gaussian of each query, `N(mean; mu_j, variance +
+    s_j^2)`. The functions are the last axis of the result.
 
     The integral runs over the whole line, as in the paper, not over [0, 1]. Its gradient is the covariance formula of
     continuous attention, `E[phi psi] - E[phi] E[psi]`.
@@ -140,7 +142,8 @@ def expected_basis(
 
 
 def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[np.ndarray, "length basis"]:
-    """Computes the matrix G of the ridge regression of a sequence, `coefficients = G.T @ tokens`.
+    """Computes the matrix G, `[length, basis]`, of the ridge regression of a sequence of `length` tokens, `coefficients
+    = G.T @ tokens`. `ridge` is its penalty.
 
     Token i is at `(i - 1/2) / length`, and `G = F.T (F F.T + ridge I)^-1`. As in the published code the sequence goes
     on as zeros over [-1/2, 0) and (1, 3/2], at its own spacing. That part of G is cut off again.
@@ -172,7 +175,8 @@ def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[n
 def update_matrices(
     basis: GaussianBasis, length: int, num_samples: int, contraction: float = 0.5, ridge: float = 1.0
 ) -> UpdateMatrices:
-    """Computes the regression of an old signal, contracted to [0, tau], followed by new tokens on (tau, 1].
+    """Computes the `UpdateMatrices` of the regression of an old signal, read at `num_samples` positions and contracted
+    to [0, tau], followed by `length` new tokens on (tau, 1]. `contraction` is tau.
 
     The old signal is read at `m / num_samples` and moved to `tau m / num_samples`. Token i is at
     `tau + (1 - tau) i / length` (unlike in `fit_matrix`, as in the published code). Zeros follow on both sides.
@@ -212,7 +216,8 @@ def update_matrices(
 def bin_masses(
     mean: Float[Array, "*queries"], variance: Float[Array, "*queries"], num_bins: int
 ) -> Float[Array, "*queries bins"]:
-    """Computes the probability of a Gaussian in each of `num_bins` equal bins of [0, 1]. Mass outside is left out.
+    """Computes the probability of each query's Gaussian in each of `num_bins` equal bins of [0, 1], the last axis of
+    the result. Mass outside is left out.
 
     Args:
       mean: `[...]`, mean of each query's density.
@@ -234,7 +239,8 @@ def bin_masses(
 
 @operation
 def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> Float[Array, "batch samples"]:
-    """Computes positions in [0, 1] that divide a histogram into equal masses: its quantiles at `(m - 1/2) / M`.
+    """Computes `num_samples` positions in [0, 1] that divide each row's histogram `masses` into equal masses: its
+    quantiles at `(m - 1/2) / num_samples`.
 
     Mass is spread evenly inside a bin. Without any mass the positions are even. Positions ascend and have no gradient.
 
@@ -265,7 +271,8 @@ def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> 
 def sample_positions(
     key: PRNGKeyArray, masses: Float[Array, "batch bins"], num_samples: int, *, jitter: bool = False
 ) -> Float[Array, "batch samples"]:
-    """Draws positions from a histogram over [0, 1] with replacement. They are ascending and have no gradient.
+    """Draws `num_samples` positions from each row's histogram `masses` over [0, 1] with replacement, ascending and
+    without a gradient: left edges of bins, or with `jitter` anywhere inside.
 
     Args:
       key: Random key of the draw.
@@ -289,7 +296,8 @@ def sample_positions(
 
 @operation
 def kl_to_prior(variance: Float[Array, "*queries"], stddev: float) -> Float[Array, "*queries"]:
-    """Computes the KL divergence of `N(mu, variance)` from `N(mu, stddev^2)`. It is 0 only where they are equal.
+    """Computes the KL divergence of each query's `N(mu, variance)` from `N(mu, stddev^2)`. It is 0 only where they are
+    equal.
 
     The formula printed in the paper has the logarithm of the ratio of standard deviations without the factor 2: it is
     negative at its minimum, which is not at `stddev`. The published code has the divergence.
@@ -312,7 +320,8 @@ def token_positions(
     contraction: float = 0.5,
     sampled: Float[np.ndarray, "updates samples"] | None = None,
 ) -> Float[np.ndarray, "segments length"]:
-    """Computes the positions in [0, 1] of the tokens of each segment after all segments were written to the memory.
+    """Computes the positions in [0, 1] of the tokens, `[segments, length]`, after all segments were written to the
+    memory. `sampled` are the positions at which each sticky update read the past.
 
     Each update moves a token from t to `tau t`. A sticky update reads the past at other positions and moves the token
     to the new position of the sample next to it. The gap between a token and its neighbours is its space in the memory.

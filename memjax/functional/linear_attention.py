@@ -66,7 +66,8 @@ class LinearState:
 def init_linear_state(
     batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: Any = jnp.float32
 ) -> LinearState:
-    """Makes the state of linear attention that has read no token.
+    """Makes the state of linear attention that has read no token, with the sums that `normalizer` needs. `batch` and
+    `heads` are numbers, `features` is the width of the feature map.
 
     Args:
       batch: Number of rows.
@@ -93,7 +94,7 @@ def init_linear_state(
 
 @operation
 def reset_linear_state(state: LinearState, rows: Bool[Array, " batch"]) -> LinearState:
-    """Empties the state of linear attention in the given rows.
+    """Returns the state of linear attention emptied where the mask `rows` is True.
 
     Args:
       state: State with any normalizer.
@@ -122,7 +123,8 @@ def causal_linear_attention(
     eps: float = 1e-6,
     chunk_length: int = 0,
 ) -> tuple[Float[Array, "batch length heads value_dim"], LinearState]:
-    """Causal linear attention: every query reads the sums over all tokens up to and including its own.
+    """Causal linear attention: every query reads the sums over all tokens up to its own. Returns the output and the
+    state after the segment. Queries and keys are features. `normalizer` names the divisor.
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.
@@ -181,7 +183,8 @@ def summarize_source(
     mask: Bool[Array, "batch source"] | None = None,
     normalizer: str = "add",
 ) -> LinearState:
-    """Sums a whole source, which every query of cross-attention or of an encoder then reads.
+    """Sums a whole source to a `LinearState`, which every query of cross-attention or of an encoder then reads. Keys
+    are features.
 
     Args:
       keys: `[batch, source, heads, features]`, features of the keys.
@@ -210,7 +213,8 @@ def summarize_source(
 def read_linear_state(
     queries: Float[Array, "batch length heads features"], state: LinearState, *, normalizer: str, eps: float = 1e-6
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Attends with every query to the same sums, such as those of a whole source.
+    """Attends with every query to the same sums, such as those of a whole source, and returns `[batch, length, heads,
+    value_dim]`. Queries are features.
 
     Args:
       queries: `[batch, length, heads, features]`, features of the queries.
@@ -238,7 +242,8 @@ def read_linear_state(
 
 @operation
 def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> Float[Array, " batch"]:
-    """Computes the participation ratio of the squared singular values of linear attention's sums, as a share.
+    """Computes how many directions the sums of linear attention use, as a share of all: the participation ratio of
+    their squared singular values, `[batch]`, a mean over heads.
 
     It is `tr(G)^2 / tr(G^2)` of the Gram matrix `G`, divided by the smaller width of the sums. Near 1 the sums use all
     directions. If k singular values are equal and the others 0, it is k divided by that width. No decomposition is
@@ -286,7 +291,8 @@ def random_features(
     *,
     scale: float = 0.1,
 ) -> Float[Array, "batch length heads features"]:
-    """Feature map of random feature attention: sines and cosines of random projections of normalised vectors.
+    """Feature map of random feature attention: sines and cosines of the projections of normalised vectors `x` on random
+    `directions`, times `scale`. Twice as many features as directions.
 
     Peng et al. 2021, https://arxiv.org/abs/2103.02143.
 
@@ -319,7 +325,8 @@ def random_features(
 def draw_directions(
     key: PRNGKeyArray, heads: int, directions: int, head_dim: int, *, orthogonal: bool = False
 ) -> Float[Array, "heads directions head_dim"]:
-    """Draws random directions for `random_features` from a standard normal distribution.
+    """Draws `directions` random vectors for each head from a standard normal distribution, `[heads, directions,
+    head_dim]`, for `random_features`.
 
     Args:
       key: Random key of the draw.

@@ -18,7 +18,8 @@ __all__ = ["cross_entropy_sum", "token_cross_entropy"]
 def token_cross_entropy(
     logits: Float[Array, "*tokens vocab"], targets: Int[Array, "*tokens"], *, label_smoothing: float = 0.0
 ) -> Float[Array, "*tokens"]:
-    """Computes the cross-entropy `-log softmax(logits)[target]` of each token, in nats.
+    """Computes the cross-entropy `-log softmax(logits)[target]` of each token, in nats. It is 0 for a target outside
+    the vocabulary.
 
     Args:
       logits: `[..., vocab]`, logits in any float dtype.
@@ -52,7 +53,8 @@ def cross_entropy_sum(
     *,
     label_smoothing: float = 0.0,
 ) -> WeightedSum:
-    """Sums `token_cross_entropy` over tokens by their weights, with the sum of the weights.
+    """Sums `token_cross_entropy` over tokens by their weights, and returns it with the sum of the weights as
+    `WeightedSum`.
 
     Args:
       logits: `[..., vocab]`, logits.

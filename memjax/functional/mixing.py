@@ -37,7 +37,8 @@ def head_gate(
     *,
     dilute_empty: bool = False,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Mixes memory and local attention with one learned gate per head: `g * memory + (1 - g) * local`.
+    """Mixes memory and local attention with one learned gate per head: `g * memory + (1 - g) * local`. Where
+    `has_memory` is False it is the local output, or with `dilute_empty` `(1 - g) * local`.
 
     The gate is `g = sigmoid(gate_logits)`, the merge of the Memorizing Transformer (arXiv:2203.08913). Differs from its
     code: where there is nothing in memory the local output passes undiluted (g = 0), while the code multiplies it by
@@ -78,7 +79,8 @@ def stop_forward(
     local_output: Float[Array, "batch length heads value_dim"],
     has_memory: HasMemory | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Uses the memory's output alone in the forward pass, and trains memory and local attention in the backward pass.
+    """Returns the memory's output, and trains memory and local attention alike in the backward pass. Where `has_memory`
+    is False it is the local output.
 
     It is `memory + (local - stop_gradient(local))`, a merge of the Memorizing Transformer's code: the local path is
     trained although its output is not used.
@@ -114,7 +116,8 @@ def distance_scores(
     temperature: float | Float[Array, ""] = 1.0,
     valid: Bool[Array, "*tokens candidates"] | None = None,
 ) -> Float[Array, "*tokens candidates"]:
-    """Turns distances into scores of candidates, `-distance / temperature` (kNN-LM, arXiv:1911.00172, temperature 1).
+    """Turns distances into scores of candidates, `-distance / temperature`, -inf where `valid` is False (kNN-LM,
+    arXiv:1911.00172, temperature 1).
 
     Args:
       distances: `[..., candidates]`, squared L2 distances, or negative inner products.
@@ -137,7 +140,8 @@ def distance_scores(
 
 @operation
 def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens candidates"]:
-    """Computes the logarithm of the softmax over candidates.
+    """Computes the logarithm of the softmax over candidates, the last axis of `scores`. -inf marks no candidate, in
+    scores and result.
 
     Args:
       scores: `[..., candidates]`, scores. -inf marks no candidate.
@@ -159,7 +163,8 @@ def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[A
 
 @operation
 def candidate_log_total(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens"]:
-    """Computes the logarithm of the sum of the exponentiated scores of candidates.
+    """Computes the logarithm of the sum of the exponentiated scores of the candidates of each position. -inf where
+    there is no candidate.
 
     Args:
       scores: `[..., candidates]`, scores. -inf marks no candidate.
@@ -182,7 +187,8 @@ def candidate_log_prob(
     tokens: Int[Array, "*#tokens candidates"],
     targets: Int[Array, "*tokens"],
 ) -> Float[Array, "*tokens"]:
-    """Computes the log-probability of one token at each position: the sum over the candidates that are this token.
+    """Computes the log-probability of one target at each position: the sum over the candidates whose token is the
+    target. -inf where there is none.
 
     Args:
       log_weights: `[..., candidates]`, from `candidate_log_weights`, or scores, for a sum that is not normalised. Axes
@@ -206,7 +212,8 @@ def candidate_log_prob(
 def candidate_log_probs(
     log_weights: Float[Array, "*tokens candidates"], tokens: Int[Array, "*#tokens candidates"], vocab_size: int
 ) -> Float[Array, "*tokens vocab"]:
-    """Computes the log-probabilities of the whole vocabulary from the candidates.
+    """Computes the log-probabilities of the whole vocabulary, `[..., vocab]`, from the log-weights and tokens of
+    candidates. -inf for a token of no candidate.
 
     Equals `candidate_log_prob` of every token, however small its probability.
 
@@ -248,7 +255,8 @@ def candidate_log_probs(
 def interpolate_log_probs(
     log_probs: Float[Array, "*shape"], others: Float[Array, "*shape"], weight: float | Float[Array, "..."]
 ) -> Float[Array, "*shape"]:
-    """Interpolates two distributions in log space: `log((1 - weight) exp(log_probs) + weight exp(others))`.
+    """Interpolates two distributions in log space, with the share `weight` of the second: `log((1 - weight)
+    exp(log_probs) + weight exp(others))`.
 
     Args:
       log_probs: Log-probabilities of the first distribution. -inf for no probability.
@@ -282,7 +290,8 @@ def join_log_probs(
     matching: Float[Array, "*shape"],
     total: Float[Array, "..."],
 ) -> Float[Array, "*shape"]:
-    """Mixes vocabulary and candidates in one softmax over all their scores, the global mixture of arXiv:1612.04426.
+    """Mixes vocabulary and candidates in one softmax over all their scores (arXiv:1612.04426). `matching` is the
+    log-sum-exp of the scores of candidates that are the token, `total` that of all candidates.
 
     `p(w) = (exp(logit_w) + sum over candidates that are w of exp(score)) / (sum of exp over all logits and scores)`.
 

@@ -22,7 +22,7 @@ __all__ = ["RolloutResult", "mrbp_value_and_grad", "scan_with_replay"]
 
 @tree_dataclass
 class RolloutResult:
-    """Loss, gradients and memories of a rollout over consecutive segments.
+    """Loss, gradients, memories and further outputs of a rollout over consecutive segments.
 
     Attributes:
       value: Scalar, sum of the losses of all segments.
@@ -49,7 +49,9 @@ class RolloutResult:
     aux: Any
 
     def known(self, overlap: int) -> Any:
-        """Returns the `memories` for a next rollout whose first `overlap` segments are the last of this one."""
+        """Returns the memories that are known to a next rollout whose first `overlap` segments are the last of this
+        one, for `memories` of `mrbp_value_and_grad`.
+        """
         after = lambda old, last: jnp.concatenate([old[old.shape[0] - overlap :], jnp.asarray(last)[None]])
         return jax.tree.map(after, self.memories, self.memory)
 
@@ -63,7 +65,8 @@ def scan_with_replay(
     *,
     horizon: int | None = None,
 ) -> tuple[Any, Any]:
-    """Scans `step` over segments. The backward pass stores the memories only and computes each step again.
+    """Scans `step(params, memory, segment) -> (memory, out)`, and returns the last memory and all outputs. The backward
+    pass stores the memories only and computes each step again. Gradients are cut every `horizon` segments.
 
     Random numbers must come from keys in `segments` (one per segment), so that the second run draws equal numbers.
 
@@ -114,7 +117,8 @@ def mrbp_value_and_grad(
     memories: Any = None,
     horizon: int | None = None,
 ) -> RolloutResult:
-    """Computes value and gradients of the summed losses of consecutive segments, storing one segment's activations.
+    """Computes value and gradients of the summed losses of segments, storing one segment's activations. `encode` gives
+    the next memory, `head` the loss. `memories` are known ones. Gradients are cut every `horizon` segments.
 
     First the memories are computed segment by segment with `encode` alone, without any gradient. Then the segments are
     visited from the last to the first: encoder and head run on the stored memory, their gradient is added to that of

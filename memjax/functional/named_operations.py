@@ -14,7 +14,8 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def operation(function: Function) -> Function:
-    """Decorates a function: names its operations, as in `fifo.ring_append`, and checks the shapes of its arguments.
+    """Decorates a function: gives its operations in a compiled program a name, such as `fifo.ring_append`, and checks
+    the shapes of its arguments by their annotations.
 
     The name is in the path of every operation of a compiled program, also of the gradient's, and therefore in the
     traces of `jax.profiler`. Linen modules name themselves. This decorator is for the functions that they call.

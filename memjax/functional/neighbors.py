@@ -30,7 +30,8 @@ def select_neighbors(
     head_chunks: int = 1,
     query_chunks: int = 1,
 ) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
-    """Finds for every query the `num_neighbors` slots of its row and head with the largest inner products.
+    """Finds for every query the `num_neighbors` slots of its row and head with the largest inner products. Returns slot
+    numbers and which are real. Chunks are groups that are searched one after the other.
 
     Args:
       queries: `[batch, heads, length, head_dim]`, queries.
@@ -82,7 +83,8 @@ def select_neighbors(
 def gather_slots(
     slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
 ) -> Float[Array, "batch heads length neighbors dim"]:
-    """Gathers the contents of the chosen slots, such as keys or values.
+    """Gathers the contents of the slots with the numbers `ids`, such as keys or values: `[batch, heads, length,
+    neighbors, dim]`.
 
     Args:
       slots: `[batch, heads, memory, dim]`, contents of all slots.
@@ -104,7 +106,8 @@ def gather_slots(
 def threshold_mask(
     scores: Float[Array, "batch heads length memory"], valid: Bool[Array, "batch memory"], num_neighbors: int
 ) -> Bool[Array, "batch heads length memory"]:
-    """Selects the slots that score at least as much as the `num_neighbors`-th best valid one: top-k without a gather.
+    """Returns a mask of the slots that score at least as much as the `num_neighbors`-th best valid one of each query:
+    top-k without a gather.
 
     A masked softmax over all slots with this mask is attention over the exact neighbours (slots that tie with the last
     of them are all included).

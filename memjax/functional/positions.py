@@ -20,7 +20,7 @@ __all__ = ["bidirectional_bias", "bucket_bias", "relative_buckets", "relative_di
 def sinusoids(
     positions: Shaped[Array, "*positions"] | Shaped[np.ndarray, "*positions"], dim: int
 ) -> Float[Array, "*positions dim"]:
-    """Computes sine and cosine of positions at `dim / 2` frequencies, in the layout of Transformer-XL.
+    """Computes sine and cosine of positions at `dim / 2` frequencies, in the layout of Transformer-XL, `[..., dim]`.
 
     `concatenate(sin(p w), cos(p w))` with `w_i = 10000 ** (-2 i / dim)`: halves side by side, not interleaved
     (arXiv:1901.02860 and its code).
@@ -57,7 +57,7 @@ def sinusoids(
 
 @operation
 def relative_shift(scores: Shaped[Array, "*lead length total"]) -> Shaped[Array, "*lead length total"]:
-    """Turns scores by distance into scores by key: row i moves left by `length - 1 - i`.
+    """Turns scores by distance, the longest first, into scores by key: row i moves left by `length - 1 - i`.
 
     The left shift of Transformer-XL (arXiv:1901.02860, appendix B) as pad, reshape and slice, without a gather. Column
     t of the input belongs to distance `total - 1 - t`. Column j of the output belongs to key j. Entries of keys after
@@ -82,7 +82,8 @@ def relative_shift(scores: Shaped[Array, "*lead length total"]) -> Shaped[Array,
 
 
 def relative_distances(length: int, total: int) -> Int[np.ndarray, "length total"]:
-    """Computes the distances in tokens from each of `total` keys to each of the last `length` tokens.
+    """Computes the distances in tokens from each of `total` keys to each of the last `length` tokens, int32 `[length,
+    total]`. Negative for later keys.
 
     Args:
       length: Number of queries.
@@ -104,7 +105,8 @@ def relative_distances(length: int, total: int) -> Int[np.ndarray, "length total
 def relative_buckets(
     distances: Array | np.ndarray, num_buckets: int = 32, max_distance: int = 128
 ) -> Int[Array, "..."] | Int[np.ndarray, "..."]:
-    """Assigns distances to the unidirectional buckets of T5 (arXiv:1910.10683).
+    """Returns the number of the unidirectional bucket of T5 (arXiv:1910.10683) of each distance. Negative distances
+    count as 0.
 
     With `half = num_buckets // 2`, distances below `half` have a bucket each. A larger distance n has bucket
     `half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half))`, at most `num_buckets - 1`.
@@ -135,7 +137,8 @@ def relative_buckets(
 def bucket_bias(
     table: Float[Array, "heads buckets"], distances: Array | np.ndarray, *, max_distance: int = 128
 ) -> Float[Array, "..."]:
-    """Looks up T5's position bias, one learned number per head and bucket of distance, to be added to scores.
+    """Looks up T5's position bias for each distance in `table`, one learned number per head and bucket: `[heads,
+    length, total]`, to be added to scores.
 
     Args:
       table: `[heads, buckets]`, learned bias of each bucket.
@@ -171,7 +174,8 @@ def bucket_bias(
 def bidirectional_bias(
     table: Float[Array, "heads buckets"], length: int, *, max_distance: int = 128
 ) -> Float[Array, "heads length length"]:
-    """Looks up the position bias of T5's encoder, with half of the buckets for later tokens.
+    """Looks up the position bias of T5's encoder for `length` tokens in `table`, with half of the buckets for later
+    tokens: `[heads, length, length]`.
 
     The first half is for earlier tokens and the token itself.
 

@@ -8,7 +8,7 @@ __all__ = ["at_least_float32"]
 
 
 def at_least_float32(*dtypes: DTypeLike) -> jnp.dtype:
-    """Returns the common dtype of `dtypes`, and float32 where that is narrower.
+    """Returns the common dtype of any number of dtypes, or float32 if that is narrower.
 
     The result does not depend on `jax_numpy_dtype_promotion`. Callers convert to this dtype explicitly, as the strict
     mode demands.

@@ -40,7 +40,8 @@ Split = Literal["rows", "columns"]
 
 
 def candidate_pairs(num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lists the pairs of ranks in two descending lists whose sums can be among the `num_neighbors` largest.
+    """Returns the pairs of ranks in two descending lists whose sums can be among the `num_neighbors` largest: an array
+    of ranks in the first list, and one of ranks in the second.
 
     These are the 1-based ranks with `i * j <= num_neighbors`. A pair at the ranks (i, j) is no better than the `i * j`
     pairs at or before it, so that other pairs are not needed: 119 pairs instead of 1,024 for 32 neighbours, and nothing
@@ -62,7 +63,8 @@ def candidate_pairs(num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
 def select_product_keys(
     queries: Float[Array, "*batch heads 2 half"], keys: Float[Array, "heads 2 keys half"], num_neighbors: int
 ) -> tuple[Int[Array, "*batch heads neighbors"], Float[Array, "*batch heads neighbors"]]:
-    """Finds exactly the `num_neighbors` slots of the largest scores `q_1 . first[i] + q_2 . second[j]`.
+    """Finds exactly the `num_neighbors` slots (i, j) of the largest scores `q_1 . first[i] + q_2 . second[j]`, for each
+    query and head. Returns slot numbers and scores. `keys` are both lists of sub-keys.
 
     Slots are chosen on stopped gradients. Their scores are taken from the two products once more, so that queries and
     keys learn through the chosen slots and no gradient passes through a search.
@@ -104,7 +106,8 @@ def select_product_keys(
 
 @operation
 def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch lookups"]) -> Int[Array, "*batch"]:
-    """Returns the slot of the largest weight of each token. Weights of a slot that several heads chose are added up.
+    """Returns the slot of the largest weight of each token. `ids` are the slots of all its heads. Weights of a slot
+    that several heads chose are added up.
 
     Args:
       ids: int `[..., lookups]`, slots of all heads of a token.
@@ -124,7 +127,8 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
 def lookup_spread(
     ids: Int[Array, "tokens lookups"], weights: Float[Array, "tokens lookups"], num_keys: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Measures how evenly tokens use the slots, without counting every slot.
+    """Measures how evenly tokens use the slots. Returns the number of slots that were read as a share of the possible
+    one, and the divergence of the weights from an even use, 0 to 1.
 
     Of a long segment, it samples tokens at equal distances with about 16,384 lookups. It needs no array as large
     as the table.
@@ -165,7 +169,8 @@ def lookup_spread(
 def lookup_rows(
     table: Float[Array, "rows dim"], ids: Int[Array, "*lookups"], sink: Float[Array, "*lookups dim"] | None = None
 ) -> Float[Array, "*lookups dim"]:
-    """Looks up rows of a table, `table[ids]`. The gradient goes to `sink`, if one is given, instead of the table.
+    """Looks up rows of a table, `table[ids]`. The gradient goes to `sink`, an array in the shape of the result, if one
+    is given, instead of the table.
 
     The gradient of a gather is a dense array of the table's size. With a sink the table has none at all. The gradient
     of every looked-up row is that of the sink, from which a row-sparse optimiser updates the rows `ids`.
@@ -200,7 +205,8 @@ def sum_rows(
     split: Split = "rows",
     lookups_at_once: int = LOOKUPS,
 ) -> Float[Array, "*bags dim"]:
-    """Sums weighted rows for every bag, `sum_l weights[l] * table[ids[l]]`, holding the rows of a few bags at a time.
+    """Sums weighted rows of a table for every bag, `sum_l weights[l] * table[ids[l]]`. The gradient goes to `sink`, an
+    array in the shape of the result, instead of the table. `axis` names the mesh axis of a split table.
 
     The gradient of row r is the sum of `weight * gradient of the bag` over all lookups of r. Without a sink it is an
     array of the table's size. With a sink the table has none, and the gradient of the bags is that of the sink, from
@@ -237,7 +243,8 @@ def sum_rows(
 
 
 def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> int:
-    """Returns the number of parts into which the current mesh splits a table. 1 if it is not split.
+    """Returns the number of parts into which the mesh axis named `axis` splits a table, by 'rows' or 'columns'. 1 if it
+    is not split.
 
     Args:
       axis: Name of the mesh axis. Empty for none.
@@ -266,7 +273,8 @@ def update_rows(
     split: Split = "rows",
     lookups_at_once: int = LOOKUPS,
 ) -> tuple[Float[Array, "rows dim"], ...]:
-    """Applies an update rule to the rows that were looked up, each once with its whole gradient.
+    """Applies an update rule to the rows that were looked up, each once with its whole gradient. Returns the updated
+    `arrays`. `gradients` are those of the bags, `rule(rows, gradient)` returns new rows.
 
     Lookups are sorted by row and processed in chunks, in a loop that carries the arrays: neither time nor temporary
     memory depends on the number of rows, and donated arrays change in place. Lookups of weight or gradient 0 change
@@ -310,7 +318,8 @@ def gradient_of_rows(
     split: Split = "rows",
     lookups_at_once: int = LOOKUPS,
 ) -> Float[Array, "rows dim"]:
-    """Computes the gradient of a table as an array of its size, for small tables and for comparison.
+    """Computes the gradient of a table as an array of its size, from the `gradients` of the bags, for small tables and
+    for comparison.
 
     The arguments that are not listed are those of `update_rows`.
 

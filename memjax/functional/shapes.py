@@ -33,7 +33,8 @@ class _Size(NamedTuple):
 
 
 def check_shapes(**arguments: tuple[Any, str]) -> None:
-    """Raises an error if shapes do not have their layouts, or if sizes of an axis differ between arguments.
+    """Raises an error if arrays do not have their layouts, or if sizes of an axis differ between them. Each keyword
+    argument is an array with its layout, such as `mask=(mask, 'batch length')`.
 
     A layout is that of a jaxtyping annotation: names of axes, `#name` for an axis that may be 1, numbers, `*name` for
     any number of axes, `*#name` for any number of axes that broadcast, and `...` for any axes.
@@ -57,7 +58,8 @@ def check_shapes(**arguments: tuple[Any, str]) -> None:
 
 
 def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Checks the arguments of a call against the annotations of its function, and that masks are boolean.
+    """Raises an error if arguments of a call do not have the shapes in the annotations of its function, or if a mask is
+    not boolean.
 
     A mask of 0 and -infinity, which other code adds to scores, would have the opposite meaning.
     """

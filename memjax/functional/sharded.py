@@ -40,7 +40,8 @@ __all__ = [
 
 
 class PartialSoftmax(NamedTuple):
-    """Softmax over some of the keys, before its division, in at least float32.
+    """Result of attention to some of the keys before the division of the softmax: numerator, denominator and largest
+    score, in at least float32.
 
     Attributes:
       numerator: `[batch, length, heads, value_dim]`, sum of `exp(score - maximum) * value`.
@@ -59,7 +60,8 @@ class PartialSoftmax(NamedTuple):
 
 
 def num_shards(slot_axis: str, slots: int) -> int:
-    """Returns the number of parts into which the current mesh splits the slots of a ring. 1 if they are not split.
+    """Returns the number of parts into which the mesh axis named `slot_axis` splits a ring of `slots` slots. 1 if they
+    are not split.
 
     Args:
       slot_axis: Name of the mesh axis over which the slots are split. Empty for none.
@@ -91,7 +93,8 @@ def sharded_neighbors(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> PartialSoftmax:
-    """Attends to the nearest slots of each query, without the division of the softmax.
+    """Attends to the `num_neighbors` nearest slots of each query in a memory that is split over the mesh axis
+    `slot_axis`. Returns a `PartialSoftmax`, without the division.
 
     It replaces `select_neighbors`, `gather_slots` and `neighbor_attention`. Each device takes the `num_neighbors` best
     of its own slots. Only their scores are distributed over the devices. Each device merges the scores of its share of
@@ -188,7 +191,8 @@ def partial_attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> PartialSoftmax:
-    """Computes `attention` without the division of the softmax, for `merge_partials` with other keys.
+    """Computes `attention` without the division of the softmax, and returns a `PartialSoftmax`, for `merge_partials`
+    with other keys.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -218,7 +222,8 @@ def partial_attention(
 
 @operation
 def merge_partials(*partials: PartialSoftmax) -> Float[Array, "batch length heads value_dim"]:
-    """Merges softmaxes over parts of the keys into one softmax over all of them.
+    """Merges any number of `PartialSoftmax`, each over a part of the keys, into the output of one softmax over all of
+    them.
 
     Returns:
       `[batch, length, heads, value_dim]`, at least float32. 0 for a query that sees no key in any part.
@@ -252,7 +257,8 @@ def sharded_append(
     slot_axis: str,
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
-    """Writes new entries into a split ring, as `ring_append` does. Every device writes to its own slots.
+    """Returns a ring, split over the mesh axis `slot_axis`, with new entries written as `ring_append` does. Every
+    device writes to its own slots.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
@@ -281,7 +287,8 @@ def sharded_append(
 def sharded_save(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, slot_axis: str, axis: int = 1
 ) -> Shaped[Array, "..."]:
-    """Saves slots of a ring that is split over a mesh axis before they are overwritten, without communication.
+    """Returns `length` slots of a ring that is split over the mesh axis `slot_axis`, from the cursor on, to save them
+    before they are overwritten. It needs no communication.
 
     `sharded_restore` writes them back.
 
@@ -328,7 +335,8 @@ def sharded_restore(
     slot_axis: str,
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
-    """Writes the slots back that `sharded_save` has saved at the same cursor, without communication.
+    """Returns the ring with the slots written back that `sharded_save` has saved at the same cursor. It needs no
+    communication.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.

@@ -27,7 +27,8 @@ def slot_attention(
     own_bias: Float[Array, " heads"] | None = None,
     temperature: float = 1.0,
 ) -> tuple[Float[Array, "batch slots heads head_dim"], Float[Array, "batch heads slots sources"]]:
-    """Lets every memory slot attend to itself and to all tokens, but to no other slot.
+    """Lets every memory slot attend to itself (`own_keys`, `own_values`) and to all tokens (`keys`, `values`), but to
+    no other slot. Returns new slots, and the weights on itself, then on the tokens.
 
     It computes `slots x (1 + length)` scores. A mask over pairs of slots is never built.
 
@@ -88,7 +89,8 @@ def normalize_slots(slots: Float[Array, "*slots dim"]) -> Float[Array, "*slots d
 def count_slot_types(
     shares: Float[Array, "batch slots"], rows: Bool[Array, " batch"]
 ) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
-    """Counts the slots that retain their content, aggregate old and new, and rewrite, in one write.
+    """Counts the slots that retain their content, aggregate old and new, and rewrite, in one write, in the batch rows
+    where `rows` is True. Returns three numbers.
 
     A slot retains if at least 0.9 of it is left after the write, rewrites if at most 0.1 is left, and aggregates
     otherwise.
@@ -112,7 +114,8 @@ def slot_shares(
     own_weights: Float[Array, "batch heads slots"],
     written: Float[Array, "batch slots heads head_dim"],
 ) -> Float[Array, "batch slots"]:
-    """Computes the share of each slot that is left after a write, `|w m| / (|w m| + |m' - w m|)`.
+    """Computes the share of each slot that is left after a write, `|w m| / (|w m| + |m' - w m|)`. `slots` are m,
+    `own_weights` w and `written` m' before its length is normalised.
 
     The weight w of a slot on itself is this share only if everything that is added up is as long as the slot. Beside
     values of length 8, a slot with the weight 0.9 is mostly new.
@@ -134,7 +137,8 @@ def slot_shares(
 
 @operation
 def slot_spread(slots: Float[Array, "batch slots dim"]) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
-    """Computes the mean cosine between two slots, and the effective number of slots, `n^2 / sum(cos^2)` over all pairs.
+    """Computes two measures of each row: the mean cosine between two slots, and the effective number of slots, `n^2 /
+    sum(cos^2)` over all pairs.
 
     Equal slots have cosine 1 and are one slot in effect. Slots at right angles are as many as there are. The products
     of slots or those of dimensions are computed, whichever are fewer.
@@ -155,7 +159,8 @@ def slot_spread(slots: Float[Array, "batch slots dim"]) -> tuple[Float[Array, " 
 
 @operation
 def slot_types(shares: Any) -> tuple[Any, Any, Any]:
-    """Classifies slots into retaining, aggregating and rewriting ones: three masks like `shares`, JAX or NumPy.
+    """Classifies slots by their shares into retaining, aggregating and rewriting ones: returns three masks like
+    `shares`, JAX or NumPy.
 
     Args:
       shares: Share of each slot that is left after a write, from `slot_shares`.
