@@ -66,7 +66,7 @@ class TextSource(Protocol):
 
 
 class Texts:
-    """Named texts, each of which is read when it is accessed.
+    """Named texts with random access, each of which is read when it is accessed, as a str.
 
     Attributes:
       names: Unique names of the documents.
@@ -88,14 +88,16 @@ class Texts:
 
     @classmethod
     def from_mapping(cls, texts: Mapping[str, str], fingerprint: str | None = None) -> Texts:
-        """Wraps texts that are in memory, name -> text. The fingerprint is their hash unless one is passed."""
+        """Wraps texts in memory, name -> text, as `Texts`. Their fingerprint is a hash of them unless one is passed."""
         values = list(texts.values())
         if fingerprint is None:
             fingerprint = digest(part for item in texts.items() for part in item)[:16]
         return cls(list(texts), values.__getitem__, fingerprint)
 
     def select(self, indices: Sequence[int], name: str) -> Texts:
-        """Returns the texts at `indices`. `name` is added to the fingerprint."""
+        """Returns the texts at `indices` as `Texts`. `name` is a name of this selection, which is added to the
+        fingerprint.
+        """
         return Texts([self.names[i] for i in indices], lambda i: self._read(indices[i]), f"{self.fingerprint}-{name}")
 
     def __len__(self) -> int:
@@ -109,7 +111,8 @@ class Texts:
 
 
 def texts_without_names(texts: Any) -> Iterator[str]:
-    """Yields the texts of a source without their names. Texts that cannot be read and may be skipped are left out.
+    """Yields the texts of a source, each a str, without their names. Texts that cannot be read and may be skipped are
+    left out.
 
     Args:
       texts: Texts with random access, or an iterable of texts or of pairs of name and text.
@@ -122,7 +125,8 @@ def texts_without_names(texts: Any) -> Iterator[str]:
 
 
 def text_or_problem(texts: Any, index: int) -> str | UnreadableError:
-    """Returns one text of a source, or the error if the text cannot be read and may be skipped.
+    """Returns one text of a source, or the `UnreadableError` of a text that cannot be read and may be skipped. A text
+    that must not be skipped raises its error.
 
     Raises:
       UnreadableError: A broken text, which must not be skipped.
@@ -136,7 +140,8 @@ def text_or_problem(texts: Any, index: int) -> str | UnreadableError:
 
 
 def assign_split(name: str, *, validation: float, test: float) -> str:
-    """Assigns a document to a split by the SHA-256 of its name.
+    """Returns 'train', 'validation' or 'test' for a document, by the SHA-256 of its name. `validation` and `test` are
+    the shares of documents in [0, 1] that are held out.
 
     Args:
       name: Name of the document.
@@ -157,7 +162,9 @@ def assign_split(name: str, *, validation: float, test: float) -> str:
 def select_split(
     texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool = False
 ) -> Texts:
-    """Selects the documents of one split by a hash of their names. See `assign_split`.
+    """Returns the texts of one split, selected by a hash of their names. `validation` and `test` are the held-out
+    shares. With `few_are_cut` each text is cut into three parts instead if some split would have none. See
+    `assign_split`.
 
     Args:
       texts: All documents.
@@ -188,7 +195,8 @@ def select_split(
 
 
 def count_in_split(num_train: int, split: str, fraction: int = 8) -> int:
-    """Returns the number of synthetic documents of a split: `num_train`, or a fraction of it in the other splits.
+    """Returns the number of synthetic documents of a split: `num_train` for 'train', `num_train // fraction` (at least
+    1) for the other splits.
 
     Args:
       num_train: Number of documents of the training split.
@@ -210,7 +218,9 @@ def texts_from_files(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Opens text files as documents, one document per file. Packed files are unpacked, other files are skipped.
+    """Opens text files, or one split of them, as `Texts`, one per file. Packed files are unpacked, other files are
+    skipped. `validation` and `test` are held-out shares: of files by a hash of their names, or of the end of a single
+    file.
 
     Files are assigned to splits by a hash of their names. A single file is cut at line ends into consecutive parts
     instead: the first `1 - validation - test` of it is train, then comes validation, then test. All files are cut in
@@ -250,7 +260,8 @@ def texts_from_directories(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Opens folders as documents, such as code repositories or books in chapters: one document per folder below `path`.
+    """Opens the folders in `path`, such as code repositories or books in chapters, as `Texts`, one per folder.
+    `pattern` is a glob of the files to join, `order_file` the name of a file in each folder that lists them in order.
 
     The files of a folder are joined, each after a line `# path`. Hidden files are left out, and files that are not
     texts are skipped.
@@ -292,7 +303,8 @@ def texts_from_directories(
 def find_directory_files(
     path: str | os.PathLike[str], *, pattern: str, order_file: str, rules: ReadingRules
 ) -> tuple[dict[str, list[Path]], str]:
-    """Lists the files that `texts_from_directories` joins. See `texts_from_directories` for the arguments.
+    """Returns folder name -> list of the files that `texts_from_directories` joins, and a line about skipped files, ''
+    for none. See `texts_from_directories` for the arguments.
 
     Returns:
       Mapping from the name of a folder to its files, and a line of text about skipped files (empty if there are none).
@@ -321,7 +333,8 @@ def enwik8(
     split: str | None = None,
     sizes: tuple[int, int, int] = (90_000_000, 5_000_000, 5_000_000),
 ) -> Texts:
-    """Reads enwik8 or text8, whose splits are the first, next and last bytes of one file, as one document.
+    """Reads one split of enwik8 or text8 as `Texts` with one document. The splits are the first, next and last bytes of
+    one file, as many as the three `sizes` say. Without `split` it reads all of them.
 
     The splits have exactly `sizes` bytes. A cut may go through a character, whose bytes are preserved as surrogate
     escapes, which the byte and SentencePiece tokenizers can encode.
@@ -347,7 +360,8 @@ def enwik8(
 
 
 def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True) -> Texts:
-    """Reads one split of WikiText-2 or WikiText-103. `WordTokenizer` gives the published token counts.
+    """Reads one split of WikiText-2 or WikiText-103 from a folder as `Texts`, one per article, or one in all if
+    `articles` is False. `WordTokenizer` gives the published token counts.
 
     Args:
       path: Folder with `train.txt`, `valid.txt`, `test.txt` or `wiki.train.tokens` and so on (also `.xz`, `.gz`).
@@ -383,7 +397,8 @@ def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True)
 def novels(
     path: str | os.PathLike[str], *, split: str | None = None, validation: float = 0.08, test: float = 0.08
 ) -> Texts:
-    """Opens whole books as documents: every `.txt` file of a folder or of a tar (`.tar`, `.tar.xz`, `.tar.gz`).
+    """Opens whole books, or one split of them, as `Texts`: every `.txt` file of a folder or of a tar (`.tar`,
+    `.tar.xz`, `.tar.gz`). `validation` and `test` are the shares held out by a hash of the file name.
 
     Books are assigned to splits by a hash of their file name, and never cut. A tar is unpacked into memory.
 
@@ -426,12 +441,12 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
 
 
 def open_enwik8(data: configs.Data, split: str) -> Texts:
-    """Opens a split of a source of enwik8 or text8."""
+    """Returns one split of enwik8 or text8, from the file `data.source.path`, as `Texts` with one document."""
     return enwik8(data.source.path, split=split)
 
 
 def open_wikitext(data: configs.Data, split: str) -> Texts:
-    """Opens a split of a source of WikiText.
+    """Returns one split of WikiText, from the folder `data.source.path`, as `Texts`: one per article or one in all.
 
     It is read as separate articles if the protocol is 'separate' or if the run trains on a half of them, otherwise as
     one text.
@@ -441,7 +456,7 @@ def open_wikitext(data: configs.Data, split: str) -> Texts:
 
 
 def open_novels(data: configs.Data, split: str) -> Texts:
-    """Opens a split of a source of whole books."""
+    """Returns the whole books of one split, from the folder or tar `data.source.path`, as `Texts`."""
     return novels(data.source.path, split=split)
 
 

@@ -23,7 +23,8 @@ FILES = ("train-v1.1.json", "dev-v1.1.json")
 
 
 def parse_squad(source: configs.Squad, split: str) -> QuestionSplit:
-    """Parses one split of SQuAD, from `train-v1.1.json` and `dev-v1.1.json` or, without a folder, from TFDS.
+    """Reads one split of SQuAD as a `QuestionSplit`, from `train-v1.1.json` and `dev-v1.1.json` in the folder
+    `source.path` or, without a folder, from TFDS.
 
     The development file is both the validation and the test split, as in papers. A folder with only one of the files is
     split by a hash of the titles of its articles.
@@ -50,7 +51,7 @@ def parse_squad(source: configs.Squad, split: str) -> QuestionSplit:
 
 
 def read_questions(file: Path) -> list[Question]:
-    """Reads all questions of a file of SQuAD 1.1 as one list, in the order of the articles.
+    """Reads all questions of a file of SQuAD 1.1 as one list of `Question`, in the order of the articles.
 
     Raises:
       ValueError: A file of another form.

@@ -16,7 +16,8 @@ CITIES = ("Athens", "Berlin", "Cairo", "Delhi", "Essen", "Fes", "Genoa", "Hanoi"
 
 
 def template_texts(num_examples: int, *, seed: int) -> list[LabelledText]:
-    """Generates pairs of a story (two sentences) and a claim about it. Class 1 for a true claim, about half of them.
+    """Generates `num_examples` labelled pairs of a story (two sentences) and a claim about it. Class 1 for a true claim
+    (about half of them), otherwise 0.
 
     Example:
       >>> template_texts(1, seed=0)[0].texts[1].split()[1:3]
@@ -32,7 +33,7 @@ def template_texts(num_examples: int, *, seed: int) -> list[LabelledText]:
 
 
 def template_questions(num_examples: int, *, seed: int) -> list[Question]:
-    """Generates questions for the city of one of four people, each about a text of four sentences."""
+    """Generates `num_examples` questions for the city of one of four people, each about a text of four sentences."""
     random, questions = _random("questions", seed), []
     for _ in range(num_examples):
         people, cities, context = _story(random, 4)
@@ -43,7 +44,7 @@ def template_questions(num_examples: int, *, seed: int) -> list[Question]:
 
 
 def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
-    """Generates dialogues about a document of four sentences.
+    """Generates `num_dialogues` dialogues of two speakers, each about a document of four sentences.
 
     A speaker who has not seen the document asks where each of the four people lives, and the other speaker answers.
 
@@ -63,19 +64,25 @@ def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
 
 
 def open_template_texts(data: configs.Data, split: str) -> list[LabelledText]:
-    """Makes a split of a source of templates as labelled texts."""
+    """Generates one split of labelled texts from templates (see `template_texts`), as many as `data.source` says.
+    Held-out splits have an eighth as many.
+    """
     source: Any = data.source
     return template_texts(count_in_split(source.num_examples, split), seed=SPLITS.index(split))
 
 
 def open_template_questions(data: configs.Data, split: str) -> list[Question]:
-    """Makes a split of a source of templates as questions."""
+    """Generates one split of questions from templates (see `template_questions`), as many as `data.source` says.
+    Held-out splits have an eighth as many.
+    """
     source: Any = data.source
     return template_questions(count_in_split(source.num_examples, split), seed=SPLITS.index(split))
 
 
 def open_template_dialogues(data: configs.Data, split: str) -> list[Dialogue]:
-    """Makes a split of a source of template dialogues."""
+    """Generates one split of dialogues from templates (see `template_dialogues`), as many as `data.source` says.
+    Held-out splits have an eighth as many.
+    """
     source: Any = data.source
     return template_dialogues(count_in_split(source.num_dialogues, split), seed=SPLITS.index(split))
 

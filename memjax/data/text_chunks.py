@@ -14,7 +14,8 @@ Where = Literal["none", "before", "after_first"]
 
 
 def insert_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.ndarray:
-    """Inserts the id of a task prompt into tokens.
+    """Returns token ids with `prompt`, the id of a task prompt, inserted before them, or after the first one if `where`
+    is 'after_first'. None inserts nothing.
 
     Args:
       tokens: Token ids.
@@ -29,7 +30,8 @@ def insert_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.nd
 
 
 class Pieces(Examples):
-    """Base class of examples that are pieces of documents, in order. A subclass defines their targets (`example`).
+    """Base class of examples that are pieces of documents, in order, of up to `room` tokens. A subclass defines their
+    targets (`example`).
 
     Attributes:
       room: Number of tokens of a piece. The last piece of a document (of all documents, if they are joined) may have
@@ -54,7 +56,8 @@ class Pieces(Examples):
         return int(self._piece_ends[-1])
 
     def bounds(self, index: int, /) -> tuple[int, int, int]:
-        """Returns the bounds of a piece in the joined corpus.
+        """Returns three positions in the joined corpus: the begin and the end of piece `index`, and the end of its
+        document.
 
         Returns:
           Position of its first token, position after its last token, and position after the last token of its document
@@ -72,7 +75,7 @@ class Pieces(Examples):
         return begin, min(begin + self.room, end), end
 
     def parts(self, begin: int, end: int) -> list[np.ndarray]:
-        """Returns the tokens `[begin, end)` of the joined corpus, as one array per document."""
+        """Returns the tokens `[begin, end)` of the joined corpus, as a list with one array per document."""
         parts, document = [], int(np.searchsorted(self._ends, begin, side="right"))
         while begin < end:
             until, start = min(end, int(self._ends[document])), int(self._ends[document - 1]) if document else 0

@@ -109,7 +109,9 @@ def class_texts(
     class_order: Sequence[str] = (),
     **options: Any,
 ) -> TextSplits:
-    """Reads and splits one of the five data sets of Zhang et al. (2015).
+    """Reads one of the five data sets of Zhang et al. (2015) from a folder and divides its rows into `TextSplits`.
+    `class_order` names the classes in the order of their numbers in the files. The options are arguments of
+    `split_texts`.
 
     Args:
       data_set: Name of the data set, a key of `TEXT_SETS`.
@@ -151,7 +153,8 @@ def class_texts(
 
 
 def cl_benchmark_texts(task: str, path: str, **options: Any) -> TextSplits:
-    """Reads and splits one of the 15 tasks of O-LoRA's benchmark.
+    """Reads one of the 15 tasks of O-LoRA's benchmark from its folder `CL_Benchmark` and divides the rows into
+    `TextSplits`. The options are arguments of `split_texts`.
 
     A split without a file is held out by a hash of the texts. The published part of the benchmark has 14 tasks without
     `yahoo`, and lacks the test files of Yelp, IMDB and MultiRC and the training file of DBpedia.
@@ -179,18 +182,23 @@ def cl_benchmark_texts(task: str, path: str, **options: Any) -> TextSplits:
 
 
 def parse_text_classes(source: configs.TextClasses, **options: Any) -> TextSplits:
-    """Parses a data set of Zhang et al. The options are arguments of `split_texts`."""
+    """Reads the data set of Zhang et al. in the settings `source` and divides its rows into `TextSplits`. The options
+    are arguments of `split_texts`.
+    """
     files: Any = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
     return class_texts(source.data_set, source.path, **files, **options)
 
 
 def parse_cl_benchmark(source: configs.CLBenchmark, **options: Any) -> TextSplits:
-    """Parses a task of O-LoRA's benchmark. The options are arguments of `split_texts`."""
+    """Reads the task of O-LoRA's benchmark in the settings `source` and divides its rows into `TextSplits`. The options
+    are arguments of `split_texts`.
+    """
     return cl_benchmark_texts(source.task, source.path, **options)
 
 
 def parse_tfds_classes(source: configs.TfdsClasses, **options: Any) -> TextSplits:
-    """Parses the labelled texts of a prepared builder of TFDS, of which negative class numbers are read as no class.
+    """Reads the labelled texts of a prepared builder of TFDS and divides them into `TextSplits`. Negative class numbers
+    are read as no class. The options are arguments of `split_texts`.
 
     Args:
       source: Settings of the source.
@@ -219,7 +227,8 @@ def parse_tfds_classes(source: configs.TfdsClasses, **options: Any) -> TextSplit
 
 
 def parse_seqio_classes(source: configs.SeqioClasses, **options: Any) -> TextSplits:
-    """Parses the examples of a seqio Task whose `inputs` are texts and whose `targets` name or number classes.
+    """Reads the examples of a seqio Task whose `inputs` are texts and whose `targets` name or number classes, and
+    divides them into `TextSplits`. The options are arguments of `split_texts`.
 
     Args:
       source: Settings of the source.
@@ -245,22 +254,25 @@ def parse_seqio_classes(source: configs.SeqioClasses, **options: Any) -> TextSpl
 
 
 def name_text_classes(source: configs.TextClasses) -> dict[int, str]:
-    """Returns the names of the classes of a data set of Zhang et al. by their numbers."""
+    """Returns number -> name of the classes of the data set of Zhang et al. in the settings `source`."""
     return {number: CLASSES[number] for number in TEXT_SETS[source.data_set]}
 
 
 def name_cl_benchmark_classes(source: configs.CLBenchmark) -> dict[int, str]:
-    """Returns the names of the classes of a task of O-LoRA's benchmark by their numbers."""
+    """Returns number -> name of the classes of the task of O-LoRA's benchmark in the settings `source`."""
     return {number: CLASSES[number] for number in CL_BENCHMARK[source.task][1]}
 
 
 def name_seqio_classes(source: configs.SeqioClasses) -> dict[int, str]:
-    """Returns the names of the classes of a seqio Task by their numbers. Empty if its targets are numbers."""
+    """Returns number -> name of the classes of the seqio Task in the settings `source`. Empty if its targets are
+    numbers.
+    """
     return dict(enumerate(source.classes, start=source.first_class))
 
 
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
-    """Reads titles, texts and classes of a published file. Classes get their numbers in `CLASSES`.
+    """Reads titles, texts and classes of a published file as a list. `classes` are numbers in `CLASSES`, in the order
+    in which the file numbers its classes from 1. With `spaced`, backslashes in texts stand for white space.
 
     Args:
       file: File of any form that `read_rows` reads.

@@ -33,7 +33,7 @@ _NO_LETTERS_OR_DIGITS = re.compile(r"[\W_]+")
 
 @dataclasses.dataclass(frozen=True)
 class TitledText:
-    """A text with its title and class.
+    """A text with its title, and the number of its class or None.
 
     Attributes:
       title: Title of the text. Empty if it has none.
@@ -72,7 +72,8 @@ class TextSplits:
     skipped: str = ""
 
     def unseen_classes(self, split: str) -> dict[int, int]:
-        """Counts the examples of a split whose class does not occur in the training split.
+        """Counts the examples of a split whose class does not occur in the training split: number of the class ->
+        count.
 
         Returns:
           Mapping from the number of such a class to the number of its examples in the split.
@@ -82,7 +83,8 @@ class TextSplits:
         return {label: counts[label] for label in sorted(counts.keys() - trained)}
 
     def notes(self, names: Mapping[int, str] | None = None) -> list[str]:
-        """Returns a line of text about each count that is not 0.
+        """Returns a list with a line about each count that is not 0, such as rows that were left out. `names` maps the
+        number of a class to its name, None to write numbers.
 
         Args:
           names: Mapping from the number of a class to its name. None to write numbers.
@@ -127,7 +129,8 @@ def exact_key(text: str) -> str:
 
 
 def letters_and_digits_key(text: str) -> str:
-    """Returns the letters and digits of a text in lower case, or the text itself if it has none.
+    """Returns the letters and digits of a text in lower case, as the key that similar texts share, or the text itself
+    if it has none.
 
     Example:
       >>> letters_and_digits_key("It #39;s over!") == letters_and_digits_key("it 39s  OVER")
@@ -154,7 +157,8 @@ def split_texts(
     equality: str = "exact",
     names: Mapping[int, str] | None = None,
 ) -> TextSplits:
-    """Divides the rows of files into three splits, so that no text is in two of them. Test files stay complete.
+    """Divides rows, given by split and file, into `TextSplits` so that no text is in two of them: other files lose the
+    texts of test files. Splits without a file are shares of another one. `num_train` and so on limit the examples.
 
     A split without a file is a share of the training files (of the test files, if there are no others), by a hash of
     the texts. A text that also occurs in a test file is removed from the other files. Of equal training rows the first
@@ -233,7 +237,8 @@ def split_texts(
 def select_texts(
     rows: Sequence[tuple[str, TitledText]], number: int, *, sampling: str = "balanced", seed: int = 0
 ) -> list[tuple[str, TitledText]]:
-    """Selects rows by a hash of their texts, so that the selection does not depend on other rows. Order is preserved.
+    """Selects `number` rows, 0 for all: those with the smallest hashes of their texts, 'balanced' over the classes or
+    at 'random'. `rows` are pairs of the key of a text and its row. Their order is preserved.
 
     Args:
       rows: Pairs of the key of a text and its row.

@@ -29,7 +29,7 @@ FILE_FORMATS = ("array_record", "tfrecord")
 
 
 def import_quietly(name: str) -> Any:
-    """Imports a library of the extra `data` without its warnings.
+    """Imports a library of the extra `data` without its warnings, and returns it.
 
     Raises:
       ValueError: The library is not installed.
@@ -43,7 +43,7 @@ def import_quietly(name: str) -> Any:
 
 
 def import_tensorflow() -> Any:
-    """Imports TensorFlow without its start-up messages, and restricts it to the CPU. See `import_quietly`."""
+    """Imports TensorFlow without start-up messages, restricts it to the CPU, and returns it. See `import_quietly`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     tensorflow = import_quietly("tensorflow")
     for kind in ("GPU", "TPU"):
@@ -53,7 +53,7 @@ def import_tensorflow() -> Any:
 
 
 def import_tfds() -> Any:
-    """Imports TensorFlow Datasets and turns off its progress bars. See `import_tensorflow`."""
+    """Imports TensorFlow Datasets, turns off its progress bars, and returns it. See `import_tensorflow`."""
     import_tensorflow()
     tfds = import_quietly("tensorflow_datasets")
     tfds.disable_progress_bar()
@@ -119,7 +119,8 @@ def _python_library_class() -> type:
 
 
 def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, file_format: str = "array_record") -> Any:
-    """Returns the prepared TFDS builder of Python's library: `name` and `text` of each top-level package or module.
+    """Returns a TFDS builder of Python's library, which is prepared if necessary: `name` and `text` of each top-level
+    package or module.
 
     Args:
       data_dir: Folder of prepared data sets. None for the default of TFDS.
@@ -171,7 +172,7 @@ class TfdsPairs:
 
 
 def decode_example(content: bytes, name: str) -> str:
-    """Decodes the UTF-8 text of an example.
+    """Decodes the UTF-8 text of an example. A broken character is an `UnreadableError`, which names the example `name`.
 
     Args:
       content: Bytes of the text.
@@ -195,7 +196,8 @@ def tfds_texts(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> Texts | TfdsPairs:
-    """Opens one split of a TFDS builder as texts.
+    """Opens one split of a TFDS builder as `Texts`, or as `TfdsPairs`, which can only be iterated, if its files have no
+    random access. `field` names the feature with the text.
 
     If the prepared files have random access (`array_record`), each text is read when it is accessed. Otherwise the
     result can only be iterated.
@@ -248,7 +250,7 @@ def tfds_texts(
 
 
 def open_tfds_builder(data: configs.Data, split: str) -> Texts | TfdsPairs:
-    """Opens a split of a source of the texts of a builder."""
+    """Returns one split of the texts of the TFDS builder in `data.source`. See `tfds_texts`."""
     source: Any = data.source
     return tfds_texts(source.name, split=split, field=source.field, data_dir=source.data_dir or None)
 
@@ -257,6 +259,7 @@ def tfds_examples(
     name: str, *, split: str, data_dir: str | os.PathLike[str] | None = None, report: ReadingReport | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yields the examples of a prepared builder in the order of its files, as mappings from feature to NumPy value.
+    `report` counts examples with broken characters, which are skipped. Without a report they are an error.
 
     Args:
       name: Name of the builder, optionally with configuration: `glue/cola`, `squad`.
@@ -292,7 +295,9 @@ def tfds_examples(
 
 
 def tfds_splits(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """Returns the names of the splits of a prepared builder. See `tfds_examples` for arguments and errors."""
+    """Returns a sorted list of the names of the splits of a prepared builder. See `tfds_examples` for arguments and
+    errors.
+    """
     tfds = import_tfds()
     with hide_warnings():
         return sorted(_open_builder(tfds, name, data_dir, download=False).info.splits)
@@ -326,7 +331,8 @@ def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None,
 
 
 def map_splits(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
-    """Maps train, validation and test to splits of a TFDS builder that may lack some of them.
+    """Maps 'train', 'validation' and 'test' to the splits of a TFDS builder, `available`, or to slices of them such as
+    'test[:50%]' if it lacks some. Empty without a training split.
 
     If either validation or test is missing, the other one is halved. If both are missing, one percent of train is held
     out for each. Empty for a builder without a training split.

@@ -109,7 +109,7 @@ class TokenFile(Documents):
         return self.window(index, 0, self.num_tokens(index))[1]
 
     def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Returns the int32 tokens `[start, stop)` of one document, and their annotations."""
+        """Returns the int32 tokens `[start, stop)` of document `index`, and their annotations by name."""
         first, end = self._bounds(index)
         begin, end = min(first + start, end), min(first + stop, end)
         parts = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
@@ -125,7 +125,9 @@ class TokenFile(Documents):
 
 
 class TokenizedDocument(NamedTuple):
-    """The tokens, size and annotations of one document, to be written to a token file."""
+    """The name, tokens, size and annotations of one document, to be written to a token file, or the reason why it
+    cannot be read.
+    """
 
     name: str
     tokens: np.ndarray
@@ -151,7 +153,10 @@ def write_token_file(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """Tokenises texts and writes them to a token file, unless it exists. An interrupted writer is continued.
+    """Tokenises texts and writes them to a token file in the folder `path`, unless it exists, and opens it. Documents
+    below `min_tokens` are left out. `annotators` are functions by name, `source` is the fingerprint of the texts.
+
+    An interrupted writer is continued.
 
     Args:
       path: Folder of the token file.
@@ -217,7 +222,8 @@ def write_tokens(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """Writes tokenised documents to a token file, unless it exists. See `write_token_file`.
+    """Writes tokenised documents to a token file, unless it exists, and opens it. `documents(number)` iterates over
+    them from that number on. `source` and `tokenizer` are fingerprints. See `write_token_file`.
 
     Args:
       path: Folder of the token file.

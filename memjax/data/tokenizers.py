@@ -89,10 +89,10 @@ def utf8_bytes(text: str) -> bytes:
 
 @contextlib.contextmanager
 def write_then_rename(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Context manager to write a file atomically, so that no reader sees half of it.
+    """Context manager to write a file atomically, so that no reader sees half of it: it yields a temporary path, which
+    replaces `path` at the end.
 
-    It yields a temporary path next to `path` to write to. When the block ends without an error, the temporary file
-    replaces `path`.
+    The temporary path is next to `path`. It only replaces `path` if the block ends without an error.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ class SentencePieceTokenizer(_ByteTable):
         self.lossless = len(self._bytes) == 256 and all(map(exact, ("a  b ", " \n\t", "ﬁ½")))
 
     def files(self) -> dict[str, bytes]:
-        """Returns the model file."""
+        """Returns a mapping from `sentencepiece.model` to the content of the model file, for saving the tokenizer."""
         return {"sentencepiece.model": self._content}
 
     def encode(self, text: str) -> np.ndarray:
@@ -230,13 +230,18 @@ def _piece_bytes(processor: Any, index: int) -> bytes:
 
 
 def make_byte_tokenizer(settings: configs.Bytes, train: Any) -> ByteTokenizer:
-    """Makes the tokenizer of settings. See `memjax.data.opening.make_tokenizer`."""
+    """Returns a `ByteTokenizer`. The arguments are not used: `memjax.data.opening.make_tokenizer` passes them to every
+    function that makes a tokenizer.
+    """
     del settings, train
     return ByteTokenizer()
 
 
 def make_sentencepiece_tokenizer(settings: configs.SentencePiece, train: Any) -> SentencePieceTokenizer:
-    """Loads the tokenizer of settings, or trains it. See `memjax.data.opening.make_tokenizer`."""
+    """Returns the SentencePiece tokenizer of `settings`: that of the file `settings.model`, or without one the result
+    of `train(name, train_on, load)`, a function from `memjax.data.opening.make_tokenizer` that trains a new tokenizer
+    once.
+    """
     if settings.model:
         return SentencePieceTokenizer(settings.model)
     train_on = functools.partial(train_sentencepiece, vocab_size=settings.vocab_size)
@@ -244,7 +249,9 @@ def make_sentencepiece_tokenizer(settings: configs.SentencePiece, train: Any) ->
 
 
 def make_word_tokenizer(settings: configs.Words, train: Any) -> WordTokenizer:
-    """Loads or trains the tokenizer of settings. See `memjax.data.opening.make_tokenizer`."""
+    """Returns a tokenizer of words, the result of `train(name, train_on, load)`, a function from
+    `memjax.data.opening.make_tokenizer` that trains a new tokenizer once. `settings` are not used.
+    """
     del settings
     return train("words-{}.json", lambda texts, path: WordTokenizer.train(texts).save(path), WordTokenizer.load)
 
@@ -257,7 +264,8 @@ def train_sentencepiece(
     model_type: str = "bpe",
     max_bytes: int | None = 100_000_000,
 ) -> SentencePieceTokenizer:
-    """Trains a lossless SentencePiece model and writes it to `path` (through a temporary file).
+    """Trains a lossless SentencePiece model (`model_type` is `bpe` or `unigram`) on up to `max_bytes` of texts, writes
+    it to `path` (through a temporary file), and returns it as a tokenizer.
 
     The model does not normalise texts, adds no dummy prefix and removes no white space. Runs of spaces may be pieces.
     Newlines are ordinary characters: a piece such as `:` and newline saves 10 % of the tokens of source code.
@@ -376,7 +384,8 @@ class WordTokenizer(_ByteTable):
 
     @classmethod
     def train(cls, texts: Iterable[str], *, vocab_size: int | None = None, min_count: int = 1) -> WordTokenizer:
-        """Makes a tokenizer from the most frequent words of texts.
+        """Returns a tokenizer of the most frequent words of texts, with at most `vocab_size` ids, and without words
+        that occur fewer than `min_count` times.
 
         Args:
           texts: Training texts.
@@ -394,7 +403,7 @@ class WordTokenizer(_ByteTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WordTokenizer:
-        """Loads a vocabulary that `save` has written."""
+        """Loads a tokenizer whose vocabulary `save` has written."""
         if not Path(path).is_file():
             raise ValueError(f"tokenizer: {path} is not a file; give a vocabulary written by WordTokenizer.save")
         return cls(json.loads(Path(path).read_text("utf-8")))
@@ -405,7 +414,7 @@ class WordTokenizer(_ByteTable):
             partial.write_bytes(self.files()["words.json"])
 
     def files(self) -> dict[str, bytes]:
-        """Returns the vocabulary as a JSON file."""
+        """Returns a mapping from `words.json` to the content of that file, the vocabulary, for saving the tokenizer."""
         return {"words.json": json.dumps(self.words, ensure_ascii=False).encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
@@ -443,7 +452,7 @@ class StreamingDecoder:
         self._num_returned = 0
 
     def push(self, ids: Ids) -> str:
-        """Adds ids and returns the text that they complete."""
+        """Adds ids and returns the text that they complete, '' if none is complete."""
         if self._bytes is not None:
             return self._bytes.decode(self._tokenizer.decode_bytes(ids))  # type: ignore[attr-defined]
         # Without a table of bytes the whole text is decoded again: a piece may change the space before it.

@@ -21,7 +21,8 @@ from memjax.data.tokenizers import Tokenizer
 
 
 class SentencePairs(Documents):
-    """Documents that are target sentences, with their source sentence as context of every segment.
+    """Documents that are target sentences, with their source sentence as context of every segment. Pairs with a
+    sentence longer than `max_length` are left out.
 
     `context` returns `source`, int32 ids `[max_length]` padded with 0, and `source_mask`, bool `[max_length]`.
 
@@ -72,7 +73,7 @@ class SentencePairs(Documents):
         return self._target.num_bytes(int(self.kept[index]))
 
     def source(self, index: int, /) -> np.ndarray:
-        """Returns the int32 ids of the source sentence of a pair."""
+        """Returns the int32 ids of the source sentence of a pair, without padding."""
         return self._source[int(self.kept[index])]
 
     def context(self, index: int, /) -> dict[str, np.ndarray]:
@@ -109,7 +110,7 @@ class TokenizerWithEndToken:
 
 
 class BilingualTexts:
-    """The texts of two languages, one language after the other, for the training of one tokenizer."""
+    """An iterable of the texts of two languages, one language after the other, for the training of one tokenizer."""
 
     def __init__(self, source: Any, target: Any):
         self._sides = (source, target)
@@ -120,7 +121,8 @@ class BilingualTexts:
 
 
 def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Texts:
-    """Reads the sentences of one language of a parallel corpus: the lines of the file `STEM.LANGUAGE`.
+    """Reads the sentences of one language of a parallel corpus as `Texts`: the lines of the file `STEM.LANGUAGE` in a
+    folder, such as `train.en`.
 
     Args:
       path: Folder of the files (also `.xz`, `.gz`).
@@ -139,7 +141,8 @@ def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Te
 
 
 def number_words(count: int, split: str, language: str) -> Texts:
-    """Generates numbers below a million in words, as one side of a synthetic translation task. Splits share no number.
+    """Generates `count` numbers below a million in words, in the language 'en' or 'de', as `Texts`: one side of a
+    synthetic translation task. Splits share no number.
 
     Args:
       count: Number of texts.
@@ -159,7 +162,8 @@ def number_words(count: int, split: str, language: str) -> Texts:
 
 
 def random_letters(count: int, length: int, num_letters: int, split: str) -> Texts:
-    """Generates texts of random letters, for a synthetic copy task. Splits have different texts.
+    """Generates `count` texts of `length` random letters, the first `num_letters` of the alphabet, as `Texts` for a
+    synthetic copy task. Each split has its own texts.
 
     Args:
       count: Number of texts.
@@ -178,7 +182,7 @@ def random_letters(count: int, length: int, num_letters: int, split: str) -> Tex
 
 
 def open_parallel_text(data: configs.Data, split: str) -> tuple[Texts, Texts]:
-    """Opens both languages of a split of a parallel corpus."""
+    """Returns both languages of one split of a parallel corpus, source and target, each as `Texts`."""
     source: Any = data.source
     stem = {"train": source.train, "validation": source.validation, "test": source.test}[split]
     read = lambda language: parallel_texts(source.path, stem, language)
@@ -186,21 +190,27 @@ def open_parallel_text(data: configs.Data, split: str) -> tuple[Texts, Texts]:
 
 
 def open_tfds_translation(data: configs.Data, split: str) -> tuple[Texts | TfdsPairs, Texts | TfdsPairs]:
-    """Opens both languages of a split of a translation builder of TFDS."""
+    """Returns both languages of one split of a translation builder of TFDS, source and target, each as texts of
+    `memjax.data.tfds.tfds_texts`.
+    """
     source: Any = data.source
     read = lambda language: tfds_texts(source.name, split=split, field=language, data_dir=source.data_dir or None)
     return read(source.source_language), read(source.target_language)
 
 
 def open_number_words(data: configs.Data, split: str) -> tuple[Texts, Texts]:
-    """Generates numbers in words as two aligned sources, English and German. Splits share no number."""
+    """Generates one split of numbers in words as two aligned `Texts`, English (source) and German (target). Splits
+    share no number.
+    """
     source: Any = data.source
     count = count_in_split(source.num_documents, split)
     return number_words(count, split, "en"), number_words(count, split, "de")
 
 
 def open_copied_letters(data: configs.Data, split: str) -> tuple[Texts, Texts]:
-    """Generates texts of random letters as two equal sources, a text and its copy. Splits have different texts."""
+    """Generates one split of texts of random letters, and returns these `Texts` twice, as source and target of a copy
+    task. Each split has its own texts.
+    """
     source: Any = data.source
     texts = random_letters(count_in_split(source.num_documents, split), source.length, source.num_letters, split)
     return texts, texts

@@ -34,7 +34,8 @@ LACKS = "have no name of the answer on their pages"
 
 
 def parse_trivia_qa(source: configs.TriviaQa, split: str) -> QuestionSplit:
-    """Parses one split of TriviaQA, from the published folder `triviaqa-rc` or, without a folder, from TFDS.
+    """Reads one split of TriviaQA as a `QuestionSplit`, from the published folder `triviaqa-rc` at `source.path` or,
+    without a folder, from TFDS.
 
     The development file is both the validation and the test split. A folder with only one of the files is split by a
     hash of the ids of its questions. The builder of TFDS has joined the questions for both kinds of pages. A question
@@ -79,7 +80,8 @@ def _builder_entries(source: configs.TriviaQa, part: str) -> Iterator[QuestionRe
 
 
 def first_match(names: Iterable[str], text: str) -> tuple[str, int] | None:
-    """Finds the first place in a text where any of some names occurs, as whole words and ignoring case.
+    """Finds the first place in a text where any of some names occurs, as whole words and ignoring case. Returns the
+    name as written there and its position, or None.
 
     Returns:
       The longest name at that place, as written in the text, and its position. None if no name occurs.

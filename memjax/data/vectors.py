@@ -61,7 +61,9 @@ class VectorArrays(NamedTuple):
     groups: np.ndarray | None = None
 
     def read(self, rows: Any) -> np.ndarray:
-        """Reads some rows of `values`, in the order of `columns`, divided by `divisor`: float32 `[..., width]`."""
+        """Reads the vectors in some rows of `values`, by number, in the order of `columns`, divided by `divisor`:
+        float32 `[..., width]`.
+        """
         values = self.values[rows]
         values = values if self.columns is None else values[..., self.columns]
         values = values.astype(np.float32)
@@ -141,7 +143,8 @@ class LabelledVectors(Examples):
 def read_digits(
     folder: str | Path, split: str, *, classes: Sequence[int] = (), permutation: int = 0, count: int = 0
 ) -> VectorArrays:
-    """Reads a split of MNIST, or of a data set in its format, as vectors of pixels in [0, 1] with digits as classes.
+    """Reads a split of MNIST, or of a data set in its format, as `VectorArrays` of pixels in [0, 1] with digits as
+    classes. `permutation` is the seed of a permutation of the pixels. 0 or empty arguments permute and limit nothing.
 
     The last 5,000 images of the training file are the validation split.
 
@@ -177,7 +180,8 @@ def make_blobs(
     spread: float = 1.0,
     seed: int = 0,
 ) -> VectorArrays:
-    """Generates synthetic vectors: a Gaussian cloud for each class.
+    """Generates `count` synthetic vectors: for each class a Gaussian cloud with the standard deviation `spread`.
+    `classes` selects some of the `num_classes`, empty for all.
 
     The centre of a class depends on the seed and the class alone, and its examples also on the split, so that all tasks
     share them.
@@ -211,7 +215,8 @@ def make_permuted_bags(
     permutation: int = 0,
     seed: int = 0,
 ) -> VectorArrays:
-    """Generates synthetic bags of words: relative word frequencies of random texts, times `sqrt(num_words)`.
+    """Generates `count` synthetic bags of words as vectors: relative word frequencies of random texts of `length`
+    words, times `sqrt(num_words)`. `permutation` is the seed of a permutation of the words, 0 for none.
 
     Args:
       split: 'train', 'validation' or 'test'. Splits have different examples of the same class distributions.
@@ -242,7 +247,8 @@ def make_permuted_bags(
 def open_cached_features(
     folder: str | Path, split: str, *, classes: Sequence[int] = (), count: int = 0, seed: int = 0
 ) -> VectorArrays:
-    """Opens a split of features that a model has computed earlier, memory-mapped (see `write_features`).
+    """Opens a split of features that a model has computed earlier, memory-mapped, as `VectorArrays` (see
+    `write_features`): `count` examples of `classes`, chosen at random by `seed`. 0 or empty for all.
 
     Args:
       folder: Folder with `SPLIT.npy` and `SPLIT_labels.npy` for each split. Without a validation split, a tenth of the
@@ -270,19 +276,19 @@ def open_cached_features(
 
 
 def open_digits(data: configs.Data, split: str) -> VectorArrays:
-    """Opens a split of a source of images of MNIST as vectors."""
+    """Returns one split of the images of MNIST, from the folder `data.source.path`, as `VectorArrays` of pixels."""
     source: Any = data.source
     count = source.num_train if split == "train" else source.num_test
     return read_digits(source.path, split, classes=source.classes, permutation=source.permutation, count=count)
 
 
 def open_blobs(data: configs.Data, split: str) -> VectorArrays:
-    """Makes a split of a source of Gaussian clouds."""
+    """Generates one split of Gaussian clouds as `VectorArrays`, with the sizes in `data.source`."""
     return make_blobs(split, **_synthetic_options(data.source, split))
 
 
 def open_permuted_bags(data: configs.Data, split: str) -> VectorArrays:
-    """Makes a split of a source of bags of words."""
+    """Generates one split of bags of words as `VectorArrays`, with the sizes in `data.source`."""
     return make_permuted_bags(split, **_synthetic_options(data.source, split))
 
 
@@ -294,7 +300,9 @@ def _synthetic_options(source: Any, split: str) -> dict[str, Any]:
 
 
 def open_feature_vectors(data: configs.Data, split: str) -> VectorArrays:
-    """Opens a split of a source of features that a model has computed earlier."""
+    """Returns one split of features that a model has computed earlier, from the folder `data.source.path`, as
+    `VectorArrays`.
+    """
     source: Any = data.source
     count = source.train if split == "train" else source.test
     return open_cached_features(source.path, split, classes=source.classes, count=count, seed=source.seed)
@@ -303,7 +311,8 @@ def open_feature_vectors(data: configs.Data, split: str) -> VectorArrays:
 def write_features(
     folder: str | Path, splits: Mapping[str, tuple[np.ndarray, np.ndarray]], about: Mapping[str, Any]
 ) -> None:
-    """Writes labelled features to a folder, from which `cached_features` reads them.
+    """Writes labelled features to a folder, from which `open_cached_features` reads them. `splits` maps the name of a
+    split to its vectors and classes. `about` describes the features for people.
 
     Args:
       folder: Folder of the files. It is created if it does not exist.
@@ -322,7 +331,7 @@ def write_features(
 
 
 def make_random_state(name: str) -> np.random.RandomState:
-    """Returns a random generator whose seed is the hash of a name."""
+    """Returns a NumPy `RandomState` whose seed is the hash of a name."""
     # RandomState, and not a Generator, because its stream is frozen.
     return np.random.RandomState(np.frombuffer(hashlib.sha256(name.encode()).digest(), "<u4"))
 
@@ -370,7 +379,8 @@ def _read_digits(images: tuple[str, int], labels: tuple[str, int]) -> tuple[np.n
 
 
 def open_feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Opens the vectors and classes of a split of cached features, memory-mapped.
+    """Opens a split of cached features, memory-mapped: vectors, float32 `[examples, width]`, and classes, int32
+    `[examples]`.
 
     Args:
       folder: Folder with `SPLIT.npy` and `SPLIT_labels.npy`.

@@ -21,7 +21,8 @@ def sliding_windows(
     begin_token: int | None,
     host_rows: tuple[int, int] | None = None,
 ) -> Iterator[Batch]:
-    """Cuts documents into overlapping windows and yields batches with one window per row.
+    """Cuts documents into overlapping windows of `length` tokens and yields batches with one window per row. All
+    targets of the first window of a document are scored, and the last `stride` of every further one.
 
     Memory is reset at the start of each window. In the first window of a document all targets are scored, in every
     further window the last `stride` targets. Each target is therefore scored once, with at least `length - stride`

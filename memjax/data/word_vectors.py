@@ -23,7 +23,7 @@ SYMBOLS = ("<eos>", "<unk>", "")
 
 
 class WordVectors(NamedTuple):
-    """Words and their vectors.
+    """Words, and their vectors as the rows of an array.
 
     Attributes:
       words: Different words, in the order of their file.
@@ -35,7 +35,8 @@ class WordVectors(NamedTuple):
 
 
 def read_word_vectors(path: str | Path, *, num_words: int = 0) -> WordVectors:
-    """Reads a file of word vectors. If a word occurs twice, its first vector counts.
+    """Reads the first `num_words` words of a file of word vectors with their vectors, 0 for all. If a word occurs
+    twice, its first vector counts.
 
     Args:
       path: Path of the file (also `.xz`, `.gz`).
@@ -52,7 +53,8 @@ def read_word_vectors(path: str | Path, *, num_words: int = 0) -> WordVectors:
 
 
 def embedding_table(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndarray, "words dim"]:
-    """Builds an embedding table for a list of words. Words without a vector get the mean of all vectors.
+    """Returns an embedding table for a list of words, float32 `[words, dim]`. Words without a vector get the mean of
+    all vectors.
 
     Example:
       >>> embedding_table(WordVectors(("a", "b"), np.array([[1.0], [3.0]], np.float32)), ["b", "?"]).tolist()
@@ -96,6 +98,8 @@ def _read(path: str, changed: int, num_words: int) -> WordVectors:
 
 
 def make_vector_word_tokenizer(settings: configs.VectorWords, train: Any) -> WordTokenizer:
-    """Makes the tokenizer of the words of a file of word vectors. See `memjax.data.opening.make_tokenizer`."""
+    """Returns a `WordTokenizer` of the words of the file of word vectors at `settings.path`. `train`, which
+    `memjax.data.opening.make_tokenizer` passes, is not used.
+    """
     del train
     return WordTokenizer(read_word_vectors(settings.path, num_words=settings.num_words).words)

@@ -109,7 +109,8 @@ class WordPieceTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool = True) -> WordPieceTokenizer:
-        """Trains a WordPiece vocabulary on texts.
+        """Returns a tokenizer whose vocabulary is trained on texts, with at most `vocab_size` pieces. `lowercase` makes
+        it uncased.
 
         Args:
           texts: Training texts.
@@ -139,7 +140,7 @@ class WordPieceTokenizer:
         return self
 
     def files(self) -> dict[str, bytes]:
-        """Returns the tokenizer as a `tokenizer.json`."""
+        """Returns a mapping from `tokenizer.json` to the content of that file, for saving the tokenizer."""
         return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
@@ -147,12 +148,14 @@ class WordPieceTokenizer:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the int32 ids of a text, and the begin and end of each token in its characters, `[tokens, 2]`."""
+        """Returns the int32 ids of a text, and an int32 array `[tokens, 2]` with the begin and end of each token among
+        the characters of the text.
+        """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the int32 ids of each of many texts, encoded on several threads. See `encode`."""
+        """Returns a list with the int32 ids of each text, encoded on several threads. See `encode`."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
@@ -171,7 +174,8 @@ class WordPieceTokenizer:
 
 
 def join_texts(tokenizer: Any, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Joins one text or a pair with special tokens: `[CLS] a [SEP] b [SEP]`.
+    """Joins the ids of one text or of a pair with special tokens, `[CLS] a [SEP] b [SEP]`. Returns the ids and the
+    token type of each: 0 for the first text, 1 for the second.
 
     Args:
       tokenizer: Tokenizer with `begin_id` and `end_id`.
@@ -192,7 +196,8 @@ def join_texts(tokenizer: Any, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Truncates texts so that they fit into `length` tokens together with their special tokens.
+    """Cuts the ends of texts, given as ids, so that they fit into `length` tokens together with their special tokens,
+    and returns them as a list.
 
     The longest text is cut first, at its end.
 
@@ -235,7 +240,10 @@ def _make_bert_tokenizer(
 
 
 def make_wordpiece_tokenizer(settings: configs.WordPiece, train: Any) -> WordPieceTokenizer:
-    """Loads the tokenizer of settings, or trains it. See `memjax.data.opening.make_tokenizer`."""
+    """Returns the WordPiece tokenizer of `settings`: that of the file `settings.vocab`, or without one the result of
+    `train(name, train_on, load)`, a function from `memjax.data.opening.make_tokenizer` that trains a new tokenizer
+    once.
+    """
     load = functools.partial(WordPieceTokenizer, lowercase=settings.lowercase)
     if settings.vocab:
         return load(settings.vocab)
