@@ -17,7 +17,7 @@ __all__ = ["beam_search", "detokenized_bleu", "tokenized_bleu", "translate"]
 
 
 class Hypotheses(NamedTuple):
-    """The hypotheses that a beam search has found for every row, best first.
+    """The hypotheses that a beam search has found for every row, best first: their tokens, lengths and scores.
 
     Attributes:
       tokens: Token ids, int32 `[batch, beam, max_length]`, including the end token if it was reached. Places after the
@@ -48,7 +48,8 @@ def beam_search(
     length_penalty: float = 1.0,
     segment_length: int = 64,
 ) -> Hypotheses:
-    """Finds the most probable translations of sources by beam search.
+    """Finds the most probable translations of source tokens with an `EncoderDecoder` by beam search. Returns
+    `beam_size` of them for each row, as `Hypotheses`.
 
     A hypothesis with n tokens (including the end token) and log-probability s has the score `s / n ** length_penalty`,
     as in fairseq. The search stops when no unfinished hypothesis can become better than the finished ones, or after
@@ -148,7 +149,8 @@ def translate(
     source_length: int = 0,
     **search: Any,
 ) -> Iterator[list[int]]:
-    """Translates sources with beam search and yields the best translation of each, without its end token.
+    """Translates sources, lists of token ids, with beam search, `rows` at a time. Yields the token ids of the best
+    translation of each, without its end token.
 
     Args:
       model: An `EncoderDecoder`.
@@ -178,7 +180,7 @@ def translate(
 
 
 class Bleu(NamedTuple):
-    """A corpus BLEU score of sacrebleu.
+    """A corpus BLEU score of sacrebleu, 0 to 100, with its signature.
 
     Attributes:
       score: BLEU score, from 0 to 100.
@@ -207,7 +209,8 @@ def tokenized_bleu(translations: Sequence[str], references: Sequence[str]) -> Bl
 
 
 def words_of(text: str) -> list[str]:
-    """Splits a text into lower-cased words, which may contain hyphens and apostrophes, and single punctuation marks.
+    """Returns the lower-cased words of a text, which may contain hyphens and apostrophes, and its single punctuation
+    marks, as a list in their order.
 
     Example:
       >>> words_of('Ein T-Shirt, "rot".')

@@ -31,7 +31,7 @@ NOT_FINITE = -2
 
 @tree_dataclass
 class Prefix:
-    """The state of rows that have read tokens and can predict the next one.
+    """Last output and decode state of rows that have read tokens and can predict the next one.
 
     Attributes:
       hidden: Output of the model at the last token of each row, `[batch, dim]`. A tree of such arrays for a model with
@@ -60,7 +60,8 @@ def prefill(
     state: Any = None,
     dtype: Any = None,
 ) -> Prefix:
-    """Reads one prompt per row into the memory of a model.
+    """Reads one prompt of token ids per row into the memory of a model, a new one or `state`. Returns last output and
+    decode state as a `Prefix`.
 
     Args:
       model: A language model (see `memjax.models`).
@@ -117,7 +118,8 @@ def stream_tokens(
     recall: Recall | None = None,
     prefix: Prefix | None = None,
 ) -> Iterator[list[list[int]]]:
-    """Continues every prompt and yields the new tokens of each row after every `block` tokens.
+    """Continues every prompt and yields a list of the new token ids of each row after every `block` tokens. `finished`
+    and `recall` are functions that end rows and retrieve. `prefix` has read the prompts.
 
     Args:
       model: A language model.
@@ -176,7 +178,8 @@ def stream_tokens(
 
 
 def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> list[list[int]]:
-    """Generates the continuation of every prompt and returns it without the prompt.
+    """Generates the continuation of every prompt with further arguments of `stream_tokens`. Returns a list of token ids
+    for each, without the prompt.
 
     `settings` are further arguments of `stream_tokens`.
     """
@@ -199,7 +202,9 @@ def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"]
 def read_tokens(
     model: Any, variables: Any, tokens: Int[Array, "batch length"], lengths: Int[Array, " batch"], prefix: Prefix
 ) -> Prefix:
-    """Reads the first `lengths` tokens of every row token by token."""
+    """Reads the first `lengths` tokens of every row, one by one, after those that `prefix` has read. Returns the new
+    `Prefix`.
+    """
 
     def read(carry: tuple[Array, Prefix]) -> tuple[Array, Prefix]:
         index, prefix = carry

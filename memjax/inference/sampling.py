@@ -49,7 +49,7 @@ class Sampling:
 
 
 def greedy(logits: Float[Array, "*batch vocab"]) -> Int[Array, "*batch"]:
-    """Returns the most probable token of each row, the first one of equally probable tokens.
+    """Returns the token id of the largest logit in each row, the first one of equal logits.
 
     Example:
       >>> int(greedy(jnp.array([0.1, 2.0, 2.0])))
@@ -59,7 +59,7 @@ def greedy(logits: Float[Array, "*batch vocab"]) -> Int[Array, "*batch"]:
 
 
 def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*batch vocab"]:
-    """Sets all but the `k` largest logits of each row to -inf.
+    """Returns the logits with all but the `k` largest ones of each row set to -inf. 0 keeps all.
 
     Of equal logits the first ones are kept. 0, or a `k` of at least the size of the vocabulary, keeps all.
 
@@ -75,7 +75,8 @@ def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*b
 
 
 def keep_top_p(logits: Float[Array, "*batch vocab"], p: float) -> Float[Array, "*batch vocab"]:
-    """Sets all logits outside the nucleus of probability `p` to -inf (Holtzman et al. 2020).
+    """Returns the logits with all outside the nucleus of probability `p` set to -inf in each row (Holtzman et al.
+    2020).
 
     The nucleus is the smallest set of most probable tokens whose probability reaches `p`. It includes the token that
     crosses `p`, so that at least one token is kept. Of equally probable tokens the first ones are kept.
@@ -95,7 +96,8 @@ def keep_top_p(logits: Float[Array, "*batch vocab"], p: float) -> Float[Array, "
 
 
 def sample(keys: Array, logits: Float[Array, "batch vocab"], sampling: Sampling | None = None) -> Int[Array, " batch"]:
-    """Chooses the next token of every row.
+    """Draws the next token id of every row from its logits with its random key. None as `sampling` draws from the whole
+    distribution.
 
     Args:
       keys: One random key per row, `[batch]`. The token of a row depends only on the key and the logits of the row.
@@ -113,7 +115,7 @@ def sample(keys: Array, logits: Float[Array, "batch vocab"], sampling: Sampling 
 
 
 def row_keys(seed: int, prompts: Sequence[Sequence[int]]) -> Array:
-    """Makes one random key per prompt, `[batch]`, from the seed and the number of equal prompts before it.
+    """Makes one random key per prompt, `[batch]`, from the seed and the number of equal prompts before it in the list.
 
     The text of a prompt depends only on the seed and on the number of equal prompts before it, and not on the other
     prompts of the batch. Equal prompts get different texts.

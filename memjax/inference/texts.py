@@ -23,7 +23,8 @@ def continue_texts(
     stop: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[list[str]]:
-    """Continues every prompt and yields the new text of each row after each block of tokens.
+    """Continues every prompt, a text, and yields a list of the new text of each row after each block of tokens. A row
+    ends at the end token or before one of the texts `stop`.
 
     A character is yielded once all of its bytes are generated.
 

@@ -221,22 +221,22 @@ def attention_densities(
     queries: Float[Array, "batch length heads head_dim"],
     pooled: Float[Array, "batch 2 heads head_dim"],
     min_variance: float,
-    begun: DensityInit | None = None,
+    offsets: DensityInit | None = None,
 ) -> Densities:
     """Computes the density of every query from its scores with the two pooled keys, `mu = sigmoid(w_mu . scores)` and
-    `sigma^2 = softplus(w_sigma . scores)`. `begun` has numbers to add to the scores.
+    `sigma^2 = softplus(w_sigma . scores)`. `offsets` has numbers to add to the scores.
 
     The scores `q . k_j / sqrt(head_dim)` of all basis functions enter through a linear map only, so the keys are
     pooled by it first: one product with two keys instead of one for each function. Before training the scores are near
-    0, and `begun` offsets them. None leaves all densities at 0.5 with a standard deviation of 0.83.
+    0, and `offsets` move them. None leaves all densities at 0.5 with a standard deviation of 0.83.
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scaled = (queries.astype(wide) * queries.shape[-1] ** -0.5).astype(queries.dtype)
     scores = jnp.einsum("blhd,bchd->bchl", scaled, pooled, preferred_element_type=wide)
     mean_scores, variance_scores = scores[:, 0], scores[:, 1]
-    if begun is not None:
-        mean_scores = mean_scores + jnp.asarray(begun.mean, wide)[None, :, None]
-        variance_scores = variance_scores + begun.variance
+    if offsets is not None:
+        mean_scores = mean_scores + jnp.asarray(offsets.mean, wide)[None, :, None]
+        variance_scores = variance_scores + offsets.variance
     return Densities(jax.nn.sigmoid(mean_scores), jnp.maximum(jax.nn.softplus(variance_scores), min_variance))
 
 

@@ -35,7 +35,8 @@ WAIT_SECONDS = 7 * 24 * 3600.0
 
 
 def make_header(source: KeyExtractor, split: str, *, key_dtype: str = "float16", num_shards: int = 0) -> Header:
-    """Makes the header of a store that would hold the keys of a split, without writing it.
+    """Makes the `Header` of a store that would hold the keys that `source` computes of a split, without writing it. 0
+    shards stand for one of each process.
 
     Args:
       source: Trained model, with its way of reading texts.
@@ -61,7 +62,7 @@ def make_header(source: KeyExtractor, split: str, *, key_dtype: str = "float16",
 
 
 def check_store(source: KeyExtractor, store: Store) -> None:
-    """Raises an error for a store whose keys were made by another model, tokenizer or reading protocol.
+    """Raises an error unless the keys of a store were made by the model, tokenizer and reading protocol of `source`.
 
     Raises:
       ValueError: Something differs. One line names everything that does.
@@ -70,7 +71,8 @@ def check_store(source: KeyExtractor, store: Store) -> None:
 
 
 def check_not_in_store(source: KeyExtractor, store: Store, split: str) -> None:
-    """Raises an error for a store that holds a split, because scored text must not be looked up.
+    """Raises an error for a store that holds the given split of the run of `source`, because scored text must not be
+    looked up.
 
     Raises:
       ValueError: The store holds the split. One line names both.
@@ -102,7 +104,8 @@ def build_datastore(
     commit_seconds: float = COMMIT_SECONDS,
     progress: Progress = lambda what, done, total: None,
 ) -> Store:
-    """Writes the keys and next tokens of a split to a store, or continues where an earlier call stopped.
+    """Writes the keys that `source` computes of a split, and the next tokens, to a store in the folder `path`, or
+    continues where an earlier call stopped. Returns the `Store`.
 
     Every process reads its share of the rows and writes its own shards.
 
@@ -148,7 +151,8 @@ def build_shard(
     commit_seconds: float = COMMIT_SECONDS,
     tell: Callable[[int], None] = lambda entries: None,
 ) -> int:
-    """Writes one shard of a store that `create_store` has made, or continues it.
+    """Writes one shard, by its number, of a store that `create_store` has made, or continues it. Returns its number of
+    entries, which the function `tell` gets after each commit.
 
     Args:
       source: Trained model, with its way of reading texts.
@@ -196,7 +200,8 @@ def build_with_beam(
     commit_seconds: float = COMMIT_SECONDS,
     progress: Progress = lambda what, done, total: None,
 ) -> Store:
-    """Builds the store of `build_datastore` as an Apache Beam pipeline, whose runner places the work on its workers.
+    """Builds the store of `build_datastore` from a run's folder as an Apache Beam pipeline, whose `runner`, a name,
+    places the work on its workers. Returns the `Store`.
 
     Args:
       run: Run directory. Every worker sees it under this path, as it sees the store.
@@ -241,7 +246,7 @@ def _load_work(
 
 
 def sample_queries(source: KeyExtractor, split: str, count: int, *, seed: int = 0) -> np.ndarray:
-    """Draws queries of the model to a store at random tokens of a split, `[count, dim]`.
+    """Returns `count` queries to a store, `[count, dim]`: the keys that `source` computes at random tokens of a split.
 
     They test an index more fairly than stored keys, each of which finds itself.
 
@@ -272,7 +277,8 @@ def count_entries(source: KeyExtractor, split: str) -> int:
 def plan_datastore(
     source: KeyExtractor, path: Path | str, *, split: str = "train", key_dtype: str = "float16", segments: int = 4
 ) -> StorePlan:
-    """Estimates the cost of a store. Reads a few segments to measure the speed of the model, and writes no store.
+    """Estimates the cost of a store in the folder `path` as a `StorePlan`. Reads a few `segments` to measure the speed
+    of the model, and writes no store.
 
     Args:
       source: Trained model, with its way of reading texts.

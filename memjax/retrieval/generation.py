@@ -21,7 +21,8 @@ __all__ = ["knn_retriever", "spalm_retriever"]
 
 
 def knn_retriever(model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2") -> Recall:
-    """Makes the `recall` function of `stream_tokens` for kNN-LM, which searches with tensors of the model itself.
+    """Makes the function `recall` of `stream_tokens` for kNN-LM, which searches with tensors of the model itself.
+    `search` searches an index, `values` gives the tokens after its entries.
 
     Args:
       model: Language model with exactly one `KNNMemory` among its mixtures. See `memjax.models.add_mixtures`.
@@ -63,7 +64,8 @@ def spalm_retriever(
     feature: str = SPALM_TAP,
     metric: str = "squared_l2",
 ) -> Recall:
-    """Makes the `recall` function of `stream_tokens` for SPALM, which searches with tensors of a frozen model.
+    """Makes the function `recall` of `stream_tokens` for SPALM, which searches with the tensor `feature` of a frozen
+    `key_model`. `search` searches an index, `values` gives the tokens after its entries.
 
     The frozen model reads along, and the function holds the state of its memories. So use it for one call of
     `stream_tokens` only.

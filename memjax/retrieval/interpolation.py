@@ -64,7 +64,7 @@ TUNED = "tuning_"
 
 @dataclasses.dataclass(frozen=True)
 class InterpolationWeights:
-    """Weights with which a model and the neighbours from a store are mixed.
+    """Weight, temperature and number of neighbours with which a model and the neighbours from a store are mixed.
 
     Attributes:
       weight: Share of the neighbours in the mixture, from 0 to 1.
@@ -93,13 +93,13 @@ class StoreNeighbors:
     neighbors: CachedNeighbors
 
     def first(self, count: int) -> StoreNeighbors:
-        """Returns a copy with only the `count` nearest neighbours."""
+        """Returns a copy with only the `count` nearest neighbours of each token."""
         return StoreNeighbors(self.targets, self.neighbors.first(count))
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelWithStore:
-    """Scores of a split with the neighbours of a datastore and without them.
+    """Scores of a split with the neighbours of a datastore and without them, and the weights of the mixture.
 
     Attributes:
       with_store: Scores of the model mixed with the neighbours.
@@ -123,7 +123,8 @@ def evaluate_with_store(
     temperatures: Sequence[float] = TEMPERATURES,
     tune_on: str = "validation",
 ) -> ModelWithStore:
-    """Scores a split with the neighbours from a store and without them, read as in the run's evaluation.
+    """Scores a split with the neighbours from a store and without them, and returns both (`ModelWithStore`). Of several
+    `weights` or `temperatures` the best on the split `tune_on` are used, and saved with the store.
 
     With a continuous cache in `config.evaluation`, model and cache are mixed first, and their mixture is then mixed
     with the neighbours. Where more than one weight or temperature is given, the best on `tune_on` are used. They are
@@ -182,7 +183,8 @@ def evaluate_with_store(
 def neighbors_in_store(
     source: KeyExtractor, store: Store, index: Index, evaluator: Evaluator, num_neighbors: int
 ) -> tuple[EvaluationResult, StoreNeighbors]:
-    """Evaluates a run without neighbours, and finds the neighbours of every scored target in a store.
+    """Evaluates a run without neighbours, and finds the neighbours of every scored target in a store. Returns the
+    result of the evaluation and `StoreNeighbors`.
 
     Args:
       source: Run to evaluate.
@@ -202,7 +204,8 @@ def neighbors_in_store(
 def model_with_store(
     source: KeyExtractor, store: Store, mixing: InterpolationWeights, *, index: Index | None = None
 ) -> tuple[Any, dict[str, Any], Recall]:
-    """Prepares generation that searches a store before every token.
+    """Prepares generation that searches a store before every token. Returns the model with the neighbours mixed in, its
+    variables, and the function `recall` for `stream_tokens`.
 
     Args:
       source: Run that generates, with the inner tensor that the keys of the store are.
@@ -234,7 +237,8 @@ def model_with_store(
 def load_interpolation(
     source: KeyExtractor, store: Store, index: Index, num_neighbors: int = 0
 ) -> InterpolationWeights:
-    """Loads the weight and temperature that were tuned last with this store and the same continuous cache.
+    """Loads the `InterpolationWeights` that were tuned last with this store, the same continuous cache, and
+    `num_neighbors` unless it is 0.
 
     Args:
       source: Run whose weights were tuned.
@@ -255,7 +259,8 @@ def load_interpolation(
 
 
 def check_neighbors(entries: int, num_neighbors: int) -> None:
-    """Raises an error for more neighbours than a store has entries, before anything is read.
+    """Raises an error if `num_neighbors` is below 1 or above `entries`, the number of entries of a store, before
+    anything is read.
 
     Raises:
       ValueError: `num_neighbors` is below 1, or above the number of entries.
@@ -266,7 +271,8 @@ def check_neighbors(entries: int, num_neighbors: int) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Raises an error for a share of the neighbours that leaves no probability to the model.
+    """Raises an error unless `weight`, the share of the neighbours in a mixture, is at least 0 and below 1, so that the
+    model keeps some probability.
 
     Raises:
       ValueError: `weight` is not in [0, 1). With 1, a target that no neighbour has would have probability 0.
@@ -276,7 +282,9 @@ def check_weight(weight: float) -> None:
 
 
 def open_exact_index(store: Store, backend: str = "") -> Index:
-    """Opens an index of a store with exact distances, by default with the backend of `choose_backend`."""
+    """Opens an `Index` of a store that returns exact distances, also if its search is approximate. '' takes the backend
+    of `choose_backend`.
+    """
     backend = backend or choose_backend(store)
     return open_index(store, backend, exact_scores=backend in ("scann", "faiss"))
 

@@ -33,7 +33,8 @@ SPALM_TAP = "output_normed"
 
 
 class StoreEntries(NamedTuple):
-    """Keys, tokens and scores of one segment of all rows, row by row, without tokens that are not scored.
+    """Keys, next tokens and their negative log-likelihoods for one segment of all rows, row by row, without tokens that
+    are not scored.
 
     Attributes:
       keys: `[entries, dim]`, at least float32.
@@ -94,7 +95,7 @@ class KeyReader:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Position of the next segment, a JSON value."""
+        """Position of the next segment, as a dictionary for JSON."""
         return self._stream.position
 
     def state(self) -> dict[str, np.ndarray]:
@@ -121,7 +122,8 @@ class KeyReader:
 
 @dataclasses.dataclass(frozen=True)
 class KeyExtractor:
-    """A trained model that computes keys for a datastore, with its way of reading texts.
+    """A trained model that computes keys for a datastore, which are one of its inner tensors (the tap), with its way of
+    reading texts.
 
     Attributes:
       run: The run that trained the model.
@@ -147,7 +149,7 @@ class KeyExtractor:
         return self.run.experiment.config.model.dim
 
     def with_documents(self, documents: Mapping[str, Documents]) -> "KeyExtractor":
-        """Returns this extractor with other documents, which must be tokenised as in its model's run.
+        """Returns this extractor with other documents of each split, which must be tokenised as in its model's run.
 
         Args:
           documents: Documents of each split.
@@ -156,7 +158,8 @@ class KeyExtractor:
         return dataclasses.replace(self, run=dataclasses.replace(self.run, experiment=experiment))
 
     def articles(self, split: str) -> np.ndarray:
-        """Returns the first token of each document and the number of all tokens, int64.
+        """Returns the position in the split of the first token of each document or article, and last the number of all
+        tokens, int64 `[documents + 1]`.
 
         Where a split is read as one text, these are the offsets of its articles. They come from opening the split with
         the protocol 'separate'. If its tokens are not the same there, the whole split counts as one article.
@@ -168,7 +171,9 @@ class KeyExtractor:
         return articles.offsets if same_tokens([articles], documents) else documents.offsets
 
     def protocol(self) -> dict[str, Any]:
-        """Returns the settings that decide the keys, a JSON object. Keys of different protocols cannot be compared."""
+        """Returns the settings that decide the keys, as a dictionary for JSON. Keys of different protocols cannot be
+        compared.
+        """
         reading = self.run.experiment.reading()
         windows = {"stride": reading.stride} if reading.stride else {}
         return {
@@ -181,7 +186,8 @@ class KeyExtractor:
         }
 
     def numbers(self, split: str, *, rows: int = 0, num_shards: int = 1) -> np.ndarray:
-        """Returns the token number of each entry, int64 `[entries]`, counted through the documents in their order.
+        """Returns the number of the next token of each entry of a store, int64 `[entries]`, counted through the
+        documents. Entries are in the order of a store with so many rows and shards.
 
         Args:
           split: Split of the run's data.
@@ -198,7 +204,7 @@ class KeyExtractor:
         return np.concatenate(parts).astype(np.int64)
 
     def reader(self, split: str, **arguments: Any) -> KeyReader:
-        """Makes a reader of a split of the run's data.
+        """Makes a `KeyReader` of a split of the run's data.
 
         Args:
           split: Split of the run's data.
@@ -209,7 +215,8 @@ class KeyExtractor:
         return KeyReader(self.model, self.variables, documents, reading, tap=self.feature, **arguments)
 
     def evaluator(self, split: str, *mixtures: OutputMemory, documents: Documents | None = None) -> Evaluator:
-        """Makes an evaluator that scores a split as `reader` reads it and returns the tap.
+        """Makes an evaluator that scores a split as `reader` reads it, with output memories added to the model if any
+        are given, and that returns the tap.
 
         It is made for `find_neighbors` and `score_targets`.
 
@@ -230,7 +237,7 @@ class KeyExtractor:
 
 
 def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
-    """Returns whether the documents of `parts`, joined in order, have the same tokens as the whole split.
+    """Returns whether the documents of all `parts`, joined in order, have the same tokens as those of `whole`.
 
     Documents may begin elsewhere in the two.
     """

@@ -44,7 +44,8 @@ MOST = 1 << 12
 
 
 def exclude_nearby(distance: int) -> Exclude:
-    """Makes an `Exclude` function for tokens that stand up to `distance` before or after the query's own token.
+    """Makes an `Exclude` function, which marks neighbours not to use: tokens up to `distance` before or after the
+    query's own token.
 
     Example:
       >>> exclude_nearby(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
@@ -54,7 +55,8 @@ def exclude_nearby(distance: int) -> Exclude:
 
 
 def exclude_same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
-    """Makes an `Exclude` function for all tokens of the query's own document.
+    """Makes an `Exclude` function, which marks neighbours not to use: all tokens of the query's own document. `offsets`
+    has the first token of each document, and last the number of all tokens.
 
     Args:
       offsets: First token of each document, and the number of all tokens (`AnnotatedDocuments.offsets`).
@@ -77,7 +79,8 @@ def neighbors_of_split(
     exclude: Exclude | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Finds the tokens after the nearest contexts of every token of a split, for `memjax.data.write_neighbors`.
+    """Returns the tokens after the nearest contexts of every token of a split, int32 `[tokens, num_neighbors]`, for
+    `memjax.data.write_neighbors`. -1 for none. If `store` holds the split, its own article is left out.
 
     Args:
       source: Frozen model that made the store, with its way of reading texts.
@@ -123,7 +126,7 @@ def neighbors_of_split(
 
 
 class CrossFittingHalf(NamedTuple):
-    """A model trained on one half of the training split, with a store of that half.
+    """A model trained on one half of the training split, with a store of that half and its index.
 
     Attributes:
       source: Run that was trained with `data.train_half`.
@@ -140,6 +143,7 @@ def cross_fitted_neighbors(
     first: CrossFittingHalf, second: CrossFittingHalf, num_neighbors: int, *, progress: Progress | None = None
 ) -> tuple[np.ndarray, Documents]:
     """Finds the tokens that follow the neighbours of a training split, each half with the model of the other half.
+    Returns them as `neighbors_of_split` does, and the split's documents.
 
     Each half is read by the model that was trained on the other half, which searches the store of that other half. So
     the queries come from text that is new to the model, as they do for a split to be evaluated. The neighbours come
@@ -194,7 +198,8 @@ def precompute_neighbors(
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
 ) -> BatchNeighbors:
-    """Finds the neighbours of every position of a corpus.
+    """Finds the neighbours of every position of a corpus from its `keys`, and returns `BatchNeighbors`. `own` are the
+    positions' entries in the store, `numbers` the token numbers of entries, for `exclude`.
 
     Args:
       keys: `[queries, dim]`, the key of the frozen model at each position.

@@ -13,7 +13,7 @@ __all__ = ["describe_retrieved", "largest_gains", "read_retrieved"]
 
 @dataclasses.dataclass(frozen=True)
 class Neighbor:
-    """One neighbour of a target, decoded as text.
+    """One neighbour of a target, decoded as text, with its distance and its share.
 
     Attributes:
       context: Text before the neighbour.
@@ -30,7 +30,7 @@ class Neighbor:
 
 @dataclasses.dataclass(frozen=True)
 class TargetWithNeighbors:
-    """A target with its neighbours, decoded as text.
+    """A target with its neighbours, decoded as text, and its probabilities.
 
     Attributes:
       number: Number of the target among the tokens of its split.
@@ -50,7 +50,8 @@ class TargetWithNeighbors:
 
 
 def largest_gains(targets: ScoredTargets, mixed: np.ndarray, count: int) -> np.ndarray:
-    """Returns the targets whose log-probability a mixture raises most, largest gain first.
+    """Returns the indices of the `count` targets whose log-probability a mixture raises most, largest gain first.
+    `mixed` are the log-probabilities under the mixture.
 
     Args:
       targets: Scored targets with the model's log-probabilities.
@@ -72,7 +73,8 @@ def read_retrieved(
     mixed: np.ndarray | None = None,
     count: int = 5,
 ) -> list[TargetWithNeighbors]:
-    """Decodes some targets with their nearest neighbours.
+    """Decodes the targets with the indices `chosen` and their `count` nearest neighbours, as a list of
+    `TargetWithNeighbors`. `before_target` and `before_entry` are functions from a number to the tokens before.
 
     Args:
       chosen: Rows of `targets` to decode.
@@ -119,7 +121,8 @@ def read_retrieved(
 
 
 def describe_retrieved(rows: Sequence[TargetWithNeighbors], width: int = 60) -> str:
-    """Formats targets and their neighbours as a table: one line for each target, and under it one for each neighbour.
+    """Formats targets and their neighbours as a text table: one line for each target, and under it one for each
+    neighbour. `width` is the number of characters of a context.
 
     Args:
       rows: Targets with neighbours, from `read_retrieved`.

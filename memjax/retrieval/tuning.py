@@ -58,7 +58,8 @@ SCORES_AT_ONCE = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class ScoredTargets:
-    """The scored targets of a split with their probabilities under a model.
+    """The scored targets of a split: their tokens, their numbers in the split, and their log-probabilities under a
+    model.
 
     Attributes:
       numbers: int64 `[targets]`, number of each target among the tokens of the split, ascending.
@@ -77,7 +78,8 @@ class ScoredTargets:
         return len(self.numbers)
 
     def mixed(self, weight: float, part: int = 1) -> ScoredTargets:
-        """Returns the targets with their probabilities under the model interpolated with one of its output memories.
+        """Returns the targets with their log-probabilities under the model interpolated with one of its output
+        memories, whose number is `part`, from 1, and whose share is `weight`.
 
         The interpolation of the evaluation itself does not matter.
 
@@ -92,7 +94,8 @@ class ScoredTargets:
 
 @dataclasses.dataclass(frozen=True)
 class CachedNeighbors:
-    """The neighbours of scored targets, nearest first.
+    """The neighbours of scored targets that were found in a store, nearest first: distances, tokens after them, and
+    entries.
 
     Attributes:
       distances: float32 `[targets, neighbors]`, squared L2 distances. For inner products their negative.
@@ -105,7 +108,9 @@ class CachedNeighbors:
     ids: Int[np.ndarray, "targets neighbors"]
 
     def first(self, num_neighbors: int) -> CachedNeighbors:
-        """Returns the `num_neighbors` nearest neighbours, as a search for fewer would have found."""
+        """Returns a copy with the `num_neighbors` nearest neighbours of each target, as a search for fewer would have
+        found.
+        """
         if not 1 <= num_neighbors <= self.values.shape[1]:
             raise ValueError(
                 f"num_neighbors: given {num_neighbors}, allowed: 1 to {self.values.shape[1]}, as were found"
@@ -113,7 +118,8 @@ class CachedNeighbors:
         return CachedNeighbors(**{name: array[:, :num_neighbors] for name, array in vars(self).items()})
 
     def annotations(self, numbers: np.ndarray, num_tokens: int) -> dict[str, np.ndarray]:
-        """Arranges the neighbours as arrays over all tokens of the split, for `AnnotatedDocuments`.
+        """Arranges distances and tokens of the neighbours as arrays over all tokens of the split, by name, for
+        `AnnotatedDocuments`. `numbers` are those of the targets among the tokens.
 
         Tokens that were not scored have no neighbours.
 
@@ -138,7 +144,7 @@ class CachedNeighbors:
 
 
 def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, ScoredTargets]:
-    """Evaluates a model, and records the log-probability of every target.
+    """Evaluates a model. Returns the result, and the log-probability of every target as `ScoredTargets`.
 
     Args:
       evaluator: Evaluator of documents with token numbers, `AnnotatedDocuments(..., numbers=True)`, on one host.
@@ -163,7 +169,8 @@ def find_neighbors(
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
 ) -> tuple[EvaluationResult, ScoredTargets, CachedNeighbors]:
-    """Evaluates a model, and searches for the neighbours of every scored target.
+    """Evaluates a model without neighbours, and searches for the neighbours of every scored target by the inner tensor
+    `feature`. Returns the result, `ScoredTargets` and `CachedNeighbors`.
 
     The query of a target is an inner tensor of the model.
 
@@ -209,7 +216,8 @@ def find_neighbors(
 
 
 def neighbor_log_probs(targets: ScoredTargets, neighbors: CachedNeighbors, temperatures: Sequence[float]) -> np.ndarray:
-    """Computes `log p_kNN` of every target at each temperature, float64 `[temperatures, targets]`.
+    """Computes `log p_kNN` of every target at each temperature, float64 `[temperatures, targets]`. Of a target without
+    neighbours it is the log-probability under the model.
 
     A target without neighbours gets its log-probability under the model, so that mixing does not change it.
 
@@ -234,7 +242,7 @@ def neighbor_log_probs(targets: ScoredTargets, neighbors: CachedNeighbors, tempe
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Results of trying all combinations of interpolation weights and temperatures.
+    """Mean negative log-likelihoods of a mixture for all combinations of interpolation weights and temperatures.
 
     Attributes:
       weights: Interpolation weights that were tried.
@@ -248,21 +256,23 @@ class Tuning:
 
     @property
     def interpolation_weight(self) -> float:
-        """The interpolation weight of the best combination."""
+        """The interpolation weight of the best combination, with the lowest perplexity."""
         return self.weights[self._best()[1]]
 
     @property
     def temperature(self) -> float:
-        """The temperature of the best combination."""
+        """The temperature of the best combination, with the lowest perplexity."""
         return self.temperatures[self._best()[0]]
 
     @property
     def perplexity(self) -> float:
-        """The perplexity of the best combination."""
+        """The perplexity of the best combination, the lowest one."""
         return perplexity(float(self.nats_per_token[self._best()]))
 
     def rows(self) -> list[dict[str, float]]:
-        """Returns every combination of weight and temperature with its perplexity, the lowest perplexity first."""
+        """Returns a list of dictionaries, one for every combination of weight and temperature, with its perplexity, the
+        lowest perplexity first.
+        """
         settings = [
             {"interpolation_weight": weight, "temperature": temperature, "perplexity": perplexity(float(nats))}
             for temperature, row in zip(self.temperatures, self.nats_per_token, strict=True)
@@ -283,7 +293,8 @@ def tune_interpolation(
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> Tuning:
-    """Tries every interpolation weight with every temperature on neighbours that were already found.
+    """Tries every interpolation weight with every temperature on neighbours that were already found, and returns the
+    `Tuning`.
 
     Args:
       targets: Scored targets. Neighbours are mixed with `targets.log_probs`. For a model with a continuous cache this
@@ -309,7 +320,8 @@ def tune_with_memory(
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> tuple[float, Tuning]:
-    """Tunes the weight of an output memory of the model together with that of neighbours.
+    """Tunes the weight of an output memory, number `part` from 1, together with weight and temperature of neighbours.
+    Returns the memory's best weight, and the `Tuning` of the neighbours with it.
 
     Args:
       targets: Scored targets with `parts`.
@@ -334,7 +346,8 @@ def tune_with_memory(
 def score_mixture(
     targets: ScoredTargets, neighbors: CachedNeighbors, interpolation_weight: float, temperature: float
 ) -> tuple[Score, np.ndarray]:
-    """Mixes model and neighbours with one weight and temperature, and returns the score and all log-probabilities.
+    """Mixes model and neighbours with one weight and temperature. Returns the score, and the log-probability of every
+    target.
 
     Args:
       targets: Scored targets.
@@ -353,7 +366,8 @@ def score_mixture(
 def mixture_nats(
     log_probs: Float[np.ndarray, " targets"], others: Float[np.ndarray, "options targets"], weights: Sequence[float]
 ) -> np.ndarray:
-    """Sums the nats of all targets for every mixture of a model with another distribution.
+    """Sums the nats of all targets for mixtures of a model with each distribution of `others` (log-probabilities) at
+    each weight: float64 `[others, weights]`.
 
     It also applies to the parts of a continuous cache: `mixture_nats(targets.parts[0], targets.parts[1:], weights)`.
 
