@@ -20,7 +20,7 @@ __all__ = ["BatchIterator", "epoch_order", "merge_positions"]
 
 def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuffle: bool = True) -> np.ndarray:
     """Returns the numbers of the documents in the order in which one epoch reads them, int64 `[num_documents]`. `lap`
-    numbers several permutations of one epoch. Without `shuffle` the order is 0, 1, 2, ...
+    is the number of a permutation within the epoch. Without `shuffle` the order is 0, 1, 2, ...
 
     Documents are sorted by a 64-bit hash of (seed, epoch, lap, document). The order stays the same with every version
     of NumPy, whose random generators may change.

@@ -42,7 +42,9 @@ def files_with_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]
 
 
 def file_sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal digits, computed once per size and time of the file."""
+    """Returns the SHA-256 of a file in hexadecimal digits, computed once per size and time of the file (again if the
+    file has just changed).
+    """
     name, (size, mtime_ns) = str(path.absolute()), file_facts(path)
     if _known.get(name, ())[:2] == (size, mtime_ns):
         return _known[name][2]

@@ -162,7 +162,9 @@ class DialogueDocuments(Documents):
         return self._parts[index][0]
 
     def num_bytes(self, index: int, /) -> int:
-        """Returns the number of UTF-8 bytes of the document and the utterances."""
+        """Returns the number of UTF-8 bytes of the tokens of document `index`: of the document of a dialogue, and of
+        the utterances.
+        """
         return int(self.tokenizer.token_bytes(self[index]).sum())
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:

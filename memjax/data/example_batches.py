@@ -15,7 +15,7 @@ EXAMPLE = "example"
 
 
 class ExampleBatches(BatchIterator):
-    """Iterates over batches of examples for one host, one `Batch` per update.
+    """Iterates over batches of examples for one host, one `Batch` per step, with one example in a row.
 
     Inputs are `[segments, batch, length]`, targets and weights `[segments, batch, targets]`. Every example is read
     alone, in one segment of one row, and starts with an empty memory. `extras[EXAMPLE]` is the number of each row's

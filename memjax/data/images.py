@@ -111,9 +111,8 @@ def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
 
 
 def images_from_tokens(ids: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Converts generated ids `[images, height * width]` to images, uint8 `[images, height, width]`.
-
-    Special ids become black.
+    """Converts generated ids `[images, height * width]` to images, uint8 `[images, height, width]`. Special ids become
+    black.
     """
     pixels = np.clip(np.asarray(ids, np.int64) - ImageDocuments.first_pixel, 0, 255)
     return pixels.astype(np.uint8).reshape(-1, height, width)

@@ -64,7 +64,8 @@ class Instruction:
 
 
 class Marks(NamedTuple):
-    """Ids of the marks of instructions, which are the last ids of a vocabulary.
+    """Ids of the marks of instructions, which are the last ids of a vocabulary: ANS, GEN, and the first of the task
+    marks. Also the size of that vocabulary.
 
     Attributes:
       answer_id: Id of the mark ANS, between question and answer.
@@ -80,7 +81,7 @@ class Marks(NamedTuple):
 
     @classmethod
     def behind(cls, size: int, max_tasks: int) -> Marks:
-        """Returns the marks that follow `size` ids of a tokenizer, with `max_tasks` task marks."""
+        """Returns the marks that come after the `size` ids of a tokenizer, with `max_tasks` task marks."""
         return cls(size, size + 1, size + 2, size + 2 + max_tasks)
 
     @classmethod

@@ -44,9 +44,8 @@ class RelationPair(LabelledText):
 def make_relation_pairs(
     splits: RelationSplits, split: str, *, known: Sequence[int] = (), sentences: int = 0, candidates: int = 0
 ) -> list[RelationPair]:
-    """Pairs each sentence of a split with its own relation, and then with its candidates. `known` numbers the relations
-    that candidates in training may be. `sentences` limits the sentences of a relation, `candidates` those of a
-    sentence.
+    """Pairs each sentence of a split with its own relation, and then with its candidates, in training only with those
+    numbered in `known`. At most `sentences` sentences of a relation and `candidates` of a sentence are used, 0 for all.
 
     Args:
       splits: Sentences of all splits.
@@ -89,8 +88,8 @@ def pair_id_array(pairs: Sequence[RelationPair]) -> np.ndarray:
 def open_cached_pairs(
     folder: str | Path, split: str, *, relations: Sequence[int] = (), known: Sequence[int] = ()
 ) -> VectorArrays:
-    """Opens the cached features of the pairs of a split, memory-mapped, as `VectorArrays`. `relations` numbers the
-    relations of the sentences to read, `known` those that candidates in training may be, empty for all.
+    """Opens the cached features of the pairs of a split, memory-mapped, as `VectorArrays`. `relations` are the numbers
+    of the relations whose sentences are read, `known` those of the candidates in training. Empty for all.
 
     `tools.measurements.vectors pairs` writes them with an encoder.
 

@@ -137,7 +137,9 @@ class TextPieces(Pieces):
         return end - begin
 
     def num_bytes(self, index: int, /) -> int:
-        """Returns the number of UTF-8 bytes of the targets of a piece, or one per target without a tokenizer."""
+        """Returns the number of UTF-8 bytes of the targets of a piece, or without a tokenizer the number of its
+        targets.
+        """
         begin, end, last = self.bounds(index)
         targets = self.parts(begin + 1, min(end + 1, last))
         return int(

@@ -150,7 +150,7 @@ class ByteTokenizer(_ByteTable):
         super().__init__([b"", b"", b"", *(bytes([value]) for value in range(256))])
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the int32 ids of a text, one per byte."""
+        """Returns the int32 ids of a text, one per UTF-8 byte."""
         return np.frombuffer(utf8_bytes(text), np.uint8).astype(np.int32) + 3
 
 
@@ -437,7 +437,7 @@ class WordTokenizer(_ByteTable):
 
 
 class StreamingDecoder:
-    """Decodes ids as they arrive. A character is returned when its last byte has arrived.
+    """Decodes the ids of a tokenizer to text as they arrive. A character is returned when its last byte has arrived.
 
     Example:
       >>> decoder, ids = StreamingDecoder(ByteTokenizer()), ByteTokenizer().encode("é")

@@ -40,7 +40,8 @@ CHUNK = 4096
 
 
 class VectorArrays(NamedTuple):
-    """The labelled vectors of one split, as references into an array that is not copied.
+    """The labelled vectors of one split: their classes, and their rows in an array of all vectors of the source, which
+    is not copied.
 
     Attributes:
       values: All vectors of the source, `[entries, width]`, uint8 or float32. It may be a memory-mapped file.
