@@ -51,7 +51,8 @@ from memjax.typing import Batch
 
 
 class Composition(NamedTuple):
-    """The parts that `chain_components` combines into a method.
+    """The arguments that `chain_components` combines into a method: components, episodic memory, replay, episodes and
+    adaptation before evaluations.
 
     Attributes:
       components: Components of the method, in the order in which their losses wrap the objective.

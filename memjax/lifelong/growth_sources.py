@@ -99,7 +99,8 @@ def copied_layers(
 
 
 class Growth(NamedTuple):
-    """One enlargement of a model: the old entries and layers that the entries and layers of the bigger model copy.
+    """One enlargement of a model: for every entry and layer of the bigger model, the number of the old one that it is
+    or copies.
 
     `to_json` and `from_json` convert it to and from the form that checkpoints store.
 
@@ -135,7 +136,7 @@ class Growth(NamedTuple):
 
     @property
     def added(self) -> tuple[int, ...]:
-        """Numbers of the layers of the bigger model that are copies of the layer in front of them."""
+        """Numbers of the layers of the bigger model that are copies of the layer in front of them, a tuple."""
         return tuple(place for place, old in enumerate(self.layers) if place and self.layers[place - 1] == old)
 
     def widths(self, layer: int | None) -> dict[str, Sources]:

@@ -72,7 +72,8 @@ class CandidateRows(NamedTuple):
 
 
 class WriteDecision(NamedTuple):
-    """The slots that a policy assigns to offered rows.
+    """The slots that a policy assigns to offered rows, with the scores to store there. A slot as large as the capacity
+    means that a row is not written.
 
     Attributes:
       slots: Slot of every row, int32 `[offered]`. The capacity means that the row is not written.
@@ -143,7 +144,8 @@ def reservoir_policy() -> Policy:
 
 
 def priority_policy() -> Policy:
-    """Makes a reservoir policy by priorities: each row draws a priority from 0 to 1, and the highest are stored.
+    """Makes a reservoir policy by priorities: each row draws a random priority from 0 to 1, which is its score, and the
+    rows with the highest are stored.
 
     Every row offered so far is stored with equal probability, as by `reservoir_policy`. The priorities are stored as
     scores. Rows may be offered in batches of any sizes if no other policy writes to the memory.
@@ -157,7 +159,8 @@ def priority_policy() -> Policy:
 
 
 def uncertainty_policy() -> Policy:
-    """Makes the policy that stores the rows with the highest scores, such as 1 - max softmax (Wang et al. 2020).
+    """Makes the policy that stores the rows with the highest scores from the learner, such as 1 - max softmax (Wang et
+    al. 2020).
 
     https://arxiv.org/abs/2010.02500. An offered row replaces only a row with a lower score. A row whose score is NaN is
     not written.
@@ -238,7 +241,8 @@ def diversity_policy(
     rate: float, beta: float = 10.0, *, sign: int = 1, relative: bool = False, full: Full = "ring"
 ) -> Policy:
     """Makes the policy that writes a fraction `rate` of the offered rows, drawn by their distance d to the nearest
-    stored key: `log p = sign d^2 / beta + const`. `relative` takes `beta` in units of stored distances.
+    stored key: `log p = sign d^2 / beta + const`. With `relative`, `beta` is a multiple of squared distances between
+    stored keys.
 
     Wang et al. 2020, https://arxiv.org/abs/2010.02500. Their formula has the other sign (-1) than their text, which
     asks for rows unlike those in the memory (1). Their formula also has no normaliser. Here exactly `floor(rate n)` of

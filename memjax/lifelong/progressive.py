@@ -48,7 +48,9 @@ def progressive(settings: configs.ProgressiveNetwork) -> Method:
 
 
 def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-    """Makes the learner that trains the newest column and freezes all earlier ones."""
+    """Makes the learner of a progressive network, which trains the newest column and freezes all earlier ones.
+    `objective(config, model)` makes the objective of an update.
+    """
     settings = experiment.config.lifelong
     assert settings is not None
     number = settings.method.num_columns

@@ -41,7 +41,7 @@ Text = str | tuple[str, ...]
 
 
 class FrozenEncoder(NamedTuple):
-    """A text encoder that is not trained.
+    """A text encoder that is not trained: the model with its variables and its tokenizer.
 
     Attributes:
       model: The Linen model, a `memjax.models.text_encoder.TextEncoder`.
@@ -55,7 +55,8 @@ class FrozenEncoder(NamedTuple):
 
 
 def open_encoder(run: str | Path) -> FrozenEncoder:
-    """Loads the text encoder of a run directory, such as `memjax import` makes from the weights of MiniLM.
+    """Loads the text encoder of a run directory as a `FrozenEncoder`. `memjax import` makes such a directory from
+    weights such as those of MiniLM.
 
     Raises:
       ValueError: there is no run, or its model is not a text encoder.
@@ -81,7 +82,9 @@ def encode_texts(
     length: int = 128,
     rows: int = 32,
 ) -> np.ndarray:
-    """Encodes every text as one vector. Texts are read independently of each other.
+    """Encodes every text by itself as one vector, float32 `[texts, dim]`: the output of layer number `layer`, pooled as
+    `pooling` says ("first", "mean" or "unit_mean"). `length` is the maximum number of tokens, `rows` the texts in a
+    batch.
 
     Args:
       encoder: Text encoder.
@@ -133,7 +136,8 @@ def encode_texts(
 
 
 def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows: int = 32) -> Callable[..., None]:
-    """Makes a function that computes the input of layer `first` at every token of a data set.
+    """Returns a function `fill(array)` that writes the inputs of layer number `first` at every token of the examples
+    into an array `[tokens, dim]`. `rows` is the number of texts in a batch.
 
     Args:
       encoder: Text encoder, used in evaluation mode.
@@ -168,7 +172,8 @@ def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows
 
 
 def cache_states(config: Config) -> None:
-    """Computes the encoder states that the folder `data.encoder_states_dir` lacks, for all splits that a run reads.
+    """Computes the encoder states that the folder `data.encoder_states_dir` lacks, for all splits that a run reads, and
+    writes them there.
 
     The encoder is that of the run `training.init_from`.
 
@@ -203,7 +208,8 @@ def cache_states(config: Config) -> None:
 
 
 def encoder_fingerprint(encoder: FrozenEncoder, **how: Any) -> str:
-    """Computes a fingerprint of the weights, the tokenizer and the options that encode texts.
+    """Returns a string that differs if the weights or the tokenizer of the encoder differ, or the options of encoding
+    that are given as keyword arguments.
 
     Args:
       encoder: Text encoder.
@@ -225,7 +231,8 @@ def cached_features(
     path: str | os.PathLike[str],
     fingerprint: str,
 ) -> np.ndarray:
-    """Returns the vectors of texts from a file, or encodes the texts and writes the file if it does not exist.
+    """Returns the vectors `[texts, dim]` of texts from the file `path`. If it does not exist, the function `encode`
+    computes them, and the file is written. `fingerprint` is a string that identifies the encoder.
 
     A file is complete once `NAME.json` is beside it. Files that an interrupted call has left are written again.
 
@@ -275,7 +282,9 @@ def cached_splits(
     fingerprint: str,
     about: str = "",
 ) -> dict[str, np.ndarray]:
-    """Stores the vectors and labels of the splits of a data set in a folder. See `cached_features`.
+    """Writes the vectors of the splits of a data set into the folder `path`, or reads them if they are there, and
+    returns them by the name of the split. `encode` is a function of texts, `about` a description. See
+    `cached_features`.
 
     SPLIT.npy         vectors, float32 [texts, dim]
     SPLIT_labels.npy  labels, int32 [texts]

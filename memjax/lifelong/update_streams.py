@@ -26,7 +26,7 @@ TASK = "task"
 
 
 class TaskSlice(NamedTuple):
-    """The training examples of one task, with their place in the stream of all tasks.
+    """The training examples of one task, with the number of the task and the number of examples of all earlier tasks.
 
     Attributes:
       examples: Examples of the training split of the task.
@@ -131,7 +131,8 @@ class JoinedExamples(Examples):
 
 
 def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndarray:
-    """Orders the examples of all tasks for a stream whose task boundaries are unknown to the learner.
+    """Orders the examples of all tasks for a stream without known task boundaries, and returns their numbers: each task
+    is shuffled, and successive tasks blend over `width` examples. `sizes` are numbers of examples.
 
     The examples of every task are shuffled. Then each moves by up to half of `width` places in either direction, so
     that one task blends into the next over `width` examples.
@@ -163,7 +164,8 @@ def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndar
 
 
 class StreamPlan(NamedTuple):
-    """A plan of the updates of a stage, made before it begins. No update reads batches of two stages.
+    """A plan of the updates of a stage, made before it begins: how many examples it reads, in batches of how many rows,
+    how often, and by which schedule. No update reads batches of two stages.
 
     Rows do not wait for each other at the end of an epoch (`memjax.data.batch_iterator`). Batches are full as long as
     all rows have something to read, and the examples that are left over are spread over the last batches.
@@ -203,21 +205,23 @@ class StreamPlan(NamedTuple):
         return self.epochs * -(-self.examples // self.rows)
 
     def count(self, batch: int) -> int:
-        """Returns the number of examples of a batch, by the number of the batch in the stage."""
+        """Returns the number of examples in batch number `batch` of the stage."""
         return self.examples_before(batch + 1) - self.examples_before(batch)
 
     def examples_before(self, batch: int) -> int:
-        """Returns the number of examples of the stage in front of a batch, by the number of the batch in the stage."""
+        """Returns the number of examples that the stage reads before batch number `batch`."""
         full = self.epochs * (self.examples // self.rows)
         return min(batch, full) * self.rows + max(batch - full, 0) * (self.examples % self.rows)
 
     @property
     def updates(self) -> int:
-        """Number of updates of the stage. They are episodes for an `EpisodeSchedule`."""
+        """Number of updates of the stage, of all kinds. For an `EpisodeSchedule` they are episodes."""
         return self.schedule.count_updates(self)
 
     def update(self, number: int) -> PlannedUpdate:
-        """Returns the plan of an update, by the number of the update in the stage."""
+        """Returns the plan of update number `number` of the stage (`PlannedUpdate`): its kind, and how many batches it
+        reads.
+        """
         return self.schedule.update(self, number)
 
     @property
@@ -226,7 +230,9 @@ class StreamPlan(NamedTuple):
         return self.total - self.examples_before(self.schedule.batches_before(self, self.updates))
 
     def stream(self, batches: BatchIterator, position: Mapping[str, Any] | None = None) -> UpdateStream:
-        """Returns a stream of the updates of the stage from a position on. `batches` must be at the same position."""
+        """Returns an `UpdateStream`, an iterator over the updates of the stage and their batches, from `position` on or
+        from the beginning. The iterator `batches` must be at the same position.
+        """
         number = self.schedule.number_at(self, position) if position else 0
         place = lambda number: {**batches.position, **self.schedule.position_of(self, number)}
         return UpdateStream(self.update, self.updates, batches, place, number=number)
@@ -250,7 +256,8 @@ class ReplaySchedule(NamedTuple):
     reads: bool = False
 
     def plan(self, examples: int, rows: int, epochs: int, before: StreamPlan | None) -> StreamPlan:
-        """Plans the updates of a stage.
+        """Returns the `StreamPlan` of a stage of `examples` examples, a number, read `epochs` times in batches of
+        `rows` rows. `before` is the plan of the stage before, None for the first stage.
 
         Args:
           examples: Number of examples of the stage.
@@ -261,17 +268,21 @@ class ReplaySchedule(NamedTuple):
         return StreamPlan(examples, rows, epochs, before.earlier + before.total if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Maps each kind of update to a batch with the shapes of its batches, or to None for updates without one."""
+        """Returns a dict of a batch for each kind of update, for its shapes: `example`, a batch of the stream, or None
+        for updates that read no batch.
+        """
         other = {self.kind: example if self.reads else None} if self.every else {}
         return {STREAM: example, **other}
 
     def count_due(self, plan: StreamPlan, batch: int) -> int:
-        """Counts the updates of `kind` that are due in the stage once the first `batch` batches are read."""
+        """Returns how many updates of `kind` are due once the stage with the plan `plan` has read its first `batch`
+        batches.
+        """
         seen = plan.earlier + plan.examples_before(batch)
         return seen // self.every - plan.earlier // self.every if self.every else 0
 
     def batches_before(self, plan: StreamPlan, number: int) -> int:
-        """Counts the batches that the first `number` updates of the stage read."""
+        """Returns how many batches the first `number` updates of the stage with the plan `plan` read."""
         if self.reads or not self.every:
             return number
         # A batch is read by the update whose number is that of the batch and of all updates of the schedule before it.
@@ -279,11 +290,13 @@ class ReplaySchedule(NamedTuple):
         return bisect.bisect_left(range(plan.batches), number, key=number_of)
 
     def count_updates(self, plan: StreamPlan) -> int:
-        """Counts the updates of a stage."""
+        """Returns the number of updates, of all kinds, of the stage with the plan `plan`."""
         return plan.batches + (0 if self.reads else self.count_due(plan, plan.batches))
 
     def update(self, plan: StreamPlan, number: int) -> PlannedUpdate:
-        """Returns the plan of an update, by the number of the update in the stage."""
+        """Returns the kind of update number `number` of the stage with the plan `plan`, and whether it reads a batch
+        (`PlannedUpdate`).
+        """
         batch = self.batches_before(plan, number)
         if self.reads:
             is_due = self.count_due(plan, batch + 1) > self.count_due(plan, batch)
@@ -291,11 +304,13 @@ class ReplaySchedule(NamedTuple):
         return PlannedUpdate() if batch + self.count_due(plan, batch) == number else PlannedUpdate(self.kind, 0)
 
     def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
-        """Returns entries of a position: `read`, batches read, and `due`, whether an update without batch is next."""
+        """Returns a dict of the position before update number `number` of a stage: `read`, the number of batches read,
+        and `due`, whether an update without a batch is next.
+        """
         return {"read": self.batches_before(plan, number), "due": not self.update(plan, number).reads}
 
     def number_at(self, plan: StreamPlan, position: Mapping[str, Any]) -> int:
-        """Returns the number of the next update at a position, the inverse of `position_of`."""
+        """Returns the number of the next update in the stage at a position that `position_of` has returned."""
         read = position["read"]
         return read if self.reads else read + self.count_due(plan, read) - position["due"]
 
@@ -320,54 +335,67 @@ class EpisodeSchedule(NamedTuple):
     keeps_last: bool = False
 
     def plan(self, examples: int, rows: int, epochs: int, before: StreamPlan | None) -> StreamPlan:
-        """Plans the episodes of a stage. See `ReplaySchedule.plan`."""
+        """Returns the `StreamPlan` of a stage of `examples` examples, a number, read `epochs` times in batches of
+        `rows` rows, by episodes. `before` is the plan of the stage before. See `ReplaySchedule.plan`.
+        """
         return StreamPlan(examples, rows, epochs, before.earlier + before.updates if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Maps each kind of update to the shapes of its batches, given a batch of the stream. None if it reads none."""
+        """Returns a dict of the shapes of the batches of each kind of episode, made from `example`, a batch of the
+        stream. None for a kind that reads no batch.
+        """
         shape = lambda leaf, size: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
         several = lambda size: jax.tree.map(lambda leaf: shape(leaf, size), example) if size else None
         other = {self.kind: several(self.steps)} if self.every else {}
         return {STREAM: several(self.steps + 1), **other}
 
     def count_due(self, plan: StreamPlan, number: int) -> int:
-        """Counts the episodes whose query comes from the memory among the first `number` episodes of the stage."""
+        """Returns how many of the first `number` episodes of the stage with the plan `plan` have a query from the
+        memory.
+        """
         if not self.every:
             return 0
         frequency = replay_frequency(self.every, plan.rows, self.steps)
         return (plan.earlier + number) // frequency - plan.earlier // frequency
 
     def batches_before(self, plan: StreamPlan, number: int) -> int:
-        """Counts the batches that the first `number` episodes of the stage read."""
+        """Returns how many batches the first `number` episodes of the stage with the plan `plan` read."""
         return min(number * (self.steps + 1) - self.count_due(plan, number), plan.batches)
 
     def count_updates(self, plan: StreamPlan) -> int:
-        """Counts the episodes of a stage."""
+        """Returns the number of episodes of the stage with the plan `plan`."""
         needed = lambda number: number * (self.steps + 1) - self.count_due(plan, number)
         # At most every second episode replays, and without steps such an episode reads nothing.
         full = bisect.bisect_right(range(2 * plan.batches + 2), plan.batches, key=needed) - 1
         return full + (self.keeps_last and needed(full) < plan.batches)
 
     def update(self, plan: StreamPlan, number: int) -> PlannedUpdate:
-        """Returns the plan of an episode. A last episode that lacks batches is padded in front, before its support."""
+        """Returns the kind of episode number `number` of a stage and how many batches it reads (`PlannedUpdate`). A
+        last episode that lacks batches is padded in front, before its support.
+        """
         replays = self.count_due(plan, number + 1) > self.count_due(plan, number)
         size = self.steps + (not replays)
         reads = min(size, plan.batches - self.batches_before(plan, number))
         return PlannedUpdate(self.kind if replays else STREAM, reads, size - reads)
 
     def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
-        """Returns the entry of a position that says which episode is next: `episodes`, the episodes done."""
+        """Returns a dict of the position before episode number `number` of a stage, whose only entry `episodes` is this
+        number. `plan` is not used.
+        """
         del plan
         return {"episodes": number}
 
     def number_at(self, plan: StreamPlan, position: Mapping[str, Any]) -> int:
-        """Returns the number of the next episode at a position, the inverse of `position_of`."""
+        """Returns the number of the next episode in the stage at a position that `position_of` has returned. `plan` is
+        not used.
+        """
         del plan
         return position["episodes"]
 
 
 def replay_frequency(interval: int, batch: int, steps: int) -> int:
-    """Computes the number of episodes from one replay to the next: `ceil((R_I / b + 1) / (m + 1))` (Holla et al. 2020).
+    """Returns the number of episodes from one replay to the next: `ceil((interval / batch + 1) / (steps + 1))` (Holla
+    et al. 2020). `interval` and `batch` are numbers of examples, `steps` those of the inner loop.
 
     An episode reads m + 1 batches of the stream, and a replay episode reads m. So replays are about `interval` examples
     apart.

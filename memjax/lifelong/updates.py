@@ -86,7 +86,8 @@ References = Callable[[UpdateParts, TrainState, Any, Batch], ReferenceGradients]
 
 
 def make_stream_update(parts: UpdateParts, *, separate_rows: bool, references: References | None = None) -> Update:
-    """Makes the update that learns a batch of the stream, or the query of an episode.
+    """Makes the update function that learns a batch of the stream, or the query of an episode. `separate_rows` tells
+    whether batches have other rows than the memories in the train state. `references` makes reference gradients.
 
     Args:
       parts: Parts of the updates of the learner.
@@ -107,7 +108,8 @@ def make_stream_update(parts: UpdateParts, *, separate_rows: bool, references: R
 
 
 def make_joint_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
-    """Makes the update that learns a batch of the stream and replayed rows together.
+    """Makes the update function that learns a batch of the stream and replayed rows together. `separate_rows` tells
+    whether batches have other rows than the memories in the train state.
 
     Args:
       parts: Parts of the updates of the learner.
@@ -129,7 +131,8 @@ def make_joint_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
 
 
 def make_projected_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
-    """Makes the update that learns a batch of the stream, with the gradient of replayed rows as a reference.
+    """Makes the update function that learns a batch of the stream, with the gradient of replayed rows as a reference
+    for projection. `separate_rows` tells whether batches have other rows than the memories in the train state.
 
     Args:
       parts: Parts of the updates of the learner. A gradient transformation of a component asks for the reference.
@@ -151,7 +154,7 @@ def make_projected_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
 
 
 def make_replay_update(parts: UpdateParts) -> Update:
-    """Makes the update that learns rows of the memory alone. Its batch is None."""
+    """Makes the update function that learns rows of the memory alone. It is called with None instead of a batch."""
 
     def update(state: TrainState, batch: None) -> tuple[TrainState, Sums]:
         slim, episodes = _take_out_memory(state)
@@ -166,7 +169,9 @@ def make_replay_update(parts: UpdateParts) -> Update:
 
 
 def make_replay_episode_update(parts: UpdateParts) -> Update:
-    """Makes the update that learns a query of replayed rows, and whose batch is the support of the query."""
+    """Makes the update function that learns a query of replayed rows after adapting to a support, the batch that it is
+    called with.
+    """
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         slim, episodes = _take_out_memory(_mark_classes(parts, state, batch))

@@ -9,7 +9,8 @@ from memjax.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion:
-    """A change of the configuration that would save memory.
+    """A change of the configuration that would save memory: options of the command line, the reason, and how many bytes
+    it saves.
 
     Attributes:
       change: Options to add to the command line.
@@ -77,7 +78,8 @@ class _StepSizes:
 
 
 def bytes_needed(facts: Mapping[str, Any]) -> int:
-    """Returns the bytes of HBM that a step needs on each device, whether or not it fits.
+    """Returns the bytes of HBM that a step needs on each device, whether or not it fits. `facts` are the fields of its
+    `Measurement`.
 
     Args:
       facts: Facts about the step (`memjax.planning.compile_ahead.Measurement`).
@@ -86,12 +88,13 @@ def bytes_needed(facts: Mapping[str, Any]) -> int:
 
 
 def advise(config: Config, facts: Mapping[str, Any]) -> list[Suggestion]:
-    """Suggests changes that save memory, the largest saving first.
+    """Returns a list of changes of the configuration that would save memory in a step (`Suggestion`), the largest
+    saving first. `facts` are the fields of the step's `Measurement`, and `what` it is.
 
     Args:
       config: Configuration whose step does not fit.
       facts: Facts about the step (`memjax.planning.compile_ahead.Measurement`), and `what` it is: 'train', 'eval' or
-      'decode'.
+        'decode'.
     """
     parts, training = facts["parts"], facts["what"] == "train"
     parameters = parts.get("parameters", 0)

@@ -24,7 +24,8 @@ _PATH_NOISE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A temporary buffer in the memory of a device.
+    """A temporary buffer in the memory of a device: its size in bytes, its shape, and the part of the model that fills
+    it.
 
     Attributes:
       bytes: Size in bytes, with padding.
@@ -68,7 +69,8 @@ class _Value:
 
 
 def parse_memory(assignment: str) -> MemoryUse:
-    """Sums the buffers of a program by kind.
+    """Sums the bytes of the buffers of a program by kind (`MemoryUse`). `assignment` is the text of the compiler's dump
+    of its buffers.
 
     Args:
       assignment: Text of the compiler's dump `*buffer-assignment.txt`.
@@ -88,7 +90,8 @@ def parse_memory(assignment: str) -> MemoryUse:
 
 
 def largest_temporaries(assignment: str, live_ranges: str, module: Module, limit: int = 6) -> list[Buffer]:
-    """Lists the largest temporary buffers at the moment when all of them together need most memory.
+    """Returns a list of the `limit` largest temporary buffers (`Buffer`) at the moment when all together need most
+    memory. `assignment` and `live_ranges` are texts of the compiler's dumps.
 
     Args:
       assignment: Text of the compiler's dump `*buffer-assignment.txt`.
@@ -111,7 +114,8 @@ def largest_temporaries(assignment: str, live_ranges: str, module: Module, limit
 
 
 def describe_place(op_name: str) -> str:
-    """Shortens the path of an operation in a traced program to the part of the model and the operation.
+    """Shortens the path of an operation in a traced program, such as `op_name` in HLO text, to a string with the part
+    of the model and the operation.
 
     Example:
       >>> describe_place("jit(step)/transpose(jvp(Model))/stack/stack._run/while/body/layers_0/attention/add")

@@ -38,7 +38,8 @@ DUMP = "MEMJAX_DUMP"
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Facts about a program that was compiled for one topology.
+    """Facts about a step that was compiled for one TPU slice: whether it fits, its memory by kind, FLOPs, traffic and
+    collectives.
 
     Bytes are per device. FLOPs are those of all devices together.
 
@@ -97,7 +98,8 @@ class Measurement:
 def measure(
     config: Config, what: What, vocab_size: int, topology: Topology, *, widest: bool = False
 ) -> Iterator[Measurement]:
-    """Compiles the steps of a configuration for a topology, one after the other, and yields the facts about each.
+    """Compiles the steps of a configuration for a TPU slice, one after the other, and yields a `Measurement` of each.
+    `what` is 'train', 'eval' or 'decode'. `widest` also finds how many rows with parameters of their own fit.
 
     Args:
       config: Configuration of the steps.
@@ -127,7 +129,8 @@ def measure(
 
 
 def check_kept(kept: EpisodicMemoryBytes | None, topology: Topology) -> None:
-    """Checks that the episodic memory of a learner fits on a device together with the rest of the training state.
+    """Raises ValueError if the episodic memory of a learner does not fit on a device together with the rest of the
+    training state. `kept` has both sizes, or is None without such a memory.
 
     Args:
       kept: Sizes of the episodic memory. None for a learner without one, which passes.
@@ -198,7 +201,8 @@ STRIDE = 64
 
 
 def largest_width(total: Callable[[int], int | None], limit: int) -> int:
-    """Finds the largest number of rows that fits, to within a 64th, if the memory grows about linearly with it.
+    """Returns the largest number of rows that fits into `limit` bytes, to within a 64th. `total(number)` returns the
+    bytes that rows need, or None if they do not fit, and should grow about linearly.
 
     Args:
       total: `total(number)` returns the bytes that a number of rows needs, or None if they do not fit.
@@ -296,7 +300,8 @@ def _compile(lowered: Any) -> _Outcome:
 
 
 def out_of_memory(message: str) -> _Outcome | None:
-    """Parses the compiler's message about a program that does not fit into the HBM. None for any other message.
+    """Reads the bytes that a program needs, and those available, from the compiler's message that it does not fit into
+    the HBM. None for any other message.
 
     Args:
       message: Message of the error.
@@ -401,7 +406,9 @@ def _name_of_part(argument: str, keys: str) -> str:
 
 
 def main() -> int:
-    """Reads a request and prints measurements, the numbers of devices of slices, or a line about a mistake in it."""
+    """Reads a request as JSON from standard input and prints lines of JSON: measurements, numbers of devices of slices,
+    or a mistake in the request. Returns 0.
+    """
     request = json.loads(sys.stdin.read())
     try:
         if "topologies" in request:

@@ -34,7 +34,8 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """An instruction of an HLO computation, parsed from one line of text.
+    """An instruction of an HLO computation, parsed from one line of text: its name, shape, opcode, operands and
+    attributes.
 
     Attributes:
       name: Name of the instruction, without `%`.
@@ -61,7 +62,7 @@ class Instruction:
         return match[1] if match else ""
 
     def attribute(self, name: str) -> str:
-        """Returns the value of an attribute that holds a name. '' if the attribute is missing.
+        """Returns the name that the attribute `name`, such as `body` or `calls`, holds. '' if the attribute is missing.
 
         Args:
           name: Name of the attribute, such as `body`, `condition` or `calls`.
@@ -70,7 +71,7 @@ class Instruction:
         return match[1] if match else ""
 
     def called(self) -> list[str]:
-        """Returns the names of all computations that the instruction runs."""
+        """Returns a list of the names of all computations that the instruction runs."""
         branches = _BRANCHES.search(self.text)
         names = [part.strip().lstrip("%") for part in branches[1].split(",")] if branches else []
         return names + _CALLED.findall(self.text)
@@ -78,7 +79,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A compiled HLO program.
+    """A compiled HLO program: the instructions of all its computations by name, and the name of the one that starts it.
 
     Attributes:
       computations: Name of a computation -> its instructions by name, in order.
@@ -91,7 +92,7 @@ class Module:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All collectives of one kind on one device in one execution of a program.
+    """The number and the bytes of all collectives of one kind on one device in one execution of a program.
 
     Attributes:
       kind: Kind of the collectives, one of `COLLECTIVES`.
@@ -107,7 +108,7 @@ class Collective:
 
 
 def parse_hlo(text: str) -> Module:
-    """Parses the HLO text of a compiled program.
+    """Parses the HLO text of a compiled program into a `Module`.
 
     Args:
       text: Result of `compiled.as_text()`, or a dump of the compiler.
@@ -135,7 +136,8 @@ def parse_hlo(text: str) -> Module:
 
 
 def collectives(module: Module, num_devices: int) -> tuple[list[Collective], list[str]]:
-    """Counts the collectives of a program by kind, the kind with most bytes first.
+    """Counts the collectives of a program by kind. Returns a list of `Collective`, the kind with most bytes first, and
+    the names of loops that count once because their number of iterations is not known.
 
     Args:
       module: Compiled program (`parse_hlo`).
@@ -163,7 +165,8 @@ def collectives(module: Module, num_devices: int) -> tuple[list[Collective], lis
 
 
 def hbm_bytes(module: Module) -> int:
-    """Estimates the bytes that a device reads from and writes to its HBM in one execution of a program.
+    """Estimates the bytes that a device reads from and writes to its HBM in one execution of a program, as a lower
+    bound.
 
     This is a lower bound, since every instruction is assumed to read its operands once.
 
@@ -179,7 +182,8 @@ def hbm_bytes(module: Module) -> int:
 
 
 def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
-    """Computes the bytes of the arrays in an HLO shape, without padding.
+    """Returns the bytes of the arrays in the text of an HLO shape, such as `f32[8,128]{1,0}`, without padding.
+    `hbm_only` ignores arrays in other memories.
 
     Args:
       shape: Text of a shape, such as `f32[8,128]{1,0}`, or of a tuple of shapes.
@@ -198,7 +202,8 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
 
 def group_size(text: str, num_devices: int) -> int:
-    """Returns the number of devices in one group of a collective.
+    """Returns the number of devices in one group of a collective. `text` has its attributes, and `num_devices` is the
+    result if they name no groups.
 
     Args:
       text: Text with the attributes of the collective.
@@ -223,7 +228,8 @@ def group_size(text: str, num_devices: int) -> int:
 
 
 def trip_count(module: Module, scope: Mapping[str, Instruction], loop: Instruction) -> int | None:
-    """Returns the number of iterations of a `while` loop, or None if its text does not tell.
+    """Returns the number of iterations of the `while` loop in the instruction `loop`, or None if its text does not
+    tell. `scope` has the instructions of the computation around it, by name.
 
     Args:
       module: Compiled program.

@@ -64,7 +64,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """An estimate of the time of a step and of how well it uses the devices.
+    """An estimate of the time of a step in seconds, and of how well it uses the devices.
 
     Attributes:
       compute: Seconds of matrix products.
@@ -90,7 +90,8 @@ class Estimate:
 
 
 def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[str, Any]]:
-    """Compiles the steps of one case in a separate process and returns all facts about them.
+    """Compiles the steps of one case in a separate process and returns a list of dicts with the facts about each.
+    `widest` also finds how many rows with parameters of their own fit.
 
     Args:
       case: Configuration, slice and kind of step to plan.
@@ -99,10 +100,9 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
 
     Returns:
       Facts of each step as JSON values: the fields of `memjax.planning.compile_ahead.Measurement`, and `name`, `what`,
-      `value`,
-      `generation`, `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (fields of `Estimate`, None if
-      the step does not fit), `tips` (fields of each `Suggestion` if it does not fit), `assumptions`, and `versions` of
-      the compiler.
+      `value`, `generation`, `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (fields of `Estimate`,
+      None if the step does not fit), `tips` (fields of each `Suggestion` if it does not fit), `assumptions`, and
+      `versions` of the compiler.
 
     Raises:
       ModuleNotFoundError: libtpu is not installed.
@@ -137,7 +137,7 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
 
 
 def check_topologies(topologies: Iterable[Topology]) -> None:
-    """Checks that libtpu offers every slice before the first is compiled for.
+    """Raises ValueError if libtpu does not offer one of the slices, before the first is compiled for.
 
     Args:
       topologies: Slices that are to be compiled for.
@@ -150,7 +150,7 @@ def check_topologies(topologies: Iterable[Topology]) -> None:
 
 
 def assumptions(topology: Topology) -> str:
-    """Describes the assumptions of the estimated time of a step, for the user."""
+    """Returns a text that tells the user what the estimated time of a step on this slice assumes."""
     generation = topology.generation
     return (
         f"step = the longest of FLOPs / {generation.peak_flops / 1e12:,.0f} TFLOP/s (bfloat16), HBM bytes / "
@@ -163,7 +163,8 @@ def assumptions(topology: Topology) -> str:
 
 
 def estimate(facts: dict[str, Any], topology: Topology) -> Estimate:
-    """Estimates the time of a step by a roofline model. See the module's docstring for its assumptions.
+    """Estimates the time of a step on a slice by a roofline model (`Estimate`). `facts` are the fields of its
+    `Measurement`. See the module's docstring for its assumptions.
 
     Args:
       facts: Facts about the step (`memjax.planning.compile_ahead.Measurement`).
@@ -190,7 +191,9 @@ def estimate(facts: dict[str, Any], topology: Topology) -> Estimate:
 
 
 def environment(folder: str) -> dict[str, str]:
-    """Returns the environment variables of the compiling process, which dumps its programs into `folder`."""
+    """Returns a dict of the environment variables of the compiling process, which dumps its programs into the path
+    `folder`.
+    """
     package = str(Path(__file__).parent.parent.parent)
     flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=jit_plan_"
     return {

@@ -30,7 +30,8 @@ What = Literal["train", "eval", "decode"]
 
 
 class PerRowParameterCopies(NamedTuple):
-    """Bytes of one copy of the parameters that each row needs when it is adapted by itself, and the setting for rows.
+    """The bytes of one copy of the parameters, which each row needs that is adapted by itself, and the name of the
+    setting for the number of rows at once.
 
     Attributes:
       field: Name of the setting for the number of rows that a device scores at once.
@@ -42,7 +43,8 @@ class PerRowParameterCopies(NamedTuple):
 
 
 class EpisodicMemoryBytes(NamedTuple):
-    """The size of a learner's episodic memory.
+    """The size of a learner's episodic memory in rows and in bytes on a device, and that of the rest of the training
+    state.
 
     Attributes:
       field: Name of the setting for the number of rows.
@@ -59,7 +61,7 @@ class EpisodicMemoryBytes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A step as a function, with the shapes and shardings of its arguments and results.
+    """A step as a function, with the shapes and shardings of its arguments and the shardings of its results.
 
     Attributes:
       function: Function that computes the step from its arguments.
@@ -87,10 +89,12 @@ class Program:
 
 
 class Planned(Experiment):
-    """An experiment without data, for planning: its batches are shapes, and it has no evaluations."""
+    """An experiment that reads no data, for planning: its batches are shapes alone, and it has no evaluations."""
 
     def example(self, split: Any = None) -> Batch:
-        """Returns the shapes of a batch, with the extras that the examples of `split` add to the model's inputs."""
+        """Returns the shapes of a batch. `split` is a data set whose examples add extras to it, None for the model's
+        inputs alone.
+        """
         config = self.config
         batch = self.model.example(config.data.batch_size, config.data.segment_length)
         extras = {} if split is None else split.example(0).context
@@ -100,18 +104,18 @@ class Planned(Experiment):
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((segments, *leaf.shape), leaf.dtype), batch)
 
     def of_task(self, name: str) -> Experiment:
-        """Returns this experiment itself, since all tasks have batches of one shape."""
+        """Returns this experiment itself for the task named `name`, since all tasks have batches of one shape."""
         del name
         return self
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Any]:
-        """Returns no evaluators."""
+        """Returns an empty dict, since nothing is evaluated. `layout` is not used."""
         del layout
         return {}
 
 
 class PlaceholderExamples(Examples):
-    """A placeholder for the examples of a split that are not read, with a single empty example."""
+    """A placeholder for a data set that is not read: it has a single empty example."""
 
     def __len__(self) -> int:
         return 1
@@ -126,7 +130,8 @@ class PlaceholderExamples(Examples):
 
 
 def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> Learner:
-    """Makes the learner of a configuration for its shapes and programs, without reading data.
+    """Makes the learner of a configuration without reading data, of which only shapes and compiled programs are used.
+    `vocab_size` is the size of the vocabulary.
 
     Args:
       config: Configuration of the learner.
@@ -140,7 +145,8 @@ def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> L
 
 
 def make_programs(config: Config, what: What, vocab_size: int, layout: Layout) -> dict[str, Program]:
-    """Makes the steps of a configuration, by name, without computing anything.
+    """Returns a dict of the steps of a configuration by name (`Program`), without computing anything. `what` is
+    'train', 'eval' or 'decode'.
 
     Args:
       config: Configuration of the steps.
@@ -218,7 +224,7 @@ def _rows_kept(learner: Learner, compiled: CompiledLearner) -> EpisodicMemoryByt
 
 
 def itemsize(dtype: Any) -> int:
-    """Returns the bytes of one element of a dtype. A random key takes 8."""
+    """Returns the number of bytes of one element of a dtype. A random key takes 8."""
     return 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else dtype.itemsize
 
 

@@ -35,7 +35,8 @@ COLUMNS = (
 
 
 def make_cases(config: Config, topologies: Sequence[str], what: str = "train", sweep: str = "") -> list[Case]:
-    """Makes a case for every slice, every value of a swept field, and every size of a model that grows between tasks.
+    """Returns a list of a `Case` for every slice, every value of a swept field, and every size of a model that grows
+    between tasks. `what` is 'train', 'eval' or 'decode', `sweep` is text such as `FIELD=A,B`.
 
     Args:
       config: Configuration to plan.
@@ -60,7 +61,8 @@ def make_cases(config: Config, topologies: Sequence[str], what: str = "train", s
 
 
 def generations(config: Config) -> list[tuple[str, Config]]:
-    """Lists the sizes of a model that grows between tasks: the task before which it grows, and its configuration.
+    """Returns a list of the sizes of a model that grows between tasks, each as the name of the task before which it
+    grows and its configuration. For other models it is ('', config) alone.
 
     Args:
       config: Configuration of the run. If its model does not grow, the result is ('', config) alone.
@@ -88,7 +90,8 @@ def report(
     command: str = "",
     stream: Any = None,
 ) -> bool:
-    """Plans one case after the other and prints the results: all facts of a single step, or a table of several.
+    """Plans the cases by `plan(case)`, one after the other, and prints all facts of a single step, or a table of
+    several. Returns whether every step fits. `command` is the user's command line, which JSON output repeats.
 
     Progress is printed to standard error.
 
@@ -141,7 +144,8 @@ def _format_duration(seconds: float) -> str:
 
 
 def describe_shapes(names: Sequence[str]) -> list[str]:
-    """Describes which shape is taken for a slice that is named by its size, if several shapes have that size.
+    """Returns a list of lines that tell which shape is taken for each name of a slice, such as `v5e-16`, that several
+    shapes have.
 
     Args:
       names: Names of slices, see `memjax.planning.topologies.parse_topology`.
@@ -159,7 +163,8 @@ def describe_shapes(names: Sequence[str]) -> list[str]:
 
 
 def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Returns the header and the rows of a table with one row for each step.
+    """Returns the header and the rows of a table, lists of strings, with one row for each step. `facts` are the facts
+    about the steps from `memjax.planning.plan_cases.plan`.
 
     Args:
       facts: Facts about each step, as `memjax.planning.plan_cases.plan` returns them.
@@ -188,7 +193,8 @@ def _case_name(facts: Mapping[str, Any]) -> str:
 
 
 def learner_bytes(facts: Mapping[str, Any]) -> list[str]:
-    """Describes the memory of a learner on a device: its state, and copies of parameters that are adapted to rows.
+    """Returns lines of text about the memory that a learner takes on a device: its state, and copies of parameters for
+    rows that are adapted one by one. `facts` are those about a step. Empty if it has neither.
 
     Args:
       facts: Facts about a step, as `memjax.planning.plan_cases.plan` returns them.
@@ -211,7 +217,8 @@ def learner_bytes(facts: Mapping[str, Any]) -> list[str]:
 
 
 def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Returns the header and the rows of a table with all facts about one step.
+    """Returns the header and the rows of a table, lists of strings, with all facts about one step. `facts` are those
+    from `memjax.planning.plan_cases.plan`.
 
     Args:
       facts: Facts about the step, as `memjax.planning.plan_cases.plan` returns them.
@@ -263,7 +270,8 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
-    """Describes why a step does not fit and which changes would help.
+    """Returns lines of text that tell why a step does not fit and which changes would help. Empty if it fits. `name`
+    tells whether the first line names the case.
 
     Args:
       facts: Facts about the step, as `memjax.planning.plan_cases.plan` returns them.
@@ -290,7 +298,8 @@ def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: Any) -> None:
-    """Prints a table: with the library Rich on a terminal, as aligned columns elsewhere.
+    """Prints a table to a stream: with the library Rich on a terminal, as aligned columns elsewhere. The cells are
+    strings.
 
     Args:
       header: Headings of the columns.

@@ -26,7 +26,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """One generation of TPUs.
+    """One generation of TPUs: speeds and memory of a chip, and the sizes of its slices.
 
     Attributes:
       name: Name of the generation in the names of slices, such as 'v5e'.
@@ -111,7 +111,7 @@ class Topology:
 
     @property
     def ici_bandwidth(self) -> float:
-        """Bytes per second that a device can send to other devices."""
+        """Bytes per second that a device can send to other devices, over all its links together."""
         return self.generation.ici_bandwidth / self.generation.devices_per_chip
 
     @property
@@ -120,7 +120,7 @@ class Topology:
         return self.generation.hbm_limit
 
     def devices(self) -> list[Any]:
-        """Returns devices of the slice to compile for. This needs libtpu, but no TPU.
+        """Returns a list of the devices of the slice, to compile for. This needs libtpu, but no TPU.
 
         Raises:
           ValueError: libtpu does not offer the slice.
@@ -140,7 +140,8 @@ class Topology:
 
 
 def parse_topology(name: str) -> Topology:
-    """Returns the slice that a name means (see the module's docstring): for a number, the first of `parse_shapes`.
+    """Returns the `Topology` that a name such as `v5e:4x4` or `v5e-16` means. For a size, as in the second, it is the
+    first of `parse_shapes`.
 
     Args:
       name: `v5e:4x4`, `v5e-16`, `v5p-128`; upper and lower case are the same.
@@ -158,7 +159,8 @@ def parse_topology(name: str) -> Topology:
 
 
 def parse_shapes(name: str) -> list[Topology]:
-    """Returns every slice that a name means, the cubest first.
+    """Returns a list of every slice (`Topology`) that a name such as `v5e-16` means, the cubest first. A shape, as in
+    `v5e:4x4`, means itself alone.
 
     Args:
       name: See `parse_topology`. A shape means itself.
