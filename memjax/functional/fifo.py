@@ -60,8 +60,8 @@ def ring_append(
     axis: int = 1,
     aligned: bool = False,
 ) -> Shaped[Array, "..."]:
-    """Returns each row's ring with new entries written from its cursor on, wrapping around. `aligned` promises that
-    cursors are multiples of the number of entries. Move the cursor with `advance_cursor`.
+    """Returns the ring with new entries written in each active row from its cursor on, wrapping around. `aligned`
+    promises that cursors are multiples of the number of entries. Move the cursor with `advance_cursor`.
 
     Args:
       slots: The ring, `[batch, ..., memory, ...]` with the slots at `axis`.
@@ -132,8 +132,8 @@ def write_window(
     axis: int = 1,
     aligned: bool = False,
 ) -> Shaped[Array, "..."]:
-    """Returns each row's ring with the slots from its cursor on overwritten with `new`, wrapping around. `aligned`
-    promises that cursors are multiples of the number of entries.
+    """Returns the ring with the slots of each active row from its cursor on overwritten with `new`, wrapping around.
+    `aligned` promises that cursors are multiples of the number of entries.
 
     Args:
       slots: The ring with the slots at `axis`.

@@ -206,7 +206,7 @@ def sum_rows(
     lookups_at_once: int = LOOKUPS,
 ) -> Float[Array, "*bags dim"]:
     """Sums weighted rows of a table for every bag, `sum_l weights[l] * table[ids[l]]`. The gradient goes to `sink`, an
-    array in the shape of the result, instead of the table. `axis` names the mesh axis of a split table.
+    array in the shape of the result, if one is given, not to the table. `axis` names the mesh axis of a split table.
 
     The gradient of row r is the sum of `weight * gradient of the bag` over all lookups of r. Without a sink it is an
     array of the table's size. With a sink the table has none, and the gradient of the bags is that of the sink, from

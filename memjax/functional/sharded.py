@@ -287,8 +287,8 @@ def sharded_append(
 def sharded_save(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, slot_axis: str, axis: int = 1
 ) -> Shaped[Array, "..."]:
-    """Returns `length` slots of a ring that is split over the mesh axis `slot_axis`, from the cursor on, to save them
-    before they are overwritten. It needs no communication.
+    """Returns `length` slots from the cursor on of a ring that is split over the mesh axis `slot_axis`, to save them
+    before they are overwritten. Without communication every device returns a window of its own.
 
     `sharded_restore` writes them back.
 

@@ -17,7 +17,8 @@ __all__ = ["beam_search", "detokenized_bleu", "tokenized_bleu", "translate"]
 
 
 class Hypotheses(NamedTuple):
-    """The hypotheses that a beam search has found for every row, best first: their tokens, lengths and scores.
+    """The hypotheses that a beam search has found for every row, best first: their tokens, lengths, and
+    log-probabilities divided by a power of the length.
 
     Attributes:
       tokens: Token ids, int32 `[batch, beam, max_length]`, including the end token if it was reached. Places after the

@@ -96,8 +96,8 @@ def keep_top_p(logits: Float[Array, "*batch vocab"], p: float) -> Float[Array, "
 
 
 def sample(keys: Array, logits: Float[Array, "batch vocab"], sampling: Sampling | None = None) -> Int[Array, " batch"]:
-    """Draws the next token id of every row from its logits with its random key. None as `sampling` draws from the whole
-    distribution.
+    """Chooses the next token id of every row from its logits: draws with the row's random key, or takes the most
+    probable one at temperature 0. Without `sampling` it draws from the whole distribution.
 
     Args:
       keys: One random key per row, `[batch]`. The token of a row depends only on the key and the logits of the row.

@@ -57,7 +57,7 @@ def _with_check(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_call(x: Any, state: Any, **arguments: Any) -> None:
     """Raises an error for a segment `x` without tokens, or if the state or another argument of a memory's call does not
-    have the batch rows or the length of `x`.
+    have the batch rows of `x`, or a mask not its length.
 
     Args:
       x: Segment, `[batch, length, ...]`.

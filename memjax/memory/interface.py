@@ -84,7 +84,7 @@ class Memory(nn.Module):
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
-        """Makes the state in which a document starts in every row. Needs no parameters."""
+        """Makes the state in which a document starts in every row. Needs no parameters. By default it is empty."""
         return EmptyState()
 
     @nn.nowrap

@@ -89,7 +89,7 @@ def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Ar
 
 @operation
 def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, WeightedSum]:
-    """Returns two metrics, means over real tokens: `<memory>/<candidates>`, the number of candidates, and
+    """Returns two metrics by name, means over real tokens: `<memory>/<candidates>`, the number of candidates, and
     `<memory>/effective_<candidates>`, how evenly their weights are spread. `memory` and `candidates` are names.
     """
     num_candidates = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)

@@ -44,8 +44,8 @@ MOST = 1 << 12
 
 
 def exclude_nearby(distance: int) -> Exclude:
-    """Makes an `Exclude` function, which marks neighbours not to use: tokens up to `distance` before or after the
-    query's own token.
+    """Makes an `Exclude` function `(own, ids) -> mask`, which marks neighbours not to use: tokens up to `distance`
+    before or after the query's own token.
 
     Example:
       >>> exclude_nearby(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
@@ -55,8 +55,8 @@ def exclude_nearby(distance: int) -> Exclude:
 
 
 def exclude_same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
-    """Makes an `Exclude` function, which marks neighbours not to use: all tokens of the query's own document. `offsets`
-    has the first token of each document, and last the number of all tokens.
+    """Makes an `Exclude` function `(own, ids) -> mask`, which marks neighbours not to use: all of the query's own
+    document. `offsets` has the first token of each document, and last the number of all tokens.
 
     Args:
       offsets: First token of each document, and the number of all tokens (`AnnotatedDocuments.offsets`).
@@ -80,7 +80,7 @@ def neighbors_of_split(
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Returns the tokens after the nearest contexts of every token of a split, int32 `[tokens, num_neighbors]`, for
-    `memjax.data.write_neighbors`. -1 for none. If `store` holds the split, its own article is left out.
+    `memjax.data.write_neighbors`. -1 for none. A store of the split itself leaves out a token's own article.
 
     Args:
       source: Frozen model that made the store, with its way of reading texts.

@@ -74,7 +74,7 @@ def read_retrieved(
     count: int = 5,
 ) -> list[TargetWithNeighbors]:
     """Decodes the targets with the indices `chosen` and their `count` nearest neighbours, as a list of
-    `TargetWithNeighbors`. `before_target` and `before_entry` are functions from a number to the tokens before.
+    `TargetWithNeighbors`. `before_target` and `before_entry` are functions from a number to the tokens before it.
 
     Args:
       chosen: Rows of `targets` to decode.
