@@ -63,7 +63,7 @@ class Columns(Model):
 
     @property
     def vocabulary(self) -> Any:
-        """The vocabulary of the first column, whose fields are those of all columns' vocabularies."""
+        """The vocabulary of the first column. Those of the other columns have the same size."""
         return self.columns[0].vocabulary
 
     def setup(self) -> None:

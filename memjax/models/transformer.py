@@ -191,8 +191,8 @@ class Layer(Memory):
     def decode(
         self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], LayerState]:
-        """Reads one token of every active row, `x` of shape `[batch, 1, dim]` (memory tokens come before it), and
-        returns the new `x` and state. `shared` holds parameters that all layers share.
+        """Reads one token of every active row, and returns the new `x` and state. `x` is `[batch, rows, dim]`: the
+        model's memory tokens where it has any, then the token. `shared` holds parameters that all layers share.
         """
         return self.decode_features(x, state, active=active, shared=shared)[:2]
 
@@ -342,8 +342,8 @@ class Stack(Memory):
     def decode(
         self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState]:
-        """Reads one token of every active row with all layers, `x` of shape `[batch, 1, dim]` (memory tokens come
-        before it), and returns the new `x` and state.
+        """Reads one token of every active row with all layers, and returns the new `x` and state. `x` is `[batch, rows,
+        dim]`: the model's memory tokens where it has any, then the token.
         """
         return self.decode_features(x, state, active=active)[:2]
 

@@ -41,12 +41,12 @@ class Task(Settings):
       made_by: Class of the task, a `memjax.tasks.interface.Task`, as 'module:class'.
       made_for: Kind of content that a source gives, or 'images' -> class of the task on such a source, in place of
         `made_by`.
-      encodes: Whether the task needs a text encoder, which sees whole texts.
-      writes: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
+      needs_text_encoder: Whether the task needs a text encoder, which sees whole texts.
+      is_generative: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
       prompt: Place of the learned prompt in texts. 'none' for no prompt.
       content: Kind of content of the sources that hold examples of the task, one of `Source.content_types`. '' for a
         task on documents.
-      files: Class of source that a user's own file becomes. None for a task that takes no such file.
+      file_source: Class of source that a user's own file becomes. None for a task that takes no such file.
       num_classes: Number of classes of the head. 0 for a task without classes.
       numbers_relations: Whether the classes are relations.
       similarity: Similarity by which the head scores classes: 'dot', 'cosine', or '' for a head without similarity.

@@ -121,7 +121,7 @@ def answer_turns(
     seed: int = 0,
 ) -> Iterator[Answer]:
     """Yields an `Answer` in place of each utterance of each dialogue, generated given the utterances of people before
-    it. `rows` dialogues are answered at once, and `max_dialogues` is 0 for all.
+    it. `rows` dialogues are answered at once. `max_dialogues` limits their number, 0 for all.
 
     A dialogue is read once. At each utterance a copy of the state continues with the model's own words, and the state
     itself continues with the utterance.
