@@ -142,7 +142,7 @@ def make_mixtures(
     evaluation: settings.Evaluation, model: settings.TransformerBase | settings.Perceptron | settings.BiLSTM
 ) -> tuple[memory.OutputMemory, ...]:
     """Makes the output memories that the settings `evaluation` add to a model with the settings `model`: a tuple with
-    one `ContinuousCacheMemory`, or an empty tuple if `evaluation.cache` has the length 0.
+    one `ContinuousCacheMemory`, or an empty tuple if `evaluation.cache.memory_length` is 0.
     """
     cache = evaluation.cache
     if not cache.memory_length:
@@ -322,8 +322,8 @@ NO_MEMORY_TOKENS = settings.MemoryTokens(num_tokens=0)
 
 
 def memory_fields(tokens: settings.MemoryTokens | None, input_stddev: float) -> dict[str, Any]:
-    """Returns two fields of a model as a dict, from the settings `tokens`: `memory_tokens`, the number of its learned
-    memory tokens (0 for None), and `memory_stddev`, their initial size, by default `input_stddev`.
+    """Returns two fields of a model as a dict: `memory_tokens`, the number of learned memory tokens in the settings
+    `tokens` (0 for None), and `memory_stddev`, their initial standard deviation, by default `input_stddev`.
 
     Args:
       tokens: Settings of the memory tokens. None = no memory tokens.
@@ -474,8 +474,8 @@ def make_memformer(
     rematerialize: str = "none",
     vocab_multiple: int = 1,
 ) -> Memformer:
-    """Builds a `Memformer` from its settings `model`, which may also describe an ablation of the paper, without memory
-    slots or without an encoder.
+    """Builds a `Memformer` from its settings `model`, which may also describe one of the paper's ablations, such as no
+    memory slots or no encoder.
 
     Args:
       model: Configuration of the model.

@@ -134,8 +134,8 @@ class Model(nn.Module):
 
     @nn.nowrap
     def num_choices(self, length: int) -> int:
-        """Returns the number of values that a target can have: of classes, or else of entries of the vocabulary, or
-        else `length`, the number of tokens of a row.
+        """Returns the number of values that a target can have: the number of classes, without classes the entries of
+        the vocabulary, and without both `length`, the tokens of a row.
 
         Args:
           length: Number of inputs of a row.
@@ -231,11 +231,13 @@ class Model(nn.Module):
         return self.scorer().token_nll(output, targets)
 
     def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Returns the log-probabilities of all tokens, or of all other choices, for each target, at least float32."""
+        """Returns the log-probabilities of all values that each target can have, tokens of the vocabulary or other
+        choices, at least float32.
+        """
         return self.scorer().log_probs(output)
 
     def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Returns the scores of all tokens, or of all other choices, for each target."""
+        """Returns the scores of all values that each target can have, tokens of the vocabulary or other choices."""
         return self.scorer().logits(output)
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:

@@ -95,7 +95,7 @@ class TextEncoder(EncoderWithHead):
 
     @property
     def extra_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Names of the extras of a batch that the encoder or its head reads."""
+        """The names, as a tuple, of the extras of a batch that the encoder or its head reads."""
         return (*((TOKEN_TYPES,) if self.num_token_types else ()), MASKED_POSITIONS, STATES, *ALLOWED)
 
     @property

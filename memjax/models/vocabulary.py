@@ -86,7 +86,7 @@ class Vocabulary(nn.Module):
         return self._take(constrain(self.embedding if self.tied else self.output, "vocab", None), ids)
 
     def logits(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Computes the scores of every entry, at least float32."""
+        """Computes the scores of every entry given hidden states, at least float32."""
         return self._scores(hidden)[..., : self.vocab_size]
 
     def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
@@ -96,11 +96,11 @@ class Vocabulary(nn.Module):
         return token_cross_entropy(self._scores(hidden), jnp.where(targets < self.vocab_size, targets, -1))
 
     def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Returns the log-probabilities of every entry."""
+        """Returns the log-probabilities of every entry given hidden states."""
         return jax.nn.log_softmax(self._scores(hidden), axis=-1)[..., : self.vocab_size]
 
     def log_normalizer(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens"]:
-        """Returns the logarithm of the sum of the exponentials of all scores."""
+        """Returns the log-sum-exp (the logarithm of the sum of the exponentials) of all scores at each position."""
         return jax.nn.logsumexp(self._scores(hidden), axis=-1)
 
     def _take(self, table: Any, ids: Array) -> Array:
@@ -236,7 +236,7 @@ class AdaptiveVocabulary(nn.Module):
         return jnp.zeros_like(nll).at[order].set(nll).reshape(targets.shape)
 
     def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Returns the log-probabilities of every entry."""
+        """Returns the log-probabilities of every entry given hidden states."""
         shortlist, clusters = self._head(hidden)
         parts = [shortlist[..., : self.bounds[0][1]]]
         for index, (first, last) in enumerate(self.bounds[1:], start=1):
@@ -245,7 +245,7 @@ class AdaptiveVocabulary(nn.Module):
         return jnp.concatenate(parts, axis=-1)
 
     def log_normalizer(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens"]:
-        """Raises an error, since there is no single softmax whose normalizer it could be."""
+        """Raises a `ValueError`, since there is no single softmax whose normalizer it could be."""
         kind = type(self).__name__
         raise ValueError(f"mixing: given 'global' with {kind}, allowed: 'linear' (it has no single softmax)")
 

@@ -40,7 +40,7 @@ class DialogueModeling(LanguageModeling):
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
         """Generates an answer in place of every utterance of the first `evaluation.max_answers` dialogues of a split,
-        once with nucleus sampling and once greedily, and returns the scores against the utterances.
+        once with nucleus sampling and once greedily, and returns scores of both (`GeneratedAnswers`).
         """
         measures, notes = {}, ()
         for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):
@@ -95,7 +95,8 @@ def _alternate_speakers(lines: Sequence[str]) -> tuple[Utterance, ...]:
 
 
 class Answer(NamedTuple):
-    """The token ids of an answer that a model generated in place of an utterance, and of the utterance itself.
+    """An answer that a model generated in place of an utterance: its token ids, those of the utterance, and the place
+    of the utterance in the dialogue.
 
     Attributes:
       turn: Position of the utterance in its dialogue.

@@ -86,8 +86,8 @@ class Instructions(Task):
         *,
         adapt_rows: Any = None,
     ) -> GeneratedAnswers:
-        """Writes answers to the first `evaluation.max_answers` questions of a split, and returns their scores in
-        percent. `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or None.
+        """Writes answers to the first `evaluation.max_answers` questions of a split, and returns scores in percent
+        (`GeneratedAnswers`). `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or None.
         """
         count, room = min(evaluation.max_answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]

@@ -84,7 +84,8 @@ class Query(NamedTuple):
 
 
 class ScoredBatch(NamedTuple):
-    """A batch of rows with the model's output and log-probabilities for them.
+    """A batch of rows with the model's output and log-probabilities for them, and with the numbers of the stored
+    examples that the model was adapted to, if any.
 
     Attributes:
       batch: The batch that the model has read, without a segment axis.
@@ -192,8 +193,8 @@ class Task:
         evaluation: configs.Evaluation,
         **how: Any,
     ) -> GeneratedAnswers:
-        """Lets a model generate answers to the first `evaluation.max_answers` examples of a split, and returns their
-        measurements. By default none are generated.
+        """Lets a model generate answers to the first `evaluation.max_answers` examples of a split, and returns
+        measurements of them (`GeneratedAnswers`). By default none are generated.
 
         Args:
           model: Model with the settings that `evaluation` asks for, such as its memory length.
@@ -292,7 +293,7 @@ def read_examples(
     read: ReadBatch | None = None,
 ) -> Iterator[ScoredBatch]:
     """Applies a model to examples, `rows` at once, and yields a `ScoredBatch` for each batch. `length` is the number of
-    tokens in a row. `read` is a function that applies the model in another way, such as after adapting it.
+    tokens in a row. `read(variables, batch)` replaces how the model is applied, for example to adapt it first.
 
     Args:
       model: Text encoder, or classifier of vectors, with the head of a task.

@@ -56,7 +56,7 @@ class MaskedLanguageModeling(Task):
         return {"prompt": self.settings.prompt_id(data.tokenizer.vocab_size), "where": self.settings.prompt}
 
     def head(self) -> MaskedTokenHead:
-        """Returns a head that predicts hidden tokens."""
+        """Returns a `MaskedTokenHead`, which predicts hidden tokens."""
         model, dtype = self.config.model, jnp.dtype(self.config.model.compute_dtype)
         options = {"norm_epsilon": model.norm_epsilon, "activation": self.settings.activation}
         return MaskedTokenHead(model.dim, model.weighted_norms, dtype, **options)

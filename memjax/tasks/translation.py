@@ -79,7 +79,7 @@ class Translation(LanguageModeling):
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
         """Translates the first `evaluation.max_answers` pairs of a split, leaving out pairs that are too long, and
-        returns the BLEU of the translations.
+        returns the BLEU of the translations (`GeneratedAnswers`).
         """
         if importlib.util.find_spec("sacrebleu") is None:
             return GeneratedAnswers(
