@@ -86,8 +86,8 @@ References = Callable[[UpdateParts, TrainState, Any, Batch], ReferenceGradients]
 
 
 def make_stream_update(parts: UpdateParts, *, separate_rows: bool, references: References | None = None) -> Update:
-    """Makes the update function that learns a batch of the stream, or the query of an episode. `separate_rows` tells
-    whether batches have other rows than the memories in the train state. `references` makes reference gradients.
+    """Makes the update function that learns a batch of the stream, or the query of an episode. With `separate_rows`,
+    its batches have rows whose memory is not in the train state. `references` makes reference gradients.
 
     Args:
       parts: Parts of the updates of the learner.
@@ -108,8 +108,8 @@ def make_stream_update(parts: UpdateParts, *, separate_rows: bool, references: R
 
 
 def make_joint_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
-    """Makes the update function that learns a batch of the stream and replayed rows together. `separate_rows` tells
-    whether batches have other rows than the memories in the train state.
+    """Makes the update function that learns a batch of the stream and replayed rows together. With `separate_rows`, its
+    batches have rows whose memory is not in the train state.
 
     Args:
       parts: Parts of the updates of the learner.
@@ -132,7 +132,7 @@ def make_joint_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
 
 def make_projected_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
     """Makes the update function that learns a batch of the stream, with the gradient of replayed rows as a reference
-    for projection. `separate_rows` tells whether batches have other rows than the memories in the train state.
+    for projection. With `separate_rows`, its batches have rows whose memory is not in the train state.
 
     Args:
       parts: Parts of the updates of the learner. A gradient transformation of a component asks for the reference.
