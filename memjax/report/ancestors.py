@@ -30,7 +30,8 @@ TOKENS = 24
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A model before growth, a model after it, and the correlations between the attention of their heads.
+    """Two checkpoints of a growing model, one before and one after growth, with the source of each head and the
+    correlations between the attention maps of head and source. It holds no models.
 
     Attributes:
       ancestor: Checkpoint of the smaller model.
@@ -49,7 +50,8 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """Attention maps of all generations of a growing model over the same texts.
+    """Attention maps of the first and last checkpoint of each generation of a growing model, all over the same texts,
+    and the growths between them.
 
     Attributes:
       looks: First and last checkpoint of each generation, oldest first.
@@ -68,7 +70,9 @@ class Lineage:
     tokenizer: Any
 
     def pairs(self) -> list[Pair]:
-        """Pairs the last checkpoint of each generation with all of later generations and correlates their heads."""
+        """Pairs the last checkpoint of each generation with all checkpoints of later generations and correlates the
+        attention of their heads. Returns a list of `Pair`.
+        """
         sizes = lambda look: (self.maps[look].weights.shape[0], self.maps[look].weights.shape[2])
         first, pairs = self.looks[0], list[Pair]()
         for ancestor, descendant in ancestor_pairs(self.looks):
@@ -84,7 +88,8 @@ class Lineage:
 
 
 def read_lineage(run: Path | str, pieces: int) -> Lineage:
-    """Reads the attention maps of all generations of a run over the same validation texts of its first domain.
+    """Computes the attention maps of the first and last checkpoint of each generation of a run, over at most `pieces`
+    validation texts of its first domain. `run` is its directory.
 
     Args:
       run: Run directory with checkpoints of several generations.
@@ -114,7 +119,9 @@ def read_lineage(run: Path | str, pieces: int) -> Lineage:
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panel that compares heads with their ancestors, for a run that has grown and kept its checkpoints."""
+    """Yields one panel that compares heads with the heads that they were copied from. It yields nothing for a run that
+    has not grown.
+    """
     stream = run.config.lifelong
     if stream is None or not any(line["kind"] == "grown" for line in run.log_lines):
         return
@@ -166,7 +173,9 @@ def _draw_correlations(figure: Any, pair: Pair) -> None:
 
 
 def head_in_the_middle(pair: Pair) -> tuple[int, int]:
-    """Returns layer and head of the descendant with the median correlation, or (0, 0) if none is known."""
+    """Returns (layer, head) of that head of the descendant which has the median correlation with its source. (0, 0) if
+    no correlation is known.
+    """
     values = pair.beyond.relatives
     known = np.argwhere(np.isfinite(values))
     if not len(known):

@@ -27,7 +27,9 @@ LISTED = 12
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of attention by age, retrieved tokens and memory tokens, as far as the model has them."""
+    """Yields up to three panels: attention by the age of tokens, tokens that were retrieved, and memory tokens. A panel
+    is left out if the model lacks what it shows.
+    """
     model = run.loaded_run.experiment.model
     makers = (_ages_panel, _retrieved_panel) if _can_be_tracked(model) else ()
     for make_panel in (*makers, *((_memory_tokens_panel,) if model.num_memory_tokens else ())):

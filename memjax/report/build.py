@@ -28,7 +28,8 @@ SETTINGS = ("num_layers", "encoder_layers", "dim", "num_heads", "widths")
 def make_report(
     runs: Sequence[OpenedRun], *, only: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
 ) -> Report:
-    """Makes a report with the panels of every provider about every run.
+    """Makes a `Report`, not yet a page, with the panels of every provider about every run. `only` has the names of the
+    providers to use, and `say` is called with lines of progress.
 
     If a provider fails for a run, the reason becomes a line of the report. Pictures are drawn here already.
 
@@ -168,7 +169,8 @@ def _format_setting(value: Any) -> str:
 
 
 def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
-    """Collects the facts of a run for a report: configuration, model, memory, sizes, scores, versions and command.
+    """Returns the facts at the top of a report about a run, name -> text or number: configuration, model, memory,
+    sizes, scores, versions and command.
 
     Facts that are not known are missing.
     """

@@ -55,7 +55,9 @@ PLACE = (1, 1, 1)
 
 
 def style() -> dict[str, Any]:
-    """Matplotlib settings for drawing and writing the figures of a report. Equal figures give equal SVG bytes."""
+    """Returns Matplotlib settings (a dict for `rc_context`) for the figures of a report. With them equal figures give
+    equal SVG bytes.
+    """
     return {
         "font.family": ["DejaVu Sans"],
         "font.size": LETTERS,
@@ -99,7 +101,8 @@ def style() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def new_figure(height: float = 3.0) -> Iterator[Any]:
-    """Opens an empty figure `WIDTH` inches wide. Inside the context Matplotlib draws in the style of a report.
+    """Context manager that yields an empty Matplotlib figure, `WIDTH` inches wide and `height` inches high. Inside it
+    Matplotlib draws in the style of a report.
 
     Args:
       height: Height of the figure in inches.
@@ -133,7 +136,8 @@ def line_chart(
     limits: tuple[float | None, float | None] | None = None,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Draws a line chart of one or several named series and returns its Matplotlib axes.
+    """Draws curves, name -> (x values, y values), and returns the Matplotlib axes. `x` and `y` are labels, `borders` x
+    positions of vertical lines, `levels` y values of named horizontal lines, `limits` those of the y axis.
 
     Args:
       figure: Matplotlib figure to draw on.
@@ -189,7 +193,8 @@ def bar_chart(
     limits: tuple[float | None, float | None] | None = None,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Draws a bar chart with one group of bars for each name, the first on top, and returns its Matplotlib axes.
+    """Draws bars, name of a series -> a value for each group in `names`, and returns the Matplotlib axes. `x` and `y`
+    are labels, `numbers` a format such as `{:.2f}`. Bars are horizontal unless `upright`.
 
     Args:
       figure: Matplotlib figure to draw on.
@@ -252,7 +257,8 @@ def heatmap(
     signed: bool = False,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Draws a matrix as a heat map, the first row on top and larger values darker, and returns its Matplotlib axes.
+    """Draws a matrix as a heat map, the first row on top, and returns its Matplotlib axes. `rows` and `columns` are
+    names, `x` and `y` labels, `numbers` a format such as `{:.2f}`. Larger values are darker.
 
     Args:
       figure: Matplotlib figure to draw on.
@@ -317,7 +323,8 @@ def scatter(
     bare: bool = False,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Draws a scatter plot of points, one colour and marker for each class, and returns its Matplotlib axes.
+    """Draws points `[points, 2]`, one colour and marker for each of the `classes`, and returns the Matplotlib axes.
+    `names` are texts beside the points, `x` and `y` labels, `bare` hides the axes.
 
     Args:
       figure: Matplotlib figure to draw on.
@@ -365,7 +372,8 @@ def histogram(
     log_y: bool = False,
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
-    """Draws histograms of one or several named sets of numbers over common bins and returns their Matplotlib axes.
+    """Draws histograms over common bins, name of a set -> its numbers, and returns the Matplotlib axes. The height of a
+    bin is the share of the set's numbers in it. `x` and `y` are labels.
 
     The height of a bin is the share of a set's numbers that fall into it.
 

@@ -22,7 +22,8 @@ LESS_IS_BETTER = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexi
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """The files of a run directory, without its arrays.
+    """The contents of the text files in a run directory: its configuration, and after its end its results. It has no
+    parameters or other arrays.
 
     Attributes:
       path: The run directory.
@@ -38,7 +39,8 @@ class RunRecord:
 
     @property
     def results(self) -> Mapping[str, Any]:
-        """Sizes and evaluations of a finished run.
+        """Sizes and evaluations of a finished run, the entry `results` of its `finished.json`. Raises `ValueError`
+        before the end of the run.
 
         Raises:
           ValueError: The run is not finished.
@@ -49,7 +51,8 @@ class RunRecord:
 
 
 class RunDifference(NamedTuple):
-    """Runs of one contender against those of another, paired by order of tasks and seed.
+    """The tested difference in one score between two groups of runs. The runs of a group differ only in seed and order
+    of tasks, and are paired by these with runs of the other group.
 
     Attributes:
       runs: Number of runs of the contender.
@@ -67,7 +70,8 @@ class RunDifference(NamedTuple):
 
 
 def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
-    """Finds the fields in which configurations differ.
+    """Finds the settings in which the configurations, run -> `Config`, are not all equal. Returns run -> {name of such
+    a setting: its value}.
 
     Args:
       configs: Configuration of each run.
@@ -82,7 +86,8 @@ def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any
 
 
 def read_run(run: str) -> RunRecord:
-    """Reads the configuration and the results of a run, and checks that they are as memjax writes them.
+    """Reads the configuration and, if it is finished, the results of the run directory `run` into a `RunRecord`, and
+    checks that they are as memjax writes them.
 
     Raises:
       ValueError: Not a run directory, or a file of it is damaged.
@@ -98,7 +103,8 @@ def read_run(run: str) -> RunRecord:
 
 
 def split_readable(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str, str]]:
-    """Separates the runs that can be read, finished or not, from damaged ones and from what is no run.
+    """Reads all run directories, finished or not. Returns the records of those that can be read, and for each other one
+    the reason, both by directory.
 
     Args:
       runs: Run directories.
@@ -117,7 +123,8 @@ def split_readable(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str,
 
 
 def split_finished(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str, str]]:
-    """Separates the runs that can be compared from those that are not finished or damaged.
+    """Reads all run directories. Returns the records of the finished runs, and for each run that is not finished,
+    damaged or no run the reason, both by directory.
 
     Args:
       runs: Run directories.
@@ -133,7 +140,8 @@ def split_finished(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str,
 
 
 def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
-    """Collects the values of finished runs that a comparison shows.
+    """Collects the values that a table of finished runs shows: run -> {name: value}. These are the settings in which
+    the runs differ, steps, sizes and scores.
 
     Args:
       records: Finished runs, as `split_finished` returns them.
@@ -159,7 +167,8 @@ def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
 
 
 def compare_contenders(records: Iterable[RunRecord]) -> list[RunDifference]:
-    """Compares finished runs that differ in more than seed and order of tasks, where a contender has several.
+    """Tests whether groups of finished runs differ in score. Runs that differ only in seed and order of tasks form a
+    group. Each group is compared with that of the first run. Returns a list.
 
     Runs whose settings are equal but for seeds and order are one contender. Each is compared with that of the first
     run in one score that all of its pairs have: the average over tasks in the end where all are runs over tasks, else

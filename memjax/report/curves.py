@@ -33,12 +33,15 @@ UPDATES = {
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panels of training curves of one run."""
+    """Yields the panels of one run's training curves: losses and speed, and measurements of the memories if there are
+    any.
+    """
     yield from compare_runs_panel([run])
 
 
 def compare_runs_panel(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
-    """Yields panels that compare runs: a table of their differences and charts with the curves of all runs.
+    """Yields panels that show all runs together: a table of their differences, if there are several, and charts with
+    the training curves of all.
 
     Args:
       runs: Opened runs. A single run gets the charts without the table.
@@ -59,7 +62,7 @@ def compare_runs_panel(runs: Sequence[OpenedRun]) -> Iterator[Panel]:
 
 
 def run_names(runs: Sequence[OpenedRun]) -> dict[str, OpenedRun]:
-    """Maps unique names to runs. Further runs of the same name get numbers.
+    """Returns a mapping from unique names to the runs. A further run of the same name gets a number, as in "x (2)".
 
     Example:
       >>> list(run_names([OpenedRun("a/x"), OpenedRun("b/x"), OpenedRun("y")]))
@@ -76,13 +79,16 @@ def run_names(runs: Sequence[OpenedRun]) -> dict[str, OpenedRun]:
 
 
 def select_kind(lines: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    """Selects the lines of a log whose `kind` is `kind`, such as "train" or "evaluation"."""
+    """Returns the lines of a log (dicts from `metrics.jsonl`) whose entry `kind` equals `kind`, such as "train" or
+    "evaluation".
+    """
     return [line for line in lines if line["kind"] == kind]
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricSeries:
-    """A metric over the course of training, with one entry for each line of the log that has the metric.
+    """The values of one metric in training, with number of updates, tokens read and seconds at each. It has an entry
+    for each line of the log that has the metric.
 
     Attributes:
       steps: Update number of each line, `[lines]`.
@@ -97,7 +103,9 @@ class MetricSeries:
     values: np.ndarray
 
     def thinned(self, most: int = MOST_POINTS) -> MetricSeries:
-        """Returns a series of at most `most` points by averaging groups of consecutive lines."""
+        """Returns a series of at most `most` points, each the mean of a group of consecutive entries. A short series is
+        returned unchanged.
+        """
         every = -(-len(self.values) // most)
         if every <= 1:
             return self
@@ -109,7 +117,8 @@ class MetricSeries:
 
 
 def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> MetricSeries:
-    """Extracts a metric of the updates from a log. Lines without a finite value are left out.
+    """Extracts the metric `name` from the training lines of a log (dicts from `metrics.jsonl`) as a `MetricSeries`.
+    Lines without a finite value are left out.
 
     Args:
       lines: Lines of the run's `metrics.jsonl`, in order.
@@ -318,7 +327,8 @@ def _memory_figures(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator
 
 
 def memory_figure(metric: str) -> str | None:
-    """Returns the name of a memory metric without its layer, or None if `metric` measures no memory.
+    """Returns the name of a memory metric without its layer: "gate" for "layer_02/gate". None if `metric` measures no
+    memory. Nothing is drawn.
 
     Example:
       >>> [memory_figure(m) for m in ("layer_02/gate", "layer_00/transformer_xl/memory_share", "gradient_norm")]

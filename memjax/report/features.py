@@ -28,7 +28,8 @@ LETTERS = 20
 
 @dataclasses.dataclass(frozen=True)
 class FeatureProjection:
-    """Features of examples, the inputs of the classification head, in the checkpoint at the end of one task.
+    """Features of examples, the inputs of the classification head, in the checkpoint at the end of one task. They have
+    their full width: `FeatureProjections.projected` reduces it to 2.
 
     Attributes:
       task: Name of the last task that had been learned, or "all tasks".
@@ -48,7 +49,8 @@ class FeatureProjection:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureProjections:
-    """Feature spaces of a run after several tasks, with the examples that all of them hold.
+    """The features of the same examples at the ends of several tasks of a run (`spaces`), with the classes of the
+    examples.
 
     Attributes:
       spaces: Feature spaces, oldest first.
@@ -69,7 +71,8 @@ class FeatureProjections:
     count: int
 
     def projected(self) -> tuple[list[np.ndarray], list[np.ndarray | None], float]:
-        """Projects the features and class vectors of all spaces on their two common principal axes.
+        """Projects the features and class vectors of all tasks on their two common principal axes. Returns features,
+        class vectors, and the share of the variance along the axes.
 
         Returns:
           The features `[examples, 2]` of each space, the class vectors `[classes, 2]` of each space (None where it has
@@ -84,7 +87,9 @@ class FeatureProjections:
 
 
 def read_spaces(run: OpenedRun) -> FeatureProjections | None:
-    """Reads up to six feature spaces of a run. None if its tasks have no classes or no task has ended yet."""
+    """Computes features of the same examples in the checkpoints at the ends of up to six tasks of a run. None if its
+    tasks have no classes or no task has ended yet.
+    """
     from memjax.lifelong import load_run
     from memjax.lifelong.class_features import align_features, class_vectors_of_head, read_features
     from memjax.lifelong.metrics import class_distances
@@ -149,7 +154,9 @@ def _choose_examples(loaded: Any, order: Sequence[str]) -> list[tuple[str, Any, 
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panel of feature spaces after each task, for a run over classification tasks."""
+    """Yields one panel that shows the features of examples after each task in two dimensions. It yields nothing unless
+    the run learns classification tasks and a task has ended.
+    """
     spaces = read_spaces(run)
     if spaces is None:
         return

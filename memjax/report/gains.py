@@ -31,7 +31,8 @@ NEIGHBORS = 3
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields a panel of the targets that a datastore helps, and one of the tokens that a memory helps, if there is one.
+    """Yields a panel of the targets that the run's datastore helps, if one was given, and a panel of the tokens that
+    its memory helps, if it has one.
 
     Both evaluate the run when they are made.
     """

@@ -20,7 +20,9 @@ WORDS = 160
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of the gates in memory layers and of the gate of the output memory, if the model has them."""
+    """Yields a panel of the gates in memory layers, and a panel of the gate of the output memory. A panel is left out
+    if the model has no such gate.
+    """
     layers, last = gated_memories(run.loaded_run.experiment.model)
     if not layers and last is None:
         return

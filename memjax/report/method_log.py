@@ -49,7 +49,8 @@ MOST_FIGURES = 6
 
 
 def task_borders(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list[int]:
-    """Lists the number of updates at the end of each task.
+    """Lists the number of updates at the end of each finished task. `lines` are dicts from `metrics.jsonl`, `tasks` the
+    names of the evaluations that score single tasks.
 
     Args:
       lines: Lines of the run's `metrics.jsonl`.
@@ -65,7 +66,8 @@ def task_borders(lines: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> li
 
 
 def method_metrics(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
-    """Extracts the metrics of a method from a log: name of a metric -> numbers of updates, and the values there.
+    """Extracts the metrics that a lifelong-learning method has logged: name of a metric -> (numbers of updates,
+    values). Metrics that every run logs are left out.
 
     Counters, metrics that are drawn for every run and memory metrics are left out, as are metrics with a single value
     or with 0 in all lines.
@@ -97,7 +99,8 @@ def _is_counted(name: str) -> bool:
 
 
 def method_figures(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Iterator[Figure]:
-    """Yields a figure of all losses of a method, if it logs any, and one of each other metric.
+    """Yields one figure with all losses that a method has logged, if there are any, and one for each of at most six
+    other metrics of the method.
 
     Args:
       lines: Lines of the run's `metrics.jsonl`.
@@ -151,7 +154,8 @@ def _draw_logged(figure: Any, series: Any, y: str, borders: Sequence[int]) -> No
 def split_at_tasks(
     steps: Sequence[int], values: Sequence[float], borders: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interrupts a curve at the end of each task by inserting NaN.
+    """Inserts NaN into a curve at the end of each task, so that it is drawn with gaps. Returns steps and values.
+    `borders` are the numbers of updates at the ends of tasks.
 
     Args:
       steps: Number of updates at each point.

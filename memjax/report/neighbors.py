@@ -24,7 +24,9 @@ LETTERS = 110
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panel of neighbours, for a run that adapts to each query's neighbours in an episodic memory."""
+    """Yields one panel of the stored examples to which the model is adapted before it answers a query. It yields
+    nothing unless the run adapts to neighbours of single queries.
+    """
     if run.config.lifelong is None or not run.config.lifelong.method.adapts or not run.log_lines:
         return
     loaded = run.loaded_run
@@ -105,7 +107,8 @@ def _query_rows(queries: tuple[Any, Any], found: Any, parts: Sequence[Any], name
 
 
 def sum_weights_per_neighbor(numbers: np.ndarray, weights: np.ndarray) -> list[tuple[int, float]]:
-    """Adds up the weights of each distinct neighbour of one query, and sorts the neighbours by their weight.
+    """Adds the weights of equal neighbours of one query. Returns (example number, weight) of each distinct neighbour,
+    the largest weight first.
 
     Args:
       numbers: Example numbers of the neighbours, nearest first, -1 for no neighbour, `[neighbors]`.
@@ -126,7 +129,8 @@ def sum_weights_per_neighbor(numbers: np.ndarray, weights: np.ndarray) -> list[t
 
 
 def text_of(experiment: Any, example: Any, most: int = LETTERS) -> str:
-    """Returns the beginning of an example's input text. '' if its inputs are vectors.
+    """Returns the beginning of an example's input as text, at most `most` letters. '' if its inputs are vectors or
+    there is no tokenizer.
 
     Args:
       experiment: Experiment of the example's task.
@@ -139,7 +143,7 @@ def text_of(experiment: Any, example: Any, most: int = LETTERS) -> str:
 
 
 def label_of(experiment: Any, example: Any) -> str:
-    """Returns the name of an example's class, or the text of its answer.
+    """Returns the name of an example's class, or the text of its answer where the task has no classes.
 
     Args:
       experiment: Experiment of the example's task.

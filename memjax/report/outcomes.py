@@ -38,7 +38,8 @@ MAY_BE_UNKNOWN = ("tokens_per_second", "examples_per_second", NATS)
 
 
 def check_log(file: Path, lines: Sequence[Any], measures: Sequence[str]) -> None:
-    """Checks that the lines of a log have the numbers of their kind.
+    """Raises `ValueError` for the first line (dict) of a log without the numbers of its kind. `file` is named in the
+    message, `measures` are names of scores that must be numbers or None.
 
     Args:
       file: The log of a run.
@@ -66,7 +67,8 @@ def _damage_of_line(line: Any, measures: Sequence[str]) -> str:
 
 
 def describe_divergence(results: Mapping[str, Any]) -> str:
-    """Says by how much the last evaluation of a finished run is that of a model that has diverged.
+    """Describes the divergence in the `results` of a finished run (`finished.json`): a line with its loss and with the
+    limit above which a model counts as diverged. '' for a run that has not diverged.
 
     Args:
       results: `results` of `finished.json`.
@@ -87,7 +89,8 @@ def describe_divergence(results: Mapping[str, Any]) -> str:
 
 
 def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """Computes the scores of every task after every task, their summary and the costs of a run over tasks.
+    """Computes from the log and checkpoint of a run over tasks its matrix of scores, their summary, stored bytes and
+    times, as a dict. {} before the first task is finished. `run` is the run directory.
 
     Args:
       run: Run directory.
@@ -172,7 +175,8 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
 def stream_cost(
     config: Config, training: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Computes the speed of training and evaluation of a run over tasks from its log. Unknown values are left out.
+    """Computes examples per second in training and seconds per test example of a run over tasks from lines of its log,
+    as a dict without unknown values.
 
     Args:
       config: Configuration of the run.
@@ -204,7 +208,8 @@ def stream_cost(
 
 
 def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> dict[str, Any]:
-    """Sums the seconds of a run by activity, and collects the losses before and after each growth of the model.
+    """Computes from a log the seconds that a run took for updates, compilation, growth and generation, and counts of
+    its incidents, as a dict. `ends` are the numbers of updates at the ends of tasks.
 
     Args:
       logged: All lines of the run's `metrics.jsonl`.
@@ -246,7 +251,8 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
 
 
 def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> int:
-    """Counts the lines of a log whose loss is `SPIKE` above the line before.
+    """Counts the training lines whose loss is more than `SPIKE` nats a token above that of the line before. The first
+    line of a new task does not count. `ends` are the numbers of updates at the ends of tasks.
 
     Rises across the end of a task do not count: the next task, or the growth of the model before it, explains them.
 

@@ -17,7 +17,7 @@ from memjax.report.pictures import figure_to_svg
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A section of a report: the panels about one run, or about all runs together.
+    """A section of a report page: a heading and the panels about one run, or about all runs together.
 
     Attributes:
       name: Name of the section's anchor in the page.
@@ -34,7 +34,8 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a report page about one or several runs.
+    """The contents of a report page about one or several runs: tables of facts and settings, sections of panels, and
+    pictures. `make_page` renders it as HTML.
 
     Attributes:
       title: Title of the page.
@@ -56,7 +57,7 @@ class Report:
 
     @property
     def figures(self) -> list[Figure]:
-        """All figures of the report in the order of the page."""
+        """All figures of the report, a list in the order of the page. Tables and shaded texts are not in it."""
         return [part for s in self.sections for panel in s.panels for part in panel.items if isinstance(part, Figure)]
 
 
@@ -129,7 +130,7 @@ MAX_SHADE = 65
 
 
 def make_page(report: Report) -> str:
-    """Renders a report as HTML text. Equal reports give equal pages.
+    """Renders a report as the text of one self-contained HTML page. Equal reports give equal pages. No file is written.
 
     Raises:
       ModuleNotFoundError: Jinja or Matplotlib is not installed.

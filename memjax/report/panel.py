@@ -15,7 +15,7 @@ __all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Paragraph"]
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A picture of a report, drawn with Matplotlib only when it is needed.
+    """A figure of a report: title, caption, and the function that draws it with Matplotlib when it is needed.
 
     Attributes:
       name: Name of the picture's file and of its anchor. Unique in a report, made of letters, digits and `_`.
@@ -34,7 +34,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of numbers and texts in a report.
+    """A table of numbers and texts in a report, with title and caption.
 
     Attributes:
       name: Name of the table, unique in a report.
@@ -53,7 +53,8 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
-    """A text in a report whose words are shaded from -1 (loss) to 1 (gain), each with a pop-up note or none.
+    """A text in a report whose words have a background colour, from the full colour of a loss (-1) to that of a gain
+    (1). Each word may have a note that pops up.
 
     Attributes:
       name: Name of the text, unique in a report.
@@ -74,7 +75,7 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A section of a report that answers one question about a run with a paragraph, figures and tables.
+    """A part of a report that answers one question: heading, a text, and figures, tables and shaded texts.
 
     Attributes:
       name: Name of the panel's anchor in the page, unique in a report.
@@ -91,7 +92,8 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class OpenedRun:
-    """A run directory whose configuration, log, model and scores are read only when a panel asks for them.
+    """A run directory, with options for what panels inspect. Configuration, log, model and scores are read or computed
+    when a panel first asks for them.
 
     Attributes:
       path: Path of the run directory.
@@ -128,7 +130,7 @@ class OpenedRun:
 
     @functools.cached_property
     def log_lines(self) -> list[dict[str, Any]]:
-        """Lines of the run's `metrics.jsonl`; [] if nothing has been logged yet."""
+        """Lines of the run's `metrics.jsonl`, each a dict. [] if nothing has been logged yet."""
         from memjax.training import read_metrics
 
         file = self.directory / "metrics.jsonl"
@@ -136,7 +138,7 @@ class OpenedRun:
 
     @functools.cached_property
     def finished(self) -> Mapping[str, Any] | None:
-        """Contents of the run's `finished.json`; None before the run has ended."""
+        """Contents of the run's `finished.json`, a dict with results. None before the run has ended."""
         from memjax.training.runs import read_finished
 
         return read_finished(self.path)
@@ -150,7 +152,9 @@ class OpenedRun:
 
     @functools.cached_property
     def evaluation(self) -> Evaluation:
-        """Settings of the evaluation that scores the split: the run's own, limited to about `tokens` tokens."""
+        """The run's own settings of the evaluation, changed to score the chosen split and only about `tokens` tokens of
+        it.
+        """
         experiment = self.loaded_run.experiment
         evaluation = experiment.config.evaluation
         reading = experiment.reading(evaluation)
@@ -167,14 +171,18 @@ class OpenedRun:
 
     @functools.cached_property
     def nats_with_memory(self) -> Any:
-        """Loss of every scored token with the memory of the run (`memjax.inspection.token_nats.TokenNats`)."""
+        """Losses in nats of the scored tokens, one for each token, with the memory as it is in the run
+        (`memjax.inspection.token_nats.TokenNats`).
+        """
         from memjax.inspection.token_nats import token_nats
 
         return token_nats(self.loaded_run.experiment, self.loaded_run.variables, self.evaluation)
 
     @functools.cached_property
     def nats_without_memory(self) -> Any:
-        """Loss of every scored token if the memory is reset to its initial state before every segment."""
+        """Losses in nats of the same tokens (`TokenNats`), while the memory is reset to its initial state before every
+        segment.
+        """
         from memjax.inspection.token_nats import token_nats
 
         evaluation = dataclasses.replace(self.evaluation, memory_intervention="cleared", intervention_path="")
@@ -182,7 +190,8 @@ class OpenedRun:
 
 
 class Provider(Protocol):
-    """A function that yields panels about an opened run, or none if the run has nothing to show.
+    """The type of a function `provider(run)` that yields panels about an `OpenedRun`, or none if the run has nothing to
+    show.
 
     A provider inspects the objects of the run (its model, memory, log), never their types, to decide what it can show.
     """

@@ -18,7 +18,8 @@ DPI = 150
 
 
 def figure_to_svg(figure: Figure, colors: Mapping[str, str]) -> str:
-    """Draws a figure as an SVG element for a page, with colours that follow the page's theme.
+    """Draws a figure and returns the text of an SVG element. The values in `colors`, name -> value, become CSS
+    variables of these names, so that the theme of a page sets the colours.
 
     Letters stay text. Ids are prefixed with the figure's name, so that the figures of a page do not share ids.
 
@@ -53,7 +54,8 @@ def _adapt_tag_to_page(tag: str, name: str, colors: Mapping[str, str]) -> str:
 
 
 def write_figures(figures: Iterable[Figure], folder: Path | str) -> list[Path]:
-    """Writes each figure as `NAME.svg` and `NAME.png`, on white paper, and returns the files.
+    """Draws each figure into two files in `folder`, `NAME.svg` and `NAME.png`, on white paper, and returns the paths of
+    all files.
 
     Args:
       figures: Figures with unique names, such as the figures of one report.

@@ -13,7 +13,8 @@ from memjax.report.charts import FAINT, INK, SERIES
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalArcs:
-    """A token and the positions of its document that it retrieved from the memory.
+    """One token of a document, with the positions and texts of the earlier tokens that it retrieved from the memory,
+    and their weights.
 
     Attributes:
       position: Position of the token in its document.
@@ -29,7 +30,8 @@ class RetrievalArcs:
 
 
 def draw_arcs(figure: Any, arcs: Sequence[RetrievalArcs]) -> Any:
-    """Draws a document as a line for each token, with arcs to the tokens that it retrieved, and their words below.
+    """Draws one chart for each entry of `arcs`: a document as a horizontal line, with arcs from a token to the
+    positions that it retrieved, and their words below. Returns the list of axes.
 
     Args:
       figure: Matplotlib figure to draw on.
@@ -72,7 +74,8 @@ def _draw_document(axes: Any, query: RetrievalArcs, heaviest: float) -> Any:
 
 
 def space_out(places: Sequence[float], gap: float) -> list[float]:
-    """Moves ascending positions until neighbours are `gap` apart. The last one stays, the others move little.
+    """Moves ascending positions from 0 to 1 to the left until neighbours are at least `gap` apart, or evenly spread
+    where there is no room. Returns the moved positions.
 
     Example:
       >>> space_out([0.0, 0.9, 0.95, 1.0], 0.2)

@@ -20,7 +20,8 @@ WARM = 3
 
 
 def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], int]:
-    """Reads consecutive segments of the inspected split, and counts those that only fill the memory beforehand.
+    """Reads the first `run.segments` batches of the inspected split. With `warm`, three times as many are read before
+    them to fill the memory. Returns all batches, and how many of them only fill it.
 
     Args:
       run: Opened run. Its `rows` and `segments` set the size and number of the batches.
@@ -43,7 +44,8 @@ def first_segments(run: OpenedRun, *, warm: bool = False) -> tuple[list[Batch], 
 
 
 def segments_since_start(segments: Sequence[Batch], row: int) -> list[int]:
-    """Lists the indices of the segments of a row's last document, up to the last segment with a real token.
+    """Lists the indices of those segments that belong to the last document of one row, without segments of padding
+    only.
 
     Args:
       segments: Consecutive batches.
@@ -60,13 +62,17 @@ def segments_since_start(segments: Sequence[Batch], row: int) -> list[int]:
 
 
 def stack_segments(segments: Sequence[Batch]) -> dict[str, Any]:
-    """Stacks tokens, document starts and masks of segments along a new axis 0, as `memjax.inspection` expects them."""
+    """Stacks the arrays `inputs`, `start_of_document` and `mask` of several batches along a new axis 0, and returns
+    them as a dict by these names.
+    """
     stacked = lambda name: np.stack([np.asarray(getattr(batch, name)) for batch in segments])
     return {name: stacked(name) for name in ("inputs", "start_of_document", "mask")}
 
 
 def token_texts(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
-    """Decodes every id on its own, with its spaces. Without a tokenizer an id becomes its label in the data."""
+    """Decodes every token id on its own and returns the texts, with their spaces. Without a tokenizer the text is the
+    label of the id in the data.
+    """
     tokenizer = run.loaded_run.experiment.tokenizer
     begin = run.loaded_run.experiment.begin_token
     if tokenizer is None:
@@ -78,7 +84,7 @@ def token_texts(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
 
 
 def printable_words(words: Sequence[str]) -> list[str]:
-    """Replaces line breaks and tabs in words by visible signs, for a picture.
+    """Returns the words with line breaks and tabs replaced by visible signs, for a picture.
 
     Example:
       >>> printable_words([" a", "\\n", "\\t"])
@@ -88,14 +94,17 @@ def printable_words(words: Sequence[str]) -> list[str]:
 
 
 def label_words(axes: Any, words: Sequence[str]) -> Any:
-    """Writes a word below every column of a picture; returns the axes."""
+    """Writes the words below the columns of a chart, one for each column from 0, and returns the same Matplotlib
+    axes.
+    """
     axes.set_xticks(range(len(words)), [word.strip() or "␣" for word in words], rotation=90, fontsize=10)
     axes.tick_params(axis="x", pad=3)
     return axes
 
 
 def evenly_spaced(count: int, most: int) -> list[int]:
-    """Chooses at most `most` of the indices below `count`, evenly spaced: the first, and the last if `most` > 1.
+    """Returns at most `most` of the indices 0 to `count` - 1, evenly spaced and ascending: the first, and the last if
+    `most` > 1.
 
     Example:
       >>> evenly_spaced(3, 6), evenly_spaced(12, 4)
@@ -105,7 +114,9 @@ def evenly_spaced(count: int, most: int) -> list[int]:
 
 
 def label_log_axes(axes: Any) -> Any:
-    """Labels the powers of ten of logarithmic axes as plain numbers, and nothing between them; returns the axes."""
+    """Labels only the powers of ten on logarithmic axes, as plain numbers such as 0.1 or 100, and returns the same
+    Matplotlib axes.
+    """
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     for axis, scale in ((axes.xaxis, axes.get_xscale()), (axes.yaxis, axes.get_yscale())):
@@ -116,7 +127,8 @@ def label_log_axes(axes: Any) -> Any:
 
 
 def age_groups(count: int, groups: int) -> list[tuple[int, int]]:
-    """Splits the ages 1 to `count` into at most `groups` ranges (first, last), wider for older ages.
+    """Divides the ages 1 to `count` into at most `groups` ranges, narrow for young and wide for old ages. Returns
+    (first, last) of each.
 
     Example:
       >>> age_groups(8, 4)

@@ -32,7 +32,8 @@ TEMPERATURE = 0.8
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields sections of the report with pseudo-samples (LAMOL) and with what at most six kept checkpoints generate.
+    """Yields a panel of the pseudo-samples that the model has generated (LAMOL), and a panel of what at most six kept
+    checkpoints generate. A panel is left out if there is nothing to show.
 
     Checkpoints are evenly spaced, in runs whose task generates: texts, answers, translations or images.
     """
@@ -55,7 +56,8 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 
 
 def list_pseudo_samples(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Lists the pseudo-samples that were generated before each task, with one row for each earlier task.
+    """Lists from the log the pseudo-samples that were generated before each task: (next task, imitated task, number,
+    share that is used, texts), one tuple for each imitated task.
 
     Args:
       lines: Lines of the run's `metrics.jsonl`.
@@ -177,7 +179,8 @@ def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
 
 
 def make_prompt(experiment: Any, split: str, letters: int = PROMPT_LETTERS) -> str:
-    """Returns the beginning of a split's first document as a prompt, cut after a word where possible.
+    """Returns the text at the beginning of a split's first document, to be continued by a model: at most `letters`
+    letters, cut after a word where possible.
 
     Args:
       experiment: Experiment with the data and the tokenizer.

@@ -21,7 +21,9 @@ OF_MACHINES = ("tokens_per_second", "examples_per_second")
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of the scores of a finished run, and of what its memory contributes to them."""
+    """Yields a panel of the last evaluations of a run, if it is finished, and two of what its memory contributes to the
+    loss, if it has one.
+    """
     if run.finished is not None:
         from memjax.tasks import make_task
 

@@ -32,7 +32,8 @@ DRAWN, GROUPS, QUERIES, WORDS = 6, 48, 10, 160
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A document and the signal that its last segment reads.
+    """One document of a run on an infinity-former: the signal that its last segment reads, and the positions in it of
+    the remembered tokens.
 
     Attributes:
       found: Signal of this document, a batch of one row.
@@ -54,11 +55,12 @@ class Document:
 
     @property
     def last(self) -> int:
-        """Number of the segment that reads the signal, the last one."""
+        """Index of the document's last segment, from 0, in the arrays of `found`. This segment reads the signal."""
         return self.found.mean.shape[1] - 1
 
     def attention(self, token: int) -> np.ndarray:
-        """Returns the attention mass of a query on each remembered token, mean over heads, `[tokens]`.
+        """Returns how much attention the token at position `token` of the last segment pays to each remembered token,
+        the mean over heads, `[tokens]`.
 
         Args:
           token: Position of the query in the segment that reads.
@@ -67,7 +69,8 @@ class Document:
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the section of the report about the signal of an infinity-former: figures, a table, a shaded text.
+    """Yields one panel about the signal of an infinity-former: where queries look in it, and how much space each token
+    has. It yields nothing for other models.
 
     Nothing for other models, or where no token was counted.
     """

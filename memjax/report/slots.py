@@ -27,7 +27,9 @@ SLOTS = 24
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panel of the slots of a Memformer. Other models have none."""
+    """Yields one panel about the slots of a Memformer: how much of each slot a write keeps, and what is written. It
+    yields nothing for other models.
+    """
     model = run.loaded_run.experiment.model
     if not model.has_slots:
         return

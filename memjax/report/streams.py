@@ -47,7 +47,7 @@ KEPT = {
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The scores of every task after every task of a run.
+    """The scores of all tasks after each finished task of a run, as a matrix, with the name of the score.
 
     Attributes:
       label: Name of the score, such as "accuracy" or "perplexity".
@@ -65,31 +65,43 @@ class Scores:
 
     @property
     def at_once(self) -> bool:
-        """Whether there is one row for several tasks: they are learned in one stage, or only one is finished."""
+        """Whether the matrix has only one row, but several tasks: all were learned in one stage, or only one of them is
+        finished.
+        """
         return len(self.raw) == 1 < len(self.tasks)
 
     def shown(self, values: Any) -> np.ndarray:
-        """Converts logged scores to the scores that are shown: nats become perplexities."""
+        """Converts logged scores to the scores that figures show, an array of the same shape: nats become perplexities,
+        other scores stay.
+        """
         return np.exp(values) if self.less else np.asarray(values, np.float64)
 
     def learned(self) -> np.ndarray:
-        """Returns the shown scores `[finished tasks, tasks]`, with NaN before a task was learned."""
+        """Returns the scores as figures show them, `[finished tasks, tasks]`. NaN where a task had not been learned
+        yet.
+        """
         rows, columns = np.indices(self.raw.shape)
         return self.shown(np.where(columns <= rows, self.raw, np.nan))
 
     def means(self) -> np.ndarray:
-        """Returns, after each task, the mean score of all tasks learned so far, for perplexities the geometric mean."""
+        """Returns, for each finished task, the mean score after it of the tasks that had been learned by then,
+        `[finished tasks]`. For perplexities the mean is geometric.
+        """
         return self.shown([np.nanmean(row[: number + 1]) for number, row in enumerate(self.raw)])
 
     def by_age(self) -> np.ndarray:
-        """Returns the mean score of tasks that were learned 0, 1, 2, ... tasks ago (geometric for perplexities)."""
+        """Returns the mean score of tasks that were learned 0, 1, 2, ... tasks before, over the whole matrix,
+        `[finished tasks]`. For perplexities the mean is geometric.
+        """
         square = np.full((len(self.tasks),) * 2, np.nan)
         square[: len(self.raw)] = self.raw
         return self.shown(accuracy_by_age(square))[: len(self.raw)]
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """Limits of an axis of scores. Accuracies start at 0, or higher if all exceed 0.5. None for other scores."""
+        """Lowest and highest value of the axis of a chart of accuracies. The lowest is 0, or higher if all accuracies
+        exceed 0.5. None for other scores.
+        """
         if self.label != "accuracy":
             return None
         least = float(np.nanmin(self.learned()))
@@ -97,13 +109,13 @@ class Scores:
 
     @property
     def numbers(self) -> str:
-        """Format of a score in a figure, with fewer decimals for larger scores."""
+        """Format with which a figure writes a score, such as `{:.2f}`. Large scores have fewer decimals."""
         most = float(np.nanmax(np.abs(self.shown(self.raw)), initial=0.0))
         return "{:.2f}" if most < 10 else "{:.1f}" if most < 1000 else "{:.0f}"
 
 
 def scores_of(facts: Mapping[str, Any]) -> Scores:
-    """Makes the scores of a run from its facts.
+    """Makes the `Scores` of a run over tasks from its facts, the result of `memjax.report.outcomes.stream_facts`.
 
     Args:
       facts: Facts of a run over tasks (`memjax.report.outcomes.stream_facts`).
@@ -123,7 +135,9 @@ def scores_of(facts: Mapping[str, Any]) -> Scores:
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields panels of scores, stored bytes and times, and method metrics, for a run that has finished a task."""
+    """Yields panels of scores, of stored bytes and times, and of the metrics of the method, for a run over tasks that
+    has finished one. It yields nothing for other runs.
+    """
     facts = stream_facts(run.path, run.config, run.log_lines)
     if not facts:
         return
@@ -320,7 +334,8 @@ def _costs_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> Pa
 
 
 def cost_rows(kept: Mapping[str, int], cost: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yields the rows of the table of stored bytes and times: a description, a number and its unit.
+    """Yields (description, number, unit) of each row in the table of costs. `kept` is kind -> stored bytes, `cost` is
+    the dict of times and counts in the facts of the run.
 
     Args:
       kept: Kind of stored arrays -> their bytes.
@@ -358,7 +373,8 @@ def cost_rows(kept: Mapping[str, int], cost: Mapping[str, Any]) -> Iterator[tupl
 def growth_rows(
     lines: Sequence[Mapping[str, Any]], tasks: Sequence[str], lineage: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Any, ...]]:
-    """Makes the rows of the table of growth steps, with the sizes and losses of the enlarged model.
+    """Lists a table row for each growth of the model: next task, updates, sizes of the enlarged model, loss before and
+    after, seconds. `lineage` has the settings that each growth changed.
 
     Args:
       lines: Lines of the run's `metrics.jsonl`.

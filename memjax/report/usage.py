@@ -22,7 +22,9 @@ Counts = Mapping[str, Mapping[str, SlotCounts]]
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
-    """Yields the panel of the use of value tables. Models without tables have none."""
+    """Yields one panel about the use of value tables: how many of their slots are chosen, how evenly, and when last. It
+    yields nothing for models without tables.
+    """
     if not run.loaded_run.variables.get("tables"):
         return
     counts = _measure(run, run.loaded_run)
@@ -149,7 +151,9 @@ def _choose_tables(counts: Counts) -> dict[str, SlotCounts]:
 
 
 def draw_ranks(figure: Any, counts: Counts) -> Any:
-    """Draws how often slots were chosen, relative to uniform use, over their ranks."""
+    """Draws how often slots were chosen, as a multiple of uniform use, the most chosen first, with one line for each of
+    at most six value tables. Returns the axes. `counts` comes from `measure_usage`.
+    """
     series = {}
     for name, counted in _choose_tables(counts).items():
         used = np.sort(counted.lookups[counted.lookups > 0])[::-1] / max(counted.lookups.mean(), 1e-12)
@@ -161,7 +165,9 @@ def draw_ranks(figure: Any, counts: Counts) -> Any:
 
 
 def draw_histogram(figure: Any, counts: Counts) -> Any:
-    """Draws a histogram of how often slots were chosen. The most used hundredth is in the last bin."""
+    """Draws a histogram of how often slots were chosen, as a multiple of uniform use, for at most six value tables. The
+    most chosen hundredth is in the last bin. `counts` comes from `measure_usage`.
+    """
     values = {
         name: counted.lookups / max(counted.lookups.mean(), 1e-12) for name, counted in _choose_tables(counts).items()
     }
@@ -170,9 +176,11 @@ def draw_histogram(figure: Any, counts: Counts) -> Any:
     return histogram(figure, clipped, bins=30, x="chosen, in even shares", y="share of slots", log_y=True)
 
 
-def draw_staleness(figure: Any, found: Mapping[str, Mapping[str, int]]) -> Any:
-    """Draws the share of slots by the checkpoint of their last use."""
-    names = [*dict.fromkeys(name for slots in found.values() for name in slots)]
+def draw_staleness(figure: Any, slots_by_table: Mapping[str, Mapping[str, int]]) -> Any:
+    """Draws, for each value table, bars of the share of slots by the checkpoint at which they were last in use.
+    `slots_by_table` is the result of `last_used`.
+    """
+    names = [*dict.fromkeys(name for slots in slots_by_table.values() for name in slots)]
     share = lambda slots: [slots.get(name, 0) / sum(slots.values()) for name in names]
-    series = {_table_label(table): share(slots) for table, slots in found.items()}
+    series = {_table_label(table): share(slots) for table, slots in slots_by_table.items()}
     return bar_chart(figure, names, series, x="last in use at step", y="share of slots", upright=True, limits=(0, None))

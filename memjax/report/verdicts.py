@@ -21,7 +21,8 @@ _ROUNDING = 1e-12  # Relative to the scores. Equal runs may differ by as much, a
 
 
 class Comparison(NamedTuple):
-    """A difference between two contenders, over paired units.
+    """The tested difference in score between a contender and its control: mean over paired units such as seeds,
+    standard error, p-value and verdict.
 
     Attributes:
       difference: Mean of the differences over the units. NaN of no unit.
@@ -41,14 +42,15 @@ class Comparison(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """The number of units in words, such as "3 seeds"."""
+        """Number and kind of the units as a text, such as "3 seeds"."""
         return f"{self.units:,} {self.unit}{'' if self.units == 1 else 's'}"
 
 
 def compare_pairs(
     scores: npt.ArrayLike, control: npt.ArrayLike, *, more_is_better: bool = True, unit: str = "seed"
 ) -> Comparison:
-    """Compares a contender with its control by a paired, two-sided t-test.
+    """Compares scores of a contender with those of its control, `[units]` or `[orders, seeds]`, by a paired two-sided
+    t-test. Returns difference, error, p-value and verdict.
 
     Args:
       scores: Scores of the contender `[units]` or `[orders, seeds]`. Pairs of which one is NaN do not count.
@@ -102,7 +104,8 @@ def compare_pairs(
 def compare_documents(
     nats: npt.ArrayLike, control: npt.ArrayLike, targets: npt.ArrayLike, *, unit: str = "document"
 ) -> Comparison:
-    """Compares two evaluations of the same documents by what one saves on a target.
+    """Compares two evaluations of the same documents by their nats per target. The difference is what the first one
+    saves, so that above 0 it is better. The arrays have one sum for each document.
 
     The difference is that of the nats per target of both evaluations, so that long documents count more. Its error is
     that of a ratio of two sums over documents.
@@ -130,7 +133,8 @@ def compare_documents(
 
 
 def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Applies Holm's correction to the comparisons of one table, where more than ten of them are claims.
+    """Returns the comparisons of one table with p-values and verdicts after Holm's correction, if more than ten of them
+    have a p-value. Otherwise they are unchanged.
 
     A comparison of too few units claims nothing. It does not count and stays as it is.
 
@@ -156,7 +160,7 @@ def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def describe_test(comparisons: Sequence[Comparison]) -> str:
-    """Names the test behind the verdicts of one table, for the line above it.
+    """Returns a sentence that names the test behind the verdicts of a table, and the correction if there was one.
 
     Example:
       >>> describe_test([])
@@ -171,7 +175,8 @@ def describe_test(comparisons: Sequence[Comparison]) -> str:
 
 
 def format_difference(comparison: Comparison, digits: int | None = None) -> str:
-    """Formats a difference as `+MEAN ± ERROR`, without the error where there is none.
+    """Formats the difference of a comparison as a text `+MEAN ± ERROR`, without the error if it is unknown. `digits` is
+    the number of decimals.
 
     Args:
       comparison: The difference and its standard error.
@@ -190,7 +195,8 @@ def format_difference(comparison: Comparison, digits: int | None = None) -> str:
 
 
 def show_difference(comparison: Comparison, digits: int = 4) -> str:
-    """Returns a difference with its error, units and p-value, in words.
+    """Formats a comparison as a text with difference, error, units and p-value: "+0.26 ± 0.03 (3 seeds, p 0.018)".
+    `digits` is the number of decimals.
 
     Example:
       >>> show_difference(compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5]), 2)
@@ -204,7 +210,7 @@ def show_difference(comparison: Comparison, digits: int = 4) -> str:
 
 
 def show_p(p: float) -> str:
-    """Returns a p-value for a table, empty where there is none.
+    """Formats a p-value for a table with three decimals, or as '<0.001'. '' for NaN.
 
     Example:
       >>> show_p(0.0312), show_p(0.0001), show_p(1.0), show_p(float("nan"))
