@@ -31,7 +31,8 @@ from memjax.datastore.store import Store
 def save_artefact(
     store: Store, name: str, about: dict[str, Any], write: Callable[[Path], None], expected_bytes: int = 0
 ) -> None:
-    """Saves an index in the folder of a store, replacing an index of the same name.
+    """Saves an index in the folder of a store, in place of an index of the same name. The function `write(folder)`
+    writes its files, `about` is a JSON object that describes it, `expected_bytes` checks the free space.
 
     Args:
       store: Store that the index belongs to.
@@ -70,7 +71,8 @@ def save_artefact(
 
 
 def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
-    """Checks the files of a saved index, and returns their folder and the description of the index.
+    """Compares the files of a saved index with their checksums, and returns (folder of the files, JSON object that
+    describes the index). The index itself is not loaded.
 
     Raises:
       ValueError: There is no such index, it is damaged, or it was built from other keys than the store has now.
@@ -97,7 +99,9 @@ def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def find_artefact_problems(store: Store) -> Iterator[str]:
-    """Reads all saved indices and yields a line for every one that cannot be opened."""
+    """Reads the files of all saved indices of a store and yields a line of text for each index that is damaged or
+    belongs to other keys.
+    """
     for name in artefact_names(store):
         try:
             open_artefact(store, name)
@@ -106,18 +110,22 @@ def find_artefact_problems(store: Store) -> Iterator[str]:
 
 
 def remove_artefact(store: Store, name: str) -> None:
-    """Deletes a saved index. A crash leaves it complete or absent."""
+    """Deletes the saved index of this name from the folder of a store, if there is one. After a crash it is complete or
+    absent.
+    """
     (store.path / "indices" / f"{name}.json").unlink(missing_ok=True)
     remove_leftovers(store, name)
 
 
 def artefact_names(store: Store) -> list[str]:
-    """Returns the names of all saved indices of a store."""
+    """Returns the sorted names of all indices that are saved in the folder of a store."""
     return sorted(path.stem for path in (store.path / "indices").glob("*.json"))
 
 
 def remove_leftovers(store: Store, name: str) -> None:
-    """Deletes the folders of an index that its JSON file does not name."""
+    """Deletes the folders of the index `name` in a store that its JSON file does not name, such as those of interrupted
+    builds. A saved index stays.
+    """
     path = store.path / "indices" / f"{name}.json"
     try:
         current_folder = read_json(path)["folder"] if path.is_file() else ""

@@ -30,7 +30,8 @@ def run_pipeline(
     options: Sequence[str] = (),
     watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Makes every part as one element of a pipeline, and returns when all are made.
+    """Runs work in an Apache Beam pipeline and waits for its end. `load()` returns, in each worker, the function that
+    is called with each number in `parts`. `watch()` is called about once a second.
 
     Args:
       load: Function that returns the function that makes a part. It is called once in each worker process and is sent

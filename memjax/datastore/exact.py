@@ -64,7 +64,8 @@ def nearest_entries(
     block_entries: int = 0,
     precision: Any = "highest",
 ) -> Neighbors:
-    """Finds the nearest keys of each query by exact search. May be called inside `jax.jit`. Has no gradient.
+    """Finds the nearest keys `[entries, dim]` of each query `[queries, dim]` by exact search, and returns `Neighbors`
+    of `[queries, num_neighbors]`. May be called inside `jax.jit`. Has no gradient.
 
     Args:
       queries: `[queries, dim]`. All of them are searched at once, with `queries x block_entries` scores in memory.
@@ -132,7 +133,8 @@ def nearest_entries(
 def half_squared_norms(
     keys: Float[Array, "entries dim"], centre: Float[Array, " dim"] | None = None
 ) -> Float[Array, " entries"]:
-    """Computes `|k - c|^2 / 2` of each key, in at least float32, for `nearest_entries`.
+    """Computes half the squared distance of each key from `centre`, `[entries]`, in at least float32, as
+    `nearest_entries` takes it. None stands for the point 0.
 
     Example:
       >>> keys = jnp.array([[2.0, 0.0], [1.0, 1.0]])
@@ -154,7 +156,9 @@ def half_squared_norms(
 
 
 class DeviceIndex(BaseIndex):
-    """A base class of indices that compare queries with keys on devices, a batch of queries at a time."""
+    """Base class of indices that keep all keys in the memory of devices and search there, one batch of queries at a
+    time.
+    """
 
     def __init__(self, metric: Metric, entries: int, dim: int, query_batch: int):
         super().__init__(metric, entries, dim)
@@ -177,7 +181,7 @@ class DeviceIndex(BaseIndex):
 
 
 class ExactIndex(DeviceIndex):
-    """An index for exact search with all keys in the memory of one device.
+    """An index with exact search that keeps all keys in the memory of one device.
 
     Example:
       >>> index = ExactIndex(np.eye(3, dtype=np.float32), metric="inner_product")
@@ -210,7 +214,9 @@ class ExactIndex(DeviceIndex):
 
     @classmethod
     def from_store(cls, store: Store, *, metric: Metric = "squared_l2", **options: int) -> ExactIndex:
-        """Loads all keys of a store, each block compared with its checksum."""
+        """Makes an exact index of a store. All its keys are read, compared with their checksums, and put on the default
+        device. `options` are arguments of `ExactIndex`.
+        """
         return cls(load_keys(store, 0, store.entries), metric=metric, **options)
 
     def _search_batch(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
@@ -219,7 +225,8 @@ class ExactIndex(DeviceIndex):
 
 
 class StreamedIndex(BaseIndex):
-    """An index for exact search whose keys stay on disk, and pass through the device in every search.
+    """An index with exact search that leaves the keys of a store on disk, and reads all of them through the device in
+    every search.
 
     It serves stores that fit nowhere, and checks of other indices.
     """
@@ -270,7 +277,8 @@ class StreamedIndex(BaseIndex):
 
 
 def mean_of_first_keys(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tuple[Array, Array]:
-    """Returns the sum and the number of a sample of the first `count` keys, float32.
+    """Returns the float32 sum `[dim]` and the size of an evenly spaced sample of the first `count` keys. The caller
+    divides them to get the mean.
 
     Their quotient is a point in the middle of the keys. It need not be precise.
     """
@@ -288,7 +296,9 @@ def _centre(keys: Array, count: int | Array) -> Array:
 
 
 def load_keys(store: Store, first: int, last: int, rows: int | None = None) -> np.ndarray:
-    """Reads the keys `[first, last)` of a store, checked and in its dtype, and pads them with zeros up to `rows`."""
+    """Reads the keys of the entries from number `first` to before `last`, compared with their checksums, as `[rows,
+    dim]` in the store's dtype. Rows after the keys are zero. None adds no such rows.
+    """
     keys = np.zeros((last - first if rows is None else rows, store.dim), store.key_dtype)
     for block in store.blocks(first=first, last=last):
         keys[block.first - first : block.first - first + len(block.keys)] = block.keys
@@ -296,7 +306,9 @@ def load_keys(store: Store, first: int, last: int, rows: int | None = None) -> n
 
 
 def pad_query_batches(queries: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields batches of queries, each with its number of real queries. The last batch is padded with zeros."""
+    """Yields (batch, number of real queries) for each group of `size` queries. The last batch may have fewer rows: it
+    is padded with zeros to a power of 2, at most `size`.
+    """
     for first in range(0, len(queries), size):
         part = queries[first : first + size]
         # Batches have few different sizes, so that few programs are compiled.
@@ -402,7 +414,9 @@ def _distances(queries: Array, keys: Array, ids: Array, block: int) -> Array:
 
 
 def sorted_neighbors(scores: Array, ids: Array, num_neighbors: int, metric: Metric) -> Neighbors:
-    """Sorts candidates by score and id, and cuts or pads them to `num_neighbors`."""
+    """Sorts candidates `[queries, candidates]` of each query, best first, equal scores by id, and returns `Neighbors`
+    with exactly `num_neighbors` columns. Candidates with id -1 do not count.
+    """
     sign = 1 if metric == "squared_l2" else -1
     missing = max(0, num_neighbors - ids.shape[1])
     last = jnp.where(ids >= 0, ids, LARGEST_ID)

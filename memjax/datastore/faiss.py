@@ -18,7 +18,9 @@ __all__ = ["FaissIndex", "build_faiss", "open_faiss"]
 
 
 class FaissIndex(BaseIndex):
-    """A faiss index in the memory of the host. `build_faiss` builds one, `open_faiss` opens a saved one."""
+    """An index, exact or approximate, that faiss searches in the memory of the host. `build_faiss` builds one,
+    `open_faiss` opens a saved one.
+    """
 
     def __init__(self, index: Any, metric: Metric, *, num_probes: int = 0):
         """Wraps an index of faiss.
@@ -51,7 +53,8 @@ def build_faiss(
     seed: int = 1,
     save: bool = True,
 ) -> FaissIndex:
-    """Builds an index of a store, and saves it in the store's folder.
+    """Builds a faiss index of all keys of a store and returns it. With `save` it is also saved in the store's folder.
+    `factory` is a string for `faiss.index_factory`.
 
     Args:
       store: Store with the keys. Each block is compared with its checksum.
@@ -89,7 +92,8 @@ def build_faiss(
 
 
 def open_faiss(store: Store, *, metric: Metric = "squared_l2", num_probes: int = 0) -> FaissIndex:
-    """Opens an index that `build_faiss` has saved.
+    """Opens the index for `metric` that `build_faiss` has saved in a store, and returns it. `num_probes` is the number
+    of inverted lists to search.
 
     Args:
       store: Store whose keys the index was built from.

@@ -22,11 +22,12 @@ PARTIAL = ".partial"
 
 
 class DiskFull(OSError):
-    """An error for a full disk. It names the file, and says what is already written and how to continue."""
+    """An error for a full disk, an `OSError` whose message names the file and says how to continue."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object with its checksum. A crash leaves either the old file or the new one.
+    """Writes a JSON object to a file, with a checksum added to it. A crash leaves the old file or the new one, never a
+    part.
 
     Args:
       path: File to write.
@@ -45,7 +46,8 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object that `write_json` wrote, including its `checksum`.
+    """Reads a JSON object that `write_json` wrote, and compares it with its checksum. Returns the object with the entry
+    `checksum`.
 
     Raises:
       ValueError: The file is not as it was written.
@@ -61,7 +63,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def checksum(value: Any) -> str:
-    """Returns the SHA-256 of a JSON value in hexadecimal digits. The order of names in an object has no effect.
+    """Returns the SHA-256 of a value that JSON can hold, in hexadecimal digits. The order of the names in an object has
+    no effect.
 
     Example:
       >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
@@ -71,13 +74,15 @@ def checksum(value: Any) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal digits."""
+    """Returns the SHA-256 of the contents of a file, in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file whose contents survive a loss of power. Its name survives after `sync_to_disk` of the folder."""
+    """Writes bytes to a file, in place of old contents, and waits until they are on the disk. The name of a new file is
+    only safe after `sync_to_disk` of its folder.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(descriptor, data)
@@ -87,20 +92,24 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Writes all bytes at the end of a file, where `os.write` may write only some."""
+    """Writes all bytes of `data` to an open file descriptor, at its position, where a single `os.write` may write only
+    some.
+    """
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def view_as_bytes(array: np.ndarray) -> memoryview:
-    """Returns the bytes of a contiguous array of any dtype without a copy."""
+    """Returns the memory of a contiguous array of any dtype as a `memoryview` of bytes, without a copy."""
     # The view as bytes is for bfloat16, which has no buffer of its own.
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def sync_to_disk(path: Path) -> None:
-    """Makes new names in a folder, or the contents of a file that another writer wrote, survive a loss of power."""
+    """Waits until the contents of a file, or the names of the files in a folder, are on the disk and survive a loss of
+    power. Nothing is written itself.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -110,7 +119,9 @@ def sync_to_disk(path: Path) -> None:
 
 @contextlib.contextmanager
 def explain_full_disk(path: Path, message: str) -> Iterator[None]:
-    """Turns errors of a full disk or quota into `DiskFull` with a file and a message. Other errors pass unchanged."""
+    """Context manager that turns the `OSError` of a full disk or quota into `DiskFull`, which names the file `path` and
+    ends with `message`. Other errors pass unchanged.
+    """
     try:
         yield
     except OSError as error:
@@ -121,7 +132,8 @@ def explain_full_disk(path: Path, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_file(path: Path, what: str) -> Iterator[None]:
-    """Locks a file, so that one process at a time runs the block. The lock ends with the process, however it ends.
+    """Context manager that holds a lock on the file `path`, and raises `ValueError` if another process holds it. `what`
+    names the locked thing in the message.
 
     Args:
       path: Lock file, which is created.

@@ -31,7 +31,8 @@ CHUNK_BYTES = 128 << 20
 
 
 class Neighbors(NamedTuple):
-    """The nearest entries of each query, best first.
+    """The nearest entries of each query, best first: their scores, their numbers in the store (`ids`), and whether
+    there is a neighbour (`valid`), each `[queries, neighbors]`.
 
     Attributes:
       scores: `[queries, neighbors]`, squared distances or inner products.
@@ -46,7 +47,8 @@ class Neighbors(NamedTuple):
 
 @runtime_checkable
 class Index(Protocol):
-    """The protocol of every index, whatever its backend: `search`, with `metric`, `entries` and `dim`.
+    """The protocol of all indices: `search(queries, num_neighbors)`, with the attributes `metric`, `entries` (their
+    number) and `dim`, the width of keys.
 
     Attributes:
       metric: Metric of the scores, "squared_l2" or "inner_product".
@@ -59,7 +61,8 @@ class Index(Protocol):
     dim: int
 
     def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        """Finds the nearest entries of each query.
+        """Finds the nearest entries of each query `[queries, dim]`, and returns `Neighbors` on the host with
+        `num_neighbors` columns, best first.
 
         Args:
           queries: `[queries, dim]`, any float dtype.
@@ -69,14 +72,18 @@ class Index(Protocol):
 
 
 class BaseIndex(Index):
-    """A base class of indices that checks queries, and answers empty batches of them."""
+    """Base class of all indices. It checks queries, answers an empty batch of them, and leaves the search itself to
+    subclasses.
+    """
 
     def __init__(self, metric: Metric, entries: int, dim: int):
         check_metric(metric)
         self.metric, self.entries, self.dim = metric, entries, dim
 
     def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        """Checks the queries and finds the nearest entries of each."""
+        """Checks the queries `[queries, dim]`, finds the nearest entries of each, and returns `Neighbors` with
+        `num_neighbors` columns, best first.
+        """
         queries = check_queries(queries, self.dim, num_neighbors)
         if not len(queries):
             empty = np.zeros((0, num_neighbors), bool)
@@ -89,7 +96,8 @@ class BaseIndex(Index):
 
 
 def merge_neighbors(parts: Sequence[Neighbors], num_neighbors: int, metric: Metric) -> Neighbors:
-    """Merges the neighbours that several searches found among disjoint entries, such as parts of a store.
+    """Merges the results of several searches for the same queries among disjoint entries (`parts`, a list of
+    `Neighbors`) into the best `num_neighbors` of each query.
 
     Args:
       parts: Results of each search for the same queries. Their ids are numbers of entries in the whole store.
@@ -119,7 +127,9 @@ FIELDS = Neighbors._fields
 
 
 class MergedIndex(BaseIndex):
-    """One index made of several indices of disjoint ranges of entries, such as the parts of a large store."""
+    """An index made of several indices over disjoint ranges of entries, such as the parts of a large store. A search
+    asks all of them and merges the results.
+    """
 
     def __init__(self, indices: Sequence[Index], offsets: Sequence[int] | None = None):
         """Joins several indices, whose results are merged in every search.
@@ -144,7 +154,8 @@ class MergedIndex(BaseIndex):
 
 
 def rescore(index: Index, store: Store, num_candidates: int = 0) -> Index:
-    """Makes an index whose scores are exact: neighbours of `index` are scored again with the keys of the store.
+    """Makes an index that finds neighbours with `index` and computes their scores again, exactly, from the keys of the
+    store. Neighbours that `index` misses stay missing.
 
     Two indices that find the same neighbours then give the same result, however approximate their own scores are.
 
@@ -180,7 +191,8 @@ class _Rescored(BaseIndex):
 def exact_scores(
     queries: Float[np.ndarray, "queries dim"], store: Store, ids: Int[np.ndarray, "queries neighbors"], metric: Metric
 ) -> Float[np.ndarray, "queries neighbors"]:
-    """Computes the scores of given entries from the keys of the store. Where an id is -1, the score is infinite.
+    """Computes squared distances or products of each query and the entries with numbers `ids`, `[queries, neighbors]`,
+    from the keys of the store. An id of -1 gets the score of a missing neighbour.
 
     Args:
       queries: `[queries, dim]`.
@@ -209,12 +221,14 @@ def exact_scores(
 
 
 def missing_score(metric: Metric) -> float:
-    """Returns the score of a missing neighbour: infinity for distances, minus infinity for products."""
+    """Returns the score of a missing neighbour, a float: infinity for distances, minus infinity for inner products."""
     return np.inf if metric == "squared_l2" else -np.inf
 
 
 def pad_neighbors(scores: Any, ids: Any, valid: Any, num_neighbors: int, metric: Metric) -> Neighbors:
-    """Pads neighbours to `num_neighbors` on the host, with int64 ids, and -1 and infinite scores where not valid."""
+    """Pads the results `[queries, found]` of a search on the host to `num_neighbors` columns. Columns that are added or
+    not valid have the id -1 and the score of a missing neighbour.
+    """
     width = [(0, 0), (0, num_neighbors - scores.shape[1])]
     valid = np.pad(np.asarray(valid), width)
     scores = np.where(valid, np.pad(np.asarray(scores), width), np.asarray(missing_score(metric), scores.dtype))
@@ -222,19 +236,20 @@ def pad_neighbors(scores: Any, ids: Any, valid: Any, num_neighbors: int, metric:
 
 
 def check_metric(metric: str) -> None:
-    """Raises an error for an unknown metric."""
+    """Raises `ValueError` unless the metric is "squared_l2" or "inner_product"."""
     if metric not in get_args(Metric):
         raise ValueError(f"metric: given {metric!r}, allowed: {', '.join(get_args(Metric))}")
 
 
 def check_num_neighbors(num_neighbors: int) -> None:
-    """Raises an error for fewer than one neighbour."""
+    """Raises `ValueError` if fewer than one neighbour is asked for."""
     if num_neighbors < 1:
         raise ValueError(f"num_neighbors: given {num_neighbors}, allowed: 1 or more")
 
 
 def check_queries(queries: Any, dim: int, num_neighbors: int) -> np.ndarray:
-    """Checks queries, and returns them on the host in at least float32.
+    """Checks that queries have the shape `[queries, dim]` and are finite, and that a neighbour is asked for. Returns
+    the queries as a NumPy array in at least float32.
 
     Raises:
       ValueError: The queries have another width or are not finite, or no neighbour is asked for.

@@ -34,7 +34,8 @@ def open_index(
     num_candidates: int = 0,
     **options: Any,
 ) -> Index:
-    """Opens an index of a store.
+    """Opens an index of a store with a backend: "exact", "streamed", "sharded", or a saved one of "scann" or "faiss".
+    With `exact_scores` the scores of `num_candidates` neighbours are computed again from the keys.
 
     Args:
       store: Store with the keys.
@@ -58,7 +59,8 @@ def open_index(
 
 
 def choose_backend(store: Store, metric: Metric = "squared_l2") -> str:
-    """Returns the best backend for a store: an index that was built for it, or "exact" where the store is small.
+    """Returns the name of the backend to search a store with: "scann" or "faiss" if such an index is saved for the
+    metric, otherwise "exact". A large store without an index is refused.
 
     Args:
       store: Store to search.

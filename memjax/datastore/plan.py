@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """Estimated bytes and seconds of a store that is to be built.
+    """Estimates of the disk space, memory and seconds that a store will take, before it is built.
 
     Attributes:
       entries: Number of entries of the store.
@@ -45,16 +45,18 @@ class StorePlan:
 
     @property
     def store_bytes(self) -> int:
-        """The bytes of the store on disk, without indices."""
+        """Bytes of the store on disk: keys, values and checksums, without indices."""
         return self.key_bytes + self.value_bytes + self.checksum_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the store fits on its disk. True where the free space is unknown."""
+        """Whether the store without indices fits into the free space of its disk. True where the free space is
+        unknown.
+        """
         return self.free_bytes is None or self.store_bytes <= self.free_bytes
 
     def to_lines(self) -> list[str]:
-        """Formats the plan for printing, one line for each item."""
+        """Formats the plan as a list of lines for printing: entries, disk, times, and memory of each index."""
         free = "" if self.free_bytes is None else f" of {_size(self.free_bytes)} free"
         lines = [
             f"entries   {self.entries:,}",
@@ -78,7 +80,8 @@ def plan_store(
     write_bytes_per_second: float | None = None,
     num_devices: int = 1,
 ) -> StorePlan:
-    """Estimates what a store with this number of entries costs.
+    """Estimates disk space, memory and time of a store with the settings in `header` and this number of entries. Speeds
+    that are not given leave the times unknown.
 
     Args:
       header: Description of the store.
@@ -125,7 +128,7 @@ def plan_store(
 
 
 def free_bytes(path: str | Path) -> int:
-    """Returns the free bytes of the disk that holds a path, whether the path exists yet or not."""
+    """Returns the free bytes of the disk that holds a path, or would hold it if it does not exist yet."""
     path = Path(path).absolute()
     while not path.exists():
         path = path.parent
@@ -133,7 +136,9 @@ def free_bytes(path: str | Path) -> int:
 
 
 def measure_write_speed(path: str | Path, num_bytes: int = 64 << 20) -> float:
-    """Measures how many bytes per second reach the disk of a folder, by writing and deleting a file there."""
+    """Measures how many bytes per second the disk of the folder `path` writes, with a file of `num_bytes` that is
+    deleted afterwards.
+    """
     file = Path(path) / f"speed.{uuid.uuid4().hex[:8]}{PARTIAL}"
     data = os.urandom(num_bytes)
     with explain_full_disk(file, "the speed of the disk was not measured"):

@@ -41,7 +41,7 @@ MEASURES = {"squared_l2": "squared_l2", "inner_product": "dot_product"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScannSettings:
-    """Settings for building the index of one part with `n` entries.
+    """Settings for building a ScaNN index of one part of a store, which has `n` entries.
 
     Attributes:
       num_leaves: Number of leaves of the tree. 0 = the square root of `n`.
@@ -60,7 +60,7 @@ class ScannSettings:
 
 
 class ScannIndex(BaseIndex):
-    """A ScaNN index of one part of a store, in the memory of the host.
+    """An approximate index of one part of a store, which ScaNN searches in the memory of the host.
 
     `build_scann` builds one, `open_scann` opens a saved one.
 
@@ -119,7 +119,8 @@ def build_scann(
     num_parts: int = 1,
     save: bool = True,
 ) -> ScannIndex:
-    """Builds the index of one part of a store, and saves it in the store's folder.
+    """Builds a ScaNN index of part number `part` of `num_parts` equal parts of a store, and returns it. With `save` it
+    is also saved in the store's folder.
 
     All keys of the part are read into main memory as float32 and compared with their checksums.
 
@@ -155,7 +156,7 @@ def build_scann(
 def build_scann_in_memory(
     keys: Float[np.ndarray, "entries dim"], *, metric: Metric = "squared_l2", settings: ScannSettings | None = None
 ) -> ScannIndex:
-    """Builds an index of keys that are not in a store, without saving it.
+    """Builds a ScaNN index of an array of keys `[entries, dim]`, which need no store, and returns it. It is not saved.
 
     Args:
       keys: `[entries, dim]`. The index holds a float32 copy.
@@ -175,7 +176,8 @@ def build_scann_in_memory(
 def open_scann(
     store: Store, *, metric: Metric = "squared_l2", part: int | None = None, leaves_to_search: int = 0, reorder: int = 0
 ) -> Index:
-    """Opens an index that `build_scann` has saved. The ids of its neighbours are entries of the store.
+    """Opens all parts of the index for `metric` that `build_scann` has saved as one index, or only the part with number
+    `part`. The ids of neighbours are numbers in the whole store.
 
     Args:
       store: Store whose keys the index was built from.
@@ -211,7 +213,8 @@ def build_scann_parts(
     runner: str = "",
     runner_options: Sequence[str] = (),
 ) -> bool:
-    """Builds and saves several parts, one after the other in this process or with an Apache Beam pipeline.
+    """Builds and saves the parts with the numbers in `parts`, in this process or with an Apache Beam pipeline. Returns
+    whether all `num_parts` parts of the index are saved now.
 
     Args:
       store: Store with the keys.
@@ -257,7 +260,7 @@ def _delete_other_divisions(store: Store, metric: Metric, num_parts: int) -> boo
 
 
 def import_scann() -> Any:
-    """Imports ScaNN without TensorFlow.
+    """Imports ScaNN without TensorFlow, which it asks for and does not need here, and returns the module.
 
     ScaNN asks for TensorFlow to register operations that are not used here; the import takes many seconds, and fails
     with another release than the one that ScaNN was built for. For the moment of the import TensorFlow is therefore

@@ -51,7 +51,8 @@ def nearest_entries_sharded(
     precision: Any = "highest",
     mesh: Mesh | None = None,
 ) -> Neighbors:
-    """Finds the nearest keys of each query, where the rows of the keys are split over a mesh axis.
+    """Finds the nearest keys of each query by exact search, as `nearest_entries`, where the rows of the keys are split
+    over the mesh axis `axis`. Call it outside `shard_map`, with global arrays.
 
     The result is that of `nearest_entries`.
 
@@ -139,7 +140,7 @@ def _deal(candidates: Array, shards: int, axes: tuple[str, ...]) -> Array:
 
 
 class ShardedIndex(DeviceIndex):
-    """An index with all keys in the memory of the devices of a mesh.
+    """An index with exact search whose keys are split over the memory of all devices of a mesh.
 
     With several processes each has to call `search` with the same queries.
     """
@@ -189,7 +190,9 @@ class ShardedIndex(DeviceIndex):
     def from_store(
         cls, store: Store, *, mesh: Mesh, axis: Axis = "data", metric: Metric = "squared_l2", **options: int
     ) -> ShardedIndex:
-        """Loads all keys of a store, compared with their checksums. Every process reads those of its own devices."""
+        """Makes a sharded index of a store. Every process reads the keys for its own devices, compared with their
+        checksums. `options` are arguments of `ShardedIndex`.
+        """
         if store.entries >= LARGEST_ID:
             raise ValueError(f"entries: given {store.entries}, allowed: below {LARGEST_ID}; split the store")
         rows = math.ceil(store.entries / num_devices(mesh, axis)) * num_devices(mesh, axis)
@@ -221,7 +224,9 @@ def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -
 
 
 def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, mesh: Mesh | None = None) -> Array:
-    """Computes a point in the middle of the keys of all shards, on every device, for `nearest_entries_sharded`."""
+    """Computes, on every device, the mean `[dim]` of a sample of the keys of all shards, as the `centre` of
+    `nearest_entries_sharded`. `counts` are the numbers of entries of the shards.
+    """
 
     def on_shard(keys: Array, count: Array) -> Array:
         total, number = lax.psum(mean_of_first_keys(keys, count[0]), axis)
@@ -234,5 +239,5 @@ def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, me
 
 
 def num_devices(mesh: Mesh, axis: Axis) -> int:
-    """Returns the number of devices along a mesh axis, or along several axes together."""
+    """Returns the number of devices along the mesh axis `axis`, or the product over a tuple of axes."""
     return math.prod(mesh.shape[name] for name in ((axis,) if isinstance(axis, str) else axis))

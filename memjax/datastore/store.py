@@ -40,7 +40,8 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The description of a store and of its origin, fixed when its build begins.
+    """The description of a store: width and dtype of the keys, shards, and hashes of the model, tokenizer and texts
+    that it is made from. It is fixed when the build begins.
 
     Attributes:
       dim: Width of a key.
@@ -80,12 +81,13 @@ class Header:
 
     @property
     def key_bytes(self) -> int:
-        """The number of bytes of one key."""
+        """Number of bytes of one key on disk."""
         return self.dim * key_dtype(self.key_dtype).itemsize
 
 
 class EntryBlock(NamedTuple):
-    """Consecutive entries of a store, as views into its files.
+    """Consecutive entries of a store: the number of the first one, and the keys and values of all as views into the
+    files.
 
     Attributes:
       first: Number of the first entry.
@@ -99,7 +101,8 @@ class EntryBlock(NamedTuple):
 
 
 class Store:
-    """A finished datastore, memory-mapped, so that only what is asked for is read.
+    """A finished datastore, opened for reading. Its files are memory-mapped, so that only the entries that are asked
+    for are read.
 
     Attributes:
       path: Folder of the store.
@@ -127,7 +130,7 @@ class Store:
         Args:
           path: Folder of the store.
           verify: Whether to compare every block with its checksum when it is first read. These first reads go through
-            the whole store once. For a store much larger than the main memory call `problems` once and give False.
+            the whole store once. For a store much larger than the main memory call `find_problems` once and give False.
 
         Raises:
           ValueError: There is no finished store, or it is damaged.
@@ -152,12 +155,12 @@ class Store:
 
     @property
     def dim(self) -> int:
-        """The width of a key."""
+        """Number of dimensions of a key."""
         return self.header.dim
 
     @property
     def key_dtype(self) -> np.dtype:
-        """The dtype of the stored keys."""
+        """NumPy dtype in which the keys are stored."""
         return key_dtype(self.header.key_dtype)
 
     def __len__(self) -> int:
@@ -171,7 +174,8 @@ class Store:
         data: str | None = None,
         protocol: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises an error for queries of another model, tokenizer, data or protocol than the keys.
+        """Raises `ValueError` unless the hashes and the protocol that are given equal those of the model, tokenizer and
+        texts that the store was made from. None is not compared.
 
         Args:
           model: Hash of the model. None = not compared.
@@ -198,15 +202,21 @@ class Store:
             )
 
     def keys(self, ids: Int[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape dim"]:
-        """Returns the keys of some entries, in the store's dtype."""
+        """Returns the keys of the entries with the numbers `ids`, an int array of any shape, as `[*shape, dim]` in the
+        store's dtype.
+        """
         return self._gather("keys", ids)
 
     def values(self, ids: Int[np.ndarray, "*shape"]) -> Int32[np.ndarray, "*shape"]:
-        """Returns the values of some entries."""
+        """Returns the values, int32 tokens, of the entries with the numbers `ids`, an int array of any shape, in the
+        same shape.
+        """
         return self._gather("values", ids)
 
     def blocks(self, entries: int = 65536, first: int = 0, last: int | None = None) -> Iterator[EntryBlock]:
-        """Yields the entries `[first, last)` in order, at most `entries` at once. A block never spans two shards."""
+        """Yields the entries from number `first` to before `last` in order, as `EntryBlock` of at most `entries`
+        entries. A block never spans two shards.
+        """
         last = self.entries if last is None else last
         if entries < 1 or not 0 <= first <= last <= self.entries:
             raise ValueError(f"blocks: given {entries} entries of [{first}, {last}), the store has {self.entries}")
@@ -222,12 +232,16 @@ class Store:
                 yield EntryBlock(begin + low, *parts)
 
     def sample(self, count: int, seed: int = 0) -> Int[np.ndarray, " count"]:
-        """Draws `count` entries without replacement, or all where there are fewer, and sorts them."""
+        """Draws the numbers of `count` different entries at random, or of all where there are fewer. Returns them in
+        ascending order, int64.
+        """
         entries = np.random.default_rng(seed).choice(self.entries, min(count, self.entries), replace=False)
         return np.sort(entries).astype(np.int64)
 
     def find_problems(self, progress: Progress | None = None) -> Iterator[str]:
-        """Reads the whole store again and yields a line for every damaged block or file."""
+        """Reads the whole store and yields a line of text for every damaged block or file. `progress(name, done,
+        total)` is called after each block.
+        """
         done = 0
         for shard, size in enumerate(self._sizes):
             try:
@@ -244,7 +258,7 @@ class Store:
                     progress("verify", done, self.entries)
 
     def describe(self) -> dict[str, Any]:
-        """Returns a description of the store as a JSON object."""
+        """Returns a dict about the store that JSON can hold: path, fingerprint, sizes, and the fields of the header."""
         return {
             "path": str(self.path),
             "fingerprint": self.fingerprint,
@@ -310,12 +324,13 @@ REMEDY = "restore it from a copy, or delete the folder of its shard and build ag
 
 
 def key_dtype(name: str) -> np.dtype:
-    """Returns the dtype with this name. NumPy alone does not know bfloat16."""
+    """Returns the NumPy dtype with this name, also for "bfloat16", which NumPy alone does not know."""
     return np.dtype(jax_dtype(name))
 
 
 def num_blocks(entries: int, block_entries: int) -> int:
-    """Returns the number of blocks that hold `entries` entries. The last block may be shorter.
+    """Returns the number of blocks of `block_entries` entries that hold `entries` entries. The last block may be
+    shorter.
 
     Example:
       >>> num_blocks(8, 4), num_blocks(9, 4)
@@ -325,7 +340,7 @@ def num_blocks(entries: int, block_entries: int) -> int:
 
 
 def shard_folder(path: Path, shard: int) -> Path:
-    """Returns the folder of one shard.
+    """Returns the path of the folder of the shard with number `shard` in the store folder `path`. Nothing is created.
 
     Example:
       >>> shard_folder(Path("a.datastore"), 3).name
@@ -335,7 +350,7 @@ def shard_folder(path: Path, shard: int) -> Path:
 
 
 def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
-    """Reads the header and everything in meta.json of a store, which may be unfinished.
+    """Reads the `meta.json` of a store, finished or not, and returns (`Header`, the whole JSON object).
 
     Raises:
       ValueError: There is no store, or it is damaged or has another format.

@@ -25,7 +25,8 @@ def measure_recall(
     seed: int = 0,
     true: Neighbors | None = None,
 ) -> float:
-    """Returns the share of the nearest entries of a sample of queries that an index finds.
+    """Returns the share, from 0 to 1, of the true nearest entries that an index finds. `sample` holds queries, or is a
+    number of keys to draw as queries. `true` are known true neighbours.
 
     The true neighbours come from exact search in the whole store. Texts repeat themselves, so many keys are equal. So
     an entry counts as found if it is as near as the last of the true neighbours, whatever its number.

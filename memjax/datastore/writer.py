@@ -57,7 +57,8 @@ __all__ = ["ShardWriter", "create_store", "finish_store", "read_cursor"]
 
 
 def create_store(path: str | Path, header: Header) -> None:
-    """Creates the folder of a store, or checks a store that is already there.
+    """Creates the folder of an empty store with this header. If the store is there already, its header is compared and
+    nothing is changed.
 
     Any number of processes may call this at any time.
 
@@ -87,7 +88,8 @@ def create_store(path: str | Path, header: Header) -> None:
 
 
 def finish_store(path: str | Path) -> Store:
-    """Declares a store complete when all its shards are, and opens it. May be called again.
+    """Declares a store complete, and opens it as a `Store`. Raises `ValueError` while a shard is not finished. May be
+    called again.
 
     Raises:
       ValueError: A shard is not finished.
@@ -115,7 +117,9 @@ def finish_store(path: str | Path) -> Store:
 
 
 def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
-    """Reads how far a shard is: `entries`, `complete`, `progress`, and the writer's own bookkeeping."""
+    """Reads how far the shard with number `shard` is, as a dict: committed `entries`, `complete`, `progress` (position
+    in the data), and more for the writer itself.
+    """
     file = shard_folder(Path(path), shard) / "cursor.json"
     if not file.is_file():
         return {"entries": 0, "complete": False, "progress": None, "state": None, "commits": 0, "open_block": None}
@@ -123,7 +127,8 @@ def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
 
 
 class ShardWriter:
-    """A writer that appends entries to one shard. While it is open, no other writer can open the shard.
+    """A writer that appends entries to one shard of a store. While it is open, no other writer can open the shard. Use
+    it in a `with` block.
 
     Attributes:
       path: Folder of the store.
@@ -179,12 +184,15 @@ class ShardWriter:
         self.close()
 
     def close(self) -> None:
-        """Closes the shard. The next writer cuts off entries that were appended after the last commit."""
+        """Closes the shard without a commit. The next writer cuts off entries that were appended after the last
+        commit.
+        """
         self._stack.close()
         self._failed = True
 
     def append(self, keys: Any, values: Any) -> None:
-        """Appends entries, which the next commit makes permanent.
+        """Appends entries, keys `[entries, dim]` and int values `[entries]`. They only survive a crash after the next
+        `commit` or `finish`.
 
         Args:
           keys: `[entries, dim]`, any float dtype. They are stored in the dtype of the header.
@@ -206,7 +214,8 @@ class ShardWriter:
         self.entries += len(keys)
 
     def commit(self, progress: Any = None, state: Mapping[str, np.ndarray] | None = None) -> None:
-        """Makes all entries appended so far survive any crash.
+        """Makes all entries appended so far survive a crash, together with `progress`, a JSON position in the data, and
+        `state`, named arrays, from which their maker continues.
 
         Args:
           progress: JSON value, position in the data after the last appended entry.
@@ -225,7 +234,9 @@ class ShardWriter:
         self._commit(progress, state, complete=False)
 
     def finish(self) -> None:
-        """Commits and declares the shard complete. Does nothing if it is complete already."""
+        """Commits, and declares the shard complete, so that nothing can be appended any more. Does nothing if it is
+        complete already.
+        """
         if self.complete:
             return
         self._check_open()
@@ -234,7 +245,7 @@ class ShardWriter:
         self._commit(self.progress, None, complete=True)
 
     def load_state(self) -> dict[str, np.ndarray] | None:
-        """Loads the `state` of the last commit. None where it had none.
+        """Loads the arrays `state` of the last commit, name -> array. None if it had no state.
 
         Raises:
           ValueError: The file of the state is damaged.
