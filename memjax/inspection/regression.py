@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.gaussian_basis import evaluate_basis, gaussian_basis
 from memjax.inspection.memory_maps import SignalMap, long_term_layers, signal_map
-from memjax.memory.infinity_former import LongTermMemory, update
+from memjax.memory.infinity_former import LongTermMemory
+from memjax.memory.long_term_signal import update
 from memjax.models.language_model import LanguageModel
 
 __all__ = ["RegressionErrors", "regression_errors"]

@@ -11,6 +11,7 @@ from memjax.memory.infinity_former import *
 from memjax.memory.interface import *
 from memjax.memory.knn_lm import *
 from memjax.memory.linear_transformer import *
+from memjax.memory.long_term_signal import *
 from memjax.memory.lstm import *
 from memjax.memory.memformer import *
 from memjax.memory.memorizing import *

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.infinity_former import LOSS, Densities, InfinityFormerAttention, LongTermMemory, gate
+from memjax.memory.infinity_former import LOSS, InfinityFormerAttention, LongTermMemory
+from memjax.memory.long_term_signal import Densities, gate
 from memjax.memory.transformer_xl import TransformerXLAttention
 from tests.reference import infinity_former as reference
 from tests.reference.parameters import params_of

@@ -52,7 +52,7 @@ EXPECTED = {
     ),
     "infinity_former": (
         config.InfinityFormer(num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH),
-        {f"infinity_former.{name}" for name in ("reset", "gate", "update", "attention_densities", "read")}
+        {f"long_term_signal.{name}" for name in ("reset", "gate", "update", "attention_densities", "read")}
         | {
             "gaussian_basis.expected_basis",
             "gaussian_basis.evaluate_basis",
@@ -150,6 +150,7 @@ ON_THE_HOST = {
     "gaussian_basis.gaussian_basis",
     "gaussian_basis.token_positions",
     "gaussian_basis.update_matrices",
+    "long_term_signal.signal_matrices",
     "memformer.run_layers",
     "product_keys.candidate_pairs",
     "product_keys.table_shards",
