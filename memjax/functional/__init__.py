@@ -23,3 +23,4 @@ from memjax.functional.product_keys import *
 from memjax.functional.shapes import *
 from memjax.functional.sharded import *
 from memjax.functional.slot_attention import *
+from memjax.functional.table_rows import *

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from memjax.axes import MODEL, named
 from memjax.functional.named_operations import operation
-from memjax.functional.product_keys import Split, lookup_spread, select_product_keys, sum_rows
+from memjax.functional.product_keys import lookup_spread, select_product_keys
+from memjax.functional.table_rows import Split, sum_rows
 from memjax.memory.interface import StatelessMemory, broadcast_mask
 from memjax.memory.layer_parts import project
 from memjax.settings.checks import require

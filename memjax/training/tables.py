@@ -1,7 +1,7 @@
 """Value tables with row-sparse updates, and their optimisers.
 
 A module keeps its table in the Linen collection `tables` and reads rows with
-`memjax.functional.product_keys.lookup_rows(table, ids, sink)`. Without a sink a table has a dense gradient, as in any
+`memjax.functional.table_rows.lookup_rows(table, ids, sink)`. Without a sink a table has a dense gradient, as in any
 loss that a user writes. The train step differentiates with respect to the *sinks* instead. A sink is an array of zeros
 with the shape of the rows that were looked up. The module receives it in the collection `sinks`, under the path of the
 table. The collection is absent outside training. The module returns the ids of the rows in `Aux.arrays` as
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from memjax.axes import MODEL
-from memjax.functional.product_keys import Split, gradient_of_rows, update_rows
+from memjax.functional.table_rows import Split, gradient_of_rows, update_rows
 from memjax.training.optimizers import is_named
 from memjax.typing import tree_dataclass
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.precision import at_least_float32
-from memjax.functional.product_keys import lookup_rows
+from memjax.functional.table_rows import lookup_rows
 from memjax.memory import interface as contract
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.interface import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.functional.product_keys import (
-    candidate_pairs,
-    gradient_of_rows,
-    lookup_rows,
-    lookup_spread,
-    select_product_keys,
-    sum_rows,
-    top_slots,
-    update_rows,
-)
+from memjax.functional.product_keys import candidate_pairs, lookup_spread, select_product_keys, top_slots
+from memjax.functional.table_rows import gradient_of_rows, lookup_rows, sum_rows, update_rows
 from tests.reference import product_keys as reference
 
 HALF = 3

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.functional.product_keys import gradient_of_rows
+from memjax.functional.table_rows import gradient_of_rows
 from memjax.memory.product_key import BatchNorm, ProductKeyMemory
 from memjax.models.transformer import FeedForwardLayer
 from memjax.training.metrics import count_parameters

@@ -15,7 +15,7 @@ import optax
 from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
-from memjax.functional.product_keys import lookup_rows
+from memjax.functional.table_rows import lookup_rows
 from memjax.models.interface import Model
 from memjax.training.objective import Objective, model_loss
 from memjax.training.step import init_train_state, init_variables
