@@ -38,8 +38,8 @@ from memjax.training.runs import (
     load_config,
     open_tokenizer,
 )
-from memjax.training.step import TrainState
 from memjax.training.tables import Tables
+from memjax.training.train_state import TrainState
 from memjax.training.variables import join_arrays, split_state
 
 __all__ = ["ExportedFolder", "ImportedRun", "export_run", "import_run"]

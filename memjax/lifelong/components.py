@@ -17,7 +17,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective
 from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.stages import STREAM, PhaseContext, Requirements, Update
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, WeightedSum
 

@@ -45,7 +45,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.plain_learner import make_plain_learner
 from memjax.training.sharding import Layout
 from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, StoredRows, Update
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 from memjax.training.update_functions import MakeObjective, make_update_functions
 from memjax.typing import Batch
 

@@ -59,7 +59,7 @@ from memjax.training.stages import (
     Update,
     UpdateStream,
 )
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, WeightedSum
 

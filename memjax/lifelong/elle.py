@@ -52,7 +52,7 @@ from memjax.training.stages import (
     Update,
     UpdateStream,
 )
-from memjax.training.step import TrainState, init_variables, model_variables
+from memjax.training.train_state import TrainState, init_variables, model_variables
 from memjax.training.update_functions import MakeObjective, make_objective
 from memjax.typing import Batch, WeightedSum
 

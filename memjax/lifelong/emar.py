@@ -65,7 +65,7 @@ from memjax.training.stages import (
     UpdateStream,
     make_stream_of_one_kind,
 )
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 
 EMAR = "emar"

@@ -39,7 +39,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, PhaseResult, Requirements, do_nothing
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Aux, Batch, SegmentLoss
 

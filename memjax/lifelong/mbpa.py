@@ -34,7 +34,7 @@ from memjax.settings.methods import NeighborAdaptationMethod
 from memjax.training.objective import model_collections, read_segment
 from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.sharding import row_shards
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.typing import Batch
 
 KEY_NETWORK = "key_network"

@@ -27,7 +27,7 @@ from memjax.lifelong.update_streams import TASK
 from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout, row_shards
 from memjax.training.stages import HostArrays
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum, tree_dataclass
 
 EPISODES = "episodes"

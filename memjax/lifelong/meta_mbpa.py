@@ -62,7 +62,7 @@ from memjax.lifelong.methods import make_memory_options
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_collections
 from memjax.training.row_adaptation import PerRowAdaptation
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.typing import Aux, Batch, WeightedSum
 
 

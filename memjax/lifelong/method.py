@@ -38,7 +38,7 @@ from memjax.training.stages import (
     UpdateStream,
     do_nothing,
 )
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 from memjax.training.update_functions import MakeObjective
 
 Phase = Callable[[TrainState, PhaseContext], PhaseResult]

@@ -33,7 +33,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, Requirements
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective, make_update_functions
 from memjax.typing import Batch
 

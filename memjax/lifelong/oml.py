@@ -53,7 +53,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.objective import RANDOM_STREAMS, Objective, model_collections, model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch, SegmentLoss, WeightedSum
 

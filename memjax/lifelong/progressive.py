@@ -22,7 +22,7 @@ from memjax.lifelong.methods import TOLD_BORDERS
 from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, PhaseResult
-from memjax.training.step import TrainState, init_variables, model_variables
+from memjax.training.train_state import TrainState, init_variables, model_variables
 from memjax.training.update_functions import MakeObjective, make_objective
 
 COLUMNS = "lifelong.method.num_columns"

@@ -22,7 +22,7 @@ from memjax.lifelong.method import TaskInfo
 from memjax.lifelong.update_streams import JoinedExamples, TaskSlice
 from memjax.models.heads import mark_seen_classes
 from memjax.training.experiment import Experiment
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 from memjax.training.update_functions import make_update_functions
 
 CHOSEN = "chosen"

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from memjax.lifelong.components import Component
 from memjax.lifelong.method import Method
 from memjax.training.stages import PhaseContext, PhaseResult, Stage
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 
 SPAN = "span"
 """Name in `TrainState.method` of the updates that the stage has made and will make in all, int32 `[2]`."""

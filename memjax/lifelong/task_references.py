@@ -11,7 +11,7 @@ from memjax.lifelong.memory_backends import key_for, split_over_devices
 from memjax.lifelong.update_streams import TASK
 from memjax.lifelong.updates import UpdateParts
 from memjax.training.optimizers import ReferenceGradients, make_reference_gradients
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.typing import Batch
 
 

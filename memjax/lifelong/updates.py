@@ -37,10 +37,12 @@ from memjax.lifelong.memory_backends import (
     split_over_devices,
 )
 from memjax.models.heads import mark_seen_classes
+from memjax.training.gradients import Gradients, compute_gradients
 from memjax.training.objective import Objective
 from memjax.training.optimizers import ReferenceGradients
 from memjax.training.stages import Update
-from memjax.training.step import Gradients, TrainState, apply_gradients, compute_gradients, model_variables
+from memjax.training.step import apply_gradients
+from memjax.training.train_state import TrainState, model_variables
 from memjax.training.update_functions import UpdateFunctions
 from memjax.typing import Batch, WeightedSum
 

@@ -30,7 +30,7 @@ from memjax.training.costs import jaxpr_flops
 from memjax.training.metrics import count_parameters
 from memjax.training.runs import config_from_dict
 from memjax.training.sharding import Layout, make_layout, make_mesh, row_shards
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 
 DUMP = "MEMJAX_DUMP"
 """Environment variable with the folder into which the compiler dumps its programs (also set in XLA_FLAGS)."""

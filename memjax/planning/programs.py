@@ -22,7 +22,7 @@ from memjax.training.experiment import Experiment, evaluation_model
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from memjax.typing import Batch
 
 What = Literal["train", "eval", "decode"]

@@ -4,6 +4,7 @@ from memjax.training.checkpoints import *
 from memjax.training.costs import *
 from memjax.training.evaluation import *
 from memjax.training.experiment import *
+from memjax.training.gradients import *
 from memjax.training.loop import *
 from memjax.training.metrics import *
 from memjax.training.objective import *
@@ -18,5 +19,6 @@ from memjax.training.slot_counters import *
 from memjax.training.stages import MakeLearner
 from memjax.training.step import *
 from memjax.training.tables import *
+from memjax.training.train_state import *
 from memjax.training.update_functions import *
 from memjax.typing import SegmentLoss

@@ -11,7 +11,7 @@ from memjax.axes import parameter_names
 from memjax.models.compiled_programs import free_programs
 from memjax.training.sharding import Layout, put, put_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 from memjax.training.variables import join_state, split_state
 from memjax.typing import Batch, WeightedSum
 

@@ -36,7 +36,7 @@ from memjax.training.stages import (
     do_nothing,
     phase_key,
 )
-from memjax.training.step import TrainState
+from memjax.training.train_state import TrainState
 from memjax.training.update_functions import check_frozen
 from memjax.typing import WeightedSum
 

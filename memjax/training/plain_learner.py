@@ -8,7 +8,7 @@ import jax
 from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout
 from memjax.training.stages import STREAM, Learner, MakeLearner, Stage, make_stream_of_one_kind
-from memjax.training.step import TrainState, init_variables
+from memjax.training.train_state import TrainState, init_variables
 from memjax.training.update_functions import MakeObjective, make_objective, make_update_functions
 
 

@@ -21,8 +21,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from memjax.axes import MESH_AXES, RULES, SLOT_SHARDED, Names, use_rules
 from memjax.config import Sharding
 from memjax.memory.state_trees import state_names
-from memjax.training.step import TrainState
 from memjax.training.tables import Tables
+from memjax.training.train_state import TrainState
 
 ROWS = ("data", "fsdp")
 """Mesh axes that split batch rows."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from memjax.training.evaluation import Evaluator
 from memjax.training.row_adaptation import PerRowAdaptation
-from memjax.training.step import TrainState, model_variables
+from memjax.training.train_state import TrainState, model_variables
 from memjax.typing import Batch, WeightedSum
 
 GrowthHistory = tuple[Mapping[str, Any], ...]

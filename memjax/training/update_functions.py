@@ -13,8 +13,9 @@ from memjax.training import optimizers
 from memjax.training.checkpoints import flatten
 from memjax.training.objective import OVER_LAYERS, Objective, model_loss
 from memjax.training.slot_counters import count_usage
-from memjax.training.step import AfterUpdate, TrainState, finish_window, init_train_state, make_train_step
+from memjax.training.step import AfterUpdate, finish_window, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
+from memjax.training.train_state import TrainState, init_train_state
 from memjax.typing import Batch, WeightedSum
 
 __all__ = ["UpdateFunctions", "make_update_functions"]

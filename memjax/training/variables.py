@@ -14,7 +14,7 @@ from memjax.models.interface import Model
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.checkpoints import describe_difference, flatten
 from memjax.training.optimizers import is_named
-from memjax.training.step import TrainState, init_variables
+from memjax.training.train_state import TrainState, init_variables
 
 COLLECTIONS = {
     "params": "params/",

@@ -25,7 +25,8 @@ from memjax import axes, config, functional  # noqa: E402
 from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss  # noqa: E402
 from memjax.training.sharding import Layout, make_mesh, put  # noqa: E402
-from memjax.training.step import init_train_state, init_variables, make_train_step  # noqa: E402
+from memjax.training.step import make_train_step  # noqa: E402
+from memjax.training.train_state import init_train_state, init_variables  # noqa: E402
 from memjax.typing import Batch  # noqa: E402
 from tests.memory.memorizing_parts import memorizing_part  # noqa: E402
 

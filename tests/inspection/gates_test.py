@@ -11,7 +11,7 @@ from memjax.memory.spalm import SpalmMemory
 from memjax.models.factory import make_language_model
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.transformer import split_collection
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from memjax.typing import Batch
 from tests.reference.parameters import random_params
 

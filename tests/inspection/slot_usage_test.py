@@ -25,8 +25,8 @@ from memjax.training.restoring import load_run
 from memjax.training.run_start import train
 from memjax.training.runs import load_config
 from memjax.training.slot_counters import count_usage, pull_usage
-from memjax.training.step import init_variables
 from memjax.training.tables import Tables, TouchedRows, sparse_sgd
+from memjax.training.train_state import init_variables
 from memjax.training.variables import name_arrays
 
 SLOTS = 9

@@ -10,7 +10,7 @@ from memjax.config import TransformerXL
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.inspection.token_nats import mention_buckets, token_nats
 from memjax.training.experiment import make_experiment
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tools.verbs import make_config, write_data
 
 

@@ -20,7 +20,8 @@ from memjax.training.metrics import count_bytes
 from memjax.training.objective import Objective, model_loss
 from memjax.training.run_start import train
 from memjax.training.sharding import Layout, make_mesh, put
-from memjax.training.step import init_train_state, init_variables, make_train_step
+from memjax.training.step import make_train_step
+from memjax.training.train_state import init_train_state, init_variables
 from memjax.typing import Batch
 from tests.reference.parameters import as_float64
 

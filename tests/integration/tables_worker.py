@@ -16,8 +16,9 @@ from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout, make_mesh, put
 from memjax.training.slot_counters import count_usage
-from memjax.training.step import init_train_state, init_variables, make_train_step
+from memjax.training.step import make_train_step
 from memjax.training.tables import table_adam
+from memjax.training.train_state import init_train_state, init_variables
 from tests.functional.sharded_cases import collectives
 from tests.integration.sharding_worker import LENGTH, ROWS, VOCAB, batches, difference
 from tests.reference.parameters import as_float64

@@ -22,7 +22,7 @@ from memjax.models.transformer import split_layers
 from memjax.models.vocabulary import unpad_tables
 from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.interop import weights as made
 from tests.reference.parameters import random_params
 

@@ -21,7 +21,7 @@ from memjax.lifelong import load_run
 from memjax.models.factory import make_language_model
 from memjax.training.experiment import make_experiment
 from memjax.training.runs import load_config
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.interop import weights as made
 
 KINDS = tuple(made.FOLDERS)

@@ -9,7 +9,7 @@ from memjax.data.byte_pairs import train_byte_pairs
 from memjax.interop import folders
 from memjax.interop.runs import export_run, write_run
 from memjax.training.experiment import make_experiment
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.interop import variants
 from tests.interop.variants_test import LIMIT, logits_of
 from tests.interop.variants_test import make as variant

@@ -57,7 +57,7 @@ from memjax.training.experiment import make_experiment
 from memjax.training.restoring import checkpoint_extras
 from memjax.training.runs import config_after_growth
 from memjax.training.stages import GROWTH, STREAM, PhaseContext, Position, Stage
-from memjax.training.step import init_variables, model_variables
+from memjax.training.train_state import init_variables, model_variables
 from memjax.training.update_functions import make_objective
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 

@@ -49,7 +49,7 @@ from memjax.settings.overrides import load_config
 from memjax.training import read_metrics
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import PhaseContext
-from memjax.training.step import init_variables, model_variables
+from memjax.training.train_state import init_variables, model_variables
 from memjax.training.update_functions import make_objective
 from memjax.typing import Batch
 from tests.interop import weights

@@ -20,12 +20,14 @@ from memjax.lifelong.method import Method
 from memjax.training import read_metrics
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment as make_real_experiment
+from memjax.training.gradients import compute_gradients
 from memjax.training.loop import call_every
 from memjax.training.metrics import count_bytes
 from memjax.training.plain_learner import make_plain_learner
 from memjax.training.run_start import train
 from memjax.training.stages import HostArrays, PhaseResult, Stage
-from memjax.training.step import apply_gradients, compute_gradients, model_variables
+from memjax.training.step import apply_gradients
+from memjax.training.train_state import model_variables
 from memjax.training.update_functions import make_update_functions
 from memjax.typing import WeightedSum
 from tests.compiling import FAST_FLAGS

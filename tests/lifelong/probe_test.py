@@ -20,7 +20,7 @@ from memjax.report.outcomes import stream_cost
 from memjax.settings.overrides import UsageError
 from memjax.training.experiment import make_experiment
 from memjax.training.objective import read_segment
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.lifelong.learner_cases import CASE, TASKS, config_of
 from tests.tasks.answers_test import hide
 

@@ -30,7 +30,7 @@ from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import saved_shapes
 from memjax.training.stages import PhaseContext
-from memjax.training.step import init_variables, model_variables
+from memjax.training.train_state import init_variables, model_variables
 from memjax.training.update_functions import make_objective
 from tests.lifelong import elle_test, learner_cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays

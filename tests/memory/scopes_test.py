@@ -14,7 +14,8 @@ import pytest
 from memjax import config
 from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss
-from memjax.training.step import init_train_state, init_variables, make_train_step
+from memjax.training.step import make_train_step
+from memjax.training.train_state import init_train_state, init_variables
 from memjax.typing import Batch
 
 PACKAGE = Path(__file__).parent.parent.parent / "memjax"

@@ -15,7 +15,8 @@ from memjax.memory.spalm import MASK, VALUES, SpalmMemory
 from memjax.models import add_mixtures, make_language_model
 from memjax.training.metrics import count_parameters
 from memjax.training.objective import Objective, model_loss
-from memjax.training.step import init_train_state, make_train_step
+from memjax.training.step import make_train_step
+from memjax.training.train_state import init_train_state
 from memjax.typing import Batch, EmptyState
 from tests.reference import knn_lm as knn_reference
 from tests.reference import spalm as reference

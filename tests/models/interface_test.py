@@ -25,7 +25,7 @@ from memjax.planning.programs import What, make_programs
 from memjax.tasks import make_task
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout, make_mesh
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 
 VOCAB, LENGTH = 11, 8
 SIZES = {"dim": 8, "num_heads": 2, "num_layers": 2}

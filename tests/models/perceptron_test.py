@@ -18,7 +18,7 @@ from memjax.settings.checks import validate
 from memjax.tasks import make_task
 from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout, make_mesh
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from memjax.typing import Batch
 
 DIM, NUM_CLASSES, ROWS = 5, 4, 3

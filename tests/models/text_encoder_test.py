@@ -9,7 +9,7 @@ from memjax import config
 from memjax.models.factory import make_language_model, make_text_encoder
 from memjax.models.text_encoder import mean_pooling
 from memjax.tasks import make_task
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.reference.parameters import random_params
 
 MLM, CLASSES, SPANS = (

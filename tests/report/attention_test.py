@@ -10,7 +10,7 @@ from memjax.models.factory import make_language_model, make_model
 from memjax.report import attention, charts
 from memjax.report.retrieved_arcs import RetrievalArcs, draw_arcs, space_out
 from memjax.report.run_text import first_segments, segments_since_start, token_texts
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from memjax.typing import Batch
 from tests.report.crafted import parts_of
 from tests.report.opened import drawn, opened

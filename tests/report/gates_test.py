@@ -12,7 +12,7 @@ from memjax.data.tokenizers import ByteTokenizer
 from memjax.memory.spalm import SpalmMemory
 from memjax.models.factory import make_language_model
 from memjax.report import charts, gates
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.report.crafted import parts_of
 from tests.report.opened import TEXT, drawn, opened
 

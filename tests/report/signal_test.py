@@ -7,7 +7,7 @@ import pytest
 from memjax import config
 from memjax.models.factory import make_language_model
 from memjax.report import charts, signal
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tests.report.crafted import parts_of
 from tests.report.opened import drawn, opened
 

@@ -9,7 +9,7 @@ import pytest
 from memjax import config as configs
 from memjax.tasks import make_task
 from memjax.training.experiment import make_experiment
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 
 
 def experiment_of(tmp_path, **parts):

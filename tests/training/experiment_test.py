@@ -32,8 +32,8 @@ from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.json_files import write_json
 from memjax.training.restoring import init_from, load_run
 from memjax.training.runs import config_from_dict, config_to_dict
-from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
+from memjax.training.train_state import TrainState, init_variables
 from memjax.training.update_functions import make_optimizer
 from memjax.training.variables import join_state, split_state
 

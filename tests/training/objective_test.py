@@ -10,10 +10,11 @@ import pytest
 from memjax import config as configs
 from memjax.axes import RULES, Names, axes_of
 from memjax.training.checkpoints import Checkpoints
+from memjax.training.gradients import compute_gradients
 from memjax.training.objective import Objective, model_loss, with_distillation, with_penalty
 from memjax.training.optimizers import freeze_parameters, make_optimizer, make_reference_gradients
 from memjax.training.sharding import train_state_names
-from memjax.training.step import apply_gradients, compute_gradients, make_train_step
+from memjax.training.step import apply_gradients, make_train_step
 from memjax.training.update_functions import make_objective
 from memjax.typing import Aux, WeightedSum, tree_dataclass
 from tests.training.recorded import CASES, after_three_steps

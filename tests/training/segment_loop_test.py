@@ -10,7 +10,8 @@ from memjax import config
 from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss
 from memjax.training.segment_loop import Rematerialize, loss_over_segments, segment_keys
-from memjax.training.step import init_train_state, init_variables, make_train_step
+from memjax.training.step import make_train_step
+from memjax.training.train_state import init_train_state, init_variables
 from memjax.typing import Aux, Batch, WeightedSum
 
 

@@ -36,8 +36,8 @@ from memjax.training.restoring import init_from
 from memjax.training.run_start import train
 from memjax.training.runs import config_to_dict, run_path
 from memjax.training.scores import Score
-from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
+from memjax.training.train_state import TrainState, init_variables
 from memjax.training.variables import split_state
 
 QUESTIONS = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4)

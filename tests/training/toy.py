@@ -18,8 +18,8 @@ from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.table_rows import lookup_rows
 from memjax.models.interface import Model
 from memjax.training.objective import Objective, model_loss
-from memjax.training.step import init_train_state, init_variables
 from memjax.training.tables import TableOptimizer, map_tables
+from memjax.training.train_state import init_train_state, init_variables
 from memjax.typing import Aux, WeightedSum
 
 VOCAB, DIM, MEMORY, LENGTH, ROWS = 11, 8, 6, 4, 4

@@ -11,7 +11,7 @@ from memjax.cli import main
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model, Training
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.run_start import train
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 
 
 def make_run(tmp_path, layers=(-2,), memory_length=8, **model):

@@ -16,7 +16,7 @@ from memjax import config
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_model
 from memjax.training.metrics import count_parameters
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from memjax.training.update_functions import make_update_functions
 from memjax.typing import Batch
 from tools.bench import worker

@@ -35,7 +35,7 @@ from memjax.planning.topologies import parse_topology
 from memjax.training.costs import jaxpr_flops
 from memjax.training.objective import model_loss
 from memjax.training.segment_loop import loss_over_segments, segment_keys
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from memjax.typing import Batch
 from tools.bench import harness, replay
 from tools.bench.slots import SlotModel

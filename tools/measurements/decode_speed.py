@@ -23,7 +23,7 @@ from memjax import config
 from memjax.models.factory import make_language_model
 from memjax.training.costs import count_flops
 from memjax.training.metrics import count_bytes
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tools.results import pages
 from tools.results.ledger import measured, together
 

@@ -22,7 +22,7 @@ from memjax.training.costs import count_flops
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import evaluation_model
 from memjax.training.metrics import count_bytes
-from memjax.training.step import init_variables
+from memjax.training.train_state import init_variables
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured
 

@@ -25,8 +25,9 @@ import optax
 from memjax import config as configs
 from memjax.models.factory import make_language_model
 from memjax.training.objective import Objective, model_loss
-from memjax.training.step import init_train_state, init_variables, make_train_step
+from memjax.training.step import make_train_step
 from memjax.training.tables import table_adam
+from memjax.training.train_state import init_train_state, init_variables
 from memjax.typing import Batch
 from tools.bench.harness import hardware, speed_ratio
 from tools.results import pages
