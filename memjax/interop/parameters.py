@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from memjax import config
-from memjax.models.factory import make_stack
+from memjax.models.layer_factory import make_stack
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:

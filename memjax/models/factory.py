@@ -1,14 +1,12 @@
-"""Building models from settings. Only this module knows which class implements each kind of attention or output."""
+"""Builds models from settings. Only this module knows which class implements each kind of output."""
 
 import dataclasses
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-import flax.linen as nn
 import jax.numpy as jnp
 
 from memjax import config as settings
 from memjax import memory
-from memjax.axes import MODEL
 from memjax.config import Config
 from memjax.memory.memformer import HeadAttention, MemformerLayer
 from memjax.models.bilstm import BiLSTM
@@ -17,12 +15,21 @@ from memjax.models.gate import Gate
 from memjax.models.heads import INIT_STDDEV, TaskHead
 from memjax.models.interface import Model
 from memjax.models.language_model import LanguageModel
+from memjax.models.layer_factory import (
+    LINEAR,
+    build_from_settings,
+    head_options,
+    make_attention,
+    make_dense_feed_forward,
+    make_stack,
+    stack_options,
+    unknown_kind_error,
+)
 from memjax.models.memformer import Memformer, MemformerDecoderLayer
 from memjax.models.perceptron import Perceptron
 from memjax.models.progressive_network import Columns
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.token_bag import TokenBag
-from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, EmptyVocabulary, Vocabulary
 
 __all__ = [
@@ -64,9 +71,9 @@ def make_language_model(
         padding, as in published models.
     """
     if not isinstance(model.attention, settings.AttentionKind):
-        raise _unknown_kind("attention", model.attention)
+        raise unknown_kind_error("attention", model.attention)
     if not isinstance(model.output, settings.OutputKind):
-        raise _unknown_kind("output", model.output)
+        raise unknown_kind_error("output", model.output)
     if not model.memory_facts.is_causal:
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     if model.translates:
@@ -102,42 +109,6 @@ def make_language_model(
     )
 
 
-def make_stack(
-    model: settings.ModelSettings,
-    *,
-    segment_length: int = 0,
-    features: tuple[str, ...] = (),
-    rematerialize: str = "none",
-    memory_sharding: str = "heads",
-    table_sharding: Literal["rows", "columns"] = "rows",
-) -> Stack:
-    """Builds the layers of a decoder or a text encoder, a `Stack`, from the settings `model` of the whole model.
-    `features` names inner tensors to return. The last three options are names, such as 'per_layer', 'heads' and 'rows'.
-
-    Args:
-      model: Configuration of the model.
-      segment_length: Number of tokens in a segment. See `make_language_model`.
-      features: Inner tensors to return, `layer_<index>/<tap>`.
-      rematerialize: Kind of recomputation. See `make_language_model`.
-      memory_sharding: Axis of a long memory that is split over the mesh axis `model`, 'heads' or 'slots'.
-      table_sharding: Axis of a value table that is split over the mesh axis `model`, 'rows' or 'columns'.
-    """
-    settings.require(memory_sharding in ("heads", "slots"), "memory_sharding", memory_sharding, "'heads' or 'slots'")
-    layers = tuple(
-        Layer(
-            make_attention(model, index, memory_sharding, segment_length=segment_length),
-            _make_feed_forward(model, index, table_sharding),
-        )
-        for index in range(model.num_layers)
-    )
-    return Stack(layers, **_stack_options(model, rematerialize), features=features, first=model.first_trained_layer)
-
-
-def _stack_options(model: settings.TransformerBase, rematerialize: str) -> dict[str, Any]:
-    """Returns the options that scan and rematerialise the layers of a stack."""
-    return {"scan_layers": model.scans, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
-
-
 def make_mixtures(
     evaluation: settings.Evaluation, model: settings.TransformerBase | settings.Perceptron | settings.BiLSTM
 ) -> tuple[memory.OutputMemory, ...]:
@@ -147,154 +118,7 @@ def make_mixtures(
     cache = evaluation.cache
     if not cache.memory_length:
         return ()
-    return (_build(memory.ContinuousCacheMemory, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
-
-
-Built = TypeVar("Built", bound=nn.Module | memory.Projector)
-
-
-def _build(kind: type[Built], *parts: settings.Settings, **others: Any) -> Built:
-    """Builds a module or a projector from settings that have fields of the same names, and from other fields.
-
-    If several settings have a field, the first one counts.
-    """
-    names = {field.name for field in dataclasses.fields(kind)}
-    for part in parts:
-        others = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name in names} | others
-    return kind(**others)
-
-
-def make_attention(
-    model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
-) -> memory.LayerMemory:
-    """Builds the attention part, a `LayerMemory`, of the layer with the number `index` from the settings `model`. Only
-    Memorizing needs `memory_sharding` ('heads' or 'slots'), only InfinityFormer `segment_length`.
-    """
-    common = _head_options(model)
-    match model.attention:
-        case settings.TransformerXL() as part:
-            if model.memory_tokens and not model.translates:
-                num_tokens = model.memory_tokens.num_tokens
-                common |= {"num_tokens": num_tokens}
-                return _build(memory.MemoryTokenXLAttention, part, model, **common, **_relative_projector(part))
-            return _build(memory.TransformerXLAttention, part, model, **common, **_relative_projector(part))
-        case settings.Compressive() as part:
-            return _build(memory.CompressiveAttention, part, model, **common, **_relative_projector(part))
-        case settings.Memorizing() as part:
-            return _make_memorizing(model, part, index, memory_sharding)
-        case settings.InfinityFormer() as part:
-            return _make_infinity_former(model, part, index, segment_length)
-        case settings.GPT2() as part:
-            if part.compressed_memory_length:
-                return _build(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
-            return _build(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
-        case settings.FullAttention() as part:
-            projector = _build(memory.BucketProjector, part)
-            return _build(memory.MemorizingAttention, part, model, **common, projector=projector)
-        case settings.Bidirectional():
-            return _build(memory.BidirectionalAttention, model, **common)
-        case settings.LinearTransformer() as part:
-            return _build(LINEAR[type(part)], part, model, **common)
-        case settings.LSTM():
-            last = index == model.num_layers - 1  # the model applies dropout to its output
-            return memory.LSTMLayer(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
-    raise _unknown_kind("attention", model.attention)
-
-
-LINEAR: dict[type[settings.LinearTransformer], type[memory.LinearTransformerAttention]] = {
-    settings.LinearTransformer: memory.LinearTransformerAttention,
-    settings.RFA: memory.RFAAttention,
-    settings.T2R: memory.T2RAttention,
-    settings.MemSizer: memory.MemSizerAttention,
-}
-
-
-def _head_options(model: settings.ModelSettings) -> dict[str, Any]:
-    """Returns the fields of an attention whose values are computed from the model's settings."""
-    return {"head_dim": model.head_dim or model.dim // model.num_heads, "dtype": jnp.dtype(model.compute_dtype)}
-
-
-GPT2: dict[str, Any] = {"projector": memory.GPT2Projector(), "norm": "pre"}
-"""Fields of an attention with GPT-2 as its host."""
-
-
-def _relative_projector(
-    part: settings.TransformerXL | settings.Compressive | settings.InfinityFormer,
-) -> dict[str, Any]:
-    """Returns the field of an attention with Transformer-XL as its host."""
-    return {"projector": _build(memory.TransformerXLProjector, part)}
-
-
-def _unknown_kind(site: str, part: object) -> ValueError:
-    """Returns the error for settings that are none of the kinds allowed at a site of the model."""
-    allowed = f"one of memjax.config.{site.title()}Kind"
-    return ValueError(f"model.{site}: given {type(part).__name__}, allowed: {allowed}")
-
-
-def _make_memorizing(
-    model: settings.ModelSettings, part: settings.Memorizing, index: int, memory_sharding: str
-) -> memory.LayerMemory:
-    """Builds the attention part of one layer of a Memorizing Transformer, with or without the long memory."""
-    chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
-    has_memory = chosen and part.memory_length > 0
-    part = part.resolve(has_memory=has_memory)
-    options = _head_options(model) | {"projector": _build(memory.BucketProjector, part)}
-    options |= {"sees_itself": part.sees_itself, "empty_memory": part.empty_memory}
-    if not has_memory:  # with equal fields, neighbouring layers share one scanned group
-        options |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
-    elif memory_sharding == "slots":
-        options |= {"slot_axis": MODEL}
-    return _build(memory.MemorizingAttention, part, model, **options)
-
-
-def _make_infinity_former(
-    model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int
-) -> memory.LayerMemory:
-    """Builds the attention part of one InfinityFormer layer, with or without the long-term memory."""
-    common, is_xl = _head_options(model), part.base_attention == "transformer_xl"
-    host = _relative_projector(part) if is_xl else {**GPT2, "memory_length": 0}
-    if not _is_chosen(index, part.layers_with_memory, model.num_layers) or not part.num_basis:
-        return _build(memory.TransformerXLAttention, part, model, **common, **host)
-    if not segment_length:
-        raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
-    long_term_options = {"reset_after_tokens": part.reset_after_tokens or None, "init_stddev": part.init_stddev}
-    long_term = _build(memory.LongTermMemory, part, model, **common, **long_term_options, segment_length=segment_length)
-    return _build(memory.InfinityFormerAttention, part, model, **common, **host, long_term=long_term)
-
-
-def _make_dense_feed_forward(model: settings.TransformerBase, **fields: Any) -> FeedForwardLayer:
-    """Builds a feed-forward part with the width, activation and dropout of the settings."""
-    part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
-    common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
-    return FeedForwardLayer(model.dim, part.dim or 4 * model.dim, **common, **fields)
-
-
-def _make_feed_forward(
-    model: settings.ModelSettings, index: int, table_sharding: Literal["rows", "columns"]
-) -> memory.StatelessMemory:
-    """Builds the feed-forward part of one layer, with a product-key memory where the settings ask for it."""
-    attention, part = model.attention, model.feed_forward
-    if not attention.has_feed_forward:
-        return NoFeedForward()
-    fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
-    fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
-    fields |= {"weighted_norms": model.weighted_norms, "norm_epsilon": model.norm_epsilon}
-    if isinstance(part, settings.ProductKey) and _is_chosen(
-        index, part.chosen_layers(model.num_layers), model.num_layers
-    ):
-        fields["dense_scale"] = part.dense_scale
-        if part.memory_scale:
-            memory_options = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
-            fields |= {
-                "memory_scale": part.memory_scale,
-                "memory": _build(memory.ProductKeyMemory, part, **memory_options),
-            }
-    return _make_dense_feed_forward(model, **fields)
-
-
-def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
-    """Returns whether a layer is among `layers`. Negative numbers count from the end. () = all layers."""
-    return not layers or index in {layer % num_layers for layer in layers}
+    return (build_from_settings(memory.ContinuousCacheMemory, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
 
 
 def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
@@ -312,10 +136,10 @@ def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: 
     }
     match model.output.softmax:
         case settings.Softmax() as part:
-            return _build(Vocabulary, part, **common)
+            return build_from_settings(Vocabulary, part, **common)
         case settings.AdaptiveSoftmax() as part:
-            return _build(AdaptiveVocabulary, part, **common)
-    raise _unknown_kind("output", model.output)
+            return build_from_settings(AdaptiveVocabulary, part, **common)
+    raise unknown_kind_error("output", model.output)
 
 
 NO_MEMORY_TOKENS = settings.MemoryTokens(num_tokens=0)
@@ -348,7 +172,7 @@ def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> memory.Out
     """Builds the memory at the output site. None where the settings have none."""
     match model.output:
         case settings.Spalm() as part:
-            return _build(memory.SpalmMemory, part, model, dtype=dtype)
+            return build_from_settings(memory.SpalmMemory, part, model, dtype=dtype)
     return None
 
 
@@ -365,27 +189,27 @@ def make_encoder_decoder(
       vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of. See `make_language_model`.
     """
     norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer", "norm_epsilon": model.norm_epsilon}
-    common, feed_forward = _head_options(model), lambda: _make_dense_feed_forward(model, **norms)
+    common, feed_forward = head_options(model), lambda: make_dense_feed_forward(model, **norms)
 
     def cross() -> memory.CrossMemory:
         part = model.cross_attention
         if isinstance(part, settings.LinearTransformer):
-            return memory.LinearCrossAttention(_build(LINEAR[type(part)], part, model, **common | norms))
-        return _build(memory.CrossAttention, model, **common, bias=part.bias)
+            return memory.LinearCrossAttention(build_from_settings(LINEAR[type(part)], part, model, **common | norms))
+        return build_from_settings(memory.CrossAttention, model, **common, bias=part.bias)
 
     def encoder_layer() -> memory.EncoderLayer:
         return memory.EncoderLayer(
-            _build(memory.CrossAttention, model, **common, bias=model.encoder_bias), feed_forward()
+            build_from_settings(memory.CrossAttention, model, **common, bias=model.encoder_bias), feed_forward()
         )
 
     depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_MEMORY_TOKENS
     vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
     num_memory_layers = 0 if tokens.kind == "transformer" else 1 if tokens.share_memory_layer else depth
     attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)
-    return _build(
+    return build_from_settings(
         EncoderDecoder,
         model,
-        encoder=_build(
+        encoder=build_from_settings(
             memory.MemoryTokenEncoder,
             tokens,
             layers=tuple(encoder_layer() for _ in range(depth)),
@@ -490,20 +314,22 @@ def make_memformer(
     dim, num_heads = model.dim, model.num_heads
     settings.require(dim % num_heads == 0, "num_heads", num_heads, f"a divisor of dim = {dim}")
     settings.require(model.num_layers >= 1, "num_layers", model.num_layers, "at least 1")
-    dtype, stacked = jnp.dtype(model.compute_dtype), _stack_options(model, rematerialize)
+    dtype, stacked = jnp.dtype(model.compute_dtype), stack_options(model, rematerialize)
     common: dict[str, Any] = {"dropout": model.dropout, "dtype": dtype}
-    heads = lambda number: _build(HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype)
-    feed_forward = lambda: _make_dense_feed_forward(model, norm="pre", norm_kind="layer")
+    heads = lambda number: build_from_settings(
+        HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype
+    )
+    feed_forward = lambda: make_dense_feed_forward(model, norm="pre", norm_kind="layer")
     encoder, memory_heads = None, 1 if model.single_memory_head else num_heads
     if model.encoder_layers:
         reader = lambda: heads(memory_heads) if model.num_slots else None
         layer = lambda: MemformerLayer(heads(num_heads), feed_forward(), reader(), **common)
         layers = tuple(layer() for _ in range(model.encoder_layers))
         encoder_options = {"layers": layers, "writer_heads": memory_heads, "dtype": dtype}
-        encoder = _build(memory.MemformerEncoder, model, **encoder_options, **stacked)
+        encoder = build_from_settings(memory.MemformerEncoder, model, **encoder_options, **stacked)
     cross = lambda: heads(num_heads) if model.encoder_layers else None
     layer = lambda: MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common)
-    return _build(
+    return build_from_settings(
         Memformer,
         model,
         encoder=encoder,
@@ -572,13 +398,13 @@ def make_column(
         case settings.Perceptron() as model:
             dtype, width = jnp.dtype(model.compute_dtype), (config.data.segment_length, *model.widths)[-1]
             gate = Gate(width, model.gate_dim, initializer=model.initializer, dtype=dtype) if model.gate_dim else None
-            return _build(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
+            return build_from_settings(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.TokenBag() as model:
             options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
-            return _build(TokenBag, model, head=head, features=features, **options)
+            return build_from_settings(TokenBag, model, head=head, features=features, **options)
         case settings.BiLSTM() as model:
             options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
-            return _build(BiLSTM, model, head=head, **options)
+            return build_from_settings(BiLSTM, model, head=head, **options)
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:

@@ -16,7 +16,8 @@ from memjax import config
 from memjax.interop import hf_bert as hf
 from memjax.interop.folders import CONFIG_FILE, WEIGHTS_FILE
 from memjax.interop.runs import import_run
-from memjax.models.factory import make_stack, make_text_encoder
+from memjax.models.factory import make_text_encoder
+from memjax.models.layer_factory import make_stack
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import unpad_tables
 from memjax.tasks import make_task

@@ -22,14 +22,8 @@ from memjax.config import (
     ProductKey,
     TransformerXL,
 )
-from memjax.models.factory import (
-    make_attention,
-    make_encoder_decoder,
-    make_language_model,
-    make_memformer,
-    make_stack,
-    make_text_encoder,
-)
+from memjax.models.factory import make_encoder_decoder, make_language_model, make_memformer, make_text_encoder
+from memjax.models.layer_factory import make_attention, make_stack
 
 
 def values_of(part) -> dict:

@@ -1,0 +1,204 @@
+"""Builds the layers of a model from settings: attention with its memory, and the feed-forward part.
+
+Only this module knows which class implements each kind of attention.
+"""
+
+import dataclasses
+from typing import Any, Literal, TypeVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from memjax import config as settings
+from memjax import memory
+from memjax.axes import MODEL
+from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack
+
+
+def make_stack(
+    model: settings.ModelSettings,
+    *,
+    segment_length: int = 0,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
+) -> Stack:
+    """Builds the layers of a decoder or a text encoder, a `Stack`, from the settings `model` of the whole model.
+    `features` names inner tensors to return. The last three options are names, such as 'per_layer', 'heads' and 'rows'.
+
+    Args:
+      model: Configuration of the model.
+      segment_length: Number of tokens in a segment. See `make_language_model`.
+      features: Inner tensors to return, `layer_<index>/<tap>`.
+      rematerialize: Kind of recomputation. See `make_language_model`.
+      memory_sharding: Axis of a long memory that is split over the mesh axis `model`, 'heads' or 'slots'.
+      table_sharding: Axis of a value table that is split over the mesh axis `model`, 'rows' or 'columns'.
+    """
+    settings.require(memory_sharding in ("heads", "slots"), "memory_sharding", memory_sharding, "'heads' or 'slots'")
+    layers = tuple(
+        Layer(
+            make_attention(model, index, memory_sharding, segment_length=segment_length),
+            _make_feed_forward(model, index, table_sharding),
+        )
+        for index in range(model.num_layers)
+    )
+    return Stack(layers, **stack_options(model, rematerialize), features=features, first=model.first_trained_layer)
+
+
+def stack_options(model: settings.TransformerBase, rematerialize: str) -> dict[str, Any]:
+    """Returns the options that scan and rematerialise the layers of a stack."""
+    return {"scan_layers": model.scans, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
+
+
+Built = TypeVar("Built", bound=nn.Module | memory.Projector)
+
+
+def build_from_settings(kind: type[Built], *parts: settings.Settings, **others: Any) -> Built:
+    """Builds a module or a projector from settings that have fields of the same names, and from other fields.
+
+    If several settings have a field, the first one counts.
+    """
+    names = {field.name for field in dataclasses.fields(kind)}
+    for part in parts:
+        others = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name in names} | others
+    return kind(**others)
+
+
+def make_attention(
+    model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
+) -> memory.LayerMemory:
+    """Builds the attention part, a `LayerMemory`, of the layer with the number `index` from the settings `model`. Only
+    Memorizing needs `memory_sharding` ('heads' or 'slots'), only InfinityFormer `segment_length`.
+    """
+    common = head_options(model)
+    match model.attention:
+        case settings.TransformerXL() as part:
+            if model.memory_tokens and not model.translates:
+                num_tokens = model.memory_tokens.num_tokens
+                common |= {"num_tokens": num_tokens}
+                return build_from_settings(
+                    memory.MemoryTokenXLAttention, part, model, **common, **_relative_projector(part)
+                )
+            return build_from_settings(
+                memory.TransformerXLAttention, part, model, **common, **_relative_projector(part)
+            )
+        case settings.Compressive() as part:
+            return build_from_settings(memory.CompressiveAttention, part, model, **common, **_relative_projector(part))
+        case settings.Memorizing() as part:
+            return _make_memorizing(model, part, index, memory_sharding)
+        case settings.InfinityFormer() as part:
+            return _make_infinity_former(model, part, index, segment_length)
+        case settings.GPT2() as part:
+            if part.compressed_memory_length:
+                return build_from_settings(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
+            return build_from_settings(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
+        case settings.FullAttention() as part:
+            projector = build_from_settings(memory.BucketProjector, part)
+            return build_from_settings(memory.MemorizingAttention, part, model, **common, projector=projector)
+        case settings.Bidirectional():
+            return build_from_settings(memory.BidirectionalAttention, model, **common)
+        case settings.LinearTransformer() as part:
+            return build_from_settings(LINEAR[type(part)], part, model, **common)
+        case settings.LSTM():
+            last = index == model.num_layers - 1  # the model applies dropout to its output
+            return memory.LSTMLayer(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
+    raise unknown_kind_error("attention", model.attention)
+
+
+LINEAR: dict[type[settings.LinearTransformer], type[memory.LinearTransformerAttention]] = {
+    settings.LinearTransformer: memory.LinearTransformerAttention,
+    settings.RFA: memory.RFAAttention,
+    settings.T2R: memory.T2RAttention,
+    settings.MemSizer: memory.MemSizerAttention,
+}
+
+
+def head_options(model: settings.ModelSettings) -> dict[str, Any]:
+    """Returns the fields of an attention whose values are computed from the model's settings."""
+    return {"head_dim": model.head_dim or model.dim // model.num_heads, "dtype": jnp.dtype(model.compute_dtype)}
+
+
+GPT2: dict[str, Any] = {"projector": memory.GPT2Projector(), "norm": "pre"}
+"""Fields of an attention with GPT-2 as its host."""
+
+
+def _relative_projector(
+    part: settings.TransformerXL | settings.Compressive | settings.InfinityFormer,
+) -> dict[str, Any]:
+    """Returns the field of an attention with Transformer-XL as its host."""
+    return {"projector": build_from_settings(memory.TransformerXLProjector, part)}
+
+
+def unknown_kind_error(site: str, part: object) -> ValueError:
+    """Returns the error for settings that are none of the kinds allowed at a site of the model."""
+    allowed = f"one of memjax.config.{site.title()}Kind"
+    return ValueError(f"model.{site}: given {type(part).__name__}, allowed: {allowed}")
+
+
+def _make_memorizing(
+    model: settings.ModelSettings, part: settings.Memorizing, index: int, memory_sharding: str
+) -> memory.LayerMemory:
+    """Builds the attention part of one layer of a Memorizing Transformer, with or without the long memory."""
+    chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
+    has_memory = chosen and part.memory_length > 0
+    part = part.resolve(has_memory=has_memory)
+    options = head_options(model) | {"projector": build_from_settings(memory.BucketProjector, part)}
+    options |= {"sees_itself": part.sees_itself, "empty_memory": part.empty_memory}
+    if not has_memory:  # with equal fields, neighbouring layers share one scanned group
+        options |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
+    elif memory_sharding == "slots":
+        options |= {"slot_axis": MODEL}
+    return build_from_settings(memory.MemorizingAttention, part, model, **options)
+
+
+def _make_infinity_former(
+    model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int
+) -> memory.LayerMemory:
+    """Builds the attention part of one InfinityFormer layer, with or without the long-term memory."""
+    common, is_xl = head_options(model), part.base_attention == "transformer_xl"
+    host = _relative_projector(part) if is_xl else {**GPT2, "memory_length": 0}
+    if not _is_chosen(index, part.layers_with_memory, model.num_layers) or not part.num_basis:
+        return build_from_settings(memory.TransformerXLAttention, part, model, **common, **host)
+    if not segment_length:
+        raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
+    long_term_options = {"reset_after_tokens": part.reset_after_tokens or None, "init_stddev": part.init_stddev}
+    long_term = build_from_settings(
+        memory.LongTermMemory, part, model, **common, **long_term_options, segment_length=segment_length
+    )
+    return build_from_settings(memory.InfinityFormerAttention, part, model, **common, **host, long_term=long_term)
+
+
+def make_dense_feed_forward(model: settings.TransformerBase, **fields: Any) -> FeedForwardLayer:
+    """Builds a feed-forward part with the width, activation and dropout of the settings."""
+    part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
+    common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
+    return FeedForwardLayer(model.dim, part.dim or 4 * model.dim, **common, **fields)
+
+
+def _make_feed_forward(
+    model: settings.ModelSettings, index: int, table_sharding: Literal["rows", "columns"]
+) -> memory.StatelessMemory:
+    """Builds the feed-forward part of one layer, with a product-key memory where the settings ask for it."""
+    attention, part = model.attention, model.feed_forward
+    if not attention.has_feed_forward:
+        return NoFeedForward()
+    fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
+    fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
+    fields |= {"weighted_norms": model.weighted_norms, "norm_epsilon": model.norm_epsilon}
+    if isinstance(part, settings.ProductKey) and _is_chosen(
+        index, part.chosen_layers(model.num_layers), model.num_layers
+    ):
+        fields["dense_scale"] = part.dense_scale
+        if part.memory_scale:
+            memory_options = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
+            fields |= {
+                "memory_scale": part.memory_scale,
+                "memory": build_from_settings(memory.ProductKeyMemory, part, **memory_options),
+            }
+    return make_dense_feed_forward(model, **fields)
+
+
+def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
+    """Returns whether a layer is among `layers`. Negative numbers count from the end. () = all layers."""
+    return not layers or index in {layer % num_layers for layer in layers}
