@@ -345,7 +345,7 @@ def open_run(run: str, config: Config | None, *, is_data_named: bool = False, st
     import numpy as np
 
     from memjax.lifelong import load_run
-    from memjax.training.checkpoints import flatten
+    from memjax.training.named_arrays import flatten
     from memjax.training.run_versions import describe_generator
 
     tell = lambda line: print(line, file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ from memjax.axes import Names, parameter_names
 from memjax.lifelong.growth_sources import FLAT_HEADS, HEADS, Growth, Sources, copy_counts
 from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
-from memjax.training.checkpoints import flatten
+from memjax.training.named_arrays import flatten
 
 Noise = Literal["zero_sum", "paper", "code", "none"]
 Depth = Literal["identity", "copy"]

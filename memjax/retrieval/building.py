@@ -22,7 +22,7 @@ from memjax.datastore.store import Header, Progress, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
 from memjax.retrieval.keys import TAP, KeyExtractor, make_key_extractor
 from memjax.training import processes
-from memjax.training.checkpoints import describe_arrays, flatten
+from memjax.training.named_arrays import describe_arrays, flatten
 from memjax.training.restoring import load_run
 from memjax.training.runs import model_for_fingerprint
 

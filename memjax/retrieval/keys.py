@@ -19,8 +19,8 @@ from memjax.memory.interface import OutputMemory
 from memjax.models.feature_taps import add_features, add_mixtures, regroup_layers
 from memjax.settings.checks import require
 from memjax.settings.compatibility import in_saved_names
-from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
+from memjax.training.named_arrays import flatten, unflatten
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_to_dict
 

@@ -10,27 +10,33 @@ save. This module checks all three. Only this module and `processes` import orba
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from memjax.training.named_arrays import (
+    describe_array_difference,
+    describe_arrays,
+    find_keys,
+    flatten,
+    generator_name,
+    key_kinds,
+    preview_names,
+    unflatten,
+)
 from memjax.training.processes import gather_json
 
 __all__ = ["Checkpoints"]
 
 FORMAT = 2
-SHOWN = 4
-"""Number of array names that a message lists for each kind of difference."""
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -166,14 +172,14 @@ class Checkpoints:
             lacking.clear()
             lacking.update((name, np.zeros(shapes[name].shape, shapes[name].dtype)) for name in absent)
             shapes = {name: leaf for name, leaf in shapes.items() if name not in lacking}
-            for name, leaf in _find_keys(tree):
-                saved, here = manifest["keys"].get(name), _generator_name(leaf)
+            for name, leaf in find_keys(tree):
+                saved, here = manifest["keys"].get(name), generator_name(leaf)
                 if saved not in (None, here):
                     raise ValueError(
                         f"{self.directory}: checkpoint {step} was made under the random number generator {saved}, "
                         f"given {here}, allowed: {saved}; start with JAX_DEFAULT_PRNG_IMPL={saved} to go on"
                     )
-            difference = describe_difference(shapes, arrays)
+            difference = describe_array_difference(shapes, arrays)
             if difference:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
             return list(arrays), {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()}
@@ -319,78 +325,6 @@ class Checkpoints:
         return self._opened
 
 
-def flatten(tree: Any) -> dict[str, Any]:
-    """Flattens a tree to a dictionary of leaves by path, such as `params/layer_00/kernel`. `jax.random` keys become
-    their uint32 data.
-
-    Example:
-      >>> flatten({"params": {"bias": 1}, "counts": (2, 3)})
-      {'counts/0': 2, 'counts/1': 3, 'params/bias': 1}
-    """
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    leaves_by_name = {_leaf_name(path): leaf for path, leaf in leaves}
-    if len(leaves_by_name) != len(leaves):
-        raise ValueError("checkpoint: two leaves have the same name; keep '/' out of the names of modules")
-    return {name: _key_data(leaf) if _is_key(leaf) else leaf for name, leaf in leaves_by_name.items()}
-
-
-def key_kinds(tree: Any) -> dict[str, str]:
-    """Returns the random number generator, such as 'threefry2x32', of every `jax.random` key in a tree, by the name of
-    the leaf.
-    """
-    return {name: str(jax.random.key_impl(leaf)) for name, leaf in _find_keys(tree)}
-
-
-def _find_keys(tree: Any) -> list[tuple[str, Any]]:
-    """Lists `(name, leaf)` of every `jax.random` key in a tree of arrays or shapes."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(_leaf_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
-
-
-def _generator_name(leaf: Any) -> str:
-    """Returns the name of the random number generator of a key or of the shape of a key."""
-    kinds = ("threefry2x32", "rbg", "unsafe_rbg")
-    dtypes = {jax.eval_shape(functools.partial(jax.random.key, impl=kind), 0).dtype: kind for kind in kinds}
-    return dtypes.get(leaf.dtype, str(leaf.dtype))
-
-
-def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Any:
-    """Rebuilds a tree with the structure of `expected` from a dictionary of leaves, the inverse of `flatten`. `keys`
-    are the random number generators of its `jax.random` keys, from `key_kinds`.
-
-    Args:
-      expected: Tree with the structure of the result.
-      arrays: Leaves by name.
-      keys: Random number generators of the `jax.random` keys by name, from `key_kinds` of the flattened tree.
-    """
-
-    def pick(path: tuple[Any, ...], leaf: Any) -> Any:
-        name = _leaf_name(path)
-        return jax.random.wrap_key_data(arrays[name], impl=(keys or {})[name]) if _is_key(leaf) else arrays[name]
-
-    return jax.tree_util.tree_map_with_path(pick, expected)
-
-
-def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Describes in one line how the arrays of a checkpoint (`found`) differ from the expected ones in name, shape or
-    dtype. '' if they do not differ.
-
-    Args:
-      expected: Expected arrays by name, anything with shape and dtype.
-      found: Arrays of the checkpoint by name, as `(dtype, shape, checksum)`. The checksum may be missing.
-    """
-    missing = [name for name in expected if name not in found]
-    unexpected = [name for name in found if name not in expected]
-    other = []
-    for name, leaf in expected.items():
-        if name in found:
-            dtype, shape = str(jnp.dtype(leaf.dtype)), list(leaf.shape)
-            if [dtype, shape] != list(found[name][:2]):
-                other.append(f"{name} {found[name][0]}{found[name][1]} instead of {dtype}{shape}")
-    kinds = (("lacks", missing), ("has besides", unexpected), ("has", other))
-    return "; ".join(f"it {word} {preview_names(names)}" for word, names in kinds if names)
-
-
 @contextlib.contextmanager
 def _silence_later_reads() -> Iterator[None]:
     """Context manager that suppresses the tracebacks of reads that end after another read has failed."""
@@ -410,18 +344,6 @@ def _silence_later_reads() -> Iterator[None]:
         raise
     finally:
         sys.unraisablehook = previous
-
-
-def _leaf_name(path: tuple[Any, ...]) -> str:
-    """Returns the name of a leaf from its path in the tree."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def preview_names(names: Iterable[str]) -> str:
-    """Joins the first four names with commas and says how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 class _DamagedCheckpoint(Exception):  # noqa: N818 (a state, not a mistake)
@@ -448,74 +370,6 @@ def _read_on_all(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
 def _to_host(leaf: Any) -> Any:
     """Copies an array to the host, unless the run has several processes, whose arrays Orbax writes from the devices."""
     return leaf if jax.process_count() > 1 and isinstance(leaf, jax.Array) else np.asarray(jax.device_get(leaf))
-
-
-def _is_key(leaf: Any) -> bool:
-    """Returns whether a leaf is a `jax.random` key or its shape."""
-    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
-
-
-def _key_data(leaf: Any) -> Any:
-    """Returns the uint32 data of a key, or its shape for the shape of a key."""
-    if not isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.random.key_data(leaf)
-    data = jax.eval_shape(jax.random.key_data, leaf)
-    return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=leaf.sharding)
-
-
-def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Describes arrays, given by name, as a manifest does: `[dtype, shape, checksum]` by name. The arrays may be on the
-    host or on devices.
-
-    Example:
-      >>> describe_arrays({"bias": np.zeros(2, np.float32)}) == describe_arrays({"bias": jnp.zeros(2)})
-      True
-    """
-    if not arrays:
-        return {}
-    sums = jax.device_get(_checksums([_view_as_32_bits(array) for array in arrays.values()]))
-    return {
-        name: [str(array.dtype), list(array.shape), "".join(f"{int(part):08x}" for part in parts)]
-        for (name, array), parts in zip(arrays.items(), sums, strict=True)
-    }
-
-
-def _view_as_32_bits(array: Any) -> Any:
-    """Views 64-bit NumPy arrays as uint32, with a last axis of size 2. Other arrays are returned unchanged."""
-    # JAX without 64 bits would convert the values. The checksum needs only their bits.
-    if isinstance(array, np.ndarray) and array.dtype.itemsize == 8:
-        return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint32)
-    return array
-
-
-@jax.jit
-def _checksums(arrays: Sequence[jax.Array]) -> jax.Array:
-    """Computes the checksums of several arrays in one program, uint32 `[arrays, 2]`."""
-    # One program: if several sums over processes run at once, each may wait for threads that the others hold.
-    return jnp.stack([_checksum(array) for array in arrays])
-
-
-def _checksum(array: jax.Array) -> jax.Array:
-    """Computes a checksum of 64 bits, uint32 `[2]`, from every bit of an array and its index.
-
-    It does not depend on the devices of the array.
-    """
-    # Sums of hashes of (value, index) that are one-to-one in the value: another value at one index always changes them.
-    if array.dtype == bool:
-        array = array.astype(jnp.uint8)
-    bits = lax.bitcast_convert_type(array, jnp.dtype(f"uint{8 * min(array.dtype.itemsize, 4)}")).astype(jnp.uint32)
-    place = jnp.zeros(bits.shape, jnp.uint32)
-    for axis, size in enumerate(bits.shape):
-        place = place * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    seeds = (np.uint32(0x9E3779B9), np.uint32(0x85EBCA77))
-    return jnp.stack([jnp.sum(_hash_32_bits(bits + _hash_32_bits(place ^ seed)), dtype=jnp.uint32) for seed in seeds])
-
-
-def _hash_32_bits(x: jax.Array) -> jax.Array:
-    """Hashes uint32 values one-to-one with the finaliser of MurmurHash3 (Appleby 2011)."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))
 
 
 def _checksum_of_json(value: Any) -> str:

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from memjax.config import Config, Training
 from memjax.training import optimizers
-from memjax.training.checkpoints import Checkpoints, preview_names
+from memjax.training.checkpoints import Checkpoints
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.named_arrays import preview_names
 from memjax.training.run_data import RunData
 from memjax.training.runs import TOKENIZER, check_tokenizer, config_after_growth, load_config, open_tokenizer
 from memjax.training.stages import Learner, unadapted_variables

@@ -10,7 +10,7 @@ import optax
 from memjax import config as configs
 from memjax.config import Config
 from memjax.training import optimizers
-from memjax.training.checkpoints import flatten
+from memjax.training.named_arrays import flatten
 from memjax.training.objective import OVER_LAYERS, Objective, model_loss
 from memjax.training.slot_counters import count_usage
 from memjax.training.step import AfterUpdate, finish_window, make_train_step

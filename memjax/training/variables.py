@@ -12,7 +12,7 @@ from flax.traverse_util import unflatten_dict
 
 from memjax.models.interface import Model
 from memjax.models.transformer import join_collection, split_collection
-from memjax.training.checkpoints import describe_difference, flatten
+from memjax.training.named_arrays import describe_array_difference, flatten
 from memjax.training.optimizers import is_named
 from memjax.training.train_state import TrainState, init_variables
 
@@ -82,7 +82,7 @@ def fit_variables(
     groups, key = model.layer_groups(), jax.random.key(0)
     expected = jax.eval_shape(lambda: name_arrays(init_variables(model, key, segment_length), groups))
     arrays = {name: leaf for name, leaf in arrays.items() if name in expected or not is_named(name, added)}
-    difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in arrays.items()})
+    difference = describe_array_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in arrays.items()})
     if difference:
         raise ValueError(f"{what}: {difference}")
     return join_arrays(arrays, groups)

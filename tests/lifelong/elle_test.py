@@ -52,8 +52,8 @@ from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import split_collection
 from memjax.tasks.interface import Query
 from memjax.training import read_metrics
-from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
+from memjax.training.named_arrays import flatten
 from memjax.training.restoring import checkpoint_extras
 from memjax.training.runs import config_after_growth
 from memjax.training.stages import GROWTH, STREAM, PhaseContext, Position, Stage

@@ -18,8 +18,8 @@ from memjax.lifelong.emar import ACTIVATE, RECONSOLIDATE
 from memjax.lifelong.factory import make_learner_and_stages, make_method
 from memjax.lifelong.memory_backends import EPISODES
 from memjax.lifelong.update_streams import TASK
-from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
+from memjax.training.named_arrays import flatten
 from memjax.training.stages import STREAM, do_nothing
 from memjax.training.update_functions import make_objective
 from tests.lifelong.learner_cases import (

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.training.checkpoints import Checkpoints, describe_arrays, flatten, unflatten
+from memjax.training.checkpoints import Checkpoints
+from memjax.training.named_arrays import describe_arrays, flatten, unflatten
 
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 BIG = np.arange(4096, dtype=np.float32).reshape(64, 64)
