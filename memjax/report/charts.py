@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from memjax.report.chart_labels import format_tick, shorten_middle
+
 INK = "#1d2129"
 """Colour of letters and axes."""
 
@@ -160,12 +162,12 @@ def line_chart(
     for border in borders:
         axes.axvline(border, color=FAINT, linewidth=0.8, linestyle=(0, (2, 3)))
     for name, level in (levels or {}).items():
-        axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), label=_shorten(name, LABEL))
+        axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), label=shorten_middle(name, LABEL))
     for index, (name, (xs, ys)) in enumerate(series.items()):
         xs, ys = np.asarray(xs, float), np.asarray(ys, float)
         color, stroke = SERIES[index % len(SERIES)], STROKES[index // len(SERIES) % len(STROKES)]
         marker = "o" if marks or np.isfinite(ys).sum() == 1 else None
-        axes.plot(xs, ys, color=color, linestyle=stroke, marker=marker, markersize=5, label=_shorten(name, LABEL))
+        axes.plot(xs, ys, color=color, linestyle=stroke, marker=marker, markersize=5, label=shorten_middle(name, LABEL))
         if bands and name in bands:
             low, high = (np.asarray(side, float) for side in bands[name])
             axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
@@ -218,11 +220,11 @@ def bar_chart(
         color = [GAIN if value >= 0 else LOSS for value in values] if signed else SERIES[index % len(SERIES)]
         draw, error = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
         more = {error: errors[name], "ecolor": INK} if errors and name in errors else {}
-        shapes = draw(at, values, thick * 0.92, color=color, label=_shorten(name, LABEL), **more)
+        shapes = draw(at, values, thick * 0.92, color=color, label=shorten_middle(name, LABEL), **more)
         if numbers:
             shown = [numbers.format(value) if math.isfinite(value) else "" for value in values]
             axes.bar_label(shapes, labels=shown, padding=3, color=INK, fontsize=LETTERS - 1)
-    names = [_shorten(name, 14 if upright else 30) for name in names]
+    names = [shorten_middle(name, 14 if upright else 30) for name in names]
     (axes.set_xticks if upright else axes.set_yticks)(middle, names)
     if upright and sum(map(len, names)) > 46:
         axes.tick_params(axis="x", rotation=45)
@@ -299,8 +301,8 @@ def heatmap(
         limits(-0.5, count - 0.5)
         if names:
             every = math.ceil(count / (24 if ticks == axes.set_yticks else 16))
-            ticks(np.arange(0, count, every), [_shorten(name, 24) for name in names][::every])
-    if columns and sum(len(_shorten(name, 24)) for name in columns) * place[1] > 40:
+            ticks(np.arange(0, count, every), [shorten_middle(name, 24) for name in names][::every])
+    if columns and sum(len(shorten_middle(name, 24)) for name in columns) * place[1] > 40:
         axes.tick_params(axis="x", rotation=60)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
@@ -346,10 +348,16 @@ def scatter(
         color, marker = SERIES[index % len(SERIES)], "os^DvP"[index // len(SERIES) % 6]
         chosen = points[class_of_point == name]
         axes.scatter(
-            *chosen.T, s=size, color=color, marker=marker, alpha=0.8, linewidths=0, label=_shorten(str(name), LABEL)
+            *chosen.T,
+            s=size,
+            color=color,
+            marker=marker,
+            alpha=0.8,
+            linewidths=0,
+            label=shorten_middle(str(name), LABEL),
         )
     for name, point in zip(names, points, strict=bool(names)):
-        axes.annotate(_shorten(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=LETTERS - 1)
+        axes.annotate(shorten_middle(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=LETTERS - 1)
     if bare:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -397,7 +405,7 @@ def histogram(
         share = np.histogram(numbers, edges)[0] / max(numbers.size, 1)
         color = SERIES[index % len(SERIES)]
         axes.stairs(share, edges, fill=True, color=color, alpha=0.6 if len(finite) == 1 else 0.18, linewidth=0)
-        axes.stairs(share, edges, color=color, linewidth=1.6, label=_shorten(name, LABEL))
+        axes.stairs(share, edges, color=color, linewidth=1.6, label=shorten_middle(name, LABEL))
     if log_y:
         axes.set_yscale("log")
     _limit_ticks(axes, place)
@@ -409,9 +417,9 @@ def histogram(
 
 def _add_axes(figure: Any, place: tuple[int, int, int], title: str, x: str, y: str) -> Any:
     axes = figure.add_subplot(*place)
-    axes.set_title(_shorten(title, 64 // place[1]), color=INK)
-    axes.set_xlabel(_shorten(x, 64 // place[1]))
-    axes.set_ylabel(_shorten(y, 32))
+    axes.set_title(shorten_middle(title, 64 // place[1]), color=INK)
+    axes.set_xlabel(shorten_middle(x, 64 // place[1]))
+    axes.set_ylabel(shorten_middle(y, 32))
     return axes
 
 
@@ -436,43 +444,13 @@ def _limit_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> N
         else:
             axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(
-            FuncFormatter(lambda value, _, axis=axis: _format_tick(float(value), *axis.get_view_interval()))
+            FuncFormatter(lambda value, _, axis=axis: format_tick(float(value), *axis.get_view_interval()))
         )
-
-
-def _format_tick(value: float, low: float = 0.0, high: float = 0.0) -> str:
-    """Writes a number of an axis from `low` to `high` with as few digits as tell it from the numbers beside it.
-
-    Example:
-      >>> [_format_tick(value) for value in (0.0, 0.25, 12.0, 1500.0, 20000.0, 3e6, -0.001)]
-      ['0', '0.25', '12', '1.5k', '20k', '3M', '-0.001']
-      >>> _format_tick(5.51412, 5.514, 5.5142)
-      '5.51412'
-    """
-    span, largest = abs(high - low), max(abs(low), abs(high))
-    digits = min(max(4, math.ceil(math.log10(largest / span)) + 2), 9) if span else 4
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.{digits}g}{letter}"
-    return f"{value:.{digits}g}" if abs(value) > 1e-12 else "0"
-
-
-def _shorten(text: str, most: int) -> str:
-    """Shortens a text to `most` letters by cutting out its middle.
-
-    Example:
-      >>> _shorten("layer_00/transformer_xl/memory_share", 20)
-      'layer_00/…mory_share'
-    """
-    text = " ".join(str(text).split())
-    if len(text) <= most:
-        return text
-    return f"{text[: (most - 1) // 2]}…{text[len(text) - most // 2 :]}"
 
 
 def _draw_legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> None:
     """Draws a legend above the axes, in as many columns as fit."""
-    longest = max(len(_shorten(name, LABEL)) for name in names)
+    longest = max(len(shorten_middle(name, LABEL)) for name in names)
     columns = max(1, min(len(names), 56 // place[1] // (longest + 6), 4))
     rows = -(-len(names) // columns)
     if place[:2] == (1, 1) and rows > 2:  # more of it makes the figure higher and not the chart flatter
