@@ -20,17 +20,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
-from memjax.settings.earlier_names import (
-    CLASSES,
-    DROPPED,
-    FIELDS,
-    FORMERLY,
-    MEMBERS,
-    MODULES,
-    NAMES,
-    SAVED_TYPES,
-    VALUES,
-)
+from memjax.settings.earlier_fields import DROPPED, FIELDS, FORMERLY, SAVED_TYPES, VALUES
+from memjax.settings.earlier_names import CLASSES, MEMBERS, MODULES, NAMES
 
 
 @functools.cache

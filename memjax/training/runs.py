@@ -34,7 +34,7 @@ from memjax.settings.compatibility import (
     settings_class,
     upgrade_saved_settings,
 )
-from memjax.settings.earlier_names import ADDED
+from memjax.settings.earlier_fields import ADDED
 from memjax.training.json_files import read_json, write_json
 from memjax.training.processes import is_first
 from memjax.training.run_versions import versions

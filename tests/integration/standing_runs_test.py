@@ -26,7 +26,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import Config
 from memjax.settings.compatibility import current_command
-from memjax.settings.earlier_names import FIELDS
+from memjax.settings.earlier_fields import FIELDS
 
 ARCHIVE = Path(__file__).parent.parent / "fixtures" / "runs.tar.xz"
 REFERENCES = ARCHIVE.with_name(f"runs_py{sys.version_info.major}{sys.version_info.minor}.jsonl")

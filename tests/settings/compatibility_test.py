@@ -34,7 +34,7 @@ from memjax.datastore.files import checksum
 from memjax.datastore.index import Index
 from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeyExtractor
-from memjax.settings import compatibility, earlier_names
+from memjax.settings import compatibility, earlier_fields, earlier_names
 from memjax.settings.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.training.runs import config_after_growth, config_from_dict, config_to_dict, model_for_fingerprint
 
@@ -219,11 +219,11 @@ def test_a_file_is_migrated_to_the_names_of_today(earlier, tmp_path, capsys):
 
 
 def test_todays_names_are_fields_and_earlier_ones_are_not():
-    for name, fields in earlier_names.FIELDS.items():
+    for name, fields in earlier_fields.FIELDS.items():
         kind = compatibility.settings_class(name) or getattr(settings_module(name), name)
         names = {field.name for field in dataclasses.fields(kind)}
         assert {*fields.values()} <= names and not names & fields.keys(), name
-    for name, fields in earlier_names.VALUES.items():
+    for name, fields in earlier_fields.VALUES.items():
         kind = compatibility.settings_class(name) or getattr(settings_module(name), name)
         assert fields.keys() <= {field.name for field in dataclasses.fields(kind)}
 
