@@ -6,8 +6,8 @@ files that `memjax migrate` rewrites, and commands that are printed (`current_co
 versions: what is hashed or compared on disk, such as the fingerprint of a datastore (`in_saved_names`), so that
 everything that an earlier version has written opens unchanged.
 
-The tables are in `memjax.settings.earlier_names`: a field that is renamed gets a line in `FIELDS`. Keys inside of
-checkpoints and of `metrics.jsonl` are in no table: they are never renamed.
+The tables are in `memjax.settings.earlier_fields` and `memjax.settings.earlier_names`: a field that is renamed gets a
+line in `FIELDS`. Keys inside of checkpoints and of `metrics.jsonl` are in no table: they are never renamed.
 """
 
 from __future__ import annotations
