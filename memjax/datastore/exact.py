@@ -133,8 +133,8 @@ def nearest_entries(
 def half_squared_norms(
     keys: Float[Array, "entries dim"], centre: Float[Array, " dim"] | None = None
 ) -> Float[Array, " entries"]:
-    """Computes half the squared distance of each key from `centre`, `[entries]`, in at least float32, as
-    `nearest_entries` takes it. None stands for the point 0.
+    """Computes half the squared distances `[entries]` of the keys from the point `centre`, in at least float32, as
+    `nearest_entries` takes them. None stands for the point 0.
 
     Example:
       >>> keys = jnp.array([[2.0, 0.0], [1.0, 1.0]])
@@ -278,9 +278,7 @@ class StreamedIndex(BaseIndex):
 
 def mean_of_first_keys(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tuple[Array, Array]:
     """Returns the float32 sum `[dim]` and the size of an evenly spaced sample of the first `count` keys. The caller
-    divides them to get the mean.
-
-    Their quotient is a point in the middle of the keys. It need not be precise.
+    divides them to get a point in the middle of the keys, which need not be precise.
     """
     stride = -(-keys.shape[0] // NORMS_AT_ONCE)
     sample = keys[::stride].astype(jnp.float32)

@@ -54,7 +54,7 @@ def build_faiss(
     save: bool = True,
 ) -> FaissIndex:
     """Builds a faiss index of all keys of a store and returns it. With `save` it is also saved in the store's folder.
-    `factory` is a string for `faiss.index_factory`.
+    `factory` is a string for `faiss.index_factory`, `num_probes` the number of inverted lists to search.
 
     Args:
       store: Store with the keys. Each block is compared with its checksum.

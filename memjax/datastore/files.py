@@ -26,8 +26,8 @@ class DiskFull(OSError):
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object to a file, with a checksum added to it. A crash leaves the old file or the new one, never a
-    part.
+    """Writes the JSON object `value` to a file, with a checksum added to it. A crash leaves the old file or the new
+    one, never a part.
 
     Args:
       path: File to write.
@@ -108,7 +108,7 @@ def view_as_bytes(array: np.ndarray) -> memoryview:
 
 def sync_to_disk(path: Path) -> None:
     """Waits until the contents of a file, or the names of the files in a folder, are on the disk and survive a loss of
-    power. Nothing is written itself.
+    power.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

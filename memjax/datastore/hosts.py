@@ -12,9 +12,8 @@ class HostsIndex(BaseIndex):
     """An index that joins the indices of all JAX processes, each over other entries of one store. All processes have to
     call `search` together, with the same queries.
 
-    Every process has to call `search` with the same queries at the same time. Each process searches
-    its own entries, and only the scores and ids of its neighbours are sent to all. With one process it gives the
-    results of its own index.
+    Each process searches its own entries, and only the scores and ids of its neighbours are sent to all. With one
+    process it gives the results of its own index.
 
     Attributes:
       entries: Number of entries of all processes.

@@ -154,8 +154,8 @@ class MergedIndex(BaseIndex):
 
 
 def rescore(index: Index, store: Store, num_candidates: int = 0) -> Index:
-    """Makes an index that finds neighbours with `index` and computes their scores again, exactly, from the keys of the
-    store. Neighbours that `index` misses stay missing.
+    """Makes an index that finds neighbours, at least `num_candidates`, with `index` and computes their scores again,
+    exactly, from the keys of the store. Neighbours that `index` misses stay missing.
 
     Two indices that find the same neighbours then give the same result, however approximate their own scores are.
 
@@ -191,8 +191,8 @@ class _Rescored(BaseIndex):
 def exact_scores(
     queries: Float[np.ndarray, "queries dim"], store: Store, ids: Int[np.ndarray, "queries neighbors"], metric: Metric
 ) -> Float[np.ndarray, "queries neighbors"]:
-    """Computes squared distances or products of each query and the entries with numbers `ids`, `[queries, neighbors]`,
-    from the keys of the store. An id of -1 gets the score of a missing neighbour.
+    """Computes the distances or products of each query and the entries with numbers `ids`, `[queries, neighbors]`, from
+    the keys of the store. An id of -1 gets the score of a missing neighbour. Distances are squared.
 
     Args:
       queries: `[queries, dim]`.

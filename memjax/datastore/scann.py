@@ -213,8 +213,8 @@ def build_scann_parts(
     runner: str = "",
     runner_options: Sequence[str] = (),
 ) -> bool:
-    """Builds and saves the parts with the numbers in `parts`, in this process or with an Apache Beam pipeline. Returns
-    whether all `num_parts` parts of the index are saved now.
+    """Builds and saves the parts with the numbers in `parts`, in this process or with an Apache Beam pipeline on
+    `runner`. Returns whether all `num_parts` parts of the index are saved now.
 
     Args:
       store: Store with the keys.

@@ -51,10 +51,8 @@ def nearest_entries_sharded(
     precision: Any = "highest",
     mesh: Mesh | None = None,
 ) -> Neighbors:
-    """Finds the nearest keys of each query by exact search, as `nearest_entries`, where the rows of the keys are split
-    over the mesh axis `axis`. Call it outside `shard_map`, with global arrays.
-
-    The result is that of `nearest_entries`.
+    """Finds the same nearest keys as `nearest_entries`, where the rows of the keys are split over the mesh axis `axis`,
+    the first `counts[i]` rows of shard i being entries. Call it with global arrays, outside `shard_map`.
 
     Args:
       queries: `[queries, dim]`. All of them go to every device.
@@ -190,8 +188,8 @@ class ShardedIndex(DeviceIndex):
     def from_store(
         cls, store: Store, *, mesh: Mesh, axis: Axis = "data", metric: Metric = "squared_l2", **options: int
     ) -> ShardedIndex:
-        """Makes a sharded index of a store. Every process reads the keys for its own devices, compared with their
-        checksums. `options` are arguments of `ShardedIndex`.
+        """Makes a sharded index of a store, over the axis `axis` of a mesh. Every process reads the keys for its own
+        devices, compared with their checksums. `options` are arguments of `ShardedIndex`.
         """
         if store.entries >= LARGEST_ID:
             raise ValueError(f"entries: given {store.entries}, allowed: below {LARGEST_ID}; split the store")
@@ -224,8 +222,8 @@ def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -
 
 
 def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, mesh: Mesh | None = None) -> Array:
-    """Computes, on every device, the mean `[dim]` of a sample of the keys of all shards, as the `centre` of
-    `nearest_entries_sharded`. `counts` are the numbers of entries of the shards.
+    """Computes, on every device, the mean `[dim]` of a sample of the keys of all shards along `axis`, as the `centre`
+    of `nearest_entries_sharded`. `counts` are the numbers of entries of the shards.
     """
 
     def on_shard(keys: Array, count: Array) -> Array:

@@ -68,8 +68,8 @@ def activation_key(key: str, default: str) -> Field:
 
 
 def head_count_key(key: str, default: int, dim: str) -> Field:
-    """Returns the `Field` of the key of the number of heads. On import the number must divide the width, which is the
-    value of the key named `dim`.
+    """Returns the `Field` of the key of the number of heads, with its default. On import the number must divide the
+    width, which is the value of the key named `dim`.
     """
 
     def load(heads: int, described: Described) -> int:
@@ -81,8 +81,8 @@ def head_count_key(key: str, default: int, dim: str) -> Field:
 
 
 def hidden_size_key(key: str, default: int | None, dim: str) -> Field:
-    """Returns the `Field` of the key of the width of feed-forward parts. None or 0 stands for 4 times the model's
-    width, which is the value of the key named `dim`.
+    """Returns the `Field` of the key of the width of feed-forward parts, with its default. None or 0 stands for 4 times
+    the model's width, which is the value of the key named `dim`.
     """
     load = lambda width, described: width or 4 * described[dim]
     return Field(key, default, "feed_forward.dim", load, lambda ours, model: ours or 4 * model.dim)
@@ -115,8 +115,8 @@ def complete_keys(fields: Iterable[Field], described: Described) -> dict[str, An
 
 
 def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]:
-    """Returns a line for each key whose value differs from memjax's in training only. Raises `ValueError` for a value
-    that would change what the model computes.
+    """Returns a line for each key of `fields` whose value in the configuration `described` differs from memjax's in
+    training only. Raises `ValueError` for a value that would change what the model computes.
 
     Args:
       fields: Keys of the family.
@@ -137,7 +137,9 @@ def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]
 
 
 def load_settings(fields: Iterable[Field], described: Described, model: config.Model) -> None:
-    """Sets the settings of `model`, in place, to the values of a configuration that `complete_keys` has completed."""
+    """Sets the settings of `model`, in place, to the values of the configuration `described`, which `complete_keys` has
+    completed.
+    """
     for field in fields:
         if field.path:
             value = described[field.key] if field.load is None else field.load(described[field.key], described)

@@ -115,8 +115,8 @@ class Encoder(ModelFamily):
     def heads(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Mapping[str, config.TaskKind | None]:
-        """Returns a mapping from the supported classes of transformers to tasks. A class has None where the weights
-        lack its head.
+        """Returns, for a `config.json` and a state dict, a mapping from the supported classes of transformers to tasks.
+        A class has None where the weights lack its head.
         """
         masked, asked = f"{self.names['head_dense']}.weight" in weights, "qa_outputs.weight" in weights
         known: dict[str, config.TaskKind | None] = {
@@ -218,7 +218,7 @@ def layer_names(
     layer: str, attention: Sequence[str], feed_forward: Sequence[str], norms: Sequence[str]
 ) -> dict[str, str]:
     """Returns a mapping from the parts of a layer, such as "query" or "wide", to the names of their modules in
-    transformers, for `Encoder.names`.
+    transformers, for `Encoder.names`. `layer` is the start of these names, the others are lists of their ends.
 
     Args:
       layer: Start of the names, in which `{}` stands for the number of the layer.
@@ -232,8 +232,8 @@ def layer_names(
 
 
 def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> config.Classification | None:
-    """Returns the settings of a classification task with as many classes as the head's weight matrix has rows. None
-    where `matrix` is None.
+    """Returns the settings of a classification task with as many classes as the head's weight matrix has rows, after
+    comparing them with the configuration `described`. None where `matrix` is None.
 
     Args:
       described: The configuration.

@@ -104,8 +104,8 @@ class ModelFamily(abc.ABC):
 
     @abc.abstractmethod
     def heads(self, described: Described, weights: Mapping[str, np.ndarray]) -> Mapping[str, config.TaskKind | None]:
-        """Returns a mapping from the names of transformers' classes that can be imported to tasks. None where the
-        weights lack the head of the class, or it needs no task of its own.
+        """Returns, for a `config.json` and a state dict, a mapping from the classes of transformers that can be
+        imported to tasks. None where the weights lack the head of a class, or it is a language model.
         """
 
     @abc.abstractmethod
@@ -204,7 +204,8 @@ class ModelFamily(abc.ABC):
         return model, notes
 
     def finish(self, model: config.Model, described: Described) -> None:
-        """Sets, in `model`, the settings that depend on several keys of the configuration. By default there are none.
+        """Sets, in `model`, the settings that depend on several keys of the configuration `described`. By default there
+        are none.
 
         Raises:
           ValueError: The keys do not fit each other.
@@ -240,8 +241,8 @@ class ModelFamily(abc.ABC):
         initial: Any = None,
         extra_ids: int = 0,
     ) -> dict[str, Any]:
-        """Converts a state dict or a safetensors file to the parameters of a model. With `initial`, parameters of a
-        model with a memory, those that the weights have are replaced in them. `extra_ids` entries are added to the
+        """Converts a state dict or a safetensors file to the parameters of a model, with the head of `task`. Parameters
+        that the weights lack, such as a memory, are taken from `initial`. `extra_ids` entries are added to the
         vocabulary.
 
         Entries that the weights do not have come last and begin as the mean of all others. The table is the output's
@@ -321,8 +322,8 @@ class ModelFamily(abc.ABC):
         return read_names(names, self.name, self.prefix, self.layer, self.head_parts)
 
     def find_task(self, described: Described, weights: Mapping[str, np.ndarray]) -> config.TaskKind | None:
-        """Returns the task of the head that a state dict has. None for weights without a head, and for a language
-        model.
+        """Returns the task of the head in a state dict, by the classes that the configuration `described` names. None
+        for weights without a head, and for a language model.
 
         `architectures` in the configuration and `problem_type` decide, and what the tensors are where the configuration
         names no class.
@@ -349,8 +350,8 @@ class ModelFamily(abc.ABC):
     def read_model(
         self, described: Described, weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
-        """Converts a configuration (a dict) and a state dict to settings, parameters, default data and task of a memjax
-        model. The head of the weights decides the task.
+        """Converts a configuration `described` and a state dict to settings, parameters, default data and task of a
+        memjax model. The head decides the task. With `dialogues`, the marks of dialogues are added to the vocabulary.
 
         Args:
           described: The configuration.
@@ -385,7 +386,7 @@ class ModelFamily(abc.ABC):
         """Converts parameters to a state dict (name -> array) with the names of transformers' class for the task, the
         inverse of `import_params`. Parameters of a memory are left out.
 
-        Parameters of a memory and embeddings of marks have no place in it and are left out.
+        Embeddings of the marks of speakers are left out too.
 
         Args:
           params: Parameters of the model; those of a padded vocabulary after `unpad_tables`.
@@ -414,8 +415,8 @@ class ModelFamily(abc.ABC):
     def load_pretrained(
         self, folder: str | Path, task: config.TaskKind | None = None, *, extra_ids: int = 0
     ) -> tuple[config.Model, dict[str, Any]]:
-        """Reads a folder of transformers (`config.json`, safetensors) and returns the settings and the parameters of
-        the model, with the head of `task`. None for no head.
+        """Reads a folder of transformers and returns (settings, parameters) of the model with the head of `task`, None
+        for no head. `extra_ids` entries are added to the vocabulary.
 
         Args:
           folder: The folder.
@@ -436,8 +437,8 @@ class ModelFamily(abc.ABC):
         model: config.Model,
         task: config.TaskKind | None = None,
     ) -> None:
-        """Writes the model to a folder, as `config.json` and safetensors, which `from_pretrained` of transformers and
-        `load_pretrained` read. No tokenizer is written.
+        """Writes settings and parameters, with the head of `task`, to a folder, as `config.json` and safetensors, which
+        `from_pretrained` of transformers and `load_pretrained` read. No tokenizer is written.
         """
         described = self.export_config(model, vocab_size(params), task)
         folders.write_folder(folder, described, self.export_params(params, model, task))

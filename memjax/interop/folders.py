@@ -126,8 +126,8 @@ def write_folder(
     shard_bytes: int = SHARD_BYTES,
     places: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes `config.json` and safetensors files to a folder that transformers and `read_folder` can read. Weights
-    above `shard_bytes` are divided into several files, or as `places` maps tensors to files.
+    """Writes the configuration `described` and a state dict to a folder as transformers does. Weights above
+    `shard_bytes` are divided into several files, or as `places` maps tensors to files.
 
     Args:
       folder: Folder, which is made if it does not exist.

@@ -56,8 +56,8 @@ class Roberta(Encoder):
     )
 
     def positions(self, count: int, dim: int) -> hf.WeightMapping:
-        """Returns the mapping of the table of position embeddings. The table of transformers has two more rows at its
-        start, which memjax does not have.
+        """Returns the mapping of the table of position embeddings, `count` positions of width `dim`. The table of
+        transformers has two more rows at its start, which memjax does not have.
         """
         return hf.WeightMapping(
             ("position_embedding",),

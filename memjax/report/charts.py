@@ -381,9 +381,7 @@ def histogram(
     place: tuple[int, int, int] = PLACE,
 ) -> Any:
     """Draws histograms over common bins, name of a set -> its numbers, and returns the Matplotlib axes. The height of a
-    bin is the share of the set's numbers in it. `x` and `y` are labels.
-
-    The height of a bin is the share of a set's numbers that fall into it.
+    bin is the share of the set's numbers in it. `bins` is their number, or edges. `x` and `y` are labels.
 
     Args:
       figure: Matplotlib figure to draw on.

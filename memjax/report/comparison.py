@@ -168,11 +168,10 @@ def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
 
 def compare_contenders(records: Iterable[RunRecord]) -> list[RunDifference]:
     """Tests whether groups of finished runs differ in score. Runs that differ only in seed and order of tasks form a
-    group. Each group is compared with that of the first run. Returns a list.
+    group. Returns a difference from the group of the first run for each other group that has two or more pairs.
 
-    Runs whose settings are equal but for seeds and order are one contender. Each is compared with that of the first
-    run in one score that all of its pairs have: the average over tasks in the end where all are runs over tasks, else
-    the first number that the task of the first run is about.
+    Such a group is a contender. It is compared in one score that all of its pairs have: the average over tasks in the
+    end where all are runs over tasks, else the first number that the task of the first run is about.
 
     Args:
       records: Finished runs, as `split_finished` returns them.

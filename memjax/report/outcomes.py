@@ -251,10 +251,10 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
 
 
 def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> int:
-    """Counts the training lines whose loss is more than `SPIKE` nats a token above that of the line before. The first
-    line of a new task does not count. `ends` are the numbers of updates at the ends of tasks.
+    """Counts the training lines whose loss is more than `SPIKE` nats a token above that of the line before, but not the
+    first line after one of `ends`, the numbers of updates at the ends of tasks.
 
-    Rises across the end of a task do not count: the next task, or the growth of the model before it, explains them.
+    Rises across the end of a task are explained by the next task, or by the growth of the model before it.
 
     Args:
       updates: Lines of updates, in order.

@@ -70,9 +70,7 @@ class Document:
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields one panel about the signal of an infinity-former: where queries look in it, and how much space each token
-    has. It yields nothing for other models.
-
-    Nothing for other models, or where no token was counted.
+    has. It yields nothing for other models, or where no token was counted.
     """
     model = run.loaded_run.experiment.model
     try:

@@ -104,11 +104,11 @@ def compare_pairs(
 def compare_documents(
     nats: npt.ArrayLike, control: npt.ArrayLike, targets: npt.ArrayLike, *, unit: str = "document"
 ) -> Comparison:
-    """Compares two evaluations of the same documents by their nats per target. The difference is what the first one
-    saves, so that above 0 it is better. The arrays have one sum for each document.
+    """Compares two evaluations of the same documents by nats per target. `nats` and `control` are sums and `targets`
+    numbers of targets, `[documents]`. The difference is above 0 if the first evaluation is better.
 
-    The difference is that of the nats per target of both evaluations, so that long documents count more. Its error is
-    that of a ratio of two sums over documents.
+    The nats per target are those of all documents together, so that long documents count more. The error is that of a
+    ratio of two sums over documents.
 
     Args:
       nats: Sums of nats `[documents]`.
