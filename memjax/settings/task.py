@@ -35,7 +35,8 @@ OneOrMore = Annotated[int, Range(words="1 or more", least=1)]
 
 @dataclass(slots=True, kw_only=True)
 class Task(Settings):
-    """Base class of the settings of all kinds of task, with facts that a kind may override.
+    """Base class of the settings of all kinds of task, with facts that a kind may override, such as the class that
+    implements it.
 
     Attributes:
       made_by: Class of the task, a `memjax.tasks.interface.Task`, as 'module:class'.
@@ -68,11 +69,15 @@ class Task(Settings):
     content = ""
 
     def implementation(self, source: Source) -> str:
-        """Returns the name of the class that makes the task on a source: one of `made_for`, otherwise `made_by`."""
+        """Returns the name 'module:class' of the class that makes the task on a source: the one in `made_for` for the
+        source's content, otherwise `made_by`.
+        """
         return self.made_for.get("images" if source.is_images else source.content_types[0], self.made_by)
 
     def for_task(self, place: int) -> Task:
-        """Returns these settings for a task of a stream, whose place in the stream is `place`."""
+        """Returns these settings for the task with the number `place` in a stream, from 0. Only tasks with learned
+        prompts change.
+        """
         del place
         return self
 
@@ -82,13 +87,15 @@ class Task(Settings):
         require(task == learned, "task", task, f"{learned} with {model}")
 
     def check_content(self, source: Source) -> None:
-        """Raises `ValueError` for a source that does not give the content that the task needs."""
+        """Raises `ValueError` for a source that does not give the kind of content that the task needs (`content`)."""
         names = [kind.__name__ for kind in get_args(SourceKind) if self.content in kind.content_types]
         allowed = f"{' or '.join(names)} ({type(self).__name__})"
         require(self.content in source.content_types, "data.source", type(source).__name__, allowed)
 
     def check_evaluation(self, config: Config) -> None:
-        """Raises `ValueError` where an evaluation sets segments or memories, which examples do not have."""
+        """Raises `ValueError` where `config.evaluation` sets segments, a memory or a cache, which a task on examples
+        does not have.
+        """
         kind, evaluation = type(self).__name__, config.evaluation
         unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first_token": True, "memory_length": None}
         unset |= {"memory_intervention": "kept"}
@@ -112,19 +119,25 @@ class Prompted(Task):
     """number of the task, from 0, whose prompt is put into texts; -1 = none; a stream sets it for each of its tasks"""
 
     def for_task(self, place: int) -> Prompted:
-        return replace(self, domain=place) if self.prompt != "none" else self
+        return replace(self, prompt_task_index=place) if self.prompt != "none" else self
 
     @property
     def num_prompts(self) -> int:
-        """Number of token ids for prompts, which follow the ids of the vocabulary."""
+        """Number of token ids for prompts, which follow the ids of the vocabulary: `max_prompts`,
+        or 0 without prompts.
+        """
         return self.max_prompts if self.prompt != "none" else 0
 
     def prompt_id(self, size: int) -> int | None:
-        """Returns the token id of the prompt in texts. None for no prompt."""
+        """Returns the token id of the prompt that is put into texts, which follows the `size` ids of the vocabulary.
+        None for no prompt.
+        """
         return size + self.prompt_task_index if self.prompt != "none" and self.prompt_task_index >= 0 else None
 
     def check_prompts(self, field: str, config: Config) -> None:
-        """Raises `ValueError` where there are fewer prompts than tasks, or where the prompt does not exist."""
+        """Raises `ValueError` where a config has fewer prompts than tasks, or the chosen prompt does not exist. `field`
+        is the path of these settings with a dot at the end.
+        """
         tasks = len(config.lifelong.tasks) if config.lifelong else 0
         fits = self.prompt == "none" or tasks <= self.max_prompts
         require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
@@ -134,7 +147,7 @@ class Prompted(Task):
 
 @dataclass(slots=True, kw_only=True)
 class LanguageModeling(Prompted):
-    """Language modelling: predicts every next token."""
+    """Language modelling: predicts every next token of documents, dialogues, translations or images."""
 
     made_by = "memjax.tasks.language_modeling:LanguageModeling"
     made_for = {
@@ -192,8 +205,8 @@ class TextEncoderTask(Task):
 
 @dataclass(slots=True, kw_only=True)
 class MaskedLanguageModeling(TextEncoderTask, Prompted):
-    """Masked language modelling: predicts hidden tokens, other ones in every epoch and the same ones in every
-    evaluation.
+    """Masked language modelling of texts by a text encoder: predicts hidden tokens, other ones in every epoch and the
+    same ones in every evaluation.
     """
 
     tokenizers = (WordPiece, BytePairs)
@@ -379,7 +392,7 @@ class QuestionAnswering(TextEncoderTask):
 
 @dataclass(slots=True, kw_only=True)
 class Instructions(Task):
-    """Any task as language modelling: generates the answer to a question about a context (decaNLP, LAMOL)."""
+    """Any task as language modelling: a decoder generates the answer to a question about a context (decaNLP, LAMOL)."""
 
     made_by = "memjax.tasks.instructions:Instructions"
 
