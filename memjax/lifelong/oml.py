@@ -94,7 +94,9 @@ def _with_gate_encoder(params: Any) -> Any:
     """
     gate = params.get("gate")
     if gate is None:
-        raise ValueError("model: given one without a gate, allowed: model.gate_dim, or model.attention.gate, above 0")
+        raise ValueError(
+            "model: given one without a gate, allowed: model.gate_dim, or model.attention.gate_dim, above 0"
+        )
     encoder = {name: jax.tree.map(jnp.copy, params[name]) for name in gate.get("encoder", {})}
     return {**params, "gate": {**gate, **({"encoder": encoder} if encoder else {})}}
 

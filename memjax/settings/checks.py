@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Settings:
-    """Base class of all settings.
+    """Base class of all settings: dataclasses whose fields are options of the command line, with checks of their
+    values.
 
     Methods take the path of the settings in the config as `field`, with a dot at its end, such as `model.attention.`.
     It is '' for the whole config.
@@ -46,16 +47,22 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def check(self, field: str, config: Config) -> None:
-        """Raises `ValueError` where values do not fit each other or other sections of the config."""
+        """Raises `ValueError` where values do not fit each other or other sections of `config`. `field` is the path of
+        these settings in it with a dot at the end, such as 'model.attention.', for the message.
+        """
 
     def warnings(self, field: str, config: Config) -> list[str]:
-        """Returns lines about settings that are allowed but rarely meant."""
+        """Returns lines of text about settings that are allowed but rarely meant. `field` is the path of these settings
+        in `config` with a dot at the end, such as 'model.attention.'.
+        """
         del field, config
         return []
 
 
 def check_fields(config: Config) -> None:
-    """Raises `ValueError` where a field has a wrong type or a value out of its range, without comparing fields."""
+    """Raises `ValueError` where a field of a config has a wrong type or a value out of its range. Fields are not
+    compared with each other.
+    """
     for path, part in iterate_settings(config):
         for name, hint in type_hints_of(type(part)).items():
             value = getattr(part, name)
@@ -66,31 +73,39 @@ def check_fields(config: Config) -> None:
 
 
 def validate(config: Config) -> None:
-    """Raises `ValueError` with one line that names the field, its value and what is allowed."""
+    """Checks all fields of a config and how they fit together. Raises `ValueError` with one line that names the field,
+    its value and what is allowed. Returns nothing.
+    """
     check_fields(config)
     for path, part in iterate_settings(config):
         part.check(path, config)
 
 
 def warnings(config: Config) -> list[str]:
-    """Returns lines about settings that are allowed but rarely meant."""
+    """Returns lines of text about settings of a config that are allowed but rarely meant, from all its sections."""
     return [line for path, part in iterate_settings(config) for line in part.warnings(path, config)]
 
 
 def require(condition: bool, field: str, given: object, allowed: str) -> None:
-    """Raises `ValueError` with one line about a field, unless `condition` holds."""
+    """Raises `ValueError` unless `condition` holds. The line of the error has the path of the field, the value that is
+    given, and a text that says what is allowed.
+    """
     if not condition:
         raise ValueError(f"{field}: given {given!r}, allowed: {allowed}")
 
 
 def require_layers(field: str, layers: tuple[int, ...], num_layers: int) -> None:
-    """Raises `ValueError` for layer numbers that a model does not have. Negative ones count from the end."""
+    """Raises `ValueError` if a model with `num_layers` layers lacks one of these layer numbers. Negative ones count
+    from the end. `field` is the path of the field for the message.
+    """
     inside = all(-num_layers <= layer < num_layers for layer in layers)
     require(inside, field, layers, f"layers from {-num_layers} to {num_layers - 1}")
 
 
 def iterate_settings(settings: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
-    """Yields the settings of every section of a config with their paths, outermost first."""
+    """Yields pairs of a path with a dot at its end, such as 'model.attention.', and the settings there: all settings
+    inside of `settings`, itself first with `path`.
+    """
     yield path, settings
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

@@ -26,24 +26,29 @@ from memjax.settings.earlier_names import CLASSES, MEMBERS, MODULES, NAMES
 
 @functools.cache
 def renamed_fields(kind: type) -> Mapping[str, str]:
-    """Returns the earlier names of the fields of a class of settings, each with its name today."""
+    """Returns a mapping from earlier names to today's, for the fields of a class of settings that have been renamed."""
     return _of_bases(FIELDS, kind)
 
 
 @functools.cache
 def changed_values(kind: type) -> Mapping[str, Mapping[Any, Any]]:
-    """Returns the fields of a class whose values have changed their names, each with earlier value -> value today."""
+    """Returns a mapping for the fields of a class of settings whose values have been renamed: name of the field ->
+    earlier value -> value today.
+    """
     return _of_bases(VALUES, kind)
 
 
 def saved_type(kind: type) -> str:
-    """Returns the name of a class of settings in the file names and fingerprints of all versions."""
+    """Returns the name that stands for a class of settings in file names and fingerprints on disk, the same in all
+    versions.
+    """
     earlier = {new: old for old, new in CLASSES.items()}
     return SAVED_TYPES.get(kind.__name__, earlier.get(kind.__name__, kind.__name__))
 
 
 def in_saved_names(value: Any) -> Any:
-    """Returns settings as JSON values under the names of earlier versions, for fingerprints and folders on disk.
+    """Converts settings, as JSON values with the names of today, to the names of earlier versions, for fingerprints and
+    folders on disk.
 
     Args:
       value: Settings as `config_to_dict` returns them.
@@ -66,7 +71,8 @@ def in_saved_names(value: Any) -> Any:
 
 
 def upgrade_saved_settings(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns one level of a `config.json` under the names of today.
+    """Converts the fields of one class of settings in a `config.json` to the names of today. Settings inside of them
+    stay as they are.
 
     Fields that never had an effect are left out. Fields that did not exist have the value with which runs were trained.
 
@@ -81,7 +87,8 @@ def upgrade_saved_settings(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_field(kind: type, name: str, value: Any = None) -> tuple[str, Any]:
-    """Returns a field of a class of settings and its value under the names of today.
+    """Returns the name of a field of a class of settings, and its value, as they are called today. Both may be given as
+    in an earlier version.
 
     Args:
       kind: Class of settings.
@@ -98,14 +105,17 @@ def current_field(kind: type, name: str, value: Any = None) -> tuple[str, Any]:
 
 
 def describe_renamed_field(kind: type, name: str) -> str:
-    """Returns the line about a field of an earlier version, '' for every other name."""
+    """Returns a line that tells today's name of a field, if `name` is one of an earlier version. '' for every other
+    name.
+    """
     new = renamed_fields(kind).get(name)
     hint = "`memjax migrate FILE` renames it in a config file"
     return f"{kind.__name__}: {name} is now {new}{_describe_values(kind, new)}; {hint}" if new else ""
 
 
 def describe_renamed_option(settings: Any, path: str) -> str:
-    """Returns the line about an option of an earlier version, '' for every other path.
+    """Returns a line that tells today's name of an option of a config, if the dotted path `path` is one of an earlier
+    version. '' for every other path.
 
     Args:
       settings: Configuration to which the option belongs.
@@ -127,7 +137,8 @@ def describe_renamed_option(settings: Any, path: str) -> str:
 
 
 def current_path(settings: Any, path: str) -> str:
-    """Returns a dotted path of a field under the names of today; a path that is not known stays as it is.
+    """Returns the dotted path of a field, such as 'data.segment_length', in the names of today. A path that is not
+    known stays as it is.
 
     Args:
       settings: Settings, or a class of them. Of a class, fields that differ between the kinds of a part stay.
@@ -139,7 +150,8 @@ def current_path(settings: Any, path: str) -> str:
 
 
 def current_command(command: str, settings: Any) -> str:
-    """Returns a command line with its options under the names of today.
+    """Returns the text of a command line with the options that set fields of `settings`, a config, under the names of
+    today.
 
     Args:
       command: Command line as it was run.
@@ -172,7 +184,8 @@ def current_command(command: str, settings: Any) -> str:
 
 
 def current_modules(text: str) -> str:
-    """Returns a text in which the modules of memjax have the names of today.
+    """Returns a text in which modules of memjax that have been renamed, such as `memjax.data.rows`, have the names of
+    today.
 
     Example:
       >>> current_modules("from memjax.data.rows import BatchIterator")
@@ -195,7 +208,9 @@ def _option(name: str, separator: str, value: Any) -> str:
 
 
 def settings_class(name: Any) -> type | None:
-    """Returns the class of settings with a name of today or of an earlier version, None where there is none."""
+    """Returns the class of settings of this name, which may be its name today or in an earlier version. None where
+    there is none.
+    """
     from memjax import config as configs
 
     kind = vars(configs).get(CLASSES.get(str(name), str(name)))
@@ -203,14 +218,17 @@ def settings_class(name: Any) -> type | None:
 
 
 def classes_in(hint: Any) -> list[type]:
-    """Returns the classes of settings in the annotation of a field: those of a union, or of the entries of a tuple."""
+    """Returns a list of the classes of settings in a type hint of a field: those of a union, or of the entries of a
+    tuple.
+    """
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return [hint]
     return [kind for argument in get_args(hint) for kind in classes_in(argument)]
 
 
 def renamed_names(module: str, table: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """Makes the `__getattr__` of a package: a name of an earlier version gives today's, with a `DeprecationWarning`.
+    """Makes the function `__getattr__` of a package, for which a name of an earlier version gives the object of today's
+    name, with a `DeprecationWarning`. `table` maps earlier names to today's.
 
     Args:
       module: Name of the package.
@@ -233,7 +251,9 @@ def renamed_names(module: str, table: Mapping[str, str] | None = None) -> Callab
 
 
 def warn_of_renamed_members(kind: type) -> None:
-    """Warns of members that a subclass still defines under the names of earlier versions (`MEMBERS`)."""
+    """Issues a `DeprecationWarning` for each method or attribute that a class defines under its name of an earlier
+    version (`MEMBERS`).
+    """
     for old, new in _of_bases(MEMBERS, kind).items():
         if old in vars(kind):
             warnings.warn(f"{kind.__name__}: {old} is now {new}", DeprecationWarning, stacklevel=3)

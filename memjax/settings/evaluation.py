@@ -49,7 +49,9 @@ class ContinuousCache(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Evaluation(Settings):
-    """Which split is scored, how it is read, and what is measured besides the loss."""
+    """One evaluation: the split that is scored, the way it is read and the size of the memory, and what is measured
+    besides the loss.
+    """
 
     name: str = ""
     """name of the evaluation in metrics.jsonl; needed where there are several; '' only in `evaluation`"""

@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class Glue(Source):
-    """A task of GLUE (Wang et al. 2019), for Classification.
+    """A task of GLUE (Wang et al. 2019) as a source of labelled texts or pairs of texts, for Classification.
 
     Where the test set has no labels, the validation split is used as test.
     """
@@ -64,7 +64,9 @@ class Glue(Source):
 
 @dataclass(slots=True, kw_only=True)
 class ClassifiedTexts(Source):
-    """Labelled texts for Classification. A class has the same number in every order of tasks."""
+    """Common settings of sources of labelled texts, for Classification. A class has the same number in every order of
+    tasks.
+    """
 
     content_types = ("labelled", "instructions")
     answer_metric = "class"
@@ -95,7 +97,9 @@ class ClassifiedTexts(Source):
 
 @dataclass(slots=True, kw_only=True)
 class TextClasses(ClassifiedTexts):
-    """A data set of Zhang et al. (2015), as MbPA++ uses them: 33 classes in all, Yelp and Amazon share theirs."""
+    """A data set of Zhang et al. (2015), as MbPA++ uses them: labelled texts with 33 classes in all data sets together,
+    of which Yelp and Amazon share theirs.
+    """
 
     parsed_by = "memjax.data.text_classes:parse_text_classes"
     classes_named_by = "memjax.data.text_classes:name_text_classes"
@@ -117,8 +121,8 @@ class TextClasses(ClassifiedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class CLBenchmark(ClassifiedTexts):
-    """A task of the continual-learning benchmark of O-LoRA (Wang et al. 2023): 42 classes in all, the first 33 of them
-    as in TextClasses.
+    """A task of the continual-learning benchmark of O-LoRA (Wang et al. 2023): labelled texts with 42 classes in all
+    tasks together, the first 33 of them as in TextClasses.
     """
 
     parsed_by = "memjax.data.text_classes:parse_cl_benchmark"
@@ -137,7 +141,7 @@ class CLBenchmark(ClassifiedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class TfdsClasses(ClassifiedTexts):
-    """A TensorFlow Datasets builder of labelled texts; AG News by default. Needs the extra `data`."""
+    """Labelled texts of a TensorFlow Datasets builder, AG News by default. Needs the extra `data`."""
 
     parsed_by = "memjax.data.text_classes:parse_tfds_classes"
 
@@ -173,7 +177,7 @@ class SeqioClasses(ClassifiedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class LabelledFile(ClassifiedTexts):
-    """A user's own labelled texts (`memjax train --tasks A.csv B.csv`)."""
+    """A user's own labelled texts in a file or folder (`memjax train --tasks A.csv B.csv`)."""
 
     parsed_by = "memjax.data.labelled_rows:parse_labelled_file"
     classes_named_by = "memjax.data.labelled_rows:name_labelled_classes"
@@ -226,7 +230,7 @@ Classes = Annotated[tuple[int, ...], Range(words="classes from 0 on", least=0)]
 
 @dataclass(slots=True, kw_only=True)
 class Vectors(Source):
-    """Vectors of numbers with classes, for Classification by a Perceptron.
+    """Common settings of sources of vectors of numbers with classes, for Classification by a Perceptron.
 
     `data.segment_length` is the number of entries of a vector.
     """
@@ -265,7 +269,7 @@ class Digits(Vectors):
 
 @dataclass(slots=True, kw_only=True)
 class SyntheticVectors(Vectors):
-    """Synthetic vectors with classes. Equal seeds give equal vectors in every version.
+    """Common settings of sources of synthetic vectors with classes. Equal seeds give equal vectors in every version.
 
     The vectors of a class do not depend on the other classes that are read, so that several tasks can share a seed.
     """
@@ -320,7 +324,8 @@ class PermutedBags(SyntheticVectors):
 
 @dataclass(slots=True, kw_only=True)
 class CachedFeatures(Vectors):
-    """Vectors that a model has computed before: `train.npy` and `test.npy`, float32 [examples, width], memory-mapped.
+    """Vectors with classes that a model has computed before: `train.npy` and `test.npy`, float32 [examples, width],
+    memory-mapped, and their labels.
 
     The folder also has `train_labels.npy` and `test_labels.npy`, int32 [examples], and `about.json`, which describes
     the vectors. Validation is `validation.npy` with its labels, or a tenth of train, held out by a hash of the

@@ -26,7 +26,8 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def extra_of(module: str) -> tuple[str, str] | None:
-    """Returns the extra that installs a module, and the purpose of the extra. None for a module of no extra.
+    """Returns the name of the extra of memjax that installs a Python module, and the purpose of the extra. None for a
+    module of no extra.
 
     Example:
       >>> extra_of("seqio")

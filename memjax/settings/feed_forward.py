@@ -27,7 +27,8 @@ class FeedForward(Settings):
     has_memory = False
 
     def require_dense(self, where: str) -> None:
-        """Raises `ValueError` if the feed-forward part has a memory.
+        """Raises `ValueError` if the feed-forward part has a memory (ProductKey). `where` is the end of the message,
+        such as 'in a translation model'.
 
         Args:
           where: End of the message, which says where no memory is allowed, such as 'in a translation model'.
@@ -37,7 +38,7 @@ class FeedForward(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Dense(FeedForward):
-    """The ordinary feed-forward network of a layer."""
+    """The ordinary feed-forward network of a layer: two matrices, or three with 'swiglu', and an activation."""
 
     dim: Annotated[int, zero_or_more("4 * dim")] = 0
     """width of the hidden layer; 0 = 4 * `model.dim`"""
@@ -49,7 +50,8 @@ class Dense(FeedForward):
 
 @dataclass(slots=True, kw_only=True)
 class ProductKey(Dense):
-    """Product keys (Lample et al. 2019) in the place of the feed-forward network, or beside it (Kim & Jung 2020).
+    """Product keys (Lample et al. 2019) in some layers, in the place of the feed-forward network or beside it (Kim &
+    Jung 2020).
 
     Only some layers have the memory (`layers`). `dim`, `activation` and `bias` describe the ordinary network.
     """
@@ -78,7 +80,9 @@ class ProductKey(Dense):
     """weight of the memory (beta in the paper); 0 = no contribution"""
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
-        """Returns the layers with a memory of a model with `num_layers` layers."""
+        """Returns the numbers of the layers with a product-key memory, negative ones from the end: `layers`, where ()
+        stands for all layers, or the second from the end if that is None.
+        """
         return (max(-2, -num_layers),) if self.layers is None else self.layers
 
     def check(self, field: str, config: Config) -> None:

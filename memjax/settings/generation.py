@@ -49,12 +49,16 @@ class LAMOL(Method):
 
     @classmethod
     def as_published(cls, **fields: Any) -> LAMOL:
-        """Returns the settings of the published code, in which the mark ANS has a weight of 5."""
+        """Returns settings as in the published code, in which the mark ANS has a weight of 5. Fields are given as
+        keywords.
+        """
         return cls(**{"answer_weight": 5.0, **fields})
 
     @property
     def interval(self) -> int:
-        """Number of examples of the task between two replays."""
+        """Number of examples of the task between two replays of `replay_batch_size` rows, which follows from
+        `sample_ratio`. 0 = no replay.
+        """
         return round(self.replay_batch_size / self.sample_ratio) if self.sample_ratio else 0
 
     def check(self, field: str, config: Config) -> None:

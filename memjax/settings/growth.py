@@ -73,7 +73,8 @@ class ELLE(Method):
 
     @classmethod
     def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
-        """Returns the settings of the paper, whose expansion changes what the model computes.
+        """Returns settings as in the paper, whose expansion changes what the model computes. `batch` is the number of
+        rows of an update, from which the rows of replay follow. Other fields are given as keywords.
 
         They have 5,000 recovery updates with a new optimiser, and uniform replay. Sizes, capacity and
         `memory_fraction` keep their values.

@@ -50,7 +50,9 @@ class TaskData(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Lifelong(Settings):
-    """A stream of tasks that are learned one after the other; all tasks are evaluated after each of them."""
+    """A stream of tasks that are learned one after the other, and the method against forgetting. All tasks are
+    evaluated after each of them.
+    """
 
     method: MethodKind = field(default_factory=Sequential)
     """method against forgetting"""
@@ -86,11 +88,12 @@ class Lifelong(Settings):
 
     @property
     def ordered_tasks(self) -> tuple[TaskData, ...]:
-        """The tasks in the order in which they are learned."""
+        """The tasks as a tuple, in the order in which they are learned (`task_order`)."""
         return tuple(self.tasks[number] for number in self.task_order) or self.tasks
 
     def passes(self, examples: int, rows: int) -> int:
-        """Counts the passes over the examples of a stage: `epochs`, or more for `min_updates_per_task`.
+        """Returns the number of passes over a stage with this number of examples, in batches of `rows` rows: `epochs`,
+        or more if that gives fewer updates than `min_updates_per_task`.
 
         Args:
           examples: Number of examples.
@@ -105,13 +108,15 @@ class Lifelong(Settings):
         return max(self.epochs, -(-self.min_updates_per_task // batches)) if batches else self.epochs
 
     def source_of(self, name: str) -> SourceKind:
-        """Returns the source of a task of the stream, which may depend on the tasks before it."""
+        """Returns the source of the task with this name, as the method reads it, which may depend on the sources of the
+        tasks before it.
+        """
         sources: list[Any] = [task.source for task in self.ordered_tasks]
         place = [task.name for task in self.ordered_tasks].index(name)
         return sources[place].following(sources if self.method.joins else sources[:place])
 
     def first_tasks(self, count: int) -> Lifelong:
-        """Returns a stream of the first `count` tasks only."""
+        """Returns a copy of this stream with only its first `count` tasks, in the order in which they are learned."""
         return replace(
             self,
             tasks=self.ordered_tasks[:count],
@@ -120,7 +125,9 @@ class Lifelong(Settings):
         )
 
     def with_sources_dir(self, source: SourceKind) -> SourceKind:
-        """Returns a source whose path, if it has one, is resolved against `sources_dir`."""
+        """Returns a source with its path, if it has one, placed below the folder `sources_dir`. Without that folder it
+        returns the source unchanged.
+        """
         has_path = any(field.name == "path" for field in fields(source))
         if not has_path or not self.sources_dir or (source.path and Path(source.path).is_relative_to(self.sources_dir)):
             return source

@@ -17,7 +17,9 @@ __all__ = ["ANML", "MAML", "OML", "MetaMbPA"]
 
 @dataclass(slots=True, kw_only=True)
 class MetaLearningMethod(Method):
-    """Common settings of OML-ER, ANML-ER and MAML-ER (Holla et al. 2020): episodes of support and query, replay."""
+    """Common settings of OML-ER, ANML-ER and MAML-ER (Holla et al. 2020), which learn from episodes of support and
+    query, and from replayed rows as a query.
+    """
 
     memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(write_policy="all", capacity=10_000))
     """memory of earlier rows"""
@@ -43,13 +45,15 @@ class MetaLearningMethod(Method):
 
     @property
     def replay_batch_size(self) -> int:
-        """Number of examples in the query of a replay."""
+        """Number of examples in the query of a replay: `replay_rate` times `replay_interval`."""
         # A product such as 0.07 * 100 must not fall below the number that it stands for.
         return int(self.replay_interval * self.replay_rate + 1e-9)
 
     @property
     def batches_per_update(self) -> int:
-        """Number of batches of an episode: `inner_steps` support batches and the query. A replay has one less."""
+        """Number of batches that an episode reads: `inner_steps` support batches and the query. An episode that replays
+        reads one less.
+        """
         return self.inner_steps + 1
 
     def check(self, field: str, config: Config) -> None:
@@ -84,7 +88,7 @@ class ANML(MetaLearningMethod):
     def check(self, field: str, config: Config) -> None:
         MetaLearningMethod.check(self, field, config)
         gate = config.model.memory_facts.gate_dim
-        require(gate > 0, "model.gate_dim", gate, "1 or more with ANML (of a text encoder model.attention.gate)")
+        require(gate > 0, "model.gate_dim", gate, "1 or more with ANML (of a text encoder model.attention.gate_dim)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +134,9 @@ class MetaMbPA(NeighborAdaptationMethod):
 
     @property
     def adapts(self) -> bool:
-        """Whether every row is scored with parameters that have been adapted to it."""
+        """Whether rows are scored with parameters that have been adapted to them or their batch. False where one
+        adaptation to random rows answers all (`adaptation_scope` 'once').
+        """
         return self.adaptation_steps > 0 and self.adaptation_scope != "once"
 
     def check(self, field: str, config: Config) -> None:

@@ -33,7 +33,7 @@ Penalty = Annotated[float, zero_or_more()]
 
 @dataclass(slots=True, kw_only=True)
 class Method(Settings):
-    """Base class of the settings of all methods against forgetting. Facts about a method stand beside its fields."""
+    """Base class of the settings of all methods against forgetting, with facts that a method may override."""
 
     made_by = ""  # function that makes the method of its settings, as 'module:function'
     replay_interval = 0  # examples from one replay, or projection, to the next; 0 = none is counted
@@ -46,7 +46,9 @@ class Method(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class EpisodicMemory(Settings):
-    """An episodic memory: rows of earlier batches, stored to be learned again or looked up by their keys."""
+    """An episodic memory: rows of earlier batches, stored by a write policy, to be learned again or looked up by their
+    keys.
+    """
 
     capacity: Count = 1000
     """number of rows that the memory can hold"""
@@ -127,7 +129,7 @@ class Joint(Method):
 
 @dataclass(slots=True, kw_only=True)
 class Replay(Method):
-    """Experience replay: rows of an episodic memory are learned again."""
+    """Experience replay: rows of an episodic memory are learned again, in updates of their own or in every batch."""
 
     made_by = "memjax.lifelong.methods:replay"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
@@ -148,7 +150,9 @@ class Replay(Method):
 
 @dataclass(slots=True, kw_only=True)
 class AGEM(Method):
-    """A-GEM (Chaudhry et al. 2019): updates are projected so that they do not increase the loss on stored rows."""
+    """A-GEM (Chaudhry et al. 2019): gradients are projected so that updates do not increase the loss on rows that are
+    drawn from an episodic memory.
+    """
 
     made_by = "memjax.lifelong.methods:agem"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
@@ -160,7 +164,9 @@ class AGEM(Method):
 
     @property
     def replay_interval(self) -> int:
-        """Number of examples between two readings of the memory."""
+        """Number of examples between two readings of the memory, which is `projection_interval`. 0 = it is read in
+        every update.
+        """
         return self.projection_interval
 
 
@@ -185,8 +191,8 @@ class GEM(Method):
 
 @dataclass(slots=True, kw_only=True)
 class EWC(Method):
-    """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty holds parameters that matter to old
-    tasks.
+    """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty, weighted by the Fisher information,
+    holds parameters that matter to old tasks.
     """
 
     made_by = "memjax.lifelong.methods:ewc"
@@ -208,7 +214,9 @@ class EWC(Method):
 
 @dataclass(slots=True, kw_only=True)
 class MAS(Method):
-    """Memory aware synapses (Aljundi et al. 2018): a quadratic penalty on parameters that the outputs depend on."""
+    """Memory aware synapses (Aljundi et al. 2018): a quadratic penalty holds parameters on which the outputs of the
+    model depend.
+    """
 
     made_by = "memjax.lifelong.methods:mas"
     penalty_weight: Penalty = 1.0
@@ -225,7 +233,9 @@ class MAS(Method):
 
 @dataclass(slots=True, kw_only=True)
 class SI(Method):
-    """Synaptic intelligence (Zenke et al. 2017): a quadratic penalty on parameters that have reduced the loss."""
+    """Synaptic intelligence (Zenke et al. 2017): a quadratic penalty holds parameters whose changes have reduced the
+    loss of earlier tasks.
+    """
 
     made_by = "memjax.lifelong.methods:si"
     penalty_weight: Penalty = 1.0
@@ -328,5 +338,7 @@ class MbPA(NeighborAdaptationMethod):
 
     @property
     def adapts(self) -> bool:
-        """Whether every row is scored with parameters that have been adapted to it."""
+        """Whether every row is scored with parameters that have been adapted to it, which is so unless
+        `adaptation_steps` is 0.
+        """
         return self.adaptation_steps > 0

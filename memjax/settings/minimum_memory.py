@@ -13,7 +13,8 @@ __all__ = ["check_sizes"]
 
 
 class MinimumSize(NamedTuple):
-    """A lower bound of the memory that some fields need together.
+    """A lower bound in bytes of the device memory that one part of a run needs, with the fields of the config that
+    determine it.
 
     Attributes:
       what: Purpose of the memory, as a message says it.
@@ -27,14 +28,18 @@ class MinimumSize(NamedTuple):
 
 
 def minimum_sizes(config: Config) -> Iterator[MinimumSize]:
-    """Yields lower bounds of the memory that a configuration needs."""
+    """Yields lower bounds of the device memory that a config needs (`MinimumSize`), one for each large part such as
+    parameters or activations.
+    """
     return {"vectors": needs_of_vectors, "words": needs_of_words, "bags": needs_of_bags}.get(
         config.model.reads, needs_of_tokens
     )(config)
 
 
 def needs_of_words(config: Config) -> Iterator[MinimumSize]:
-    """Yields the lower bounds of a configuration whose model reads sentences word by word."""
+    """Yields lower bounds of the device memory (`MinimumSize`) for a config whose model reads sentences word by word
+    (BiLSTM).
+    """
     model, data, scored = config.model, config.data, config.evaluation
     width = {"model.hidden": (model.hidden, 1024), "model.dim": (model.dim, 1024)}
     matrices = 64 * model.hidden * (model.hidden + model.dim)
@@ -46,7 +51,9 @@ def needs_of_words(config: Config) -> Iterator[MinimumSize]:
 
 
 def needs_of_bags(config: Config) -> Iterator[MinimumSize]:
-    """Yields the lower bounds of a configuration whose model counts tokens in buckets."""
+    """Yields lower bounds of the device memory (`MinimumSize`) for a config whose model counts tokens in buckets
+    (TokenBag).
+    """
     model, scored = config.model, config.evaluation
     width = {"model.buckets": (model.buckets, 1 << 16)}
     sizes = (model.buckets, *model.widths, config.task.num_classes)
@@ -56,7 +63,7 @@ def needs_of_bags(config: Config) -> Iterator[MinimumSize]:
 
 
 def needs_of_vectors(config: Config) -> Iterator[MinimumSize]:
-    """Yields the lower bounds of a configuration whose model reads vectors."""
+    """Yields lower bounds of the device memory (`MinimumSize`) for a config whose model reads vectors (Perceptron)."""
     model, data, scored = config.model, config.data, config.evaluation
     sizes, widest = (data.segment_length, *model.widths), max(model.widths, default=1)
     read = {"data.segment_length": (data.segment_length, 1024)}
@@ -69,7 +76,9 @@ def needs_of_vectors(config: Config) -> Iterator[MinimumSize]:
 
 
 def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
-    """Yields the lower bounds of a configuration whose model reads tokens."""
+    """Yields lower bounds of the device memory (`MinimumSize`) for a config whose model reads
+    tokens (a Transformer).
+    """
     model, data, scored = config.model, config.data, config.evaluation
     hidden = getattr(model.feed_forward, "dim", 0) or 4 * model.dim
     width = {"model.dim": (model.dim, 1024)}
@@ -105,7 +114,8 @@ def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
 
 
 def check_sizes(config: Config, available: int) -> None:
-    """Raises `ValueError` if a configuration needs more memory than the devices have.
+    """Raises `ValueError` if one of the lower bounds of a config exceeds `available`, the number of bytes of all
+    devices together.
 
     Args:
       config: A valid configuration.

@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class MemoryTokens(Settings):
-    """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
+    """Memory tokens (Burtsev et al. 2020): learned vectors before the sequence that all layers read and write."""
 
     num_tokens: Number = 10
     """number of memory tokens"""
@@ -71,12 +71,12 @@ class ModelBase(Settings):
 
     @property
     def memory_facts(self) -> Carrier:
-        """The settings that describe the memory: those of the attention, or of the model itself."""
+        """The settings that describe the memory, a `Carrier`: those of the attention, or of the model itself."""
         raise NotImplementedError
 
     @property
     def attention_kind(self) -> str:
-        """Name of the class of settings that describes the memory."""
+        """Name of the class of settings that describes the memory, such as 'TransformerXL'."""
         return type(self.memory_facts).__name__
 
     def warnings(self, field: str, config: Config) -> list[str]:
@@ -116,7 +116,9 @@ class TransformerBase(ModelBase):
 
     @property
     def scans(self) -> bool:
-        """Whether the layers are scanned."""
+        """Whether equal neighbouring layers are scanned: `scan_layers`, or if that is None, whether there are 6 or more
+        layers.
+        """
         return self.num_layers >= 6 if self.scan_layers is None else self.scan_layers
 
 
@@ -235,7 +237,9 @@ class EncoderDecoder(ModelSettings):
 
 @dataclass(slots=True, kw_only=True)
 class Memformer(TransformerBase, Carrier):
-    """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers."""
+    """Memformer (Wu et al. 2020), a language model: an encoder that reads and writes a memory of slots, and a decoder
+    of `num_layers` layers.
+    """
 
     encoder_layers: Number = 4
     """number of encoder layers, which read the memory; 0 = a decoder alone, which sees only its own segment
@@ -354,7 +358,8 @@ class BiLSTM(ModelBase, Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class TokenBag(ModelBase, Carrier):
-    """A text classifier on hashed counts of tokens and of pairs of neighbouring tokens, which learns from few texts.
+    """A text classifier on hashed counts of tokens and, if chosen, of pairs of neighbouring tokens, which learns from
+    few texts.
 
     A text is a vector of `buckets` counts, and the output is a score for each class. Hashed counts and pairs are those
     of fastText (Joulin, Grave, Bojanowski and Mikolov 2017, https://arxiv.org/abs/1607.01759). The head 'bayes' is

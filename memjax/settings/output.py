@@ -34,13 +34,13 @@ class Output(Settings):
 
     @property
     def softmax(self) -> Any:
-        """The settings of embeddings and softmax without a memory at the output."""
+        """The settings of embeddings and softmax, without the memory at the output if there is one."""
         return self
 
 
 @dataclass(slots=True, kw_only=True)
 class Softmax(Output):
-    """One softmax over the whole vocabulary."""
+    """Embeddings and one softmax over the whole vocabulary, without a memory."""
 
     tied: bool = True
     """use the input embeddings as output weights"""
@@ -50,7 +50,9 @@ class Softmax(Output):
 
 @dataclass(slots=True, kw_only=True)
 class AdaptiveSoftmax(Output):
-    """Adaptive embeddings and adaptive softmax (Grave et al. 2017; Baevski & Auli 2019) with tied weights."""
+    """Adaptive embeddings and adaptive softmax (Grave et al. 2017; Baevski & Auli 2019): clusters of the vocabulary
+    with tied weights.
+    """
 
     cutoffs: tuple[int, ...] = (20000, 40000, 200000)
     """first token ids of the tail clusters, in ascending order"""
@@ -77,7 +79,9 @@ class AdaptiveSoftmax(Output):
 
 @dataclass(slots=True, kw_only=True)
 class Spalm(Output):
-    """SPALM (Yogatama et al. 2021): a gate adds the tokens that followed similar contexts to the last hidden state."""
+    """SPALM (Yogatama et al. 2021): a gate mixes the output embeddings of tokens that followed similar contexts of a
+    corpus into the last hidden state.
+    """
 
     softmax: Softmax | AdaptiveSoftmax = field(default_factory=Softmax)
     """embeddings and softmax"""

@@ -31,22 +31,25 @@ T = TypeVar("T")
 
 
 class UsageError(ValueError):
-    """A user's mistake on the command line, which is reported in one line with exit code 2."""
+    """A user's mistake on the command line, a `ValueError` that is reported in one line with exit code 2."""
 
 
 def config_folders() -> list[Path]:
-    """Returns the folders in which `--config NAME` looks for NAME.py: ./configs, then those shipped with memjax."""
+    """Returns the paths of the folders in which `--config NAME` looks for NAME.py: ./configs, then those shipped with
+    memjax.
+    """
     package = Path(__file__).parent.parent
     return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
 
 
 def config_names() -> list[str]:
-    """Returns the names that `--config` takes, those of the files in `config_folders()`."""
+    """Returns a sorted list of the names that `--config` takes, those of the files in `config_folders()`."""
     return sorted({file.stem for folder in config_folders() for file in folder.glob("*.py") if file.stem[0] != "_"})
 
 
 def find_config(name: str) -> Path:
-    """Returns the file of a config.
+    """Returns the path of the file of a config, whose `name` is one of `config_names()` or itself a path. Raises
+    `UsageError` if there is none.
 
     Args:
       name: Path of a file, or a name of `config_names()`.
@@ -67,7 +70,9 @@ def find_config(name: str) -> Path:
 
 
 def describe_config(name: str) -> tuple[str, dict[str, str]]:
-    """Returns the first line of a config file's docstring, and its variants with the description of each."""
+    """Returns the first line of the docstring of the config file with this name or path, and a dictionary from its
+    variants to their descriptions.
+    """
     module = _load_module(name, find_config(name))
     about = (module.__doc__ or "").strip().partition("\n")[0]
     variants = getattr(module, "VARIANTS", {})
@@ -85,7 +90,8 @@ def _load_module(name: str, path: Path) -> types.ModuleType:
 
 
 def load_config(name: str, variant: str = "") -> Config:
-    """Loads a config.
+    """Runs the config file with this name or path, and returns the `Config` that its function `get_config` makes for a
+    variant. '' is the default variant.
 
     Args:
       name: Path or name of a config file.
@@ -170,7 +176,8 @@ def _check_signature(make: Callable[..., Any], path: Path, variant: str) -> None
 
 
 def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """Returns the end of an error line about a name: '; did you mean X?' for up to three similar names.
+    """Returns the end of an error line about an unknown name: '; did you mean X?' for up to three similar names of
+    `names`. The text `otherwise` where none is similar.
 
     Args:
       name: Unknown name.
@@ -206,7 +213,8 @@ def _near(name: str, names: list[str]) -> list[str]:
 def apply_overrides(
     config: T, arguments: Sequence[str], *, prog: str = "memjax", only: Sequence[str] = (), others: Sequence[str] = ()
 ) -> T:
-    """Returns a new config with values from the command line.
+    """Returns a new config with the values of options such as `--data.batch_size 4`. Only fields with a prefix in
+    `only` may change. `others` are names of further options, for suggestions in errors.
 
     Args:
       config: Config with the values of all fields that the command line does not change.
@@ -245,7 +253,8 @@ def apply_overrides(
 
 
 def find_field(config: Any, name: str, prefer: str = "") -> str:
-    """Returns the dotted name of a field that is given in full or by its last part.
+    """Returns the dotted name of a field of a config, which is given in full or by its last part. Of several, the first
+    whose name has the prefix `prefer` wins.
 
     Args:
       config: A config.

@@ -85,8 +85,8 @@ class NumberWords(Translation):
 
 @dataclass(slots=True, kw_only=True)
 class CopiedLetters(Translation):
-    """Synthetic sentence pairs of random letters and a copy of them, which a model cannot guess without reading the
-    source.
+    """Synthetic sentence pairs of random letters and a copy of them: a model cannot guess the target without reading
+    the source.
     """
 
     opened_by = "memjax.data.translation:open_copied_letters"

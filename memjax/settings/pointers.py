@@ -7,7 +7,7 @@ __all__ = ["import_by_name"]
 
 
 def import_by_name(name: str) -> Any:
-    """Imports the function or class of a name such as 'memjax.data.squad:parse_squad'.
+    """Imports and returns the function or class that a text such as 'memjax.data.squad:parse_squad' names.
 
     Settings name their implementation instead of importing it, so that they stay light, and so that a new kind needs
     no line in a table of all kinds.

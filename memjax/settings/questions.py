@@ -77,7 +77,7 @@ class TriviaQa(QuestionSource):
 
 @dataclass(slots=True, kw_only=True)
 class Quac(QuestionSource):
-    """QuAC (Choi et al. 2018): every turn of a dialogue is an independent question.
+    """QuAC (Choi et al. 2018): questions about texts, where every turn of a dialogue is an independent question.
 
     Turns without an answer are left out, and counted. The test set is hidden, so that `test` is the validation set.
     """

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Range:
-    """A range of numbers that a field may hold. For a tuple every entry must lie in it.
+    """A range of numbers that a field may hold, with its limits and its description for messages. For a tuple every
+    entry must lie in it.
 
     Attributes:
       words: Description of the range in messages, such as "0 to 99 percent".
@@ -41,7 +42,7 @@ class Range:
 
 
 class TextEncodings:
-    """The set of encodings of text that Python's codecs know."""
+    """The names of the text encodings that Python's codecs know, as a set that `in` tests."""
 
     words = "an encoding such as utf-8, utf-16, latin-1, cp1252"
 
@@ -67,7 +68,8 @@ def _is_number(value: Any) -> bool:
 
 
 def zero_or_more(meaning: str = "", unit: str = "") -> Range:
-    """Returns the range from 0 on, worded with the meaning of 0 and the unit.
+    """Returns the `Range` of numbers from 0 on. `meaning` (of the value 0) and `unit` are words for its description in
+    messages.
 
     Example:
       >>> zero_or_more("off", "tokens").words, -1 in zero_or_more()
@@ -95,13 +97,13 @@ Decay = Annotated[float, Range(words="a number in [0, 1)", least=0, below=1)]
 
 @functools.cache
 def type_hints_of(kind: type) -> dict[str, Any]:
-    """Returns the types of the fields of a settings class, with their ranges."""
+    """Returns a dictionary from the names of the fields of a settings class to their types, with their ranges."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def describe_invalid(value: Any, hint: Any) -> str:
-    """Describes the values that a type allows where `value` is none of them. '' where it is one.
+    """Returns a text that says which values a type hint allows, if `value` is none of them. '' where it is one.
 
     Example:
       >>> describe_invalid(3, Count), describe_invalid(0, Count)

@@ -11,7 +11,8 @@ __all__ = ["ReadingRules", "check_encoding", "held_out_shares", "reading_rules_o
 
 @dataclass(frozen=True)
 class ReadingRules:
-    """Encoding of the files of a source, and the treatment of files and records that cannot be read.
+    """Rules for reading a user's files: their encoding, the columns of text and class, and what may be left out where
+    it cannot be read.
 
     Attributes:
       encoding: Encoding of files that are not UTF-8, by a name of Python's codecs. Files that are UTF-8 stay so.
@@ -37,7 +38,7 @@ class ReadingRules:
 
 
 def check_encoding(encoding: str) -> str:
-    """Returns the name of a text encoding as Python's codecs write it.
+    """Returns the name of a text encoding in the spelling of Python's codecs. Raises `ValueError` for an unknown one.
 
     Raises:
       ValueError: A name that is no text encoding.
@@ -48,11 +49,15 @@ def check_encoding(encoding: str) -> str:
 
 
 def reading_rules_of(source: Any) -> ReadingRules:
-    """Returns the rules by which the files of a source are read, such as their encoding."""
+    """Returns the `ReadingRules` that the settings of a source contain, such as its encoding. Default rules where they
+    have no such fields.
+    """
     names = [field.name for field in fields(ReadingRules)]
     return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
 
 
 def held_out_shares(source: Any) -> dict[str, Any]:
-    """Returns the shares in [0, 1] that the settings of a source hold out, as arguments `validation` and `test`."""
+    """Returns the shares from 0 to 1 that the settings of a source hold out for validation and test, as a dictionary
+    with the keys 'validation' and 'test'.
+    """
     return {"validation": source.validation_percent / 100, "test": source.test_percent / 100}

@@ -57,7 +57,9 @@ class EMAR(RehearsalMethod):
 
     @classmethod
     def as_published(cls) -> EMAR:
-        """Returns the settings of the authors' code, which differ from the paper."""
+        """Returns settings as in the authors' code, which differ from the paper: selection of examples, prototypes,
+        first pass and optimiser.
+        """
         whole = {"instances_per_class": 0, "reset_optimizer": True}
         return cls(example_selection="flat", prototype_anchor="name", first_pass_examples="both", **whole)
 

@@ -21,7 +21,8 @@ Numbers = Annotated[tuple[int, ...], Range(words="numbers of relations, from 1 o
 
 @dataclass(slots=True, kw_only=True)
 class Relations(Source):
-    """Sentences that each express one relation between two things, for RelationExtraction.
+    """Common settings of sources of sentences that each express one relation between two things, for
+    RelationExtraction, or for Classification in pairs with names of relations.
 
     Relations are numbered from 1.
 

@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class Source(Settings):
-    """Base class of the settings of all sources, with facts that a kind may override.
+    """Base class of the settings of all sources of data, with facts that a kind may override.
 
     Attributes:
       content_types: Kinds of content that can be read, the default first: 'texts', 'tokens', 'seqio' (tokens of a seqio
@@ -90,15 +90,21 @@ class Source(Settings):
     skip = "few"
 
     def file_names(self) -> tuple[str, ...]:
-        """Returns the names of the files that are read of a folder. () where its reader finds them."""
+        """Returns the names of the files that are read of the folder `path`, as a tuple. () where the function that
+        reads the source finds them itself.
+        """
         return ()
 
     def opener(self, content: str) -> str:
-        """Returns the name of the function that opens one of the `content_types`, '' for the default one."""
+        """Returns the name 'module:function' of the function that opens the source as this kind of content, one of
+        `content_types`. '' where no function of its own opens it.
+        """
         return self.opened_as.get(content, self.opened_by)
 
     def following(self, earlier: Sequence[Any]) -> Source:
-        """Returns these settings for a task of a stream, which may depend on the sources of earlier tasks."""
+        """Returns these settings as a task of a stream needs them after the sources of `earlier` tasks. Most kinds do
+        not change.
+        """
         del earlier
         return self
 
@@ -113,7 +119,9 @@ class PythonLibrary(Source):
 
 @dataclass(slots=True, kw_only=True)
 class HoldoutSource(Source):
-    """Common settings of sources that hold out shares of their documents for validation and test."""
+    """Common settings of sources that hold out percentages of their documents for validation and test, by a hash of
+    their names.
+    """
 
     validation_percent: Percent = 5
     """percentage of the documents held out for validation, by a hash of their names"""
@@ -206,7 +214,7 @@ class Novels(Source):
 
 @dataclass(slots=True, kw_only=True)
 class TfdsBuilder(Source):
-    """A data set of TensorFlow Datasets by the name of its builder. Needs the extra `data`."""
+    """Documents from a data set of TensorFlow Datasets, by the name of its builder. Needs the extra `data`."""
 
     opened_by = "memjax.data.tfds:open_tfds_builder"
 
@@ -240,7 +248,9 @@ class SeqioTask(Source):
 
 @dataclass(slots=True, kw_only=True)
 class KeyValueRecall(Source):
-    """Synthetic documents that bind keys to values and ask for the values many segments later."""
+    """Synthetic documents that bind keys to values, and ask for the values after filler tokens, which may be segments
+    later.
+    """
 
     content_types = ("tokens",)
     opened_by = "memjax.data.key_value_recall:open_key_value_recall"

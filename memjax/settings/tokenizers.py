@@ -36,7 +36,7 @@ class Bytes(Tokenizer):
 
 @dataclass(slots=True, kw_only=True)
 class SentencePiece(Tokenizer):
-    """A SentencePiece tokenizer, which decodes every text exactly."""
+    """A SentencePiece tokenizer, trained on the training split or read from a file. It decodes every text exactly."""
 
     made_by = "memjax.data.tokenizers:make_sentencepiece_tokenizer"
 
@@ -68,7 +68,7 @@ class VectorWords(Tokenizer):
 
 @dataclass(slots=True, kw_only=True)
 class BytePairs(Tokenizer):
-    """A byte-level byte-pair tokenizer, as GPT-2 has one; decodes every text exactly. Needs the extra `hf`."""
+    """A byte-level byte-pair tokenizer, as GPT-2 has one. It decodes every text exactly. Needs the extra `hf`."""
 
     made_by = "memjax.data.byte_pairs:make_byte_pair_tokenizer"
 
@@ -81,7 +81,7 @@ class BytePairs(Tokenizer):
 
 @dataclass(slots=True, kw_only=True)
 class WordPiece(Tokenizer):
-    """A WordPiece tokenizer as BERT's. Needs the extra `hf`."""
+    """A WordPiece tokenizer as BERT's, read from a file or trained on the training split. Needs the extra `hf`."""
 
     made_by = "memjax.data.wordpiece:make_wordpiece_tokenizer"
 

@@ -52,7 +52,7 @@ class SGD(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Schedule(Settings):
-    """Learning rate by optimiser updates: a linear warm-up from 0, then a decay."""
+    """The learning rate of every optimiser update: a linear warm-up from 0, then a decay."""
 
     learning_rate: Positive = 1e-3
     """peak of the learning rate"""
@@ -70,7 +70,8 @@ class Schedule(Settings):
         return self.length_warnings(field, config.training.steps, config.training.gradient_accumulation_steps)
 
     def length_warnings(self, field: str, steps: int, apply_every: int) -> list[str]:
-        """Returns warnings about a run of `steps` steps that ends before the learning rate has reached its peak.
+        """Returns lines of text where a run of `steps` steps ends before the learning rate has reached its peak.
+        `apply_every` is the number of steps for one update.
 
         Example:
           >>> print(*Schedule(learning_rate=0.01).length_warnings("", 50, 1))
@@ -164,7 +165,7 @@ class Training(Settings):
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
     wandb_project: str = ""
-    """Weights & Biases project to which metrics are also sent (needs the extra `wandb_project`); '' = none"""
+    """Weights & Biases project to which metrics are also sent (needs the extra `wandb`); '' = none"""
 
     def check(self, field: str, config: Config) -> None:
         segments, skipped, rows = self.segments_per_update, self.burn_in_segments, config.data.batch_size

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from memjax.config import MaskedLanguageModeling
 from memjax.data.byte_pairs import train_byte_pairs
 from memjax.data.documents import ArrayDocuments
 from memjax.data.example_batches import ExampleBatches
@@ -160,3 +161,8 @@ def test_a_real_tokenizer_fits():
     assert frames.frame(0)[0] == tokenizer.begin_id and len(chosen) == 1
     with pytest.raises(IndexError):
         frames.frame(1)
+
+
+def test_a_task_of_a_stream_gets_the_prompt_of_its_place():
+    assert MaskedLanguageModeling(prompt="before", max_prompts=3).for_task(2).prompt_task_index == 2
+    assert MaskedLanguageModeling().for_task(2) == MaskedLanguageModeling()
