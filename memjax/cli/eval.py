@@ -42,7 +42,9 @@ NUMBER_FORMATS = {
 
 
 def run(arguments: list[str]) -> int:
-    """Scores a split with the newest checkpoint of a run, which may still be training."""
+    """Scores a split with the newest checkpoint of a run, which may still be training, and compares sizes of its memory
+    (`--memory`).
+    """
     parser = Parser("eval", run.__doc__, reads="run", json="; with --memory a list")
     sizes = "memory sizes to compare with that of training, such as off,512,2048: numbers of slots, or off"
     parser.add_argument("--memory", default="", metavar="SIZES", help=sizes)

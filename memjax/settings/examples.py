@@ -161,7 +161,9 @@ class TfdsClasses(ClassifiedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class SeqioClasses(ClassifiedTexts):
-    """A registered seqio Task whose `inputs` are texts and whose `targets` name classes. Needs the extra `data`."""
+    """Labelled texts of a registered seqio Task, whose `inputs` are texts and whose `targets` are names or numbers of
+    classes. Needs the extra `data`.
+    """
 
     names_seqio_task = True
     parsed_by = "memjax.data.text_classes:parse_seqio_classes"
@@ -215,7 +217,9 @@ class LabelledFile(ClassifiedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class Templates(Source):
-    """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
+    """Synthetic sentences about who lives where, in a source of classes for Classification and of questions for
+    QuestionAnswering.
+    """
 
     content_types = ("labelled", "questions")
     opened_by = "memjax.data.templates:open_template_texts"
@@ -250,7 +254,8 @@ class Vectors(Source):
 
 @dataclass(slots=True, kw_only=True)
 class Digits(Vectors):
-    """Grey images in the files of MNIST as vectors of pixels from 0 to 1: split and permuted MNIST.
+    """Grey images in the files of MNIST with their digits as classes, as vectors of pixels from 0 to 1: split and
+    permuted MNIST.
 
     The last 5,000 of the training file are the validation split, as with Mnist.
     """
@@ -303,8 +308,8 @@ class Blobs(SyntheticVectors):
 
 @dataclass(slots=True, kw_only=True)
 class PermutedBags(SyntheticVectors):
-    """Synthetic bags of words: word counts drawn from a distribution of each class, over a vocabulary that a task may
-    permute.
+    """Synthetic bags of words with classes, as vectors of word shares: words are drawn from a distribution of each
+    class, over a vocabulary that a task may permute.
     """
 
     opened_by = "memjax.data.vectors:open_permuted_bags"

@@ -19,7 +19,8 @@ __all__ = ["ELLE", "ProgressiveNetwork"]
 
 @dataclass(slots=True, kw_only=True)
 class ELLE(Method):
-    """ELLE (Qin et al. 2022): the model grows before every task but the first, and replays a memory of earlier tasks.
+    """ELLE (Qin et al. 2022): the model grows in width or depth before every task but the first, and replays stored
+    rows of earlier tasks.
 
     After a growth the model recovers in updates on the memory alone, and then learns the task and replayed rows
     together. Unless `optimizer_moments` is 'mapped', the optimiser and the learning rate start again with every task.

@@ -56,7 +56,9 @@ class InstructionFiles(InstructionSource):
 
 @dataclass(slots=True, kw_only=True)
 class Sst(InstructionFiles):
-    """The Stanford Sentiment Treebank with two classes (Socher et al. 2013), `stsa.binary.train` and its kin."""
+    """The Stanford Sentiment Treebank (Socher et al. 2013), in the files `stsa.binary.train` and so on: the answer is
+    whether a sentence is negative or positive.
+    """
 
     answer_metric = "class"
     parsed_by = "memjax.data.instructions:sst_instructions"
@@ -64,7 +66,8 @@ class Sst(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class Woz(InstructionFiles):
-    """WOZ 2.0 (Wen et al. 2017; Mrksic et al. 2017): the answer is the change of a dialogue's state by a turn.
+    """WOZ 2.0 (Wen et al. 2017; Mrksic et al. 2017): the answer is the change of a dialogue's state by a turn, read
+    from the published files.
 
     Where the number of examples is limited, whole dialogues are used, until there are as many turns.
     """
@@ -75,7 +78,8 @@ class Woz(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class WikiSql(InstructionFiles):
-    """WikiSQL (Zhong et al. 2017): the answer is a question as a query, from `wikisql.json` of text2sql-data.
+    """WikiSQL (Zhong et al. 2017): the answer is the SQL query that an English question stands for, from `wikisql.json`
+    of text2sql-data.
 
     The data set does not include the headers of the tables: columns have to be guessed from the question.
     """
@@ -86,7 +90,8 @@ class WikiSql(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class InstructionLines(InstructionFiles):
-    """A user's own files: a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl` (also .xz / .gz).
+    """A user's own contexts with questions and answers: a folder with `train.jsonl`, `validation.jsonl` and
+    `test.jsonl` (also .xz / .gz).
 
     Every line is a JSON object with `question`, `answers` (a list, or one text), and optionally `context`.
     """
@@ -100,7 +105,8 @@ class InstructionLines(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class SeqioInstructions(InstructionSource):
-    """A registered seqio Task: `inputs` are context and question, `targets` the answer.
+    """Contexts with questions and answers of a registered seqio Task: `inputs` are context and question, `targets` the
+    answer.
 
     Inputs that are too long lose their end.
     """

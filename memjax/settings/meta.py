@@ -69,15 +69,17 @@ class MetaLearningMethod(Method):
 
 @dataclass(slots=True, kw_only=True)
 class OML(MetaLearningMethod):
-    """OML-ER: the head is adapted to the support batches; the encoder learns from the loss of the query afterwards."""
+    """OML-ER: the head is adapted to the support batches of an episode. The loss of the query with the adapted head
+    updates all parameters.
+    """
 
     made_by = "memjax.lifelong.oml:oml"
 
 
 @dataclass(slots=True, kw_only=True)
 class ANML(MetaLearningMethod):
-    """ANML-ER: all parameters are adapted except for a gate (`model.gate_dim`), which multiplies the input of the
-    head.
+    """ANML-ER: all parameters but those of a gate (`model.gate_dim`), which multiplies the input of the head, are
+    adapted to the support batches. The loss of the query then updates them and the gate.
     """
 
     made_by = "memjax.lifelong.oml:anml"
@@ -93,14 +95,17 @@ class ANML(MetaLearningMethod):
 
 @dataclass(slots=True, kw_only=True)
 class MAML(MetaLearningMethod):
-    """MAML-ER: all parameters are adapted to the support batches."""
+    """MAML-ER: all parameters are adapted to the support batches of an episode. The loss of the query at the adapted
+    parameters updates them.
+    """
 
     made_by = "memjax.lifelong.oml:maml"
 
 
 @dataclass(slots=True, kw_only=True)
 class MetaMbPA(NeighborAdaptationMethod):
-    """Meta-MbPA (Wang et al. 2020): trains for the loss after an adaptation; one adaptation may serve many queries.
+    """Meta-MbPA (Wang et al. 2020): trains for the loss after an adaptation to stored rows. Before answers, one
+    adaptation may serve many queries.
 
     `adaptation_l2` has no effect in training where `inner_steps` is 1.
     """

@@ -246,7 +246,9 @@ class SI(Method):
 
 @dataclass(slots=True, kw_only=True)
 class LwF(Method):
-    """Learning without forgetting (Li and Hoiem 2016): the model before a task is the teacher on the task's inputs."""
+    """Learning without forgetting (Li and Hoiem 2016): the model from before a task is the teacher, whose outputs on
+    the inputs of the new task the model learns to keep.
+    """
 
     made_by = "memjax.lifelong.methods:lwf"
     distillation_weight: Penalty = 1.0
@@ -257,7 +259,9 @@ class LwF(Method):
 
 @dataclass(slots=True, kw_only=True)
 class LogitKD(Method):
-    """Experience replay with distillation: the model before a task is the teacher on the replayed rows."""
+    """Experience replay with distillation: the model from before a task is the teacher, whose outputs on the replayed
+    rows the model learns to keep.
+    """
 
     made_by = "memjax.lifelong.methods:logit_kd"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
@@ -274,7 +278,9 @@ class LogitKD(Method):
 
 @dataclass(slots=True, kw_only=True)
 class NeighborAdaptationMethod(Method):
-    """Common settings of MbPA, MbPA++ and Meta-MbPA: sparse replay, and adaptation to stored neighbours of a query."""
+    """Common settings of MbPA, MbPA++ and Meta-MbPA: sparse replay in training, and before each answer an adaptation to
+    stored neighbours of the query.
+    """
 
     memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(write_policy="all", capacity=10_000))
     """memory of earlier rows"""
@@ -320,7 +326,9 @@ class NeighborAdaptationMethod(Method):
 
 @dataclass(slots=True, kw_only=True)
 class MbPA(NeighborAdaptationMethod):
-    """MbPA++ (de Masson d'Autume et al. 2019), and MbPA: sparse replay, and adaptation to the neighbours of a query."""
+    """MbPA++ (de Masson d'Autume et al. 2019), and MbPA: sparse replay in training, and before each answer an
+    adaptation to stored neighbours of the query.
+    """
 
     made_by = "memjax.lifelong.mbpa:mbpa"
     neighbor_choice: Literal["nearest", "random"] = "nearest"

@@ -29,7 +29,9 @@ class RehearsalMethod(Method):
 
 @dataclass(slots=True, kw_only=True)
 class EMAR(RehearsalMethod):
-    """EMAR (Han et al. 2020): after each task, trains against class prototypes that are made from stored examples."""
+    """EMAR (Han et al. 2020): after each task, trains on it and on stored examples, and then on the stored examples
+    against class prototypes that are made from them.
+    """
 
     made_by = "memjax.lifelong.emar:emar"
     example_selection: Literal["two_level", "flat", "random"] = "two_level"

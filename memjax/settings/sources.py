@@ -231,7 +231,7 @@ class TfdsBuilder(Source):
 
 @dataclass(slots=True, kw_only=True)
 class SeqioTask(Source):
-    """A registered seqio Task or Mixture of token sequences. Needs the extra `data`."""
+    """Documents of tokens from a registered seqio Task or Mixture. Needs the extra `data`."""
 
     content_types = ("seqio",)
 
@@ -307,7 +307,9 @@ class Sorting(Source):
 
 @dataclass(slots=True, kw_only=True)
 class MarkedEvents(Source):
-    """Synthetic documents with rare events in a long past, each of which is asked for by its time."""
+    """Synthetic documents with rare events in a long past. At the end each event is asked for by the number of the span
+    of tokens in which it was.
+    """
 
     content_types = ("tokens",)
     opened_by = "memjax.data.events:open_marked_events"
@@ -332,7 +334,9 @@ class MarkedEvents(Source):
 
 @dataclass(slots=True, kw_only=True)
 class Mnist(Source):
-    """Grey images of MNIST, one token a pixel. The last 5,000 of the training file are the validation split."""
+    """Grey images of MNIST as documents of tokens, one for each pixel. The last 5,000 of the training file are the
+    validation split.
+    """
 
     content_types = ("tokens",)
     is_images = True

@@ -108,7 +108,9 @@ class TableAdam(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Training(Settings):
-    """Optimisation and the run around it: updates, gradients, checkpoints, evaluations and logging."""
+    """Optimisation and the run around it: steps, gradients, optimiser and schedule, checkpoints, evaluations and
+    logging.
+    """
 
     steps: Count = 1000
     """number of training steps, each of which reads one batch"""
@@ -190,7 +192,9 @@ class Training(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Sharding(Settings):
-    """The mesh of devices, and the arrays that are split over each of its axes."""
+    """The sizes of the axes of the mesh of devices, and the axes of large arrays (memory, value tables) that are split
+    over it.
+    """
 
     data: int = 0
     """number of devices on the mesh axis `data`, which splits only the rows of a batch; 0 = all that the other axes
