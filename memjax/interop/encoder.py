@@ -195,8 +195,8 @@ class Encoder(ModelFamily):
         return self.classes + ends.get(type(task), "Model")
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the keys `id2label` and `label2id` of `config.json` for a classification task. {} for two classes,
-        the default of transformers, and for other tasks.
+        """Returns additional keys and values of `config.json`: for a classification task `id2label` and `label2id`. {}
+        for two classes, the default of transformers, and for other tasks.
         """
         del model
         match task:

@@ -82,8 +82,8 @@ class Bert(Encoder):
     def heads(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Mapping[str, config.TaskKind | None]:
-        """Returns a mapping from the names of BERT's classes to tasks. A class has None where the weights lack its
-        head.
+        """Returns, for a `config.json` and a state dict, a mapping from the names of BERT's classes to tasks. A class
+        has None where the weights lack its head.
         """
         known = super().heads(described, weights)
         return {"BertForPreTraining": known["BertForMaskedLM"], **known}
@@ -139,8 +139,8 @@ class DistilBert(Encoder):
         )
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the keys of `config.json` with the names of classes, and with `sinusoidal_pos_embds`, which is
-        False.
+        """Returns additional keys and values of `config.json`: the names of classes (see `Encoder.class_keys`), and
+        False for `sinusoidal_pos_embds`.
         """
         return super().class_keys(model, task) | {"sinusoidal_pos_embds": False}
 

@@ -75,7 +75,9 @@ class TransfoXL(ModelFamily):
             model.output = config.AdaptiveSoftmax(cutoffs=cutoffs, div_val=div_val, tie_projections=ties)
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the keys of `config.json` about the softmax: `cutoffs`, `div_val`, `tie_projs` and `adaptive`."""
+        """Returns additional keys and values of `config.json` about the softmax: `cutoffs`, `div_val`, `tie_projs` and
+        `adaptive`.
+        """
         del task
         output: Any = model.output.softmax
         adaptive = not output.is_one_softmax

@@ -99,8 +99,8 @@ class ExportedFolder:
 
 
 def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> ImportedRun:
-    """Makes a new run directory `path`, at step 0, from a folder of transformers or a model on the Hugging Face hub.
-    Returns facts about the run.
+    """Makes a new run directory `path`, at step 0, from a folder of transformers or a model on the Hugging Face hub,
+    and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2.
 
     The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
 
@@ -166,7 +166,7 @@ def is_padded(rows: int, entries: int) -> bool:
 
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> ExportedFolder:
     """Writes the newest intact checkpoint of a run, with configuration and tokenizer, to a new folder that transformers
-    can read. Returns facts about the folder.
+    can read. Weights above `shard_bytes` get several files. Returns facts about the folder.
 
     Parameters that the architecture in transformers lacks (a memory, the marks of dialogues) are left out, and listed
     in `memjax_left_out.json` beside the weights.

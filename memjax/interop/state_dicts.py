@@ -44,8 +44,8 @@ class WeightMapping:
 
 
 def map_unchanged(path: str, name: str, *shape: int, tied: tuple[str, ...] = (), spare: str = "") -> WeightMapping:
-    """Returns the mapping of the parameter at `path`, such as "layer_norm/scale", to the tensor `name` of transformers,
-    which has equal values and this shape. -1 stands for any size.
+    """Returns the mapping of the parameter at `path` to the tensor `name` of transformers, with equal values and this
+    shape, -1 for any size. `tied` are tensors that repeat it, `spare` is read where it is missing.
     """
     return WeightMapping((path,), {name: shape}, tied=tied, spare=spare)
 
@@ -53,8 +53,8 @@ def map_unchanged(path: str, name: str, *shape: int, tied: tuple[str, ...] = (),
 def matrix(
     path: str, name: str, shape: Shape, inputs: int = 1, *, transposed: bool = True, tied: tuple[str, ...] = ()
 ) -> WeightMapping:
-    """Returns the mapping of a kernel of any number of axes to a matrix in transformers. The first `inputs` axes of the
-    kernel are joined to one, and the others to the second.
+    """Returns the mapping of the kernel at `path`, of any number of axes, to the matrix `name` of transformers. The
+    first `inputs` axes of the kernel are its inputs. With `transposed` the matrix has the outputs first.
 
     Args:
       path: Path of the kernel.
@@ -77,7 +77,7 @@ def matrix(
 
 def linear(path: str, name: str, wide: int, narrow: int, *, transposed: bool = True) -> Iterator[WeightMapping]:
     """Yields the mappings of a dense layer's kernel and bias. `wide` is the number of its inputs and `narrow` that of
-    its outputs.
+    its outputs. With `transposed` the outputs are the first axis in transformers.
     """
     yield matrix(f"{path}/kernel", f"{name}.weight", (wide, narrow), transposed=transposed)
     yield map_unchanged(f"{path}/bias", f"{name}.bias", narrow)
@@ -107,8 +107,8 @@ def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightM
 
 
 def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> WeightMapping:
-    """Returns the mapping of the kernels of queries, keys and values under the path `part` to one matrix in
-    transformers. `heads` is a pair: number of heads and width of a head.
+    """Returns the mapping of the kernels of queries, keys and values under the path `part` to one matrix `name` in
+    transformers. `heads` is (number of heads, width of a head), `dim` the width of the inputs.
     """
     whole = matrix("", name, (dim, 3, *heads), transposed=transposed)
 
@@ -134,7 +134,7 @@ def load_entries(
     entries: Iterable[WeightMapping], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Converts a state dict to parameters by the mappings in `entries`. Also returns the names that are left over, and
-    a phrase for each tensor that is missing or does not fit.
+    a phrase for each tensor that is missing or does not fit, in which the function `written` gives its name.
 
     Args:
       entries: The table.
@@ -203,8 +203,8 @@ def dump_entries(
 
 
 def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
-    """Raises `ValueError` for the first setting that has another value than the allowed one, with the name of the
-    architecture, `owner`, in the message.
+    """Raises `ValueError` for the first (name, value, allowed value) in `checks` whose two values differ, with the name
+    of the architecture, `owner`, in the message.
 
     Args:
       checks: Name of a field of the model, its value and its allowed value.

@@ -6,7 +6,8 @@ import math
 
 
 def format_tick(value: float, low: float = 0.0, high: float = 0.0) -> str:
-    """Writes a number of an axis from `low` to `high` with as few digits as tell it from the numbers beside it.
+    """Formats the number `value` on an axis from `low` to `high`, with as few digits as tell it from the numbers beside
+    it, and with k, M or G for large ones.
 
     Example:
       >>> [format_tick(value) for value in (0.0, 0.25, 12.0, 1500.0, 20000.0, 3e6, -0.001)]
@@ -23,7 +24,7 @@ def format_tick(value: float, low: float = 0.0, high: float = 0.0) -> str:
 
 
 def shorten_middle(text: str, most: int) -> str:
-    """Shortens a text to `most` letters by cutting out its middle.
+    """Returns a text of at most `most` letters, from whose middle letters are cut out if it is longer.
 
     Example:
       >>> shorten_middle("layer_00/transformer_xl/memory_share", 20)

@@ -100,7 +100,7 @@ def _is_counted(name: str) -> bool:
 
 def method_figures(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Iterator[Figure]:
     """Yields one figure with all losses that a method has logged, if there are any, and one for each of at most six
-    other metrics of the method.
+    other metrics. `lines` are dicts from `metrics.jsonl`, `tasks` the names of the evaluations of single tasks.
 
     Args:
       lines: Lines of the run's `metrics.jsonl`.

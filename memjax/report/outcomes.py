@@ -175,8 +175,8 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
 def stream_cost(
     config: Config, training: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Computes examples per second in training and seconds per test example of a run over tasks from lines of its log,
-    as a dict without unknown values.
+    """Computes examples per second in training and seconds per test example of a run over tasks, as a dict without
+    unknown values. `training` and `evaluations` are lines of its log of these kinds.
 
     Args:
       config: Configuration of the run.

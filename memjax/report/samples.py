@@ -127,7 +127,8 @@ def _draw_shares(figure: Any, rows: Sequence[tuple[Any, ...]], tasks: Sequence[s
 
 
 def shorten(text: str, most: int = LETTERS) -> str:
-    """Shortens a text to one line of at most `most` letters, and replaces unprintable letters by `\\ufffd`.
+    """Returns a text in one line of at most `most` letters: blanks are joined, the end is cut off, and unprintable
+    letters become `\\ufffd`.
 
     Example:
       >>> shorten("one  two\\nthree", 9), shorten("\\x08a")
