@@ -44,10 +44,8 @@ _rules: contextvars.ContextVar[Mapping[str, tuple[str, ...]]] = contextvars.Cont
 
 
 def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
-    """Returns an initialiser that calls `init` and also tells the logical names of the axes of its array, one argument
-    `*names` for each axis. It returns a plain array. Only `parameter_names` reads the names.
-
-    The initialiser returns a plain array. The names are attached to it only inside `parameter_names`.
+    """Returns an initialiser like `init` whose array has logical names of its axes for `parameter_names`, one argument
+    `*names` for each axis. Everywhere else it gives a plain array.
 
     Args:
       init: Initialiser, as `init(key, shape, dtype)` or with other arguments.

@@ -102,9 +102,6 @@ def advise_huge_pages() -> bool:
 
     It needs malloc to have a single arena, so that the blocks of all threads lie in this heap. Pages that nobody
     touches cost nothing.
-
-    Returns:
-      Whether the kernel accepted the advice.
     """
     import ctypes
 
@@ -152,8 +149,7 @@ def count_reuse_page_faults() -> int | None:
     """Allocates and fills a large block twice in another thread, and returns the number of page faults of the second
     time. None where the system does not count them.
 
-    Returns:
-      The number of page faults, which is 0 where freed memory is kept. None where the system does not count them.
+    The number is 0 where freed memory is kept.
     """
     try:
         import ctypes

@@ -19,9 +19,6 @@ def keep_programs(environment: MutableMapping[str, str]) -> str:
     Args:
       environment: Environment of the process before JAX is imported, which is changed in place.
 
-    Returns:
-      A line about a folder that cannot be written, else ''.
-
     Example:
       >>> keep_programs({"JAX_ENABLE_COMPILATION_CACHE": "0"})
       ''

@@ -21,9 +21,6 @@ def check_serves(config: Config, capability: str) -> Any:
     Args:
       config: Configuration of the model.
       capability: Name of the capability (`Model.require`).
-
-    Returns:
-      The model.
     """
     from memjax.tasks import make_task
 
@@ -50,7 +47,7 @@ def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
     """Returns a function `progress(what, done, total)` that prints progress on standard error, after one second and
     then at most one line in `seconds`.
 
-    It prints a line after one second, and then at most one in `seconds`. `make_datasets` takes it.
+    `make_datasets` takes it.
     """
     last_print = time.monotonic() + 1 - seconds
 

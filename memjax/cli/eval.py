@@ -107,9 +107,6 @@ def read_sizes(text: str) -> list[int]:
     Args:
       text: Numbers of slots or `off`, separated by commas.
 
-    Returns:
-      Numbers of slots, 0 for `off`.
-
     Raises:
       UsageError: The text has something else than `off` and numbers of slots.
 

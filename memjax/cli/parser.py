@@ -375,9 +375,6 @@ def print_result(facts: Mapping[str, Any], describe: Callable[[Any], str], optio
       facts: JSON values of the result.
       describe: Function that formats the result as text.
       options: Options of the command.
-
-    Returns:
-      0, or 1 where a number of the result is not finite.
     """
     print(json.dumps(facts) if options.json else describe(facts))
     return exit_code(facts)

@@ -63,9 +63,6 @@ def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
     """Opens the datastore that the option `--datastore` names, for an opened run, and returns its source of keys, the
     store and its index.
 
-    Returns:
-      The source of keys (the run), the store, and its index.
-
     Raises:
       ValueError: The store was made by another run.
     """

@@ -53,7 +53,7 @@ class ProductKey(Dense):
     """Product keys (Lample et al. 2019) in some layers, in the place of the feed-forward network or beside it (Kim &
     Jung 2020).
 
-    Only some layers have the memory (`layers`). `dim`, `activation` and `bias` describe the ordinary network.
+    `dim`, `activation` and `bias` describe the ordinary network.
     """
 
     has_memory = True
