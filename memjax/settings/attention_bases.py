@@ -151,10 +151,14 @@ class RelativeAttention(Attention):
 
 
 def check_sines(of: str, dim: int) -> None:
-    """Refuses an odd width of the model, which sines and cosines cannot fill. `of` names the kind of attention."""
+    """Raises `ValueError` for an odd width `dim` of the model, which sines and cosines cannot fill. `of` is the word
+    for what needs them, such as 'TransformerXL', in the message.
+    """
     require(dim % 2 == 0, "model.dim", dim, f"an even number (sines and cosines of {of})")
 
 
 def check_positions(field: str, positions: int, length: int) -> None:
-    """Refuses fewer learned positions than a segment has tokens. `field` is the path of the settings with a dot."""
+    """Raises `ValueError` for fewer learned positions than the `length` tokens of a segment. `field` is the path of the
+    settings with a dot at the end, for the message.
+    """
     require(positions >= length, f"{field}num_positions", positions, f"at least data.segment_length = {length}")
