@@ -132,8 +132,8 @@ class Names:
         return Names(self.axes[1:])
 
     def spec(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> PartitionSpec:
-        """Returns the `PartitionSpec` of an array of this shape over a mesh. An axis whose size is not a multiple of
-        its number of devices is not split.
+        """Returns the `PartitionSpec` of an array of this shape over a mesh, by `rules` from logical axes to mesh axes.
+        An axis whose size is not a multiple of its number of devices is not split.
 
         Args:
           shape: Shape of the array.

@@ -50,7 +50,7 @@ def tasks_config(
     files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
     """Makes the configuration for a stream with one task for each file, and returns it with a line that describes it.
-    `name` and `variant` are those of the config that gives model and method.
+    `name` and `variant` are those of the config that gives model and method. `rules` say how files are read.
 
     Args:
       files: Files of the tasks, in the order of learning: as `LabelledFile` for a text encoder, folders of
@@ -91,7 +91,7 @@ def tasks_config(
 
 def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
     """Adds a file as the last task of a config's stream, and returns the new configuration and a line that describes
-    it.
+    it. `rules` say how the file is read.
 
     Args:
       config: Configuration of a run over tasks.

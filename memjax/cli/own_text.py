@@ -32,7 +32,7 @@ def text_config(
     path: str | os.PathLike[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
     """Makes the config for a user's text at a path, and returns it with a line that gives the reason. Its size chooses
-    the variant, unless `name` or `variant` names another config or variant.
+    the variant, unless `name` or `variant` names another config or variant. `rules` say how files are read.
 
     Args:
       path: A file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),

@@ -450,8 +450,8 @@ def read_instruction_lines(path: str, split: str) -> list[Instruction]:
 
 
 def open_seqio_instructions(data: configs.Data, split: str) -> list[Instruction]:
-    """Reads one split of a registered seqio Task as a list of instructions: `inputs` are the context, `targets` the
-    answer, and the question is empty.
+    """Reads one split of the registered seqio Task `data.source.name` as a list of instructions: `inputs` are the
+    context, `targets` the answer, and the question is empty. `data` are all settings of the data.
 
     A Task does not mark where its question ends, so the question is empty. If `inputs` are too long, their end is cut
     off, which is the context in Tasks of T5's form (`question: ... context: ...`).

@@ -80,8 +80,8 @@ def name_labelled_classes(source: configs.LabelledFile) -> dict[int, str]:
 
 
 def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
-    """Returns the sorted labels, as written, that occur in a user's own labelled file or folder. More labels than half
-    the number of its rows are an error.
+    """Returns the sorted labels, as written, that occur in a user's own labelled file or folder, which is read by
+    `rules`. More labels than half the number of its rows are an error.
 
     Args:
       path: File or folder. See `labelled_texts`.

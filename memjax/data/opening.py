@@ -159,7 +159,7 @@ def make_examples(
 
 
 def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
-    """Prepares all data that a run with these settings reads, the tokenizer and the token file of each split, and
+    """Prepares all data that a run with these settings reads (the tokenizer, and the token file of each split), and
     returns the numbers of documents, tokens, bytes and skipped documents by split.
 
     Existing files are reused, and an interrupted preparation is continued.

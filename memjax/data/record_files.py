@@ -33,7 +33,7 @@ def texts_from_records(
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
     """Opens the records of JSON, CSV, TSV, Parquet or Arrow files as `Texts`, one per record, named `file:row`. `field`
-    names the field with the text. `validation` and `test` are the shares held out by a hash of the name.
+    holds the text, `validation` and `test` are shares held out by a hash of the name, `rules` say how files are read.
 
     The lines of unpacked JSON lines files are read when they are accessed. The texts of other files are kept in memory.
     A folder written by `datasets.save_to_disk` has the splits that it was saved with. Files without records and records

@@ -65,8 +65,8 @@ class RelationSentence(NamedTuple):
 
 
 class RelationSplits(NamedTuple):
-    """All sentences of a data set for relation extraction, by split, the names of the relations, and the numbers of
-    lines that were left out.
+    """The sentences of each split of a data set for relation extraction, with the names of the relations and the
+    numbers of lines that were left out.
 
     Attributes:
       names: Names of the relations, in the order of their numbers.

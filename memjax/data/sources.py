@@ -218,9 +218,8 @@ def texts_from_files(
     test: float = 0.05,
     rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Opens text files, or one split of them, as `Texts`, one per file. Packed files are unpacked, other files are
-    skipped. `validation` and `test` are held-out shares: of files by a hash of their names, or of the end of a single
-    file.
+    """Opens text files, also packed ones, or one split of them, as `Texts`, one per file. `validation` and `test` are
+    held-out shares: of files by a hash of their names, or of the end of a single file. `rules` say how files are read.
 
     Files are assigned to splits by a hash of their names. A single file is cut at line ends into consecutive parts
     instead: the first `1 - validation - test` of it is train, then comes validation, then test. All files are cut in

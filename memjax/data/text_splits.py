@@ -157,8 +157,9 @@ def split_texts(
     equality: str = "exact",
     names: Mapping[int, str] | None = None,
 ) -> TextSplits:
-    """Divides rows, given by split and file, into `TextSplits` so that no text is in two of them: other files lose the
-    texts of test files. Splits without a file are shares of another one. `num_train` and so on limit the examples.
+    """Divides the rows in `files` (split -> file -> rows) into `TextSplits` that share no text. `text` says whether
+    texts include titles, `names` maps the numbers of classes to their names for messages, `num_train` and so on limit
+    the examples.
 
     A split without a file is a share of the training files (of the test files, if there are no others), by a hash of
     the texts. A text that also occurs in a test file is removed from the other files. Of equal training rows the first

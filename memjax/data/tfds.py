@@ -331,8 +331,8 @@ def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None,
 
 
 def map_splits(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
-    """Maps 'train', 'validation' and 'test' to the splits of a TFDS builder, `available`, or to slices of them such as
-    'test[:50%]' if it lacks some. Empty without a training split.
+    """Maps 'train', 'validation' and 'test' to the splits of a TFDS builder, whose names are `available`, or to slices
+    such as 'test[:50%]' if it lacks some. Empty without a training split.
 
     If either validation or test is missing, the other one is halved. If both are missing, one percent of train is held
     out for each. Empty for a builder without a training split.

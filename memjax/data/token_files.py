@@ -153,10 +153,11 @@ def write_token_file(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """Tokenises texts and writes them to a token file in the folder `path`, unless it exists, and opens it. Documents
-    below `min_tokens` are left out. `annotators` are functions by name, `source` is the fingerprint of the texts.
+    """Tokenises texts and writes them to a token file in the folder `path`, unless it has them already, and opens it.
+    Documents below `min_tokens` are left out. `annotators` are functions by name, `source` is a fingerprint.
 
-    An interrupted writer is continued.
+    A finished file of the same source, tokenizer and options is opened as it is, and an unfinished one is continued. A
+    file of another source or of other options is replaced.
 
     Args:
       path: Folder of the token file.
@@ -222,8 +223,9 @@ def write_tokens(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """Writes tokenised documents to a token file, unless it exists, and opens it. `documents(number)` iterates over
-    them from that number on. `source` and `tokenizer` are fingerprints. See `write_token_file`.
+    """Writes tokenised documents to a token file in the folder `path`, unless it has them already, and opens it.
+    `documents(number)` starts at that number, `source` and `tokenizer` are fingerprints, `rules` say which documents
+    may be skipped.
 
     Args:
       path: Folder of the token file.

@@ -41,7 +41,7 @@ MEASURES = {"squared_l2": "squared_l2", "inner_product": "dot_product"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScannSettings:
-    """Settings for building a ScaNN index of one part of a store, which has `n` entries.
+    """Settings for building a ScaNN index of `n` entries, those of one part of a store or of an array of keys.
 
     Attributes:
       num_leaves: Number of leaves of the tree. 0 = the square root of `n`.
@@ -60,7 +60,8 @@ class ScannSettings:
 
 
 class ScannIndex(BaseIndex):
-    """An approximate index of one part of a store, which ScaNN searches in the memory of the host.
+    """An approximate index of a store, of one part of it, or of an array of keys, which ScaNN searches in the memory of
+    the host.
 
     `build_scann` builds one, `open_scann` opens a saved one.
 

@@ -214,8 +214,8 @@ class ShardWriter:
         self.entries += len(keys)
 
     def commit(self, progress: Any = None, state: Mapping[str, np.ndarray] | None = None) -> None:
-        """Makes all entries appended so far survive a crash, together with `progress`, a JSON position in the data, and
-        `state`, named arrays, from which their maker continues.
+        """Makes all entries appended so far survive a crash, with what their maker needs to continue: its position in
+        the data (`progress`, a JSON value) and named arrays (`state`).
 
         Args:
           progress: JSON value, position in the data after the last appended entry.

@@ -101,8 +101,8 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Scaled dot-product attention over the keys where `mask` is True, `softmax(scale * queries . keys + bias) values`.
-    All arrays are `[batch, tokens, heads, width]`. 0 for a query that sees no key.
+    """Scaled dot-product attention, `softmax(scale * queries . keys + bias) values`, over the keys where `mask` is
+    True. All arrays are `[batch, tokens, heads, width]` except mask and bias. 0 for a query that sees no key.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.

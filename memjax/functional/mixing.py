@@ -261,8 +261,8 @@ def interpolate_log_probs(
     Args:
       log_probs: Log-probabilities of the first distribution. -inf for no probability.
       others: Log-probabilities of the second distribution.
-      weight: Share of the second distribution, 0 to 1. 0 gives the first and 1 the second, bit for bit. An array
-        broadcasts from the left: one weight for each of the leading axes.
+      weight: Share of the second distribution, 0 to 1. 0 gives the first and 1 the second, bit for bit. The axes of
+        an array are the first axes of `log_probs`, of the same size or 1.
 
     Returns:
       Log-probabilities in the common dtype, at least float32. -inf where both are -inf. Gradients are finite.

@@ -31,7 +31,8 @@ def select_neighbors(
     query_chunks: int = 1,
 ) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
     """Finds for every query the `num_neighbors` slots of its row and head with the largest inner products. Returns slot
-    numbers and which are real. Chunks are groups that are searched one after the other.
+    numbers and which are real, both `[batch, heads, length, neighbors]`. Chunks are groups that are searched one after
+    the other.
 
     Args:
       queries: `[batch, heads, length, head_dim]`, queries.
@@ -106,8 +107,8 @@ def gather_slots(
 def threshold_mask(
     scores: Float[Array, "batch heads length memory"], valid: Bool[Array, "batch memory"], num_neighbors: int
 ) -> Bool[Array, "batch heads length memory"]:
-    """Returns a mask of the slots that score at least as much as the `num_neighbors`-th best valid one of each query:
-    top-k without a gather.
+    """Returns a mask `[batch, heads, length, memory]` of the slots that score at least as much as the
+    `num_neighbors`-th best valid one of each query: top-k without a gather. `valid` is `[batch, memory]`.
 
     A masked softmax over all slots with this mask is attention over the exact neighbours (slots that tie with the last
     of them are all included).

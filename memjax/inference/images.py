@@ -21,8 +21,8 @@ def sample_images(
     sampling: Sampling | None = None,
     **settings: Any,
 ) -> np.ndarray:
-    """Generates `count` images of height and width `shape`, pixel by pixel, with a language model of images. Returns
-    uint8 `[count, height, width]`.
+    """Generates `count` images of height and width `shape`, pixel by pixel, with a language model of images. `settings`
+    are the `seed`, the `block` and the `dtype`. Returns uint8 `[count, height, width]`.
 
     Args:
       model: Model that was trained on images in the tokens of `memjax.data.ImageDocuments`.

@@ -23,7 +23,7 @@ def continue_texts(
     stop: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[list[str]]:
-    """Continues every prompt, a text, and yields a list of the new text of each row after each block of tokens. A row
+    """Continues the texts `prompts`, and yields a list of the new text of each row after each block of tokens. A row
     ends at the end token or before one of the texts `stop`.
 
     A character is yielded once all of its bytes are generated.

@@ -78,8 +78,8 @@ FIGURES = {
 
 
 def find_figures(metrics: Mapping[str, float]) -> dict[str, MemoryMetricValue]:
-    """Selects the memory metrics from the metrics of an evaluation, a mapping from names to means, and summarizes each
-    over layers. Returns a `MemoryMetricValue` by the name without the layer, in the order of `FIGURES`.
+    """Selects the memory metrics from the means of an evaluation by name (`metrics`), and summarizes each over layers.
+    Returns a `MemoryMetricValue` by the name without the layer, in the order of `FIGURES`.
 
     Args:
       metrics: Name of a metric -> its mean, as in `EvaluationResult.metrics`.

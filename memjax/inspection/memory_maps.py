@@ -58,8 +58,8 @@ class SignalMap:
       layers: Numbers of the layers with a signal, from 0, along axis 0 of the arrays.
       mean: Mean of each query's Gaussian density over [0, 1], `[layers, segments, batch, heads, length]`.
       variance: Variance of each query's density, `[layers, segments, batch, heads, length]`.
-      tokens: Hidden states, after the gate, that could enter the signal before the segment read it, `[layers, segments,
-        batch, length, dim]`. 0 where there was no token.
+      tokens: Hidden states, after the gate, that could enter the signal just before the segment read it, `[layers,
+        segments, batch, length, dim]`. 0 where there was no token.
       entered: Whether each of these tokens entered the signal, bool `[layers, segments, batch, length]`.
       positions: Positions at which a sticky update sampled the old signal, `[layers, segments, batch, samples]`. None
         if updates are even.
@@ -78,7 +78,9 @@ class SignalMap:
 
     @property
     def updated(self) -> Bool[np.ndarray, "layers segments batch"]:
-        """Whether any token entered the signal of a row before it read a segment, bool `[layers, segments, batch]`."""
+        """Whether any token entered the signal of a row just before it read each segment, bool
+        `[layers, segments, batch]`. False after a segment of padding, even if the signal holds earlier tokens.
+        """
         return np.any(self.entered, axis=-1)
 
     def histogram(self, num_bins: int = 128) -> Float[np.ndarray, "layers bins"]:

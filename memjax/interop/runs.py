@@ -154,8 +154,8 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
 
 
 def is_padded(rows: int, entries: int) -> bool:
-    """Whether a table of embeddings with `rows` rows seems to be padded: it has 1 to 511 rows more than `entries`, the
-    ids of the tokenizer, and a multiple of 8.
+    """Whether a table of embeddings seems to be padded: its number of `rows` is a multiple of 8, and by 1 to 511 larger
+    than the number of token ids (`entries`).
 
     Example:
       >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)

@@ -92,8 +92,8 @@ def norm(path: str, name: str, dim: int) -> Iterator[WeightMapping]:
 
 
 def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightMapping]:
-    """Yields the mapping of the embedding table, the tensor `name`, and unless the weights are tied also that of the
-    output weights, the tensor `output`.
+    """Yields the mapping of the embedding table, which is the tensor `name`. Unless the weights are `tied`, also yields
+    that of the output weights, which are the tensor `output`.
 
     Args:
       name: Name of the table of embeddings.
@@ -203,8 +203,8 @@ def dump_entries(
 
 
 def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
-    """Raises `ValueError` for the first (name, value, allowed value) in `checks` whose two values differ, with the name
-    of the architecture, `owner`, in the message.
+    """Raises `ValueError` for the first (name, value, allowed value) in `checks` whose two values differ. The message
+    names the architecture `owner`.
 
     Args:
       checks: Name of a field of the model, its value and its allowed value.

@@ -184,7 +184,7 @@ def write(
 
 def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
     """Draws `number` rows uniformly at random by the random key `key`. Returns a batch of them and their weights: 1 for
-    a row, 0 for padding where the memory has too few.
+    a row, 0 for padding if the memory is empty, or has too few rows without `replace`.
 
     Args:
       memory: Memory to draw from.
@@ -272,8 +272,8 @@ def set_scores(memory: EpisodicMemoryState, ids: Int[Any, " some"], scores: Floa
 def draw(
     count: int | Int[Array, ""], capacity: int, key: Any, number: int, *, replace: bool = True
 ) -> Int[Array, " number"]:
-    """Draws `number` of the first `count` slots, which are those in use, uniformly at random by the random key `key`.
-    Returns slot numbers, -1 where there are too few.
+    """Draws `number` of the first `count` slots, those in use, uniformly at random by the random key `key`, by default
+    with replacement. Returns slot numbers. -1 if none is in use, and without replacement if there are too few.
 
     Args:
       count: Number of slots in use, which are the first ones.
@@ -300,8 +300,8 @@ def draw(
 
 
 def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, policy: Policy) -> MemoryUpdate:
-    """Applies a policy to offered rows and returns the changes (`MemoryUpdate`), without writing anything. If rows
-    share a slot, the last of them gets it.
+    """Applies a policy to offered rows without writing them. Returns a `MemoryUpdate`: the slot of each row (the
+    capacity if it is rejected), its score, and the new counters. If rows share a slot, the last of them gets it.
 
     Args:
       entries: Contents of the memory.

@@ -42,8 +42,8 @@ PURPOSES = {
 
 
 def key_for(key: Any, purpose: str, number: Any) -> Any:
-    """Derives from the random key `key` one for the purpose named `purpose`, an entry of `PURPOSES`, and the counter
-    `number`, such as the number of an update.
+    """Derives a random key from the random key `key` for the purpose named `purpose` (one of `PURPOSES`) and the
+    counter `number`, such as the number of an update.
     """
     return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
 
@@ -135,8 +135,8 @@ def describe_writes(
 
 
 class DeviceMemoryBackend:
-    """An episodic memory on the devices, as a part of the train state. Its methods take this part as `kept`, and those
-    that change it return the new one.
+    """An episodic memory on the devices, as a part of the train state. `init` makes this part, the other methods take
+    it as `kept`, and those that change it return the new one.
 
     The argument `kept` of its methods is the memory: the result of `init`, as the last update has left it.
 
@@ -226,7 +226,7 @@ class HostExchange:
 
 class HostMemoryBackend:
     """An episodic memory on the host, with the methods of `DeviceMemoryBackend` but `seen_again`, `drawn` and
-    `measure`. Their argument `kept` is a `HostExchange`. Every update waits for the host.
+    `measure`. Where a method has an argument `kept`, it is a `HostExchange`. Every update waits for the host.
 
     Attributes:
       memory: Memory with the rows.
@@ -443,8 +443,8 @@ def make_store(
 def fill_memory(
     memory: episodic.EpisodicMemoryState, experiment: Experiment, examples: Examples, key: Any
 ) -> episodic.EpisodicMemoryState:
-    """Offers each of the given examples once and in order to a memory, an `EpisodicMemoryState`, and returns the new
-    one. Examples that do not fit are dropped. `experiment` makes their rows.
+    """Offers each of the given examples once and in order to `memory`, and returns the new `EpisodicMemoryState`.
+    Examples that do not fit are dropped. `experiment` makes their rows.
 
     Args:
       memory: Memory with room for the examples. Examples that do not fit are dropped.

@@ -39,7 +39,8 @@ class Evaluations(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The mean of a score over runs, and its standard deviations over orders of tasks and over seeds.
+    """The mean over orders of tasks of the mean score over seeds, and the standard deviations of scores over orders and
+    over seeds.
 
     Attributes:
       mean: Mean over orders of the means over seeds.
@@ -309,8 +310,8 @@ def matrix_from_lines(
 
 
 def score_deviations(scores: npt.ArrayLike) -> Spread:
-    """Computes the mean of a score over runs and its standard deviations over orders of tasks and over seeds
-    (`Spread`). `scores` are `[orders, seeds]`, NaN for missing runs.
+    """Computes the mean over orders of tasks of the mean score over seeds, and the standard deviations over orders and
+    over seeds (`Spread`). `scores` are `[orders, seeds]`, NaN for missing runs.
 
     Args:
       scores: Scores of runs, `[orders, seeds]`. NaN for runs that are missing.

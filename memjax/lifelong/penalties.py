@@ -139,8 +139,8 @@ def fisher(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """Sums the diagonal of EWC's Fisher information over examples, and returns the sums, a tree like `params`, and
-    their divisor. `kind` is "true", which needs `log_probs(params, example)`, "example" or "batch".
+    """Sums the diagonal of EWC's Fisher information over examples, and returns two values: the sums as a tree like
+    `params`, and their divisor. `kind` is "true", which needs `log_probs(params, example)`, "example" or "batch".
 
     Kirkpatrick et al. 2017, https://arxiv.org/abs/1612.00796. Online: Schwarz et al. 2018,
     https://arxiv.org/abs/1805.06370. Each kind has its own scale, so a strength that was tuned for one does not fit
@@ -214,8 +214,8 @@ def sensitivity(
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
-    """Sums the importances of MAS, `|d ||outputs(params, example)||^2 / d params|`, over examples, and returns the
-    sums, a tree like `params`, and their divisor. `kind` is "example" or "batch".
+    """Sums the importances of MAS, `|d ||outputs(params, example)||^2 / d params|`, over examples, and returns two
+    values: the sums as a tree like `params`, and their divisor. `kind` is "example" or "batch".
 
     Memory aware synapses, Aljundi et al. 2018, https://arxiv.org/abs/1711.09601. It needs no labels, so examples may
     come from wherever the model is used.

@@ -268,8 +268,8 @@ class ReplaySchedule(NamedTuple):
         return StreamPlan(examples, rows, epochs, before.earlier + before.total if before else 0, self)
 
     def kinds(self, example: Batch) -> dict[str, Batch | None]:
-        """Returns a dict of a batch for each kind of update, for its shapes: `example`, a batch of the stream, or None
-        for updates that read no batch.
+        """Returns a dict from each kind of update to a batch with its shapes: `example` for updates that read a batch
+        of the stream, None for updates that read no batch.
         """
         other = {self.kind: example if self.reads else None} if self.every else {}
         return {STREAM: example, **other}

@@ -56,7 +56,8 @@ class SegmentAttention(NamedTuple):
 
 
 class HiddenStateAttention(ProjectedAttention):
-    """Base class of memories of hidden states: their slots and the segment are read by one attention.
+    """Base class of the attention of Transformer-XL and of compressed memories, which store hidden states. One
+    attention reads their slots and the segment.
 
     A subclass has the fields `norm`, `norm_kind`, `dropout` and `attention_dropout` and those of `ProjectedAttention`.
     It defines `init_state`, `_num_slots`, `_reset`, `_slots`, `_write`, `_figures` and `_known_keys`, and overrides

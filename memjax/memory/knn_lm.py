@@ -232,8 +232,8 @@ class KNNMemory(OutputMemory):
         knn_distances: Float[Array, "batch 1 neighbors"] | None = None,
         knn_values: Int[Array, "batch 1 neighbors"] | None = None,
     ) -> tuple[NextTokenCandidates, DecodeState]:
-        """Returns the neighbours given for one token of every row as `NextTokenCandidates` with the token's query, an
-        inner tensor of `features`, and the decode state. Without neighbours there are no candidates.
+        """Returns two values: the neighbours given for one token of every row as `NextTokenCandidates`, whose query is
+        taken from the inner tensors `features`, and the decode state. Without neighbours there are no candidates.
         """
         position = decode_state.position + active.astype(jnp.int32)
         recalled = self._recall(x, features, knn_distances, knn_values)

@@ -160,7 +160,7 @@ def attention_densities(
     offsets: DensityInit | None = None,
 ) -> Densities:
     """Computes the density of every query from its scores with the two pooled keys, `mu = sigmoid(w_mu . scores)` and
-    `sigma^2 = softplus(w_sigma . scores)`. `offsets` has numbers to add to the scores.
+    `sigma^2 = softplus(w_sigma . scores)`, each `[batch, heads, length]`. `offsets` are added to the scores.
 
     The scores `q . k_j / sqrt(head_dim)` of all basis functions enter through a linear map only, so the keys are
     pooled by it first: one product with two keys instead of one for each function. Before training the scores are near
@@ -180,8 +180,9 @@ def attention_densities(
 def read(
     query_densities: Densities, values: Float[Array, "batch basis heads head_dim"], basis: GaussianBasis
 ) -> Float[Array, "batch length heads head_dim"]:
-    """Returns what every query reads from the signal, `[batch, length, heads, head_dim]`: the expectation under its
-    density. `values` has one value for each basis function.
+    """Returns what every query reads, the expectation under its density, `[batch, length, heads, head_dim]`.
+    `query_densities` are means and variances `[batch, heads, length]`, `values` the signal's
+    `[batch, basis, heads, head_dim]`.
     """
     weights = expected_basis(basis, *query_densities)  # [b, h, l, n]
     y = jnp.einsum("bhln,bnhd->blhd", weights.astype(values.dtype), values, preferred_element_type=weights.dtype)

@@ -114,7 +114,7 @@ class BiLSTM(EncoderWithHead):
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head from word ids, an `EncodedText`, and an `Aux` with the requested inner
+        """Computes the input of the head (an `EncodedText`) from word ids, and an `Aux` with the requested inner
         tensors. The extras of the text get the encoded names of classes if the head needs them. `deterministic` has no
         effect.
 

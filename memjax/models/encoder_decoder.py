@@ -155,8 +155,8 @@ class EncoderDecoder(Model):
 
     @nn.nowrap
     def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
-        """Returns the state from `start_decoding` with shapes and dtypes instead of arrays, for a source of `length`
-        tokens, as long as a segment.
+        """Returns the state from `start_decoding` with shapes and dtypes instead of arrays, for planning and for
+        compiling ahead. `length` is the number of tokens of the source, as many as in a segment.
         """
         source = self.example_extras(batch_size, length)
         start = lambda *arrays: self.apply(*arrays, length, method="start_decoding")

@@ -107,8 +107,8 @@ class EncoderWithHead(Model):
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, an `EncodedText`, and an `Aux` with losses, metrics and requested inner
-        tensors. See `__call__` for the arguments.
+        """Returns two values: the input of the head (an `EncodedText`) and an `Aux` with losses, metrics and requested
+        inner tensors. See `__call__` for the arguments.
         """
         raise NotImplementedError(f"{type(self).__name__} has no encode")
 

@@ -101,8 +101,8 @@ class VocabularyScorer:
         return mix_log_probs(model_log_probs, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
 
     def logits(self, output: Any) -> Float[Array, "batch length vocab"]:
-        """Returns the scores of the whole vocabulary given hidden states. It supports neither a `Prediction` nor an
-        `AdaptiveVocabulary`.
+        """Returns the scores of the whole vocabulary given hidden states (`output`), `[batch, length, vocab]`. The
+        output must be no `Prediction`, and the vocabulary no `AdaptiveVocabulary`.
         """
         return self.vocabulary.logits(output)
 
@@ -230,7 +230,9 @@ class MaskedTokenHead(TaskHead):
         return VocabularyScorer(vocabulary)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch targets dim"]:
-        """Computes hidden states of the targets. Without `MASKED_POSITIONS` in the extras, all tokens are targets."""
+        """Computes the hidden states of the targets in an `EncodedText`. Without `MASKED_POSITIONS` in its extras, all
+        tokens are targets.
+        """
         hidden = text.hidden
         if MASKED_POSITIONS in text.extras:
             hidden = jnp.take_along_axis(hidden, text.extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
@@ -284,7 +286,7 @@ class ClassificationHead(ClassHead):
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Computes the scores of the classes, -inf where they may not be answered."""
+        """Computes the scores of the classes from an `EncodedText`, -inf for classes that may not be answered."""
         scores = self.classifier(self.drop(text.pooled, deterministic=deterministic))
         if self.masks_unseen:
             scores = jnp.where(self.seen.value, scores, UNSEEN_SCORE)
@@ -306,7 +308,7 @@ class FeatureHead(TaskHead):
         return 1
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 dim"]:
-        """Returns the encoder's `pooled`."""
+        """Returns `pooled` of an `EncodedText` with an axis of one target, `[batch, 1, dim]`."""
         return text.pooled[:, None]
 
 
@@ -332,7 +334,8 @@ class SpanHead(TaskHead):
         return 2
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 2 length"]:
-        """Scores every token as the first and as the last token of the answer. Tokens that may be neither score -inf.
+        """Scores every token of an `EncodedText` as the first and as the last token of the answer,
+        `[batch, 2, length]`. Tokens that may be neither score -inf.
 
         A row in which no token may be one has finite scores without meaning.
         """

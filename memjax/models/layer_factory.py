@@ -55,7 +55,8 @@ Built = TypeVar("Built", bound=nn.Module | memory.Projector)
 
 
 def build_from_settings(kind: type[Built], *parts: settings.Settings, **others: Any) -> Built:
-    """Builds a module or a projector from settings that have fields of the same names, and from other fields.
+    """Builds an instance of `kind`, the class of a module or a projector, from settings that have fields of the same
+    names, and from other fields.
 
     If several settings have a field, the first one counts.
     """

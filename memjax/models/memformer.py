@@ -284,8 +284,8 @@ class Memformer(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded | None, Any, Aux]:
-        """Encodes the previous segment, which `state` holds. Returns the encoding (None without an encoder), the state
-        after this segment, `tokens`, and an `Aux`.
+        """Encodes the previous segment, which `state` holds. Returns three values: the encoding (None without an
+        encoder), the state after the segment `tokens`, and an `Aux`.
 
         The decoder adds nothing to the state, so this is all that the next segment depends on.
         """

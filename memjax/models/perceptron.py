@@ -79,8 +79,8 @@ class Perceptron(EncoderWithHead):
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, an `EncodedText` after the gate, and an `Aux` with requested inner tensors
-        before it. `side(index)` is a tensor that is added to the output of a layer.
+        """Returns two values: the input of the head after the gate (an `EncodedText`), and an `Aux` with requested
+        inner tensors before the gate. `side(index)` is a tensor that is added to the output of a layer.
 
         See `__call__` for the arguments.
         """

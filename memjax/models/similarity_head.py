@@ -107,7 +107,7 @@ class SimilarityHead(ClassHead):
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Computes the scores of the classes, -inf where they may not be answered."""
+        """Computes the scores of the classes from an `EncodedText`, -inf for classes that may not be answered."""
         read = nn.Dropout(self.dropout)(text.pooled, deterministic=deterministic)
         dim = read.shape[-1]
         if self.named:

@@ -164,8 +164,8 @@ class TextEncoder(EncoderWithHead):
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head, an `EncodedText` after the gate, and an `Aux` with losses, metrics and
-        requested inner tensors. `side(index)` is a tensor that is added to the output of a layer.
+        """Returns two values: the input of the head after the gate (an `EncodedText`), and an `Aux` with losses,
+        metrics and requested inner tensors. `side(index)` is a tensor that is added to the output of a layer.
 
         See `__call__` for the arguments. Without token types, all tokens have type 0. `side` is only for an encoder
         without memory tokens.

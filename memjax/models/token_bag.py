@@ -112,7 +112,9 @@ class BayesHead(ClassHead):
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Computes the log-probability of the features under each class, -inf for classes that may not be answered."""
+        """Computes the log-probability of the features of an `EncodedText` under each class, -inf for classes that may
+        not be answered.
+        """
         shape, features = (text.pooled.shape[-1], self.num_classes), text.pooled.astype(jnp.float32)
         counts: Any = self.param("counts", named(nn.initializers.zeros, "embed", None), shape)
         sums = jax.lax.stop_gradient(jnp.maximum(counts, 0))
@@ -162,7 +164,7 @@ class TokenBag(Perceptron):
         extras: Mapping[str, Any] | None = None,
         side: LateralInputs | None = None,
     ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head from token ids, an `EncodedText`, and an `Aux` with requested inner tensors.
+        """Computes the input of the head (an `EncodedText`) from token ids, and an `Aux` with requested inner tensors.
         See `Perceptron.encode` for the arguments.
         """
         mask = jnp.ones(inputs.shape, bool) if mask is None else mask

@@ -136,8 +136,8 @@ def parse_hlo(text: str) -> Module:
 
 
 def collectives(module: Module, num_devices: int) -> tuple[list[Collective], list[str]]:
-    """Counts the collectives of a program by kind. Returns a list of `Collective`, the kind with most bytes first, and
-    the names of loops that count once because their number of iterations is not known.
+    """Counts the collectives of a program by kind. Returns two lists: a `Collective` for each kind, most bytes first,
+    and the names of loops that count once because their number of iterations is not known.
 
     Args:
       module: Compiled program (`parse_hlo`).

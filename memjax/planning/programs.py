@@ -92,8 +92,8 @@ class Planned(Experiment):
     """An experiment that reads no data, for planning: its batches are shapes alone, and it has no evaluations."""
 
     def example(self, split: Any = None) -> Batch:
-        """Returns the shapes of a batch. `split` is a data set whose examples add extras to it, None for the model's
-        inputs alone.
+        """Returns the shapes of a batch. `split` is opened examples whose context is added to the extras, None for the
+        model's inputs alone.
         """
         config = self.config
         batch = self.model.example(config.data.batch_size, config.data.segment_length)

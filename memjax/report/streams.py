@@ -77,21 +77,22 @@ class Scores:
         return np.exp(values) if self.less else np.asarray(values, np.float64)
 
     def learned(self) -> np.ndarray:
-        """Returns the scores as figures show them, `[finished tasks, tasks]`. NaN where a task had not been learned
-        yet.
+        """Returns the scores as figures show them, `[finished tasks, tasks]`. In row i all tasks after task i are NaN,
+        since they had not been learned yet unless all tasks share one stage.
         """
         rows, columns = np.indices(self.raw.shape)
         return self.shown(np.where(columns <= rows, self.raw, np.nan))
 
     def means(self) -> np.ndarray:
-        """Returns, for each finished task, the mean score after it of the tasks that had been learned by then,
-        `[finished tasks]`. For perplexities the mean is geometric.
+        """Returns, for each row of the matrix, the mean score of the first tasks, as many as rows so far,
+        `[finished tasks]`: those learned by then, or the first one alone if all share a stage. For perplexities the
+        mean is geometric.
         """
         return self.shown([np.nanmean(row[: number + 1]) for number, row in enumerate(self.raw)])
 
     def by_age(self) -> np.ndarray:
-        """Returns the mean score of tasks that were learned 0, 1, 2, ... tasks before, over the whole matrix,
-        `[finished tasks]`. For perplexities the mean is geometric.
+        """Returns the mean scores by the age of tasks, `[finished tasks]`: entry k is the mean over all rows i of the
+        matrix of the score of task i - k. For perplexities the mean is geometric.
         """
         square = np.full((len(self.tasks),) * 2, np.nan)
         square[: len(self.raw)] = self.raw

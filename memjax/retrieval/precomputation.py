@@ -44,8 +44,8 @@ MOST = 1 << 12
 
 
 def exclude_nearby(distance: int) -> Exclude:
-    """Makes an `Exclude` function `(own, ids) -> mask`, which marks neighbours not to use: tokens up to `distance`
-    before or after the query's own token.
+    """Makes an `Exclude` function from own tokens `[queries, 1]` and found tokens `[queries, neighbors]` to a mask of
+    neighbours not to use: those up to `distance` tokens before or after the own token.
 
     Example:
       >>> exclude_nearby(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))

@@ -26,21 +26,23 @@ from memjax.settings.earlier_names import CLASSES, MEMBERS, MODULES, NAMES
 
 @functools.cache
 def renamed_fields(kind: type) -> Mapping[str, str]:
-    """Returns a mapping from earlier names to today's, for the fields of a class of settings that have been renamed."""
+    """Returns a mapping from earlier names to today's, for the fields of the settings class `kind` that have been
+    renamed.
+    """
     return _of_bases(FIELDS, kind)
 
 
 @functools.cache
 def changed_values(kind: type) -> Mapping[str, Mapping[Any, Any]]:
-    """Returns a mapping for the fields of a class of settings whose values have been renamed: name of the field ->
-    earlier value -> value today.
+    """Returns a mapping for the fields of the settings class `kind` whose values have been renamed: name of the field
+    -> earlier value -> value today.
     """
     return _of_bases(VALUES, kind)
 
 
 def saved_type(kind: type) -> str:
-    """Returns the name that stands for a class of settings in file names and fingerprints on disk, the same in all
-    versions.
+    """Returns the name that stands for the settings class `kind` in file names and fingerprints on disk, the same in
+    all versions.
     """
     earlier = {new: old for old, new in CLASSES.items()}
     return SAVED_TYPES.get(kind.__name__, earlier.get(kind.__name__, kind.__name__))
@@ -87,8 +89,8 @@ def upgrade_saved_settings(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_field(kind: type, name: str, value: Any = None) -> tuple[str, Any]:
-    """Returns the name of a field of a class of settings, and its value, as they are called today. Both may be given as
-    in an earlier version.
+    """Returns the name and the value that a field of the settings class `kind` has today, given those in a
+    `config.json` or a config file, which may be of an earlier version.
 
     Args:
       kind: Class of settings.
@@ -105,8 +107,8 @@ def current_field(kind: type, name: str, value: Any = None) -> tuple[str, Any]:
 
 
 def describe_renamed_field(kind: type, name: str) -> str:
-    """Returns a line that tells today's name of a field, if `name` is one of an earlier version. '' for every other
-    name.
+    """Returns a line that tells today's name of a field of the settings class `kind`, if `name` is one of an earlier
+    version. '' for every other name.
     """
     new = renamed_fields(kind).get(name)
     hint = "`memjax migrate FILE` renames it in a config file"
@@ -250,13 +252,13 @@ def renamed_names(module: str, table: Mapping[str, str] | None = None) -> Callab
     return __getattr__
 
 
-def warn_of_renamed_members(kind: type) -> None:
-    """Issues a `DeprecationWarning` for each method or attribute that a class defines under its name of an earlier
-    version (`MEMBERS`).
+def warn_of_renamed_members(cls: type) -> None:
+    """Issues a `DeprecationWarning` for each method or attribute that `cls`, a class of memories, models, tasks or
+    heads, defines under its name of an earlier version (`MEMBERS`).
     """
-    for old, new in _of_bases(MEMBERS, kind).items():
-        if old in vars(kind):
-            warnings.warn(f"{kind.__name__}: {old} is now {new}", DeprecationWarning, stacklevel=3)
+    for old, new in _of_bases(MEMBERS, cls).items():
+        if old in vars(cls):
+            warnings.warn(f"{cls.__name__}: {old} is now {new}", DeprecationWarning, stacklevel=3)
 
 
 def _of_bases(table: Mapping[str, Mapping[str, Any]], kind: type) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class Glue(Source):
 
 @dataclass(slots=True, kw_only=True)
 class ClassifiedTexts(Source):
-    """Common settings of sources of labelled texts, for Classification. A class has the same number in every order of
-    tasks.
+    """Common settings of the sources of labelled texts that both Classification and Instructions can read. A class has
+    the same number in every order of tasks.
     """
 
     content_types = ("labelled", "instructions")

@@ -26,14 +26,18 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class InstructionSource(Source):
-    """Base class of sources of contexts with questions and answers, for the task Instructions."""
+    """Base class of the sources that serve the task Instructions alone, with contexts, questions and answers. Sources
+    of questions and of labelled texts serve it too, but do not derive from this class.
+    """
 
     content_types = ("instructions",)
 
 
 @dataclass(slots=True, kw_only=True)
 class InstructionFiles(InstructionSource):
-    """Common settings of sources that read contexts with questions and answers from published files."""
+    """Common settings of Sst, Woz, WikiSql and InstructionLines, which read contexts with questions and answers from
+    the files in a folder.
+    """
 
     opened_as = {"instructions": "memjax.data.source_readers:open_instruction_files"}
 

@@ -17,7 +17,9 @@ __all__ = ["QuestionSource", "QaSrl", "Quac", "QuestionKind", "Squad", "TriviaQa
 
 @dataclass(slots=True, kw_only=True)
 class QuestionSource(Source):
-    """Common settings of sources of questions about texts, for QuestionAnswering."""
+    """Common settings of Squad, TriviaQa, Quac and QaSrl, sources of questions about texts for the tasks
+    QuestionAnswering and Instructions.
+    """
 
     content_types = ("questions", "instructions")
     opened_by = "memjax.data.source_readers:open_questions"

@@ -97,7 +97,7 @@ Decay = Annotated[float, Range(words="a number in [0, 1)", least=0, below=1)]
 
 @functools.cache
 def type_hints_of(kind: type) -> dict[str, Any]:
-    """Returns a dictionary from the names of the fields of a settings class to their types, with their ranges."""
+    """Returns a dict from the names of the fields of the settings class `kind` to their types, with their ranges."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 

@@ -119,7 +119,7 @@ class ClassificationTask(Task):
 
     def make_measure(self, split: Split) -> Callable[[], TaskMetric]:
         """Returns a function without arguments that makes the measure of a split: a `GroupMeasure` if its examples are
-        choices in groups, otherwise a `ClassMeasure`.
+        choices in groups, otherwise a `ClassMeasure`. `split` is the opened examples.
         """
         groups = split.without_states.groups if isinstance(split, Examples) else None
         if groups is not None:
@@ -199,7 +199,7 @@ class ClassificationTask(Task):
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
         """Returns a dict with a function for each class (`class_0`, ...), which selects all tokens of the texts of its
-        class in a batch.
+        class in a batch. The arguments have no effect.
         """
         del split, evaluation
         of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)

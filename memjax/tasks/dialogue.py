@@ -39,8 +39,8 @@ class DialogueModeling(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
-        """Generates an answer in place of every utterance of the first `evaluation.max_answers` dialogues of a split,
-        once with nucleus sampling and once greedily, and returns scores of both (`GeneratedAnswers`).
+        """Generates an answer in place of every utterance of the first `evaluation.max_answers` of the opened dialogues
+        `split`, once with nucleus sampling and once greedily, and returns scores of both (`GeneratedAnswers`).
         """
         measures, notes = {}, ()
         for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):

@@ -73,7 +73,7 @@ class Instructions(Task):
         )
 
     def notes(self, split: Any) -> list[str]:
-        """Returns lines of text about the instructions of the training split."""
+        """Returns lines of text about instructions. `split` is the opened instructions of the training split."""
         return split.notes()
 
     def answers(
@@ -86,8 +86,9 @@ class Instructions(Task):
         *,
         adapt_rows: Any = None,
     ) -> GeneratedAnswers:
-        """Writes answers to the first `evaluation.max_answers` questions of a split, and returns scores in percent
-        (`GeneratedAnswers`). `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or None.
+        """Writes answers to the first `evaluation.max_answers` of the opened instructions `split`, and returns scores
+        in percent (`GeneratedAnswers`). `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or
+        None.
         """
         count, room = min(evaluation.max_answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]

@@ -178,8 +178,8 @@ class Task:
         return make_model(self.config, vocab_size, self.head(), vocab_multiple=vocab_multiple)
 
     def make_measure(self, split: Split) -> Callable[[], TaskMetric] | None:
-        """Returns a function without arguments that makes the `TaskMetric` of one evaluation of a split. None where the
-        sums of losses over targets are enough.
+        """Returns a function without arguments that makes the `TaskMetric` of one evaluation of `split`, which is
+        opened documents or examples. None where the sums of losses over targets are enough.
         """
         del split
         return None
@@ -193,8 +193,8 @@ class Task:
         evaluation: configs.Evaluation,
         **how: Any,
     ) -> GeneratedAnswers:
-        """Lets a model generate answers to the first `evaluation.max_answers` examples of a split, and returns
-        measurements of them (`GeneratedAnswers`). By default none are generated.
+        """Lets a model generate answers to the first `evaluation.max_answers` examples of `split`, which is opened
+        documents or examples, and returns measurements of them (`GeneratedAnswers`). By default none are generated.
 
         Args:
           model: Model with the settings that `evaluation` asks for, such as its memory length.
@@ -209,13 +209,15 @@ class Task:
         return GeneratedAnswers({})
 
     def notes(self, split: Split) -> list[str]:
-        """Returns lines of text about the training split that are worth knowing before training."""
+        """Returns lines of text that are worth knowing before training. `split` is the opened documents or examples of
+        the training split.
+        """
         del split
         return []
 
     def require(self, verb: str) -> None:
-        """Raises a `ValueError` if the task does not serve a subcommand, `verb`: generate, translate, sample or
-        predict.
+        """Raises a `ValueError` if the task does not serve the subcommand `verb`, such as 'generate', 'translate',
+        'sample' or 'predict'.
 
         Args:
           verb: Subcommand, a key of `SHOWN_BY`.
@@ -230,7 +232,7 @@ class Task:
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """Answers queries of a user, `asked`, with a trained model. Returns a dict for each, with its `answer` and,
+        """Answers the queries `asked` of a user with a trained model. Returns a dict for each, with its `answer` and,
         where there is a choice, probabilities of candidates.
 
         Args:
@@ -263,7 +265,7 @@ class Task:
 
     def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
         """Returns a dict from names to functions that select targets to score separately as well, each from a batch's
-        extras to bool `[batch, length]`.
+        extras to bool `[batch, length]`. `split` is the opened documents or examples.
         """
         del split, evaluation
         return {}
@@ -277,7 +279,7 @@ class Task:
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
         """Returns a dict from names to functions that select input tokens over which the use of a memory is measured
-        separately, each from a batch to bool `[batch, length]`.
+        separately, each from a batch to bool `[batch, length]`. `split` is the opened documents or examples.
         """
         del split, evaluation
         return {}

@@ -51,7 +51,7 @@ class LanguageModeling(Task):
 
     def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, TargetSelector]:
         """Returns a dict from names to functions that select targets to score separately as well, each from a batch's
-        extras to bool `[batch, length]`.
+        extras to bool `[batch, length]`. `split` is the opened documents with their annotations.
 
         There is one for each boolean annotation, and one for distant identifiers of code.
 
@@ -75,7 +75,7 @@ class LanguageModeling(Task):
 
     def token_subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, TokenSelector]:
         """Returns a dict from names to functions that select the tokens of a batch whose next token belongs to that one
-        of the `subsets`.
+        of the `subsets`. `split` is the opened documents.
         """
         subsets = self.subsets(split, evaluation)
         return {name: lambda batch, chosen=chosen: chosen(batch.extras) for name, chosen in subsets.items()}

@@ -76,7 +76,9 @@ class QuestionAnswering(Task):
         return SpanHead(jnp.dtype(self.config.model.compute_dtype), self.settings.answers_in_context_only)
 
     def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
-        """Returns a function without arguments that makes the `AnswerMeasure` of a split."""
+        """Returns a function without arguments that makes the `AnswerMeasure` of a split. `split` is the opened windows
+        of its questions.
+        """
         return functools.partial(AnswerMeasure, split.without_states)
 
     def predict(

@@ -154,7 +154,8 @@ class RelationExtraction(ClassificationTask):
         return RelationMeasure
 
     def notes(self, split: Split) -> list[str]:
-        """Returns lines of text about left-out data, unknown words and cut sentences of the training split.
+        """Returns lines of text about left-out data, unknown words and cut sentences. `split` is the opened examples of
+        the training split.
 
         In a stream, the lines about left-out data cover the whole data set that the tasks are taken from.
         """

@@ -78,8 +78,8 @@ class Translation(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> GeneratedAnswers:
-        """Translates the first `evaluation.max_answers` pairs of a split, leaving out pairs that are too long, and
-        returns the BLEU of the translations (`GeneratedAnswers`).
+        """Translates the first `evaluation.max_answers` of the opened sentence pairs `split`, which leave out pairs
+        that are too long, and returns the BLEU of the translations (`GeneratedAnswers`).
         """
         if importlib.util.find_spec("sacrebleu") is None:
             return GeneratedAnswers(

@@ -30,7 +30,9 @@ READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 
 
 class EvaluationInterrupted(Exception):  # noqa: N818 (a request, not an error)
-    """An evaluation ended early because its `stop` function returned True."""
+    """A request to end an evaluation, or a phase before or after a stage of a run, early. An evaluation raises it if
+    its `stop` function returns True.
+    """
 
 
 def evaluate(

@@ -140,8 +140,8 @@ def model_loss(model: Any, *, deterministic: bool = False, output: bool = False)
 
 
 def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **options: Any) -> Any:
-    """Applies a model to one segment, a `Batch` without an axis of segments, and returns the result of `model.apply`:
-    output, next memory and `Aux`. `options` are further keyword arguments of `model.apply`.
+    """Applies a model to one `segment` (a `Batch` without an axis of segments), and returns the result of
+    `model.apply`: output, next memory and `Aux`. `options` are further keyword arguments of `model.apply`.
     """
     extras = model.select_extras(segment.extras)
     options |= {"start_of_document": segment.start_of_document, "mask": segment.mask}

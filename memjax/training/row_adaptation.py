@@ -14,7 +14,8 @@ from memjax.typing import Batch
 
 
 class PerRowAdaptation(NamedTuple):
-    """Functions that adapt the parameters of a model to every row and score the row with them (test-time adaptation).
+    """Functions that adapt parameters of a model to rows and score the rows with them (test-time adaptation). Every row
+    has adapted parameters of its own, unless `width` is ''.
 
     It is for models without a state. `rows` is a `Batch` without a segment axis. Its weights are 1 for all targets of a
     row that has tokens, and 0 for empty rows.

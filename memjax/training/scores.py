@@ -103,7 +103,9 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """Fraction of targets that are the most probable choice of the model. None if they were not counted."""
+        """Fraction of targets that are the most probable choice of the model. None if they were not counted, or without
+        targets.
+        """
         return self.correct / self.targets if self.correct is not None and self.targets else None
 
     def as_dict(self) -> dict[str, Any]:
