@@ -109,7 +109,8 @@ def neighbors_of_split(
     if stored and exclude is None:
         articles = source.articles(split)
         if len(articles) == 2:
-            raise ValueError(f"apart: the {split} split is one article, allowed: the tokens to leave out around each")
+            allowed = "exclude_nearby(TOKENS), or `--apart TOKENS` of the command, to leave out those around each token"
+            raise ValueError(f"exclude: given None for the {split} split, which is one article, allowed: {allowed}")
         exclude = exclude_same_document(articles)
     layout = {"rows": store.header.rows, "num_shards": store.header.num_shards} if stored else {}
     numbers = source.numbers(split, **layout)

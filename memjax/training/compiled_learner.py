@@ -168,7 +168,7 @@ class CompiledLearner:
         if shapes(state) != shapes(self.shapes):
             raise ValueError(
                 "stage: a phase gave a train state of other arrays than those of its lineage's learner; "
-                "name the fields that changed in Change.lineage"
+                "name the fields that changed in PhaseResult.lineage"
             )
         seen: set[int] = set()
 

@@ -91,7 +91,7 @@ def test_a_model_without_a_memory_has_no_map():
     with pytest.raises(ValueError, match="given a model without infinity-former"):
         signal_map(plain, {}, tokens(), start_of_document=STARTS)
     short, _ = infinity_former(reset_after_tokens=8)
-    with pytest.raises(ValueError, match="reset_after: given 8"):
+    with pytest.raises(ValueError, match="reset_after_tokens: given 8"):
         signal_map(short, {}, tokens(), start_of_document=STARTS)
 
 

@@ -63,7 +63,7 @@ def test_remembered_words_are_shaded_by_attention(parts):
 
 
 def test_models_without_a_signal_have_no_panel_and_one_that_begins_anew_says_so():
-    with pytest.raises(ValueError, match=r"^reset_after: given 16, allowed: None for a map of the signal$"):
+    with pytest.raises(ValueError, match=r"^reset_after_tokens: given 16, allowed: None for a map of the signal$"):
         list(signal.panels(opened(*built(sticky="none", reset_after_tokens=16), segments=1)))
     described = config.Model(dim=8, num_layers=1, num_heads=2)
     model = make_language_model(described, 259)
