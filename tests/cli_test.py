@@ -16,8 +16,8 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import Spalm
+from memjax.durable_files import write_json
 from memjax.settings.overrides import load_config as load_config_file
-from memjax.training.json_files import write_json
 from memjax.training.loop import StoppedBySignal
 from memjax.training.runs import config_to_dict, load_config
 from tests import bad_inputs

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "memjax"
 
-VOCABULARY = {"typing", "settings", "config", "axes"}
+VOCABULARY = {"typing", "settings", "config", "axes", "durable_files"}
 """Modules that every part may import (`functional`: `typing` only)."""
 
 MODELS = {"functional", "memory", "datastore"}
@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "typing": set(),
     "config": set(),
     "axes": set(),
+    "durable_files": set(),
     "functional": set(),
     "memory": {"functional"},
     "datastore": {"functional"},

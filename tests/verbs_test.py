@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from memjax.training.json_files import write_json
+from memjax.durable_files import write_json
 from memjax.training.runs import config_to_dict
 from tools.verbs import RUNS, TABLE, VERBS, arguments_of, ask, describe, make_config, measure, read_table, write_data
 

@@ -9,6 +9,7 @@ from memjax.cli.parser import Parser, parse_with_config, reading_rules
 from memjax.cli.places import check_data_folders, check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
+from memjax.durable_files import is_unfinished
 from memjax.settings.overrides import UsageError
 from memjax.settings.reading_rules import ReadingRules
 
@@ -90,12 +91,10 @@ def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> 
 
 def _remove_unstarted(path: Path) -> None:
     """Removes the directory of a run that has not begun, so that the corrected command may use its name."""
-    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {
-        "config.json",
-        "config.tmp",
-        "data.json",
-        ".lock",
-    }:
+    names = ("config.json", "data.json")
+    if path.is_dir() and all(
+        entry.name in (*names, ".lock") or any(is_unfinished(entry, name) for name in names) for entry in path.iterdir()
+    ):
         for entry in path.iterdir():
             entry.unlink()
         path.rmdir()

@@ -1,7 +1,6 @@
 """Documents with precomputed annotations of every token, such as retrieved neighbours, and the files that hold them."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from memjax.data.documents import Documents, Examples, Split
+from memjax.durable_files import read_json, write_json
 
 __all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "compare_target_shares", "write_neighbors"]
 
@@ -175,7 +175,7 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
         "target_among": _compute_target_shares(values, documents),
         "sha256": hashlib.sha256(values.data).hexdigest(),
     }
-    (folder / f"{split}.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+    write_json(folder / f"{split}.json", content, indent=None)
 
 
 def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
@@ -270,4 +270,4 @@ def _compute_target_shares(values: np.ndarray, documents: Documents) -> list[flo
 def _read_descriptions(folder: Path | str) -> dict[str, Any]:
     """Reads the descriptions of the neighbours in a folder: split -> description."""
     files = sorted(Path(folder).expanduser().glob("*.json"))
-    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return {file.stem: read_json(file) for file in files}

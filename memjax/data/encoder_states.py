@@ -9,7 +9,6 @@ The states are read from a memory-mapped file:
 """
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import numpy as np
 from memjax.data.content import file_sha256
 from memjax.data.documents import Example, Examples
 from memjax.data.tokenizers import write_then_rename
+from memjax.durable_files import read_json, write_json
 
 __all__ = ["has_states", "attach_encoder_states", "write_states"]
 
@@ -75,7 +75,7 @@ def attach_encoder_states(examples: Examples, folder: str | Path, first: int) ->
     if not has_states(examples, folder, first):
         allowed = "a folder that training has filled, with the encoder of training.init_from"
         raise ValueError(f"data.encoder_states_dir: given {str(folder)!r} without {file.name}, allowed: {allowed}")
-    description = json.loads(file.with_suffix(".json").read_text("utf-8"))
+    description = read_json(file.with_suffix(".json"))
     if description.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
         raise ValueError(
             f"data.encoder_states_dir: {file} has changed since it was written; remove it, so that it is made again"
@@ -99,7 +99,7 @@ def has_states(examples: Examples, folder: str | Path, first: int, encoder: str 
     description_file = _file(examples, folder, first).with_suffix(".json")
     if not description_file.is_file():
         return False
-    stored_encoder = json.loads(description_file.read_text("utf-8"))["encoder"]
+    stored_encoder = read_json(description_file)["encoder"]
     if encoder not in ("", stored_encoder):
         raise ValueError(
             f"data.encoder_states_dir: given {str(folder)!r} with states of {stored_encoder}, allowed: those of "
@@ -131,8 +131,7 @@ def write_states(
         array.flush()
     description = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}
     description["sha256"] = file_sha256(file)
-    with write_then_rename(file.with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(description, indent=2) + "\n", "utf-8")
+    write_json(file.with_suffix(".json"), description)
 
 
 def _file(examples: Examples, folder: str | Path, first: int) -> Path:

@@ -6,7 +6,6 @@ Parameters are useless without the tokenizer that they were trained with, so a r
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from memjax.data.byte_pairs import BytePairTokenizer
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.durable_files import read_json, write_json
 
 __all__ = ["fingerprint_of", "load_tokenizer", "save_tokenizer"]
 
@@ -49,7 +49,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     for name, content in base.files().items():
         (partial / name).write_bytes(content)
     description = {"kind": type(base).__name__, "fingerprint": base.fingerprint, "vocab_size": base.vocab_size}
-    (partial / ABOUT).write_text(json.dumps(description, indent=2) + "\n", "utf-8")
+    write_json(partial / ABOUT, description)
     shutil.rmtree(folder, ignore_errors=True)
     partial.replace(folder)
 
@@ -65,7 +65,7 @@ def load_tokenizer(folder: Path) -> Any:
     if not about_file.is_file():
         raise ValueError(f"tokenizer: {about_file} is missing, allowed: the folder that was made with the run, whole")
     try:
-        description = json.loads(about_file.read_text("utf-8"))
+        description = read_json(about_file)
         load, fingerprint = _LOADERS[description["kind"]], description["fingerprint"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"tokenizer: {about_file} is damaged, allowed: the file that was made with the run") from error

@@ -29,6 +29,7 @@ from memjax.data.documents import Documents
 from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.data.sources import TextSource, text_or_problem
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
+from memjax.durable_files import is_unfinished, read_json, write_json
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["TokenFile", "TokenizedDocument", "write_token_file", "write_tokens"]
@@ -64,8 +65,8 @@ class TokenFile(Documents):
         self.path = Path(path)
         if not (self.path / "done.json").is_file():
             raise ValueError(f"path: {self.path} is not a finished token file; prepare the data (again)")
-        self.header: dict[str, Any] = json.loads((self.path / "header.json").read_text("utf-8"))
-        done: dict[str, Any] = json.loads((self.path / "done.json").read_text("utf-8"))
+        self.header: dict[str, Any] = read_json(self.path / "header.json")
+        done: dict[str, Any] = read_json(self.path / "done.json")
         self.total_tokens, self.total_bytes, self.skipped = done["tokens"], done["bytes"], done["skipped"]
         self.fingerprint: str = done["sha256"][:16]
         self.finished = (self.path / "done.json").stat().st_mtime
@@ -268,7 +269,7 @@ class _Writer:
     def __init__(self, folder: Path, min_tokens: int, rules: ReadingRules | None):
         self._folder, self._min_tokens, self._refuses = folder, min_tokens, rules is None
         self._report = ReadingReport("documents", folder.name, rules or ReadingRules())
-        self._header = json.loads((folder / "header.json").read_text("utf-8"))
+        self._header = read_json(folder / "header.json")
         self._vocab = self._header["vocab_size"]
 
     def write(
@@ -320,7 +321,7 @@ class _Writer:
             "skipped": number - num_written,
             "sha256": self._sha256(),
         }
-        write_json(self._folder / "done.json", done)
+        write_json(self._folder / "done.json", done, indent=1, end="")
 
     def _cut_to_complete(self) -> np.ndarray:
         """Cuts off everything that an interrupted writer wrote after the last complete document.
@@ -384,16 +385,6 @@ class _Writer:
         return digest.hexdigest()
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a value to a JSON file atomically, through a temporary file."""
-    temporary = path.with_name(path.name + ".partial")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def _iterate_pairs(
     texts: TextSource | Iterable[tuple[str, str | UnreadableError]], names: list[str] | None, start: int
 ) -> Iterator[tuple[str, str | UnreadableError]]:
@@ -412,12 +403,13 @@ def _is_made_from(folder: Path, header: Mapping[str, Any]) -> bool:
     Raises:
       ValueError: The folder contains files but is not a token file.
     """
-    if not (folder / "header.json").is_file():
-        strange = [entry.name for entry in folder.iterdir() if entry.name not in (".lock", "header.json.partial")]
+    existing = read_json(folder / "header.json")
+    if existing is None:
+        entries = [entry for entry in folder.iterdir() if not is_unfinished(entry, "header.json")]
+        strange = [entry.name for entry in entries if entry.name != ".lock"]
         if strange:
             raise ValueError(f"path: {folder} holds {strange[0]} and is not a token file; give another folder")
         return False
-    existing = json.loads((folder / "header.json").read_text("utf-8"))
     return all(existing.get(name) == value for name, value in header.items())
 
 
@@ -431,7 +423,8 @@ def _start(folder: Path, header: dict[str, Any]) -> None:
             entry.unlink()
     # Annotations are int32: a distance, a class, a flag.
     types = {"tokens": "<u2" if header["vocab_size"] <= 1 << 16 else "<i4"}
-    write_json(folder / "header.json", {**header, "types": {**types, **dict.fromkeys(header["annotations"], "<i4")}})
+    types |= dict.fromkeys(header["annotations"], "<i4")
+    write_json(folder / "header.json", {**header, "types": types}, indent=1, end="")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ Everything here is NumPy on the host. Random numbers are the same with every ver
 import dataclasses
 import functools
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from memjax.data.documents import Example, Examples
 from memjax.data.images import FILES, VALIDATION_IMAGES, read_idx, read_labels
 from memjax.data.paths import find_packed
 from memjax.data.sources import SPLITS, assign_split
+from memjax.durable_files import write_json
 
 __all__ = [
     "LabelledVectors",
@@ -328,7 +328,7 @@ def write_features(
             raise ValueError(f"splits: given {split!r}, allowed: {', '.join(SPLITS)}")
         np.save(folder / f"{split}.npy", np.asarray(values, np.float32))
         np.save(folder / f"{split}_labels.npy", np.asarray(labels, np.int32))
-    (folder / "about.json").write_text(json.dumps(dict(about), indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "about.json", dict(about), indent=1)
 
 
 def make_random_state(name: str) -> np.random.RandomState:

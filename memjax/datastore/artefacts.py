@@ -20,12 +20,12 @@ from memjax.datastore.files import (
     explain_full_disk,
     file_checksum,
     lock_file,
-    read_json,
-    sync_to_disk,
-    write_json,
+    read_checked_json,
+    write_checked_json,
 )
 from memjax.datastore.plan import free_bytes
 from memjax.datastore.store import Store
+from memjax.durable_files import sync_to_disk
 
 
 def save_artefact(
@@ -63,7 +63,7 @@ def save_artefact(
                     files[path.name] = {"bytes": path.stat().st_size, "sha256": file_checksum(path)}
                 sync_to_disk(folder)
                 value = {"about": about, "store": store.fingerprint, "folder": folder.name, "files": files}
-                write_json(indices / f"{name}.json", value)
+                write_checked_json(indices / f"{name}.json", value)
             except Exception:
                 shutil.rmtree(folder, ignore_errors=True)  # its files may have filled the disk
                 raise
@@ -80,7 +80,7 @@ def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
     path = store.path / "indices" / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"index: {store.path} has no {name}; build it (memjax datastore index)")
-    value = read_json(path)
+    value = read_checked_json(path)
     if value["store"] != store.fingerprint:
         raise ValueError(
             f"index: {name} of {store.path} was made from other keys ({value['store']}, now {store.fingerprint}); "
@@ -128,7 +128,7 @@ def remove_leftovers(store: Store, name: str) -> None:
     """
     path = store.path / "indices" / f"{name}.json"
     try:
-        current_folder = read_json(path)["folder"] if path.is_file() else ""
+        current_folder = read_checked_json(path)["folder"] if path.is_file() else ""
     except ValueError:  # the file is damaged and names no folder
         current_folder = ""
     for folder in path.parent.glob(f"{name}-????????"):

@@ -24,7 +24,7 @@ import numpy as np
 from jax.numpy import dtype as jax_dtype
 from jaxtyping import Int, Int32, Shaped
 
-from memjax.datastore.files import read_json, view_as_bytes
+from memjax.datastore.files import read_checked_json, view_as_bytes
 
 __all__ = ["EntryBlock", "Header", "Store"]
 
@@ -357,7 +357,7 @@ def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
     """
     if not (path / "meta.json").is_file():
         raise ValueError(f"path: {path} is not a datastore; build one there, or give another folder")
-    meta = read_json(path / "meta.json")
+    meta = read_checked_json(path / "meta.json")
     if meta["format"] != FORMAT:
         raise ValueError(
             f"path: {path} has format {meta['format']}, allowed: {FORMAT}; read it with the version of memjax that "

@@ -30,16 +30,12 @@ from typing import Any
 import numpy as np
 
 from memjax.datastore.files import (
-    PARTIAL,
     explain_full_disk,
     file_checksum,
     lock_file,
-    read_json,
-    sync_to_disk,
+    read_checked_json,
     view_as_bytes,
-    write_all,
-    write_file,
-    write_json,
+    write_checked_json,
 )
 from memjax.datastore.store import (
     DIGESTS,
@@ -52,6 +48,7 @@ from memjax.datastore.store import (
     read_header,
     shard_folder,
 )
+from memjax.durable_files import PARTIAL, sync_to_disk, write_all, write_file
 
 __all__ = ["ShardWriter", "create_store", "finish_store", "read_cursor"]
 
@@ -123,7 +120,7 @@ def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
     file = shard_folder(Path(path), shard) / "cursor.json"
     if not file.is_file():
         return {"entries": 0, "complete": False, "progress": None, "state": None, "commits": 0, "open_block": None}
-    return read_json(file)
+    return read_checked_json(file)
 
 
 class ShardWriter:
@@ -306,7 +303,7 @@ class ShardWriter:
             }
             if complete:
                 cursor["sha256"] = file_checksum(self._folder / "blocks.bin")
-            write_json(self._folder / "cursor.json", cursor)
+            write_checked_json(self._folder / "cursor.json", cursor)
             self._remove_leftovers()
         self._pending = []
         self.complete, self.progress, self._committed = complete, progress, self.entries
@@ -418,4 +415,4 @@ def _write_meta(path: Path, header: Mapping[str, Any], shards: list[dict[str, An
         **header,
         "shards": shards,
     }
-    write_json(path / "meta.json", value)
+    write_checked_json(path / "meta.json", value)

@@ -1,6 +1,5 @@
 """Reading and writing of model folders of Hugging Face's `transformers`: config.json and safetensors files."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from memjax.data.added_tokens import read_json_object
+from memjax.durable_files import write_json
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
@@ -139,7 +139,7 @@ def write_folder(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+    write_json(folder / CONFIG_FILE, described)
     seen: set[int] = set()
     unique = {n: w for n, w in weights.items() if not (id(w) in seen or seen.add(id(w)))}
     if places:
@@ -155,7 +155,7 @@ def write_folder(
     for file in dict.fromkeys(files.values()):
         save_weights({name: unique[name] for name in unique if files[name] == file}, folder / file)
     index = {"metadata": {"total_size": sum(w.nbytes for w in unique.values())}, "weight_map": files}
-    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    write_json(folder / INDEX_FILE, index)
 
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:

@@ -8,7 +8,6 @@ tokenizer, heads of other tasks), and an export restores it.
 """
 
 import dataclasses
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import numpy as np
 from memjax import config
 from memjax.data.added_tokens import read_json_object
 from memjax.data.saved_tokenizers import save_tokenizer
+from memjax.durable_files import read_json, write_json
 from memjax.interop import folders
 from memjax.interop.families import family_of_run, family_of_weights
 from memjax.interop.family import ModelFamily
@@ -28,7 +28,6 @@ from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.json_files import write_json
 from memjax.training.restoring import LoadedCheckpoint, load_arrays
 from memjax.training.runs import (
     TOKENIZER,
@@ -254,7 +253,7 @@ def _as_it_came(
       tied: Tensors that repeat one of them.
     """
     described = described | {n: value for n, value in folders.read_described(kept).items() if n != "vocab_size"}
-    types = json.loads((kept / NAMES_FILE).read_text("utf-8"))
+    types = read_json(kept / NAMES_FILE)
     names = family.read_names(types)
     twins = {name: weight for name, weight in tied.items() if name in names.plain.values()}
     weights = {name: tables[plain] for name, plain in names.plain.items() if plain in tables}

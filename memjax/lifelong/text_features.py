@@ -23,6 +23,7 @@ from memjax.data.glue import LabelledText
 from memjax.data.paths import digest
 from memjax.data.tokenizers import write_then_rename
 from memjax.data.wordpiece import join_texts, truncate_texts
+from memjax.durable_files import read_json, write_json
 from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.text_encoder import TextEncoder, mean_pooling
@@ -260,7 +261,7 @@ def cached_features(
     joined = digest(part for text in texts for part in ([text] if isinstance(text, str) else [*text, ""]))
     wanted = f"{fingerprint}-{joined[:16]}"
     if file.is_file() and about.is_file():
-        stored = json.loads(about.read_text("utf-8"))["fingerprint"]
+        stored = read_json(about)["fingerprint"]
         if stored != wanted:
             raise ValueError(f"path: {file} holds the features {stored}, allowed: {wanted}; give another path")
         return np.load(file, mmap_mode="r")
@@ -270,7 +271,7 @@ def cached_features(
             f"encode: given an array {list(vectors.shape)}, allowed: a vector for each of {len(texts)} texts"
         )
     _save(file, vectors)
-    _write_json(about, {"fingerprint": wanted, "texts": len(texts)})
+    write_json(about, {"fingerprint": wanted, "texts": len(texts)})
     return np.load(file, mmap_mode="r")
 
 
@@ -306,7 +307,7 @@ def cached_splits(
         vectors[name] = cached_features(texts, encode, path=folder / f"{name}.npy", fingerprint=fingerprint)
         _save(folder / f"{name}_labels.npy", np.array([example.label for example in examples], np.int32))
     sizes = {name: len(examples) for name, examples in splits.items()}
-    _write_json(folder / ABOUT, {"fingerprint": fingerprint, "about": about, "texts": sizes})
+    write_json(folder / ABOUT, {"fingerprint": fingerprint, "about": about, "texts": sizes})
     return vectors
 
 
@@ -347,9 +348,3 @@ def _save(path: Path, array: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_then_rename(path) as partial, partial.open("wb") as file:
         np.save(file, array)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file completely or not at all."""
-    with write_then_rename(path) as partial:
-        partial.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

@@ -174,7 +174,7 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
 
     Facts that are not known are missing.
     """
-    from memjax.training.json_files import read_json
+    from memjax.durable_files import read_json
     from memjax.training.run_versions import generator_of
     from memjax.training.runs import config_to_dict
 

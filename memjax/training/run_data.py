@@ -22,7 +22,7 @@ from typing import Any
 from memjax.config import Config
 from memjax.data.content import file_facts, file_sha256, remember_file
 from memjax.data.source_files import keep_sources_cached, source_files
-from memjax.training.json_files import read_json, write_json
+from memjax.durable_files import read_json, write_json
 from memjax.training.runs import config_to_dict, flat_settings
 
 FILE = "data.json"

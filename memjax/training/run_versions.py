@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from memjax.training.json_files import read_json
+from memjax.durable_files import read_json
 
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 """Packages whose versions are recorded for every attempt."""

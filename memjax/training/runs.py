@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
+from memjax.durable_files import is_unfinished, read_json, write_json
 from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import (
     SAVED_TYPES,
@@ -35,7 +36,6 @@ from memjax.settings.compatibility import (
     upgrade_saved_settings,
 )
 from memjax.settings.earlier_fields import ADDED
-from memjax.training.json_files import read_json, write_json
 from memjax.training.processes import is_first
 from memjax.training.run_versions import versions
 from memjax.training.stages import GROWTH
@@ -214,7 +214,8 @@ def request_run(
     saved_at = _write_time(path / "config.json")
     if saved_at is None:
         # Another process may just be writing the config, and a kill may have left it half written.
-        others = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", "config.tmp"))
+        entries = [entry for entry in path.iterdir() if not is_unfinished(entry, "config.json")]
+        others = sorted(entry.name for entry in entries if entry.name != ".lock")
         if others:
             raise ValueError(
                 f"{path}: not empty ({others[0]}{', ...' if len(others) > 1 else ''}) and not a run directory; "

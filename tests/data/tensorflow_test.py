@@ -23,9 +23,9 @@ from memjax.data.sources import Texts
 from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, hide_warnings, tfds_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
+from memjax.durable_files import write_json
 from memjax.settings.reading_rules import ReadingRules
 from memjax.training.experiment import make_experiment
-from memjax.training.json_files import write_json
 from memjax.training.run_data import RunData
 from memjax.training.runs import config_to_dict
 

@@ -65,7 +65,7 @@ def test_what_was_saved_comes_back_and_is_replaced(store):
         ("sync_to_disk", 0),
         ("file_checksum", 0),
         ("sync_to_disk", 2),
-        ("write_json", 0),
+        ("write_checked_json", 0),
         ("remove_leftovers", 1),
     ],
 )

@@ -181,7 +181,7 @@ def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
     ids=["memory of tasks", "one stage", "no borders", "decay"],
 )
 def test_a_run_that_had_begun_otherwise_takes_no_other_task(tmp_path, method, fields, line):
-    from memjax.training.json_files import write_json
+    from memjax.durable_files import write_json
     from memjax.training.runs import config_to_dict
 
     config = stream(tmp_path, method, tasks=2, **fields)

@@ -3,10 +3,10 @@
 import dataclasses
 import json
 
+from memjax.durable_files import write_json
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun
 from memjax.settings.overrides import load_config
-from memjax.training.json_files import write_json
 from memjax.training.runs import config_to_dict
 
 AFTER = {"kind": "evaluation", "phase": "after", "split": "test", "targets": 16}

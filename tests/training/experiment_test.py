@@ -27,9 +27,9 @@ from memjax.config import (
 )
 from memjax.data.annotations import write_neighbors
 from memjax.data.documents import ArrayDocuments
+from memjax.durable_files import write_json
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_evaluation_model, make_experiment
-from memjax.training.json_files import write_json
 from memjax.training.restoring import init_from, load_run
 from memjax.training.runs import config_from_dict, config_to_dict
 from memjax.training.tables import Tables

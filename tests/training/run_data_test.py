@@ -20,9 +20,9 @@ from memjax.data.annotations import write_neighbors
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.data.source_files import source_files
 from memjax.data.text_classes import labelled_texts
+from memjax.durable_files import write_json
 from memjax.lifelong import make_learner_and_stages
 from memjax.training.experiment import make_experiment
-from memjax.training.json_files import write_json
 from memjax.training.run_data import RunData, read_record
 from memjax.training.runs import config_to_dict, load_config, open_tokenizer, run_path
 from memjax.training.update_functions import make_objective

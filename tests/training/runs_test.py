@@ -5,7 +5,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
-from memjax.training.json_files import read_json
+from memjax.durable_files import read_json
 from memjax.training.run_versions import versions
 from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, request_run, run_path
 

@@ -25,12 +25,12 @@ from memjax.config import (
     Training,
     WordPiece,
 )
+from memjax.durable_files import write_json
 from memjax.inspection.slot_usage import measure_usage
 from memjax.models.transformer import split_collection
 from memjax.tasks.question_answering import AnswerMeasure
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_experiment
-from memjax.training.json_files import write_json
 from memjax.training.named_arrays import flatten
 from memjax.training.objective import model_loss
 from memjax.training.restoring import init_from

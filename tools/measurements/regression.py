@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.config import InfinityFormer
+from memjax.durable_files import read_json
 from memjax.inspection.regression import RegressionErrors, regression_errors
 from memjax.training.experiment import Experiment
-from memjax.training.json_files import read_json
 from memjax.training.restoring import load_run
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured

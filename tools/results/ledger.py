@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from memjax.config import Config
+from memjax.durable_files import read_json
 from memjax.settings.compatibility import current_command
 from memjax.settings.overrides import UsageError, load_config
-from memjax.training.json_files import read_json
 from memjax.training.runs import config_to_dict
 from memjax.training.runs import load_config as load_run_config
 
