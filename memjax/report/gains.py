@@ -6,13 +6,20 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memjax.inspection.token_nats import TokenNats
 from memjax.report.panel import OpenedRun, Panel, Paragraph, Table
 from memjax.report.run_text import printable_words, token_texts
+
+if TYPE_CHECKING:  # these files are imported by the reports of runs with a datastore only
+    from memjax.datastore.index import Index
+    from memjax.datastore.store import Store
+    from memjax.retrieval.interpolation import InterpolationWeights, StoreNeighbors
+    from memjax.retrieval.keys import KeyExtractor
+    from memjax.retrieval.retrieved import TargetWithNeighbors
 
 TOKENS = 1000
 """Largest number of tokens of the shaded text. The last tokens of a document are shown, where the memory is full."""
@@ -156,15 +163,10 @@ def _store_panel(run: OpenedRun) -> Panel:
     from memjax.datastore.store import Store
     from memjax.retrieval.building import check_not_in_store, check_store
     from memjax.retrieval.interpolation import NEIGHBORS as FOUND
-    from memjax.retrieval.interpolation import (
-        InterpolationWeights,
-        load_interpolation,
-        neighbors_in_store,
-        open_exact_index,
-    )
+    from memjax.retrieval.interpolation import neighbors_in_store, open_exact_index
     from memjax.retrieval.keys import TAP, make_key_extractor
     from memjax.retrieval.retrieved import largest_gains, read_retrieved
-    from memjax.retrieval.tuning import score_mixture, tune_interpolation
+    from memjax.retrieval.tuning import score_mixture
 
     store = Store(Path(run.datastore).expanduser())
     experiment = run.loaded_run.experiment
@@ -174,23 +176,17 @@ def _store_panel(run: OpenedRun) -> Panel:
     check_store(source, store)
     check_not_in_store(source, store, run.split)
     index = open_exact_index(store)
-    try:
-        mixing = load_interpolation(source, store, index)
-    except ValueError:  # the interpolation has not been tuned yet
-        mixing = None
+    saved = _saved_interpolation(source, store, index)
     alone, searched = neighbors_in_store(
-        source, store, index, source.evaluator(run.split), mixing.neighbors if mixing else FOUND
+        source, store, index, source.evaluator(run.split), saved.neighbors if saved else FOUND
     )
-    if mixing is None:
-        best = tune_interpolation(searched.targets, searched.neighbors)
-        mixing = InterpolationWeights(best.interpolation_weight, best.temperature, FOUND, "the text that is shown")
+    mixing = saved or _tuned_interpolation(searched)
     score, mixed = score_mixture(searched.targets, searched.neighbors, mixing.weight, mixing.temperature)
     split = store.header.data.partition("/")[0]
     numbers = source.numbers(split, rows=store.header.rows, num_shards=store.header.num_shards)
     texts = {name: AnnotatedDocuments(experiment.documents(name)) for name in {split, run.split}}
-    chosen = largest_gains(searched.targets, mixed, MOST)
     helped = read_retrieved(
-        chosen,
+        largest_gains(searched.targets, mixed, MOST),
         searched.targets,
         searched.neighbors,
         before_target=lambda number: texts[run.split].before(number, CONTEXT),
@@ -200,36 +196,51 @@ def _store_panel(run: OpenedRun) -> Panel:
         mixed=mixed,
         count=NEIGHBORS,
     )
-    rows = []
-    for target in helped:
-        gain = math.log(target.mixed) - math.log(target.probability) if target.mixed and target.probability else None
-        rows.append(
-            (
-                "target",
-                target.context,
-                _visible(target.token),
-                round(target.probability, 4),
-                None if target.mixed is None else round(target.mixed, 4),
-                gain,
-                None,
-            )
-        )
-        for number, near in enumerate(target.neighbors, start=1):
-            rows.append(
-                (f"neighbour {number}", near.context, _visible(near.token), None, None, near.weight, near.distance)
-            )
+    tuned_on = f", tuned on {mixing.tuned_on}" if mixing.tuned_on else ""
     caption = (
         f"{store.entries:,} entries of the {split} split, {mixing.neighbors} neighbours a token, weight "
-        f"{mixing.weight:g}, temperature {mixing.temperature:g}"
-        + (f", tuned on {mixing.tuned_on}" if mixing.tuned_on else "")
-        + ". "
+        f"{mixing.weight:g}, temperature {mixing.temperature:g}{tuned_on}. "
         f"{score.targets:,} tokens of the {run.split} split: {alone.nats_per_token:.4f} nats a token without the "
         f"store, {score.nats / score.targets:.4f} with it."
     )
     heads = ("", "text before", "token", "probability", "with the store", "gain in nats, or weight", "distance")
-    table = Table("store_gains", "Targets that the datastore helped most", caption, heads, tuple(rows))
+    table = Table("store_gains", "Targets that the datastore helped most", caption, heads, _store_rows(helped))
     text = (
         "Which neighbours helped (kNN-LM, Khandelwal et al. 2020)? Below each target are its nearest entries: the text "
         "before them, the token that followed, its share of the neighbours' weight, and the distance of its key."
     )
     return Panel("store", "Targets that the datastore helps", text, (table,))
+
+
+def _saved_interpolation(source: KeyExtractor, store: Store, index: Index) -> InterpolationWeights | None:
+    """Loads the interpolation that was tuned for a run and a datastore. None if it has not been tuned yet."""
+    from memjax.retrieval.interpolation import load_interpolation
+
+    try:
+        return load_interpolation(source, store, index)
+    except ValueError:
+        return None
+
+
+def _tuned_interpolation(searched: StoreNeighbors) -> InterpolationWeights:
+    """Tunes the interpolation on the targets that are shown."""
+    from memjax.retrieval.interpolation import NEIGHBORS as FOUND
+    from memjax.retrieval.interpolation import InterpolationWeights
+    from memjax.retrieval.tuning import tune_interpolation
+
+    best = tune_interpolation(searched.targets, searched.neighbors)
+    return InterpolationWeights(best.interpolation_weight, best.temperature, FOUND, "the text that is shown")
+
+
+def _store_rows(helped: Sequence[TargetWithNeighbors]) -> tuple[tuple[Any, ...], ...]:
+    """Makes the rows of the table of targets that a datastore helped: each target, and its neighbours below it."""
+    rows: list[tuple[Any, ...]] = []
+    for target in helped:
+        mixed = None if target.mixed is None else round(target.mixed, 4)
+        gain = math.log(target.mixed) - math.log(target.probability) if target.mixed and target.probability else None
+        rows.append(("target", target.context, _visible(target.token), round(target.probability, 4), mixed, gain, None))
+        for number, near in enumerate(target.neighbors, start=1):
+            rows.append(
+                (f"neighbour {number}", near.context, _visible(near.token), None, None, near.weight, near.distance)
+            )
+    return tuple(rows)
