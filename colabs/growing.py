@@ -340,7 +340,7 @@ if code := cli.main(["eval", "--run", "runs/grown"]):
 from memjax.inspection import attention_maps
 from memjax.lifelong.ancestors import correlate_heads, head_sources, map_correlations, subtract_uniform_attention
 from memjax.lifelong.growth_sources import Growth
-from memjax.training.restoring import checkpoint_extras
+from memjax.training.loaded_runs import checkpoint_extras
 
 lineages = {step: extra.get("lineage", ()) for step, extra in checkpoint_extras(grown.path).items()}
 of_generation = lambda number: [step for step, lineage in lineages.items() if len(lineage) == number]

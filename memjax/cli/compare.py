@@ -60,10 +60,10 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Seq
     if not differences:
         return table
     test = describe_test([difference.comparison for difference in differences])
-    return "\n".join([table, "", *map(describe_difference, differences), f"({test})"])
+    return "\n".join([table, "", *map(describe_run_difference, differences), f"({test})"])
 
 
-def describe_difference(difference: RunDifference) -> str:
+def describe_run_difference(difference: RunDifference) -> str:
     """Describes a difference of one measure between a run and its control in one line of text, with its p-value and
     verdict.
     """

@@ -21,8 +21,8 @@ from memjax.config import Config, ContinuousCache, Evaluation
 from memjax.durable_files import read_json, write_json
 from memjax.settings.overrides import load_config
 from memjax.training.experiment import make_experiment
+from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.metrics import LN2, read_metrics
-from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.run_start import train
 
 LEVEL = 0.005

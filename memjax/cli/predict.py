@@ -46,15 +46,15 @@ def run(arguments: list[str]) -> int:
 
 
 def predict(
-    run: str, config: Config, asked: Sequence[tuple[Any, str]], *, is_data_named: bool = False, **settings: Any
+    run: str, config: Config, questions: Sequence[tuple[Any, str]], *, is_data_named: bool = False, **settings: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Predicts with the run in a directory, and returns an answer for each query, as JSON values, and facts about its
-    checkpoint. `asked` has pairs of a text (or vector) and a second input such as a question, or ''.
+    checkpoint. `questions` has pairs of a text (or vector) and a second input such as a question, or ''.
 
     Args:
       run: The run directory.
       config: Configuration of the run.
-      asked: Pairs of a text (or vector) and the second input of the task, such as a question. '' for no second input.
+      questions: Pairs of a text (or vector) and a second input, such as a question. '' for no second input.
       is_data_named: Whether the command line names the data. See `open_run`.
       **settings: Settings of `Task.predict`.
     """
@@ -64,7 +64,7 @@ def predict(
     if loaded.experiment.model.needs_task_id and config.lifelong is not None:
         last = config.lifelong.ordered_tasks[loaded.experiment.config.num_columns - 1].name
         print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
-    answers = loaded.experiment.predict(loaded.variables, [Query(*question) for question in asked], **settings)
+    answers = loaded.experiment.predict(loaded.variables, [Query(*question) for question in questions], **settings)
     return answers, loaded.checkpoint.facts()
 
 
@@ -107,7 +107,7 @@ def _read_queries(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, s
     task = make_task(config)
     for file in files:
         if not Path(file).is_file():
-            raise ValueError(f"{file}: no such file, allowed: one whose rows are asked")
+            raise ValueError(f"{file}: no such file, allowed: one whose rows are questions")
     queries = [query for file in files for query in task.read_queries(file)]
     if not queries:
         raise ValueError(f"{files[0]}: no rows, allowed: at least one")

@@ -29,7 +29,7 @@ def usage_facts(run: str, config: Config, *, is_data_named: bool = False, checkp
       checkpoints: Whether to measure all checkpoints of the run instead of the newest one.
     """
     from memjax.inspection.slot_usage import describe_counts, last_used, measure_usage
-    from memjax.training.restoring import checkpoint_steps
+    from memjax.training.loaded_runs import checkpoint_steps
 
     read: dict[str, Any] = {}
 

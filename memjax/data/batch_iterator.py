@@ -66,7 +66,7 @@ def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for position in positions:
         if merged and position["stream"] != merged["stream"]:
             raise ValueError(
-                f"positions: different streams, {_describe_difference(merged['stream'], position['stream'])}"
+                f"positions: different streams, {_describe_stream_difference(merged['stream'], position['stream'])}"
             )
         rows = {**merged.get("rows", {}), **position["rows"]}
         merged = {**position, "stream": dict(position["stream"]), "rows": rows}
@@ -303,7 +303,7 @@ class BatchIterator(abc.ABC):
             remedy = "use the run's own data settings"
             if content <= {"fingerprint", "documents"}:
                 remedy = "the data has changed: give back the data as it was, or train a new run under another name"
-            raise ValueError(f"position: of another stream, {_describe_difference(ours, restored)}; {remedy}")
+            raise ValueError(f"position: of another stream, {_describe_stream_difference(ours, restored)}; {remedy}")
         places = _row_positions(position, [row.row for row in self._host_rows])
         self._host_rows = [RowPosition(row, *map(int, place)) for row, place in places.items()]
 
@@ -350,7 +350,7 @@ def _row_positions(position: Mapping[str, Any], rows: Sequence[int]) -> dict[int
     return {row: position["rows"][str(row)] for row in rows}
 
 
-def _describe_difference(ours: Mapping[str, Any], restored: Mapping[str, Any]) -> str:
+def _describe_stream_difference(ours: Mapping[str, Any], restored: Mapping[str, Any]) -> str:
     """Describes the entries that differ between the identity of a stream and that of a position."""
     names = [name for name in {**ours, **restored} if ours.get(name) != restored.get(name)]
     return ", ".join(f"{name} is {ours.get(name)!r} but the position has {restored.get(name)!r}" for name in names)

@@ -24,7 +24,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.inference.sampling import Sampling
 from memjax.inference.texts import continue_texts
 from memjax.training.evaluation import Evaluator
-from memjax.training.restoring import LoadedRun, load_run
+from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.scores import BatchScore
 from memjax.typing import Batch
 

@@ -28,7 +28,7 @@ from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.restoring import LoadedCheckpoint, load_arrays
+from memjax.training.loaded_runs import LoadedCheckpoint, load_arrays
 from memjax.training.runs import (
     TOKENIZER,
     check_tokenizer,

@@ -24,7 +24,7 @@ from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
 from memjax.lifelong.composition import chain_components
 from memjax.lifelong.memory_backends import MemoryOptions, WriteRule, describe_writes, key_for, rows_of
-from memjax.lifelong.method import Method, TaskInfo, settings_of
+from memjax.lifelong.method_interface import Method, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
 from memjax.lifelong.task_references import gradients_of_tasks
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import optax
 
 from memjax.lifelong.memory_backends import Store
-from memjax.lifelong.method import TaskInfo
+from memjax.lifelong.method_interface import TaskInfo
 from memjax.lifelong.update_streams import ReplaySchedule
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective

@@ -32,7 +32,7 @@ from memjax.lifelong.memory_backends import (
     make_store,
     rows_of,
 )
-from memjax.lifelong.method import Method, Phase, Scope, TaskInfo, phase_of, settings_of, stage_examples
+from memjax.lifelong.method_interface import Method, Phase, Scope, TaskInfo, phase_of, settings_of, stage_examples
 from memjax.lifelong.update_streams import EpisodeSchedule, ReplaySchedule
 from memjax.lifelong.updates import (
     Support,

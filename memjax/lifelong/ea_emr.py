@@ -33,8 +33,7 @@ from memjax.data.vectors import make_random_state
 from memjax.lifelong.class_features import features_of, read_features
 from memjax.lifelong.components import Component
 from memjax.lifelong.composition import chain_components, make_update
-from memjax.lifelong.method import Method, TaskInfo, phase_of, settings_of
-from memjax.lifelong.rehearsal import (
+from memjax.lifelong.kept_examples import (
     CHOSEN,
     KeptExamples,
     allocate_kept,
@@ -44,6 +43,7 @@ from memjax.lifelong.rehearsal import (
     note_seen_classes,
     rows_like,
 )
+from memjax.lifelong.method_interface import Method, TaskInfo, phase_of, settings_of
 from memjax.models.heads import CLASSES
 from memjax.models.similarity_head import ALIGNMENT, VECTORS, apply_alignment
 from memjax.training.experiment import Experiment

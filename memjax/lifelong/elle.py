@@ -24,14 +24,14 @@ from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.lifelong import policies
+from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import REPLAY, Component, ReplayOptions
 from memjax.lifelong.composition import chain_components
 from memjax.lifelong.expansion import copy_layers, expand, expand_gradients, expand_moments, scaled_norm_path
 from memjax.lifelong.growth_sources import Growth, copied_layers, copy_sources
+from memjax.lifelong.kept_examples import with_fresh_optimizer
 from memjax.lifelong.memory_backends import EPISODES, WriteRule, fill_memory
-from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo, settings_of
-from memjax.lifelong.methods import make_memory_options
-from memjax.lifelong.rehearsal import with_fresh_optimizer
+from memjax.lifelong.method_interface import Method, ModelGrowth, Phase, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import SPAN, UPDATE_COUNTER, count_stage_updates
 from memjax.lifelong.task_progress import BY_PROGRESS, PROGRESS, init_progress
 from memjax.lifelong.update_streams import JoinedExamples

@@ -41,8 +41,7 @@ from memjax.data.vectors import make_random_state
 from memjax.lifelong.class_features import read_features
 from memjax.lifelong.components import Component
 from memjax.lifelong.composition import chain_components, make_update
-from memjax.lifelong.method import Method, TaskInfo, phase_of, settings_of
-from memjax.lifelong.rehearsal import (
+from memjax.lifelong.kept_examples import (
     KeptExamples,
     allocate_kept,
     choose_rehearsal_examples,
@@ -52,6 +51,7 @@ from memjax.lifelong.rehearsal import (
     rows_like,
     with_fresh_optimizer,
 )
+from memjax.lifelong.method_interface import Method, TaskInfo, phase_of, settings_of
 from memjax.models.similarity_head import VECTORS
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_collections

@@ -9,17 +9,17 @@ import jax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.lifelong.method import Method, check_takes_tasks, settings_of, task_stages
+from memjax.lifelong.method_interface import Method, check_takes_tasks, settings_of, task_stages
 from memjax.lifelong.text_features import cache_states
 from memjax.settings.checks import validate
 from memjax.settings.minimum_memory import check_sizes
 from memjax.settings.pointers import import_by_name
-from memjax.training import restoring, run_start
+from memjax.training import loaded_runs, run_start
 from memjax.training.available_memory import available_bytes
 from memjax.training.experiment import Experiment
+from memjax.training.loaded_runs import LoadedRun
 from memjax.training.loop import TrainingResult
 from memjax.training.plain_learner import make_plain_learner
-from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_after_growth, load_config
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, GrowthHistory, Learner, MakeLearner, Stage, count_steps, phase_key
@@ -210,8 +210,8 @@ def load_run(run: Path | str, config: Config | None = None, *, step: int | None 
       run: Run directory.
       config: Configuration. None for that of the run.
       step: Step of the checkpoint. None for the last.
-      **about_data: Further arguments of `memjax.training.restoring.load_run`.
+      **about_data: Further arguments of `memjax.training.loaded_runs.load_run`.
     """
     config = load_config(run) if config is None else config
     learner = None if config.lifelong is None else make_learner
-    return restoring.load_run(run, config, step=step, learner=learner, **about_data)
+    return loaded_runs.load_run(run, config, step=step, learner=learner, **about_data)

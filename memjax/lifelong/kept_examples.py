@@ -18,7 +18,7 @@ import numpy as np
 from memjax.data.batch_iterator import BatchIterator, epoch_order
 from memjax.lifelong.class_features import HeadFeatures
 from memjax.lifelong.kmeans import select_examples
-from memjax.lifelong.method import TaskInfo
+from memjax.lifelong.method_interface import TaskInfo
 from memjax.lifelong.update_streams import JoinedExamples, TaskSlice
 from memjax.models.heads import mark_seen_classes
 from memjax.training.experiment import Experiment

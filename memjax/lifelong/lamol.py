@@ -32,7 +32,7 @@ from memjax.lifelong import policies
 from memjax.lifelong.components import Component, ObjectiveWrapper, ReplayOptions, identity_wrapper
 from memjax.lifelong.composition import chain_components
 from memjax.lifelong.memory_backends import EPISODES, MemoryOptions, WriteRule, fill_memory, key_for
-from memjax.lifelong.method import Method, Phase, TaskInfo
+from memjax.lifelong.method_interface import Method, Phase, TaskInfo
 from memjax.lifelong.update_streams import TASK, ExampleSubset, JoinedExamples, TaskSlice
 from memjax.lifelong.updates import make_joint_update
 from memjax.training.experiment import Experiment

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from memjax.lifelong.growth_sources import Growth
+from memjax.training.loaded_runs import checkpoint_extras, checkpoint_steps
 from memjax.training.metrics import read_metrics
-from memjax.training.restoring import checkpoint_extras, checkpoint_steps
 from memjax.training.stages import GROWTH, PHASES, Position
 
 KEPT = "--training.keep-checkpoints 999"

@@ -25,11 +25,11 @@ from memjax import config as configs
 from memjax.axes import constrain
 from memjax.data.example_batches import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
+from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import Component, ReplayOptions, TestTimeAdaptation
 from memjax.lifelong.composition import chain_components
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, OfRows, Store
-from memjax.lifelong.method import Method
-from memjax.lifelong.methods import make_memory_options
+from memjax.lifelong.method_interface import Method
 from memjax.settings.methods import NeighborAdaptationMethod
 from memjax.training.objective import model_collections, read_segment
 from memjax.training.row_adaptation import PerRowAdaptation

@@ -41,6 +41,7 @@ import jax.numpy as jnp
 
 from memjax import config as configs
 from memjax.lifelong.adaptation import adapt, selected
+from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
 from memjax.lifelong.composition import chain_components
 from memjax.lifelong.mbpa import (
@@ -57,8 +58,7 @@ from memjax.lifelong.mbpa import (
     neighbors_of,
 )
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, Store
-from memjax.lifelong.method import Method
-from memjax.lifelong.methods import make_memory_options
+from memjax.lifelong.method_interface import Method
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_collections
 from memjax.training.row_adaptation import PerRowAdaptation

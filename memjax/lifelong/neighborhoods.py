@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from memjax.data.documents import Examples
 from memjax.data.example_batches import EXAMPLE
-from memjax.lifelong.method import concatenate_tasks, settings_of
+from memjax.lifelong.method_interface import concatenate_tasks, settings_of
 from memjax.lifelong.update_streams import TaskSlice
 from memjax.training.experiment import Experiment
 

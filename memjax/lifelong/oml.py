@@ -43,11 +43,11 @@ import jax.numpy as jnp
 
 from memjax import config as configs
 from memjax.lifelong.adaptation import inner_steps
+from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
 from memjax.lifelong.composition import chain_components, freeze_parameters
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, Store, key_for
-from memjax.lifelong.method import Method
-from memjax.lifelong.methods import make_memory_options
+from memjax.lifelong.method_interface import Method
 from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.training.experiment import Experiment
 from memjax.training.objective import RANDOM_STREAMS, Objective, model_collections, model_loss

@@ -15,10 +15,10 @@ from typing import Any
 import jax
 
 from memjax import config as configs
+from memjax.lifelong.basic_methods import TOLD_BORDERS
 from memjax.lifelong.components import Component
 from memjax.lifelong.composition import chain_components, freeze_parameters
-from memjax.lifelong.method import Method, ModelGrowth, Phase, TaskInfo
-from memjax.lifelong.methods import TOLD_BORDERS
+from memjax.lifelong.method_interface import Method, ModelGrowth, Phase, TaskInfo
 from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext, PhaseResult

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from memjax.lifelong.components import Component
-from memjax.lifelong.method import Method
+from memjax.lifelong.method_interface import Method
 from memjax.training.stages import PhaseContext, PhaseResult, Stage
 from memjax.training.train_state import TrainState
 

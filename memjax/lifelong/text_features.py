@@ -28,7 +28,7 @@ from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.text_encoder import TextEncoder, mean_pooling
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import check_start, load_arrays
+from memjax.training.loaded_runs import check_start, load_arrays
 from memjax.training.runs import check_tokenizer, config_after_growth, load_config, open_tokenizer
 from memjax.training.variables import COLLECTIONS, join_arrays, name_arrays
 

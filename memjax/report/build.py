@@ -235,7 +235,7 @@ def _describe_settings(part: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 def _saved_parameters(run: OpenedRun) -> int | None:
     """Counts the parameters of the newest checkpoint. None without a checkpoint."""
-    from memjax.training.restoring import saved_shapes
+    from memjax.training.loaded_runs import saved_shapes
 
     if not (run.directory / "checkpoints").exists():
         return None

@@ -94,7 +94,7 @@ def read_spaces(run: OpenedRun) -> FeatureProjections | None:
     from memjax.lifelong.class_features import align_features, class_vectors_of_head, read_features
     from memjax.lifelong.metrics import class_distances
     from memjax.tasks import make_task
-    from memjax.training.restoring import checkpoint_steps
+    from memjax.training.loaded_runs import checkpoint_steps
 
     stream = run.config.lifelong
     if stream is None or not make_task(run.config).classifies:

@@ -118,8 +118,8 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
         summary,
     )
     from memjax.tasks import make_task
+    from memjax.training.loaded_runs import saved_shapes
     from memjax.training.metrics import read_metrics
-    from memjax.training.restoring import saved_shapes
 
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():

@@ -145,7 +145,7 @@ class OpenedRun:
 
     @functools.cached_property
     def loaded_run(self) -> Any:
-        """Model, data and variables of the newest checkpoint (`memjax.training.restoring.LoadedRun`)."""
+        """Model, data and variables of the newest checkpoint (`memjax.training.loaded_runs.LoadedRun`)."""
         from memjax.lifelong import load_run
 
         return load_run(self.path)

@@ -161,7 +161,7 @@ def _outputs_by_checkpoint(run: OpenedRun) -> Figure | Table | None:
 def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
     """Yields a description of some kept checkpoints, oldest first, and the run loaded from each."""
     from memjax.lifelong import load_run
-    from memjax.training.restoring import checkpoint_extras
+    from memjax.training.loaded_runs import checkpoint_extras
     from memjax.training.stages import Position
 
     stream = run.config.lifelong

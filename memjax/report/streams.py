@@ -400,6 +400,6 @@ def growth_rows(
 
 def _growth_history(run: OpenedRun) -> Sequence[Mapping[str, Any]]:
     """Returns the longest growth history among the run's checkpoints."""
-    from memjax.training.restoring import checkpoint_extras
+    from memjax.training.loaded_runs import checkpoint_extras
 
     return max((extra.get("lineage", ()) for extra in checkpoint_extras(run.path).values()), key=len, default=())

@@ -119,7 +119,7 @@ def _subsets(facts: Mapping[str, Any], where: str) -> Iterator[Figure | Table]:
 def _staleness_figure(run: OpenedRun, newest: Counts) -> Iterator[Figure]:
     """Yields the figure of the checkpoints at which slots were last in use, if the run has several checkpoints."""
     from memjax.lifelong import load_run
-    from memjax.training.restoring import checkpoint_steps
+    from memjax.training.loaded_runs import checkpoint_steps
 
     steps = checkpoint_steps(run.path)
     steps = [steps[index] for index in evenly_spaced(len(steps), MOST_CHECKPOINTS)]

@@ -22,8 +22,8 @@ from memjax.datastore.store import Header, Progress, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
 from memjax.retrieval.keys import TAP, KeyExtractor, make_key_extractor
 from memjax.training import processes
+from memjax.training.loaded_runs import load_run
 from memjax.training.named_arrays import describe_arrays, flatten
-from memjax.training.restoring import load_run
 from memjax.training.runs import model_for_fingerprint
 
 __all__ = ["build_datastore", "build_with_beam", "plan_datastore", "sample_queries"]

@@ -20,8 +20,8 @@ from memjax.models.feature_taps import add_features, add_mixtures, regroup_layer
 from memjax.settings.checks import require
 from memjax.settings.compatibility import in_saved_names
 from memjax.training.evaluation import Evaluator, make_score
+from memjax.training.loaded_runs import LoadedRun
 from memjax.training.named_arrays import flatten, unflatten
-from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_to_dict
 
 __all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeyExtractor", "make_key_extractor"]

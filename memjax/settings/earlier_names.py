@@ -177,12 +177,14 @@ MODULES: dict[str, str] = {
     "memjax.functional.scopes": "memjax.functional.named_operations",
     "memjax.functional.slots": "memjax.functional.slot_attention",
     "memjax.lifelong.compose": "memjax.lifelong.composition",
-    "memjax.lifelong.contract": "memjax.lifelong.method",
+    "memjax.lifelong.contract": "memjax.lifelong.method_interface",
     "memjax.lifelong.episodes": "memjax.lifelong.memory_backends",
     "memjax.lifelong.features": "memjax.lifelong.text_features",
     "memjax.lifelong.head_features": "memjax.lifelong.class_features",
     "memjax.lifelong.memory": "memjax.lifelong.episodic_memory",
+    "memjax.lifelong.methods": "memjax.lifelong.basic_methods",
     "memjax.lifelong.progress": "memjax.lifelong.task_progress",
+    "memjax.lifelong.rehearsal": "memjax.lifelong.kept_examples",
     "memjax.lifelong.spans": "memjax.lifelong.stage_progress",
     "memjax.lifelong.streams": "memjax.lifelong.update_streams",
     "memjax.memory.contract": "memjax.memory.interface",
@@ -209,6 +211,7 @@ MODULES: dict[str, str] = {
     "memjax.training.interventions": "memjax.training.memory_interventions",
     "memjax.training.places": "memjax.training.compiled_learner",
     "memjax.training.record": "memjax.training.run_logger",
+    "memjax.training.restoring": "memjax.training.loaded_runs",
     "memjax.training.segments": "memjax.training.segment_loop",
 }
 """module of an earlier version -> its name today"""

@@ -98,7 +98,7 @@ class EpisodicMemory(Settings):
 class Sequential(Method):
     """Plain training on one task after the other (ENC-DEC, naive, fine-tuning): the lower bound of all methods."""
 
-    made_by = "memjax.lifelong.methods:sequential"
+    made_by = "memjax.lifelong.basic_methods:sequential"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,14 +109,14 @@ class SingleTask(Method):
     Therefore set `training.schedule.decay` to 'constant'.
     """
 
-    made_by = "memjax.lifelong.methods:single_task"
+    made_by = "memjax.lifelong.basic_methods:single_task"
 
 
 @dataclass(slots=True, kw_only=True)
 class Joint(Method):
     """Training on the examples of several tasks at once: the upper bound of all methods."""
 
-    made_by = "memjax.lifelong.methods:joint"
+    made_by = "memjax.lifelong.basic_methods:joint"
     schedule: Literal["one", "cumulative", "anew"] = "one"
     """'one' = all tasks shuffled in one stage (multi-task learning); 'cumulative' = a stage for each task with all
     tasks so far, going on from the stage before; 'anew' = such stages, each from the initial parameters (joint
@@ -131,7 +131,7 @@ class Joint(Method):
 class Replay(Method):
     """Experience replay: rows of an episodic memory are learned again, in updates of their own or in every batch."""
 
-    made_by = "memjax.lifelong.methods:replay"
+    made_by = "memjax.lifelong.basic_methods:replay"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
     mode: Literal["sparse", "mixed"] = "mixed"
@@ -154,7 +154,7 @@ class AGEM(Method):
     drawn from an episodic memory.
     """
 
-    made_by = "memjax.lifelong.methods:agem"
+    made_by = "memjax.lifelong.basic_methods:agem"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
     reference_batch_size: Count = 32
@@ -176,7 +176,7 @@ class GEM(Method):
     stored rows.
     """
 
-    made_by = "memjax.lifelong.methods:gem"
+    made_by = "memjax.lifelong.basic_methods:gem"
     examples_per_task: Count = 100
     """number of stored rows of each task, over all of which its gradient is computed"""
     memory_strength: Annotated[float, zero_or_more()] = 0.5
@@ -195,7 +195,7 @@ class EWC(Method):
     holds parameters that matter to old tasks.
     """
 
-    made_by = "memjax.lifelong.methods:ewc"
+    made_by = "memjax.lifelong.basic_methods:ewc"
     penalty_weight: Penalty = 1.0
     """weight of the penalty (lambda in the paper)"""
     fisher_estimate: Literal["example", "batch", "true"] = "example"
@@ -218,7 +218,7 @@ class MAS(Method):
     model depend.
     """
 
-    made_by = "memjax.lifelong.methods:mas"
+    made_by = "memjax.lifelong.basic_methods:mas"
     penalty_weight: Penalty = 1.0
     """weight of the penalty (lambda in the paper)"""
     gradient_granularity: Literal["example", "batch"] = "example"
@@ -237,7 +237,7 @@ class SI(Method):
     loss of earlier tasks.
     """
 
-    made_by = "memjax.lifelong.methods:si"
+    made_by = "memjax.lifelong.basic_methods:si"
     penalty_weight: Penalty = 1.0
     """weight of the penalty (c in the paper)"""
     damping: Positive = 0.1
@@ -250,7 +250,7 @@ class LwF(Method):
     the inputs of the new task the model learns to keep.
     """
 
-    made_by = "memjax.lifelong.methods:lwf"
+    made_by = "memjax.lifelong.basic_methods:lwf"
     distillation_weight: Penalty = 1.0
     """weight of the divergence from the teacher's answers"""
     temperature: Positive = 2.0
@@ -263,7 +263,7 @@ class LogitKD(Method):
     rows the model learns to keep.
     """
 
-    made_by = "memjax.lifelong.methods:logit_kd"
+    made_by = "memjax.lifelong.basic_methods:logit_kd"
     memory: EpisodicMemory = field(default_factory=EpisodicMemory)
     """memory of earlier rows"""
     replay_batch_size: Count = 32

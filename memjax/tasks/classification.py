@@ -130,7 +130,7 @@ class ClassificationTask(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Query],
+        queries: Sequence[Query],
         data: Datasets,
         *,
         read: ReadBatch | None = None,
@@ -140,10 +140,10 @@ class ClassificationTask(Task):
         `probability`, and all known classes as `candidates`. `read` applies the model to a batch.
         """
         del how
-        examples, length = self.examples_of(asked, data), self.config.data.segment_length
+        examples, length = self.examples_of(queries, data), self.config.data.segment_length
         names = self.class_names()
         known = self.known_classes(names)
-        answers: list[dict[str, Any]] = [{} for _ in asked]
+        answers: list[dict[str, Any]] = [{} for _ in queries]
         for part in read_examples(model, variables, examples, length=length, read=read):
             for row, number in enumerate(part.batch.extras[EXAMPLE]):
                 if number >= 0:
@@ -166,9 +166,9 @@ class ClassificationTask(Task):
         rules = ReadingRules(escapes=getattr(sources[0], "escapes", "resolved"))
         return [Query(row.to_text(data.source.row_text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
-    def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
+    def examples_of(self, queries: Sequence[Query], data: Datasets) -> Examples:
         """Turns queries, texts or pairs of texts, into examples for the model. Their class is unknown and set to 0."""
-        texts = [LabelledText(tuple(filter(None, question)), 0) for question in asked]
+        texts = [LabelledText(tuple(filter(None, question)), 0) for question in queries]
         if len({len(text.texts) for text in texts}) > 1:
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
         return self.labelled(texts, data.tokenizer)

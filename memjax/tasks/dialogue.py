@@ -65,14 +65,14 @@ class DialogueModeling(LanguageModeling):
         return GeneratedAnswers(measures, notes)
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
+        self, model: Any, variables: Mapping[str, Any], queries: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Generates the next utterance of each dialogue greedily, as `answer` of a dict. The lines of a query's text
         are a dialogue of two alternating speakers, its `second` the document.
         """
         del how
         source: Any = self.config.data.source
-        dialogues = [Dialogue(document, _alternate_speakers([*text.splitlines(), "?"])) for text, document in asked]
+        dialogues = [Dialogue(document, _alternate_speakers([*text.splitlines(), "?"])) for text, document in queries]
         length = self.config.data.segment_length
         documents = DialogueDocuments(
             dialogues,
@@ -86,7 +86,7 @@ class DialogueModeling(LanguageModeling):
         last = {}
         for answer in answer_turns(model, variables, documents, rows=min(8, len(documents)), **settings):
             last[answer.turn.dialogue] = data.tokenizer.decode(answer.tokens)
-        return [{"answer": last[number]} for number in range(len(asked))]
+        return [{"answer": last[number]} for number in range(len(queries))]
 
 
 def _alternate_speakers(lines: Sequence[str]) -> tuple[Utterance, ...]:

@@ -136,7 +136,7 @@ class Instructions(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Query],
+        queries: Sequence[Query],
         data: Datasets,
         *,
         adapt_rows: Any = None,
@@ -146,10 +146,10 @@ class Instructions(Task):
         `write` for `adapt_rows`.
         """
         del how
-        if not all(question for _, question in asked):
+        if not all(question for _, question in queries):
             raise ValueError("question: given none, allowed: one about the text")
         tokenizer, room = data.tokenizer, self._length - self._longest
-        parts = [[tokenizer.encode(text).tolist() for text in question] for question in asked]
+        parts = [[tokenizer.encode(text).tolist() for text in question] for question in queries]
         prompts = [make_prompt(context, question, tokenizer.answer_id, room) for context, question in parts]
         answers = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), adapt_rows=adapt_rows)
         return [{"answer": text} for text in answers]

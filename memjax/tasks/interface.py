@@ -230,15 +230,15 @@ class Task:
             raise ValueError(f"{verb}: given {kind}, allowed: {SHOWN_BY[verb]}; {kind} serves {served}")
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
+        self, model: Any, variables: Mapping[str, Any], queries: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """Answers the queries `asked` of a user with a trained model. Returns a dict for each, with its `answer` and,
+        """Answers the `queries` of a user with a trained model. Returns a dict for each, with its `answer` and,
         where there is a choice, probabilities of candidates.
 
         Args:
           model: Model of a run.
           variables: Variables of the model.
-          asked: Questions, one or more.
+          queries: Questions, one or more.
           data: Data sets of the run, whose tokenizer encodes and decodes the texts.
           **how: Further options of the task, such as the size of a beam. For runs that adapt the model to every row,
             `read` is the `ReadBatch` to use.

@@ -65,7 +65,7 @@ class MaskedLanguageModeling(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Query],
+        queries: Sequence[Query],
         data: Datasets,
         *,
         top: int = 5,
@@ -76,8 +76,8 @@ class MaskedLanguageModeling(Task):
         """
         del how
         length, tokenizer = self.config.data.segment_length, data.tokenizer
-        examples = TextsWithMasks([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
-        piece, answers = lambda number: tokenizer.decode([number]), [{} for _ in asked]
+        examples = TextsWithMasks([text for text, _ in queries], tokenizer, length=length, **self.prompt(data))
+        piece, answers = lambda number: tokenizer.decode([number]), [{} for _ in queries]
         for batch, _, all_log_probs, _ in read_examples(model, variables, examples, length=length):
             log_probs = np.array(all_log_probs)
             log_probs[..., tokenizer.special_ids] = log_probs[..., tokenizer.vocab_size :] = -np.inf

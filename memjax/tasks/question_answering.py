@@ -85,7 +85,7 @@ class QuestionAnswering(Task):
         self,
         model: Any,
         variables: Mapping[str, Any],
-        asked: Sequence[Query],
+        queries: Sequence[Query],
         data: Datasets,
         *,
         read: ReadBatch | None = None,
@@ -97,12 +97,12 @@ class QuestionAnswering(Task):
         Its probability is the product of the probabilities of both ends in their window.
         """
         del how
-        if not all(question for _, question in asked):
+        if not all(question for _, question in queries):
             raise ValueError("question: given none, allowed: one about the text")
         length, fields = self.config.data.segment_length, dataclasses.asdict(self.settings)
-        questions = [Question(question, text, ()) for text, question in asked]
+        questions = [Question(question, text, ()) for text, question in queries]
         windows = QuestionWindows(questions, data.tokenizer, length=length, **fields)
-        best: list[tuple[float, dict[str, Any]]] = [(-math.inf, {"answer": "", "score": None}) for _ in asked]
+        best: list[tuple[float, dict[str, Any]]] = [(-math.inf, {"answer": "", "score": None}) for _ in queries]
         for part in read_examples(model, variables, windows, length=length, read=read):
             for row in np.flatnonzero(np.asarray(part.batch.mask).any(axis=1)):
                 window = int(part.batch.extras["window"][row, 0])

@@ -168,11 +168,11 @@ class RelationExtraction(ClassificationTask):
             raise ValueError(f"{file}: given with sentences, allowed: a .txt with a sentence in every line")
         return [Query(line) for line in read_text(file).splitlines() if line.strip()]
 
-    def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
+    def examples_of(self, queries: Sequence[Query], data: Datasets) -> Examples:
         """Turns the sentences of queries into examples, which all relations (in a stream all that training has read)
         may answer.
         """
-        sentences = [RelationSentence(question.text.lower(), 0, ()) for question in asked]
+        sentences = [RelationSentence(question.text.lower(), 0, ()) for question in queries]
         length, stream = self.config.data.segment_length, self.config.lifelong is not None
         options: dict[str, Any] = {"length": length, "num_classes": self.settings.num_classes, "seen_only": stream}
         return LabelledSentences(sentences, data.tokenizer, candidates=False, **options)

@@ -55,20 +55,20 @@ class Translation(LanguageModeling):
         )
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Query], data: Datasets, **how: Any
+        self, model: Any, variables: Mapping[str, Any], queries: Sequence[Query], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Translates the text of each query, and returns a dict with the translation as `answer` for each.
 
         Args:
           model: Translation model.
           variables: Variables of the model.
-          asked: Texts to translate.
+          queries: Texts to translate.
           data: Data sets of the run, whose tokenizer encodes and decodes the texts.
           **how: Options of `translate`: `rows`, `beam_size` and `length_penalty`.
         """
         longest = self.config.data.source.max_length
-        sources = [[*data.tokenizer.encode(text).tolist(), data.tokenizer.end_id] for text, _ in asked]
-        for source, (text, _) in zip(sources, asked, strict=True):
+        sources = [[*data.tokenizer.encode(text).tolist(), data.tokenizer.end_id] for text, _ in queries]
+        for source, (text, _) in zip(sources, queries, strict=True):
             if len(source) > longest:
                 text_size = f"{len(source) - 1} tokens ({text[:20]!r}...)"
                 raise ValueError(f"text: given {text_size}, allowed: up to {longest - 1}, of data.source.max_length")

@@ -52,10 +52,10 @@ class VectorClassification(ClassificationTask):
             raise ValueError(f"{file}: given {values.dtype} {list(values.shape)}, allowed: float32 [vectors, width]")
         return [Query(row) for row in values.astype(np.float32)]
 
-    def examples_of(self, asked: Sequence[Query], data: Datasets) -> Examples:
+    def examples_of(self, queries: Sequence[Query], data: Datasets) -> Examples:
         """Turns queries, one vector each, into examples for the model. Their class is unknown and set to 0."""
         del data
-        values, count = np.stack([question.text for question in asked]), self.settings.num_classes
+        values, count = np.stack([question.text for question in queries]), self.settings.num_classes
         vectors = VectorArrays(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))
         return LabelledVectors(vectors, length=self.config.data.segment_length, num_classes=count)
 

@@ -5,12 +5,12 @@ from memjax.training.costs import *
 from memjax.training.evaluation import *
 from memjax.training.experiment import *
 from memjax.training.gradients import *
+from memjax.training.loaded_runs import *
 from memjax.training.loop import *
 from memjax.training.metrics import *
 from memjax.training.objective import *
 from memjax.training.optimizers import *
 from memjax.training.progress import *
-from memjax.training.restoring import *
 from memjax.training.run_start import *
 from memjax.training.runs import *
 from memjax.training.scores import *

@@ -131,7 +131,7 @@ class Experiment:
         sources = tasks or {"": self.config.data.source}
         with keep_sources_cached(self.run_data.held):
             lines = [f"{name}{note}" for name, source in sources.items() for note in source_notes(source)]
-        # For tasks whose answers are written, stages report the notes of each task (`memjax.lifelong.method`).
+        # For tasks whose answers are written, stages report the notes of each task (`memjax.lifelong.method_interface`)
         reported_by_stages = stream is not None and stream.epochs and self.task.writes_answers
         return (
             ([line] if line else []) + lines + ([] if reported_by_stages else self.task.notes(self.documents("train")))

@@ -17,9 +17,9 @@ from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
 from memjax.training.evaluation import EvaluationInterrupted
 from memjax.training.extension import describe_extension
+from memjax.training.loaded_runs import init_from
 from memjax.training.metrics import count_bytes, count_parameters
 from memjax.training.profiles import Profile, Steps
-from memjax.training.restoring import init_from
 from memjax.training.run_logger import RunLogger, describe_score
 from memjax.training.runs import check_tokenizer
 from memjax.training.scores import EvaluationResult

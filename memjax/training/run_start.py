@@ -8,11 +8,11 @@ from typing import Any
 from memjax.config import Config
 from memjax.training import processes
 from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.loaded_runs import check_start
 from memjax.training.loop import Hook, TrainingResult, run
 from memjax.training.plain_learner import make_single_stage
 from memjax.training.profiles import Steps, check_steps
 from memjax.training.progress import Event, Progress, report_preparation
-from memjax.training.restoring import check_start
 from memjax.training.run_data import RunData, read_record
 from memjax.training.run_logger import RunLogger
 from memjax.training.runs import (

@@ -242,7 +242,7 @@ def _differ_in_steps(path: Path, saved: Any, current: Any) -> bool:
     Raises:
       ValueError: The current one has fewer steps than the saved one.
     """
-    if not describe_difference(saved, current) or describe_difference(saved, current, (*IGNORED, STEPS)):
+    if not describe_config_difference(saved, current) or describe_config_difference(saved, current, (*IGNORED, STEPS)):
         return False
     before, wanted = saved["training"]["steps"], current["training"]["steps"]
     if wanted < before:
@@ -255,10 +255,10 @@ def _differ_in_steps(path: Path, saved: Any, current: Any) -> bool:
 
 def _check_same_settings(path: Path, saved: Any, current: Any, *, reset_memory: bool) -> None:
     """Raises `ValueError` if two configurations as JSON values differ in a field that a run cannot change."""
-    difference = describe_difference(saved, current, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
+    difference = describe_config_difference(saved, current, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"
-        if not describe_difference(saved, current, (*IGNORED, *MEMORY_FIELDS)):
+        if not describe_config_difference(saved, current, (*IGNORED, *MEMORY_FIELDS)):
             hint = "its memories belong to those rows; --reset-memory goes on with empty ones"
         raise ValueError(f"{path}: holds a run of another config, {difference}; {hint}")
 
@@ -413,7 +413,7 @@ def config_after_growth(config: Config, lineage: Sequence[Mapping[str, Any]]) ->
     return config
 
 
-def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:
+def describe_config_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:
     """Describes the fields in which two configurations as JSON values differ: that in the run directory (`there`) and
     the given one. '' if they differ only in `ignored` fields.
 

@@ -21,7 +21,7 @@ from memjax.inspection.slot_usage import (
     staleness,
 )
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_start import train
 from memjax.training.runs import load_config
 from memjax.training.slot_counters import count_usage, pull_usage

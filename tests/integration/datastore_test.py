@@ -14,7 +14,7 @@ from memjax.datastore import Store, StreamedIndex, build_scann_parts, create_sto
 from memjax.datastore.writer import ShardWriter
 from memjax.retrieval.building import build_datastore, build_shard, make_header
 from memjax.retrieval.keys import make_key_extractor
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_start import train
 from tests.datastore.stores import clusters, make_store
 from tests.retrieval.keys_test import make_config

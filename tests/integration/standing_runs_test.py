@@ -116,7 +116,7 @@ def decoded(name: str) -> dict:
 def answers(name: str) -> list:
     from memjax.inference.sampling import Sampling
     from memjax.tasks import answer_turns
-    from memjax.training.restoring import load_run
+    from memjax.training.loaded_runs import load_run
 
     run = load_run(f"runs/{name}")
     experiment, greedy = run.experiment, Sampling(temperature=0.0)
@@ -127,7 +127,7 @@ def answers(name: str) -> list:
 
 def beams(name: str) -> list:
     from memjax.inference import beam_search
-    from memjax.training.restoring import load_run
+    from memjax.training.loaded_runs import load_run
 
     run = load_run(f"runs/{name}")
     tokenizer = run.experiment.tokenizer
@@ -142,7 +142,7 @@ def beams(name: str) -> list:
 def images(name: str) -> list:
     from memjax.inference import sample_images
     from memjax.inference.sampling import Sampling
-    from memjax.training.restoring import load_run
+    from memjax.training.loaded_runs import load_run
 
     run = load_run(f"runs/{name}")
     settings = {"segment_length": run.experiment.config.data.segment_length, "sampling": Sampling(temperature=0.0)}

@@ -17,7 +17,7 @@ from memjax.config import (
     Training,
 )
 from memjax.training import run_start
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run
 

@@ -11,7 +11,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.interop.harness import RunScorer, harness_model
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import LoadedCheckpoint, LoadedRun
+from memjax.training.loaded_runs import LoadedCheckpoint, LoadedRun
 from memjax.training.variables import init_variables
 
 LENGTH = 8

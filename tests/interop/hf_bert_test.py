@@ -21,7 +21,7 @@ from memjax.models.layer_factory import make_stack
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import unpad_tables
 from memjax.tasks import make_task
-from memjax.training.restoring import init_from
+from memjax.training.loaded_runs import init_from
 from memjax.training.runs import load_config
 from memjax.training.train_state import init_variables
 from tests.interop import weights as made

@@ -20,7 +20,7 @@ from memjax.interop.runs import import_run
 from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import split_layers
 from memjax.models.vocabulary import unpad_tables
-from memjax.training.restoring import init_from
+from memjax.training.loaded_runs import init_from
 from memjax.training.runs import load_config
 from memjax.training.train_state import init_variables
 from tests.interop import weights as made

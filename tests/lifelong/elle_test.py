@@ -46,15 +46,15 @@ from memjax.lifelong import elle, load_run, train
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, next_growth
 from memjax.lifelong.factory import growth_histories, make_learner_and_stages, make_method
 from memjax.lifelong.growth_sources import Growth
-from memjax.lifelong.method import TaskInfo
+from memjax.lifelong.method_interface import TaskInfo
 from memjax.lifelong.task_progress import draw_task
 from memjax.memory.layer_parts import NORM_WEIGHTS
 from memjax.models.transformer import split_collection
 from memjax.tasks.interface import Query
 from memjax.training import read_metrics
 from memjax.training.experiment import make_experiment
+from memjax.training.loaded_runs import checkpoint_extras
 from memjax.training.named_arrays import flatten
-from memjax.training.restoring import checkpoint_extras
 from memjax.training.runs import config_after_growth
 from memjax.training.stages import GROWTH, STREAM, PhaseContext, Position, Stage
 from memjax.training.train_state import init_variables, model_variables

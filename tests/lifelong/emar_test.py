@@ -14,7 +14,7 @@ from memjax.lifelong.class_features import HeadFeatures
 from memjax.lifelong.ea_emr import alignment_loss, alternate_batches, cycle_batches
 from memjax.lifelong.emar import class_sums, draw_instances, final_prototypes, head_vectors, use_prototypes
 from memjax.lifelong.factory import make_learner_and_stages
-from memjax.lifelong.rehearsal import choose_rehearsal_examples, class_quotas
+from memjax.lifelong.kept_examples import choose_rehearsal_examples, class_quotas
 from memjax.models.heads import ALLOWED, EncodedText
 from memjax.models.similarity_head import SimilarityHead
 from memjax.training.experiment import make_experiment

@@ -16,7 +16,7 @@ import pytest
 from memjax.cli import main
 from memjax.config import EpisodicMemory, MbPA, MethodKind, Replay, Sequential, Sharding
 from memjax.lifelong import factory
-from memjax.lifelong.method import Method
+from memjax.lifelong.method_interface import Method
 from memjax.training import read_metrics
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment as make_real_experiment

@@ -28,7 +28,7 @@ from memjax.models.heads import ClassificationHead
 from memjax.training import read_metrics
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import saved_shapes
+from memjax.training.loaded_runs import saved_shapes
 from memjax.training.stages import PhaseContext
 from memjax.training.train_state import init_variables, model_variables
 from memjax.training.update_functions import make_objective

@@ -18,7 +18,7 @@ from memjax.data.reading_plan import ReadingPlan
 from memjax.data.vectors import LabelledVectors, VectorArrays
 from memjax.lifelong import train
 from memjax.lifelong.factory import load_run, make_learner_and_stages, make_method
-from memjax.lifelong.method import concatenate_tasks, task_stages
+from memjax.lifelong.method_interface import concatenate_tasks, task_stages
 from memjax.lifelong.update_streams import (
     TASK,
     EpisodeSchedule,

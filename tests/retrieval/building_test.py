@@ -29,7 +29,7 @@ from memjax.retrieval.building import (
 from memjax.retrieval.keys import SPALM_TAP, KeyExtractor, KeyReader, make_key_extractor
 from memjax.retrieval.precomputation import CrossFittingHalf, cross_fitted_neighbors, exclude_nearby, neighbors_of_split
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import LoadedCheckpoint, LoadedRun, load_run
+from memjax.training.loaded_runs import LoadedCheckpoint, LoadedRun, load_run
 from memjax.training.run_start import train
 from memjax.training.runs import load_config, model_for_fingerprint
 from tests.datastore.beam_test import needs_beam
@@ -103,7 +103,7 @@ import json, os, random, signal, sys, time
 from memjax.datastore.writer import ShardWriter, read_cursor
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import make_key_extractor
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 
 run, path, rounds, rng = sys.argv[1], sys.argv[2], int(sys.argv[3]), random.Random(0)
 append, seen = ShardWriter.append, []
@@ -311,7 +311,7 @@ from memjax.cli import main
 from memjax.datastore import DiskFull, read_cursor
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import make_key_extractor
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 
 run, folder = sys.argv[1:]
 source, path, seen = make_key_extractor(load_run(run)), f"{folder}/store", []

@@ -18,7 +18,7 @@ from memjax.retrieval.interpolation import (
 )
 from memjax.retrieval.keys import make_key_extractor
 from memjax.retrieval.tuning import find_neighbors, score_mixture, tune_interpolation
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_start import train
 from tests.retrieval.keys_test import make_config
 

@@ -14,7 +14,7 @@ from memjax.retrieval.interpolation import evaluate_with_store
 from memjax.retrieval.keys import TAP, make_key_extractor
 from memjax.retrieval.tuning import score_targets
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_start import train
 
 

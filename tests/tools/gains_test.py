@@ -6,7 +6,7 @@ import pytest
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
 from memjax.settings.overrides import load_config
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_start import train
 from tools.measurements import gains
 from tools.results import tables

@@ -12,7 +12,7 @@ from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.retrieval.interpolation import StoreNeighbors
 from memjax.retrieval.keys import make_key_extractor
 from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_start import train
 from tools.measurements.knn_lm import experiment, key_positions
 from tools.measurements.knn_lm.distances import share

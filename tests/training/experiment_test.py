@@ -30,7 +30,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.durable_files import write_json
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_evaluation_model, make_experiment
-from memjax.training.restoring import init_from, load_run
+from memjax.training.loaded_runs import init_from, load_run
 from memjax.training.runs import config_from_dict, config_to_dict
 from memjax.training.tables import Tables
 from memjax.training.train_state import TrainState, init_variables

@@ -31,9 +31,9 @@ from memjax.models.transformer import split_collection
 from memjax.tasks.question_answering import AnswerMeasure
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_experiment
+from memjax.training.loaded_runs import init_from
 from memjax.training.named_arrays import flatten
 from memjax.training.objective import model_loss
-from memjax.training.restoring import init_from
 from memjax.training.run_start import train
 from memjax.training.runs import config_to_dict, run_path
 from memjax.training.scores import Score

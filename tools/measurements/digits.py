@@ -13,7 +13,7 @@ from pathlib import Path
 from memjax.data.images import png_grid
 from memjax.inference.images import sample_images
 from memjax.inference.sampling import Sampling
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 
 
 def main(arguments: list[str] | None = None) -> int:

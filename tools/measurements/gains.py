@@ -22,7 +22,7 @@ from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.identifiers import ANNOTATION
 from memjax.settings.overrides import apply_overrides
 from memjax.training.experiment import make_evaluation_model
-from memjax.training.restoring import LoadedRun, load_run
+from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.run_versions import versions
 from memjax.training.runs import load_config
 from memjax.training.scores import BatchScore

@@ -21,7 +21,7 @@ from memjax.config import InfinityFormer
 from memjax.durable_files import read_json
 from memjax.inspection.regression import RegressionErrors, regression_errors
 from memjax.training.experiment import Experiment
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured
 

@@ -46,7 +46,7 @@ from memjax.datastore import (
 from memjax.datastore.artefacts import open_artefact
 from memjax.retrieval.keys import KeyExtractor, make_key_extractor
 from memjax.settings.overrides import apply_overrides
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_versions import versions
 from memjax.training.runs import load_config
 from tools.bench import worker

@@ -24,8 +24,8 @@ from memjax.cli.own_tasks import tasks_config
 from memjax.config import Config
 from memjax.data.source_readers import read_classified_texts
 from memjax.lifelong import factory
-from memjax.lifelong.method import Method, TaskInfo, phase_of
-from memjax.lifelong.rehearsal import with_fresh_optimizer
+from memjax.lifelong.kept_examples import with_fresh_optimizer
+from memjax.lifelong.method_interface import Method, TaskInfo, phase_of
 from tools.measurements.few_texts import measure_stream
 from tools.measurements.vectors import FIVE
 from tools.results import pages

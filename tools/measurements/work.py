@@ -18,7 +18,7 @@ import jax
 
 from memjax.config import Config
 from memjax.lifelong.factory import growth_histories, make_learner_and_stages
-from memjax.lifelong.method import concatenate_tasks, settings_of
+from memjax.lifelong.method_interface import concatenate_tasks, settings_of
 from memjax.settings.overrides import load_config
 from memjax.training.costs import count_flops
 from memjax.training.experiment import make_experiment

@@ -1,4 +1,4 @@
-"""What stands between markers in the README and in `docs/`: numbers of the book, each with a link to its table."""
+"""The texts between markers in the README and in `docs/`: numbers of the results, each with a link to its table."""
 
 from __future__ import annotations
 
@@ -239,11 +239,11 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "which": which.table,
     **survey.cells(),
 }
-"""marker -> what stands behind it"""
+"""marker -> function that makes the text behind it"""
 
 
-def cell(name: str, runs: Mapping[tuple[str, str, int], Run], measured: Measured) -> str:
-    """What stands behind a marker.
+def marked_text(name: str, runs: Mapping[tuple[str, str, int], Run], measured: Measured) -> str:
+    """Returns the text behind the marker `name`, made from runs and measurements.
 
     Raises:
       ValueError: the marker names nothing.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tools.recipes import RECIPES, Recipe, page_of
 from tools.results import comparisons, perplexities, speed_tables, streams, survey, tables
-from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
+from tools.results.marked_texts import marked_text
 from tools.texts.pictures import pictures
 
 DOCS = ("papers", "guides/training", "guides/pods", "guides/plan", "guides/datastores", "guides/lifelong")
@@ -166,7 +166,7 @@ def marked(text: str, book: Book, up: str = "") -> str:
     measured = {(one.kind, one.name): one for one in book.measurements()}
 
     def said(match: re.Match[str]) -> str:
-        found = _LINKS.sub(f"]({up}", cell(match[1], by_key, measured))
+        found = _LINKS.sub(f"]({up}", marked_text(match[1], by_key, measured))
         return f"<!-- result: {match[1]} -->{found}<!-- end -->"
 
     return _MARKED.sub(said, text)

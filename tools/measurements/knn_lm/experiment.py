@@ -35,7 +35,7 @@ from memjax.retrieval.tuning import (
     tune_interpolation,
 )
 from memjax.settings.overrides import apply_overrides
-from memjax.training.restoring import load_run
+from memjax.training.loaded_runs import load_run
 from memjax.training.run_versions import versions
 from memjax.training.runs import load_config
 from tools.results import pages

@@ -22,7 +22,7 @@ from memjax.memory.knn_lm import search_neighbors
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.retrieval.interpolation import StoreNeighbors
 from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
-from memjax.training.restoring import LoadedRun, load_run
+from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.scores import BatchScore
 from memjax.typing import Batch
 from tools.measurements.knn_lm import experiment

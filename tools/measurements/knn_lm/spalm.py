@@ -27,8 +27,8 @@ from memjax.data.annotations import AnnotatedDocuments, target_shares
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.interpolation import StoreNeighbors
 from memjax.retrieval.tuning import score_targets
+from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.metrics import count_parameters
-from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import load_config
 from tools.measurements.knn_lm import experiment
 
