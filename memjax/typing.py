@@ -159,7 +159,7 @@ the learning method as `method` (`TrainState.method`), if it has one."""
 
 
 def _add_by_name(a: dict[str, WeightedSum], b: dict[str, WeightedSum]) -> dict[str, WeightedSum]:
-    return {name: a[name] + b[name] if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}}  # type: ignore[misc]
+    return {**a, **{name: a[name] + value if name in a else value for name, value in b.items()}}
 
 
 def _tuples(value: Any) -> Any:

@@ -434,7 +434,8 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
     try:
         with tarfile.open(path) as archive:
             files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
-            return {Path(file.name).name: archive.extractfile(file).read() for file in files}  # type: ignore[union-attr]
+            opened = ((Path(file.name).name, archive.extractfile(file)) for file in files)
+            return {name: book.read() for name, book in opened if book is not None}
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError):
         raise ValueError(f"path: {path} is not a readable tar; give a folder or a tar of .txt files") from None
 

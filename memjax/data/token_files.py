@@ -391,10 +391,10 @@ def _iterate_pairs(
     """Returns an iterator over the pairs of name and text from number `start` on."""
     if names is not None:
         return ((names[i], text_or_problem(texts, i)) for i in range(start, len(names)))
-    pairs = iter(texts)
+    pairs: Iterator[Any] = iter(texts)
     for _ in zip(range(start), pairs, strict=False):
         pass
-    return pairs  # type: ignore[return-value]
+    return pairs
 
 
 def _is_made_from(folder: Path, header: Mapping[str, Any]) -> bool:

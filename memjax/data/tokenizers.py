@@ -447,14 +447,15 @@ class StreamingDecoder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace") if hasattr(tokenizer, "decode_bytes") else None
+        self._table = tokenizer if isinstance(tokenizer, _ByteTable) else None
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._ids: list[int] = []
         self._num_returned = 0
 
     def push(self, ids: Ids) -> str:
         """Adds ids and returns the text that they complete, '' if none is complete."""
-        if self._bytes is not None:
-            return self._bytes.decode(self._tokenizer.decode_bytes(ids))  # type: ignore[attr-defined]
+        if self._table is not None:
+            return self._bytes.decode(self._table.decode_bytes(ids))
         # Without a table of bytes the whole text is decoded again: a piece may change the space before it.
         self._ids += [int(i) for i in np.asarray(ids)]
         text = self._tokenizer.decode(self._ids)
@@ -463,4 +464,4 @@ class StreamingDecoder:
 
     def flush(self) -> str:
         """Returns the text that is left at the end: U+FFFD for an incomplete character, otherwise ''."""
-        return self._bytes.decode(b"", final=True) if self._bytes is not None else ""
+        return self._bytes.decode(b"", final=True)

@@ -74,7 +74,7 @@ class WordPieceTokenizer:
 
         if path is not None and not Path(path).is_file():
             raise ValueError(f"vocab: {path} is not a file, allowed: a vocab.txt or a tokenizer.json")
-        text = content or read_text(Path(path))  # type: ignore[arg-type]
+        text = content if path is None else content or read_text(Path(path))
         if text.lstrip().startswith("{"):
             try:
                 self._tokenizer = tokenizers.Tokenizer.from_str(text)

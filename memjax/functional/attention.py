@@ -319,11 +319,11 @@ def visibility(
     behind = np.arange(length)[:, None] + memory - np.arange(memory + length)[None, :]
     allowed = behind >= 0 if window is None else (behind >= 0) & (behind < window)
     allowed = jnp.asarray(allowed[None, None])
-    if memory_valid is None and mask is None:
-        return allowed
-    rows = (memory_valid if mask is None else mask).shape[0]  # type: ignore[union-attr]
-    parts = [] if memory_valid is None else [memory_valid]
-    parts.append(jnp.ones((rows, length), bool) if mask is None else mask)
+    if mask is None:
+        if memory_valid is None:
+            return allowed
+        mask = jnp.ones((memory_valid.shape[0], length), bool)
+    parts = [mask] if memory_valid is None else [memory_valid, mask]
     return allowed & jnp.concatenate(parts, axis=1)[:, None, None, :]
 
 

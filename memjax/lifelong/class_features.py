@@ -102,7 +102,7 @@ def class_vectors_of_head(model: Any, variables: Mapping[str, Any]) -> Float[np.
       variables: Variables for evaluation.
     """
     vectors = variables["params"].get("head", {}).get(VECTORS)
-    if vectors is None and getattr(model.head, "named", False):
+    if vectors is None and model.head is not None and model.head.named:
         vectors = model.apply(model_collections(variables), model.all_classes(), method="name_vectors")
     return None if vectors is None else align_features(variables, np.asarray(vectors, np.float32))
 

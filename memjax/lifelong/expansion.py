@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
+from jax.tree_util import GetAttrKey
 from jaxtyping import Array
 
 from memjax.axes import Names, parameter_names
@@ -371,10 +372,8 @@ def expand_moments(
             return node
         if jax.tree.map(jnp.shape, node) != jax.tree.map(jnp.shape, params):
             raise ValueError(unlike)
-        kind = next(
-            (str(getattr(key, "name", "")) for key in reversed(path) if getattr(key, "name", "") in place), "mu"
-        )
-        return grow(node, place[kind])
+        fields = [key.name for key in path if isinstance(key, GetAttrKey) and key.name in place]
+        return grow(node, place[fields[-1] if fields else "mu"])
 
     expanded = jax.tree_util.tree_map_with_path(change, opt_state, is_leaf=is_moment)
     if jax.tree.map(jnp.shape, expanded) != jax.tree.map(jnp.shape, fresh):

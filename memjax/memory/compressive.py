@@ -404,7 +404,7 @@ class CompressiveAttention(TransformerXLAttention):
 
     @nn.nowrap
     def _no_attention(self, state: Any) -> Any:
-        usage = getattr(state, "usage", EmptyState())
+        usage = state.usage if isinstance(state, CompressiveState) else EmptyState()
         return jnp.zeros_like(usage.attention) if isinstance(usage, AttentionUsage) else EmptyState()
 
     def _known_keys(self, state: Any, length: int) -> TrackedKeys:

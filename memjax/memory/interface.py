@@ -28,7 +28,7 @@ A memory has one of four places in a model: the attention part of a layer (`Laye
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -330,12 +330,25 @@ def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
     return jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
 
 
+@runtime_checkable
+class SavesItself(Protocol):
+    """A part of a state that saves only what a segment changes, such as a window of a long memory."""
+
+    def save(self, start_of_document: Rows, length: int) -> tuple[Any, Any]:
+        """Returns the part to read a segment of `length` tokens with, and the values that `restore` needs."""
+        ...
+
+    def restore(self, ok: Bool[Array, ""], saved: Any) -> Any:
+        """Returns the part itself if the scalar `ok` is True, else the part before the segment."""
+        ...
+
+
 @operation
 def save_state(state: State, start_of_document: Rows, length: int) -> tuple[State, Any]:
     """Returns the state to read a segment of `length` tokens with, and saved values of all that the segment may change,
     from which `restore_state` can undo it.
 
-    A part of a state with the methods `save` and `restore` saves itself: a long first-in-first-out memory saves only
+    A part of a state with the methods of `SavesItself` saves itself: a long first-in-first-out memory saves only
     the window that is about to be overwritten, and can be written in place where the state is donated. Every other
     part is saved whole.
 
@@ -358,7 +371,7 @@ def save_state(state: State, start_of_document: Rows, length: int) -> tuple[Stat
             ]
             pairs.append(tuple(StackState(tuple(part), leaf.sizes) for part in zip(*groups, strict=True)))
         else:
-            pairs.append(leaf.save(start_of_document, length) if hasattr(leaf, "save") else (leaf, leaf))
+            pairs.append(leaf.save(start_of_document, length) if isinstance(leaf, SavesItself) else (leaf, leaf))
     return structure.unflatten([pair[0] for pair in pairs]), structure.unflatten([pair[1] for pair in pairs])
 
 
@@ -381,13 +394,13 @@ def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
                 for group, old_group, size in zip(n.groups, old.groups, n.sizes, strict=True)
             ]
             return StackState(tuple(groups), n.sizes)
-        return n.restore(ok, old) if hasattr(n, "restore") else jnp.where(ok, n, old)
+        return n.restore(ok, old) if isinstance(n, SavesItself) else jnp.where(ok, n, old)
 
     return jax.tree.map(restore, new, saved, is_leaf=_restores_itself)
 
 
 def _restores_itself(node: Any) -> bool:
-    return isinstance(node, StackState) or hasattr(node, "restore")
+    return isinstance(node, StackState | SavesItself)
 
 
 def next_position(position: Int[Array, " batch"], active: Rows, segment_length: int) -> Int[Array, " batch"]:

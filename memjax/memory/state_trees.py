@@ -95,8 +95,13 @@ def state_names(state: Any) -> Any:
     return _state_names(state, layers=0, axes=None)
 
 
+def is_array_like(node: Any) -> bool:
+    """Returns whether a node of a tree is an array, or the shape and dtype of one."""
+    return hasattr(node, "shape") and hasattr(node, "dtype")
+
+
 def _state_names(node: Any, layers: int, axes: tuple[str | None, ...] | None) -> Any:
-    if hasattr(node, "shape") and hasattr(node, "dtype"):
+    if is_array_like(node):
         return Names((None,) * layers + (axes or ("batch",) + (None,) * (node.ndim - layers - 1)))
     if isinstance(node, StackState):
         groups = (_state_names(g, layers + int(n > 0), None) for g, n in zip(node.groups, node.sizes, strict=True))

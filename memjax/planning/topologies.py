@@ -172,7 +172,9 @@ def parse_shapes(name: str) -> list[Topology]:
       >>> [topology.name for topology in parse_shapes("v5p-1280")]
       ['v5p:4x8x20', 'v5p:4x4x40']
     """
-    prefix, separator, size = re.match(r"([^:-]*)([:-]?)(.*)", name.strip().lower()).groups()  # type: ignore[union-attr]
+    parts = re.match(r"([^:-]*)([:-]?)(.*)", name.strip().lower())
+    assert parts is not None  # every text has the three parts
+    prefix, separator, size = parts.groups()
     generation = _generation(name, prefix)
     examples = ", ".join(Topology(generation, _shapes(generation, chips)[0]).name for chips in (4, 8, 16, 32, 64))
     refused = f"topology: given {name!r}, allowed:"

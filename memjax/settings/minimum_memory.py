@@ -80,7 +80,7 @@ def needs_of_tokens(config: Config) -> Iterator[MinimumSize]:
     tokens (a Transformer).
     """
     model, data, scored = config.model, config.data, config.evaluation
-    hidden = getattr(model.feed_forward, "dim", 0) or 4 * model.dim
+    hidden = model.feed_forward.dim or 4 * model.dim
     width = {"model.dim": (model.dim, 1024)}
     layers = {"model.num_layers": (model.num_layers, 24), "model.feed_forward.dim": (hidden, 4096)}
     parameters = 8 * model.num_layers * model.dim * (model.dim + hidden)

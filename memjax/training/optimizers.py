@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import DictKey
 from jaxtyping import Array
 
 from memjax import config as configs
@@ -255,7 +256,7 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
       >>> float(updates["memory"]["gate"]), float(updates["query"])
       (5.0, 1.0)
     """
-    chosen = lambda path, _: any(getattr(key, "key", None) in names for key in path)
+    chosen = lambda path, _: any(isinstance(key, DictKey) and key.key in names for key in path)
     return optax.masked(optax.scale(factor), lambda params: jax.tree_util.tree_map_with_path(chosen, params))
 
 
@@ -333,5 +334,6 @@ def make_matrix_mask(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
       >>> make_matrix_mask(["layers_0"])({"layers_0": {"bias": jnp.zeros((4, 8))}, "embedding": jnp.zeros((16, 8))})
       {'embedding': True, 'layers_0': {'bias': False}}
     """
-    is_matrix = lambda path, leaf: leaf.ndim - any(getattr(key, "key", None) in scanned for key in path) >= 2
+    is_scanned = lambda path: any(isinstance(key, DictKey) and key.key in scanned for key in path)
+    is_matrix = lambda path, leaf: leaf.ndim - is_scanned(path) >= 2
     return lambda params: jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -59,11 +59,12 @@ def connect(
             f"processes: given coordinator {coordinator!r}, num_processes {num_processes}, process_id {process_id}, "
             "allowed: all three, or none (or 'auto' alone)"
         )
-    if explicit and (":" not in coordinator or not 0 <= process_id < num_processes):  # type: ignore[operator]
-        raise ValueError(
-            f"processes: given coordinator {coordinator!r}, process_id {process_id} of {num_processes}, allowed: "
-            "host:port, and 0 to num_processes - 1"
-        )
+    if num_processes is not None and process_id is not None:
+        if ":" not in coordinator or not 0 <= process_id < num_processes:
+            raise ValueError(
+                f"processes: given coordinator {coordinator!r}, process_id {process_id} of {num_processes}, allowed: "
+                "host:port, and 0 to num_processes - 1"
+            )
     if not coordinator:
         return
     jax.config.update("jax_enable_preemption_service", False)  # It would take SIGTERM, which the run obeys itself.

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from memjax.axes import MESH_AXES, RULES, SLOT_SHARDED, Names, use_rules
 from memjax.config import Sharding
-from memjax.memory.state_trees import state_names
+from memjax.memory.state_trees import is_array_like, state_names
 from memjax.training.tables import Tables
 from memjax.training.train_state import TrainState
 
@@ -52,7 +52,8 @@ def mesh_shape(num_devices: int, *, data: int = 0, fsdp: int = 1, model: int = 1
             f"sharding: given data x fsdp x model = {' x '.join(map(str, sizes))}, allowed: sizes whose product is the "
             f"number of devices, {num_devices}; at most one 0, which stands for what is left"
         )
-    return tuple(size or num_devices // product for size in sizes)  # type: ignore[return-value]
+    data, fsdp, model = (size or num_devices // product for size in sizes)
+    return data, fsdp, model
 
 
 def make_mesh(shape: Sequence[int], devices: Sequence[Any] | None = None) -> Mesh:
@@ -251,7 +252,7 @@ def _method_names(node: Any, names: Any, params: Any) -> Any:
     if jax.tree.structure(node) == jax.tree.structure(params) and jax.tree.leaves(node):
         like = lambda name, leaf, whole: name if leaf.shape == whole.shape else Names((None,) * leaf.ndim)
         return jax.tree.map(like, names, node, params)
-    if hasattr(node, "shape") and hasattr(node, "dtype"):
+    if is_array_like(node):
         return Names((None,) * node.ndim)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
