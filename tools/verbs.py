@@ -1,7 +1,7 @@
 """`python -m tools.verbs`: every verb with every kind of run, each for real, as one table.
 
 A cell is a result, or the one line with which the verb refuses before it begins. With `--write` the table goes to
-`tools/verbs.md`, which `tests/verbs_test.py` holds against the command line.
+`tools/verbs.md`, which `tests/cli/verbs_test.py` holds against the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bad inputs of the command line by kind, each with what its one line has to name; `cli_test` asks them all."""
+"""Bad inputs of the command line by kind, each with what its line has to name; `command_line_test` asks them all."""
 
 import json
 import shutil

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memjax.cli import main
-from tests.cli_test import here, refuse, workplace  # noqa: F401 (fixtures)
+from tests.cli.command_line_test import here, refuse, workplace  # noqa: F401 (fixtures)
 from tools.verbs import write_data
 
 RUN = ["--run", "runs/tiny_default"]

@@ -20,7 +20,7 @@ from memjax.durable_files import write_json
 from memjax.settings.overrides import load_config as load_config_file
 from memjax.training.loop import StoppedBySignal
 from memjax.training.runs import config_to_dict, load_config
-from tests import bad_inputs
+from tests.cli import bad_inputs
 
 CONFIG = """
 from memjax.config import *

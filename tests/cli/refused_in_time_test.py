@@ -16,7 +16,7 @@ import memjax.cli
 from memjax.cli import VERBS, main
 from memjax.config import GPT2, Bytes, Config, Data, FullAttention, Model, TextFiles, Training
 from memjax.training.runs import config_to_dict
-from tests.cli_test import contents
+from tests.cli.command_line_test import contents
 
 RUN = "--run runs/text"
 TRAIN = "train --config own.py --name new"
