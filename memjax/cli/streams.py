@@ -19,7 +19,7 @@ def check_probe(config: Config) -> None:
       UsageError: The run has a single task, its tasks have no classes, or one task of several is evaluated.
       ModuleNotFoundError: scikit-learn is not installed.
     """
-    from memjax.lifelong.metrics import check_linear_probe
+    from memjax.lifelong.feature_separation import check_linear_probe
     from memjax.tasks import make_task
 
     task, allowed = make_task(config), "a run over tasks with classes"

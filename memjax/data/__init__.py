@@ -3,6 +3,7 @@
 from memjax.data.annotations import *
 from memjax.data.batch_iterator import *
 from memjax.data.byte_pairs import *
+from memjax.data.corpora import *
 from memjax.data.dialogue import *
 from memjax.data.document_batches import *
 from memjax.data.documents import *

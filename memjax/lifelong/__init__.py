@@ -17,7 +17,7 @@ ROOMS = {
     "episodic_memory": ("EpisodicMemoryState", "init_memory", "nearest", "sample", "write"),
     "factory": ("make_learner_and_stages", "load_run", "make_method", "train"),
     "memory_backends": ("MemoryOptions", "WriteRule"),
-    "method": ("Method", "Scope", "TaskInfo", "task_stages"),
+    "method_interface": ("Method", "Scope", "TaskInfo", "task_stages"),
     "metrics": ("average", "forgetting", "summary"),
     "orders": ("LONG_ORDERS", "MBPA_ORDERS"),
     "penalties": ("ImportanceState", "consolidate", "fisher", "init_consolidated", "quadratic_penalty", "sensitivity"),

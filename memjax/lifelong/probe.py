@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memjax.lifelong.class_features import read_features
-from memjax.lifelong.metrics import linear_probe
+from memjax.lifelong.feature_separation import linear_probe
 from memjax.training.experiment import Experiment
 
 
@@ -16,7 +16,7 @@ def probe_tasks(experiment: Experiment, variables: Mapping[str, Any]) -> dict[st
     splits, by the name of the task's evaluation.
 
     A probe learns the training split of its task and is tested on the split of the evaluation. It reads features of
-    the model in evaluation mode, without adaptation to rows (`memjax.lifelong.metrics.linear_probe`).
+    the model in evaluation mode, without adaptation to rows (`memjax.lifelong.feature_separation.linear_probe`).
 
     Args:
       experiment: Experiment of a run over tasks with classes.

@@ -3,6 +3,7 @@
 from memjax.memory.bidirectional import *
 from memjax.memory.bucket_projector import *
 from memjax.memory.compressive import *
+from memjax.memory.compressive_state import *
 from memjax.memory.continuous_cache import *
 from memjax.memory.cross_attention import *
 from memjax.memory.gpt2 import *

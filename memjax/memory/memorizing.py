@@ -12,14 +12,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.attention import attention, neighbor_attention, visibility
 from memjax.functional.fifo import advance_cursor, order_after, reset_rows, ring_append, shift_append
 from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.named_operations import operation
-from memjax.functional.neighbors import gather_slots, select_neighbors
+from memjax.functional.neighbors import gather_slots
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import merge_partials, num_shards, partial_attention, sharded_append
 from memjax.memory.bucket_projector import BucketProjector
@@ -33,6 +33,7 @@ from memjax.memory.memorizing_reading import (
     read_jointly,
     read_shards,
     retrieval_arrays,
+    retrieve,
     threshold_neighbors,
 )
 from memjax.memory.memorizing_state import KeyValueMemory, MemorizingState, TokenProjections
@@ -93,23 +94,6 @@ def write(state: MemorizingState, segment: TokenProjections, *, policy: str = "c
     if not isinstance(position, EmptyState):
         position = position + segment.valid.sum(axis=1, dtype=position.dtype)
     return MemorizingState(cache, memory, position)
-
-
-@operation
-def retrieve(
-    queries: Float[Array, "batch length heads head_dim"],
-    memory: KeyValueMemory,
-    num_neighbors: int,
-    *,
-    method: str = "exact",
-    recall_target: float = 0.95,
-) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
-    """Returns the slots of the nearest keys of the same row and head, and which of them are real, both `[batch, heads,
-    length, neighbors]`, without a gradient. `method` names the search.
-    """
-    by_head = jnp.swapaxes(queries, 1, 2)
-    keys = memory.keys.astype(queries.dtype)
-    return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
 
 
 class MemorizingAttention(ProjectedAttention):

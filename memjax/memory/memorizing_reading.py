@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.attention import attention, joint_attention, masked_softmax
-from memjax.functional.neighbors import threshold_mask
+from memjax.functional.named_operations import operation
+from memjax.functional.neighbors import select_neighbors, threshold_mask
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import PartialSoftmax, sharded_neighbors
 from memjax.memory.layer_parts import RETRIEVED, SEGMENT, SHORT, TrackedKeys, tracked_weights
@@ -25,8 +26,26 @@ __all__ = [
     "read_jointly",
     "read_shards",
     "retrieval_arrays",
+    "retrieve",
     "threshold_neighbors",
 ]
+
+
+@operation
+def retrieve(
+    queries: Float[Array, "batch length heads head_dim"],
+    memory: KeyValueMemory,
+    num_neighbors: int,
+    *,
+    method: str = "exact",
+    recall_target: float = 0.95,
+) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
+    """Returns the slots of the nearest keys of the same row and head, and which of them are real, both `[batch, heads,
+    length, neighbors]`, without a gradient. `method` names the search.
+    """
+    by_head = jnp.swapaxes(queries, 1, 2)
+    keys = memory.keys.astype(queries.dtype)
+    return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
 
 
 class LocalAttention(NamedTuple):

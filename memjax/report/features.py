@@ -92,7 +92,7 @@ def read_spaces(run: OpenedRun) -> FeatureProjections | None:
     """
     from memjax.lifelong import load_run
     from memjax.lifelong.class_features import align_features, class_vectors_of_head, read_features
-    from memjax.lifelong.metrics import class_distances
+    from memjax.lifelong.feature_separation import class_distances
     from memjax.tasks import make_task
     from memjax.training.loaded_runs import checkpoint_steps
 

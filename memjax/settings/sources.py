@@ -185,7 +185,7 @@ class JsonLines(OwnFiles):
 class Enwik8(Source):
     """enwik8 or text8: the first 90 M, next 5 M and last 5 M bytes are train, validation and test."""
 
-    opened_by = "memjax.data.sources:open_enwik8"
+    opened_by = "memjax.data.corpora:open_enwik8"
 
     path: str = ""
     """the file, uncompressed or .xz / .gz"""
@@ -196,7 +196,7 @@ class WikiText(Source):
     """WikiText at word level: train.txt, valid.txt and test.txt, with one `<eos>` at the end of each line."""
 
     counts_words = True
-    opened_by = "memjax.data.sources:open_wikitext"
+    opened_by = "memjax.data.corpora:open_wikitext"
 
     path: str = ""
     """folder of the three files (also .xz / .gz)"""
@@ -206,7 +206,7 @@ class WikiText(Source):
 class Novels(Source):
     """Whole books: text files of a folder or a tar file (.tar, .tar.xz, .tar.gz), each of which is one document."""
 
-    opened_by = "memjax.data.sources:open_novels"
+    opened_by = "memjax.data.corpora:open_novels"
 
     path: str = ""
     """the folder or tar file"""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data import opening, sources
+from memjax.data import corpora, opening
 from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments
 from memjax.data.identifiers import ANNOTATION
@@ -131,7 +131,7 @@ def test_halves_of_the_training_split_are_cut_at_documents(data, tmp_path):
 
 def test_enwik8(data, tmp_path, monkeypatch):
     (tmp_path / "enwik8").write_bytes(b"0123456789")
-    monkeypatch.setattr(sources, "enwik8", functools.partial(sources.enwik8, sizes=(6, 2, 2)))
+    monkeypatch.setattr(corpora, "enwik8", functools.partial(corpora.enwik8, sizes=(6, 2, 2)))
     data.source = configs.Enwik8(path=str(tmp_path / "enwik8"))
     made = make_datasets(data)
     assert [made.tokenizer.decode(made.documents(s)[0]) for s in opening.SPLITS] == ["012345", "67", "89"]

@@ -8,19 +8,17 @@ import tarfile
 
 import pytest
 
+from memjax.data.corpora import enwik8, novels, wikitext
 from memjax.data.record_files import texts_from_records
 from memjax.data.sources import (
     SPLITS,
     Texts,
     TextSource,
     assign_split,
-    enwik8,
-    novels,
     read_text,
     select_split,
     texts_from_directories,
     texts_from_files,
-    wikitext,
 )
 from memjax.data.tokenizers import ByteTokenizer, WordTokenizer
 

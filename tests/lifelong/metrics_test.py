@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax.lifelong.feature_separation import linear_probe
 from memjax.lifelong.metrics import (
     accuracy_by_age,
     area_under_curve,
@@ -20,7 +21,6 @@ from memjax.lifelong.metrics import (
     intransigence,
     last_task_accuracy,
     learning_accuracy,
-    linear_probe,
     matrix_from_lines,
     score_deviations,
     summary,

@@ -13,7 +13,7 @@ from memjax.cli.errors import explain
 from memjax.cli.streams import check_probe, probe_stream
 from memjax.config import AGEM, Classification, MbPA, Sequential
 from memjax.lifelong import train
-from memjax.lifelong.metrics import linear_probe
+from memjax.lifelong.feature_separation import linear_probe
 from memjax.lifelong.probe import probe_tasks
 from memjax.models.heads import FeatureHead
 from memjax.report.outcomes import stream_cost

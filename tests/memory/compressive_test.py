@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.compressive import AttentionUsage, CompressiveAttention, CompressiveState, evict, reset
+from memjax.memory.compressive import CompressiveAttention, evict, reset
+from memjax.memory.compressive_state import AttentionUsage, CompressiveState
 from memjax.memory.transformer_xl import TransformerXLProjector, TransformerXLState
 from memjax.typing import EmptyState
 from tests.reference import compressive as reference

@@ -27,7 +27,7 @@ EXPECTED = {
     "gate": (
         config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=6),
         MEMORIZING
-        | {"memorizing.retrieve", "neighbors.select_neighbors", "neighbors.gather_slots", "mixing.head_gate"}
+        | {"memorizing_reading.retrieve", "neighbors.select_neighbors", "neighbors.gather_slots", "mixing.head_gate"}
         | {"attention.attention", "attention.neighbor_attention", "fifo.shift_append"},
     ),
     "threshold": (
@@ -143,7 +143,7 @@ def test_their_gradients_have_the_names_too(name):
 def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
     assert any("layers_1/attention/" in path and "memorizing.write/" in path for path in paths("gate"))
     assert any("memorizing.write/sharded.sharded_append/fifo.ring_append/" in path for path in paths("gate"))
-    assert not any("layers_0/" in path and "memorizing.retrieve" in path for path in paths("gate"))
+    assert not any("layers_0/" in path and "memorizing_reading.retrieve" in path for path in paths("gate"))
 
 
 ON_THE_HOST = {

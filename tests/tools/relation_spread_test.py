@@ -6,7 +6,7 @@ import pytest
 from memjax.config import EAEMR
 from memjax.lifelong import load_run, train
 from memjax.lifelong.class_features import read_features
-from memjax.lifelong.metrics import class_distances
+from memjax.lifelong.feature_separation import class_distances
 from memjax.settings.overrides import load_config
 from tools.measurements.relation_spread import measure
 

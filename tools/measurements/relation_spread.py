@@ -17,8 +17,8 @@ import numpy as np
 
 from memjax.lifelong import load_run
 from memjax.lifelong.class_features import align_features, read_features
+from memjax.lifelong.feature_separation import ClassDistances, class_distances
 from memjax.lifelong.looks import task_ends
-from memjax.lifelong.metrics import ClassDistances, class_distances
 from memjax.training.run_versions import versions
 from memjax.training.runs import load_config
 from tools.results import pages

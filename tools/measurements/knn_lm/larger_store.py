@@ -20,8 +20,8 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from memjax.data.corpora import wikitext
 from memjax.data.documents import ArrayDocuments
-from memjax.data.sources import wikitext
 from memjax.datastore.opening import open_index
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import KeyExtractor

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from memjax.data.corpora import novels
 from memjax.data.documents import ArrayDocuments
-from memjax.data.sources import novels
 
 _QUOTES = str.maketrans({"\ufeff": None, "_": None, "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 _SPACED = (
@@ -62,7 +62,7 @@ def make_documents(
     """The books of a split in the words of a run's vocabulary, and their names.
 
     Args:
-      path: of the novels, see `memjax.data.sources.novels`; whole books are held out.
+      path: of the novels, see `memjax.data.corpora.novels`; whole books are held out.
       split: 'train', 'validation' or 'test'.
       tokenizer: `WordTokenizer` of the run.
       tokens: of all books together, the same number from the beginning of each (of the last one what is left); 0 =
