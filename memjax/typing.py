@@ -159,7 +159,8 @@ the learning method as `method` (`TrainState.method`), if it has one."""
 
 
 def _add_by_name(a: dict[str, WeightedSum], b: dict[str, WeightedSum]) -> dict[str, WeightedSum]:
-    return {**a, **{name: a[name] + value if name in a else value for name, value in b.items()}}
+    sums = {name: value + b[name] if name in b else value for name, value in a.items()}
+    return {**sums, **{name: value for name, value in b.items() if name not in a}}
 
 
 def _tuples(value: Any) -> Any:
