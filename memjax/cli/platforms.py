@@ -16,7 +16,9 @@ def skip_absent_tpu() -> None:
 
 
 def only_cpu() -> bool:
-    """Whether JAX will use the CPU only, by `JAX_PLATFORMS` or because there is no accelerator that it supports."""
+    """Whether JAX will use the CPU only, by `JAX_PLATFORMS` or because no plugin for an accelerator is installed and
+    there is no TPU.
+    """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms:
         return platforms == "cpu"

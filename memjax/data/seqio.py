@@ -225,7 +225,9 @@ class SeqioVocabulary:
         return self.vocabulary.decode([int(i) for i in np.asarray(ids)])
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
-        """Returns the number of UTF-8 bytes that each id stands for, int32 in the shape of `ids`. 0 for special ids."""
+        """Returns the number of UTF-8 bytes that each id stands for, int32 in the shape of `ids`. Ids of padding,
+        begin and end, and control and unknown pieces, have 0.
+        """
         return self._lengths[np.asarray(ids, np.int64)]
 
     @functools.cached_property

@@ -71,7 +71,8 @@ REHEARSE, ALIGN = "rehearse", "align"
 
 def emr(settings: configs.EMR) -> Method:
     """Makes the `Method` EMR: stored examples of earlier tasks are learned between the batches of a task. With
-    `alignment_epochs` above 0 it is EA-EMR, which fits a map of the embeddings to their earlier values after each task.
+    `alignment_epochs` above 0 it is EA-EMR, which fits a map of the embeddings to their earlier values after each task
+    but the first.
     """
     needs = Requirements(boundaries=True, examples=True, all_tasks=True)
     base = chain_components(Component(EA_EMR, requirements=needs))

@@ -200,8 +200,8 @@ class DeviceMemoryBackend:
         return _draw_ids(kept.count, kept.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
-        """Finds the `number` rows of the memory `kept` whose keys are nearest to each query, and returns their ids and
-        distances (`Nearest`). See `memjax.lifelong.episodic_memory.nearest`.
+        """Finds the `number` rows of the memory `kept` whose keys are nearest to each query, by `metric` ('squared_l2'
+        or 'inner_product'). Returns ids and distances (`Nearest`). See `lifelong.episodic_memory.nearest`.
         """
         return episodic.nearest(kept, queries, number, metric=metric, **self._where)
 

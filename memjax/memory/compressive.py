@@ -64,8 +64,8 @@ def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str
 def add_usage(
     state: CompressiveState, attended: Float[Array, "batch memory"], queries: Int[Array, " batch"]
 ) -> CompressiveState:
-    """Returns the state with the attention of one segment added to that of earlier segments. `queries` is the number of
-    real queries of each row. Rows without a query keep their state.
+    """Returns the state with the attention that the slots got from one segment added to the sums over earlier segments,
+    and the number `queries` of each row's real queries to theirs. Rows without a query keep their state.
 
     Args:
       state: State with `usage`.

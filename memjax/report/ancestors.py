@@ -70,8 +70,8 @@ class Lineage:
     tokenizer: Any
 
     def pairs(self) -> list[Pair]:
-        """Pairs the last checkpoint of each generation with all checkpoints of later generations and correlates the
-        attention of their heads. Returns a list of `Pair`.
+        """Pairs the last checkpoint of each generation with the first and the last one of every later generation, and
+        correlates the attention of their heads. Returns a list of `Pair`.
         """
         sizes = lambda look: (self.maps[look].weights.shape[0], self.maps[look].weights.shape[2])
         first, pairs = self.looks[0], list[Pair]()

@@ -165,8 +165,8 @@ def draw_ranks(figure: Any, counts: Counts) -> Any:
 
 
 def draw_histogram(figure: Any, counts: Counts) -> Any:
-    """Draws a histogram of how often slots were chosen, as a multiple of uniform use, for at most six value tables. The
-    most chosen hundredth is in the last bin. `counts` comes from `measure_usage`.
+    """Draws a histogram of how often slots were chosen, as a multiple of uniform use, for at most six value tables, and
+    returns its axes. The last bin holds all slots above the largest 99th percentile of a table.
     """
     values = {
         name: counted.lookups / max(counted.lookups.mean(), 1e-12) for name, counted in _choose_tables(counts).items()

@@ -254,7 +254,7 @@ def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
 
 
 def make_key_extractor(run: LoadedRun, tap: str = TAP) -> KeyExtractor:
-    """Makes the `KeyExtractor` of a run, whose model returns the inner tensor `tap` as the key.
+    """Makes the `KeyExtractor` of an opened run (`LoadedRun`), whose model returns the inner tensor `tap` as the key.
 
     The layers of the model may be grouped anew for it.
 

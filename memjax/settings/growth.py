@@ -19,13 +19,13 @@ __all__ = ["ELLE", "ProgressiveNetwork"]
 
 @dataclass(slots=True, kw_only=True)
 class ELLE(Method):
-    """ELLE (Qin et al. 2022): the model grows in width or depth before every task but the first, and replays stored
-    rows of earlier tasks.
+    """ELLE (Qin et al. 2022): the model replays stored rows of earlier tasks, and grows in width or depth before every
+    task but the first where `dim_per_task` or `num_layers_per_task` is given.
 
     After a growth the model recovers in updates on the memory alone, and then learns the task and replayed rows
     together. Unless `optimizer_moments` is 'mapped', the optimiser and the learning rate start again with every task.
-    The
-    schedule is that of the updates of all tasks together, so that its warm-up is repeated and its decay hardly begins.
+    The schedule is that of the updates of all tasks together, so that its warm-up is repeated and its decay hardly
+    begins.
     """
 
     made_by = "memjax.lifelong.elle:elle"

@@ -47,8 +47,8 @@ def perplexity(nats_per_token: float) -> float:
 
 
 def describe_totals(totals: Mapping[str, WeightedSum]) -> dict[str, float | None]:
-    """Computes the metrics of a log line by name from the totals of a train state, a `WeightedSum` by name. A metric is
-    None if nothing was summed.
+    """Computes the metrics of a log line by name from the totals of a train state, a `WeightedSum` by name. A mean of
+    nothing is None, a number of nothing is 0.
 
     Args:
       totals: `TrainState.totals` on the host, a `WeightedSum` by name.
@@ -56,7 +56,7 @@ def describe_totals(totals: Mapping[str, WeightedSum]) -> dict[str, float | None
     Returns:
       Metrics by name: `nats_per_token`, `perplexity`, `bits_per_byte` if the batches count bytes, `tokens` (tokens
       read), `targets` (targets scored, for other kinds of update as `KIND/targets`), `gradient_norm`, `skipped`
-      (number of steps), and the mean of every other sum. A metric is None if nothing was summed.
+      (number of steps), and the mean of every other sum. A mean of nothing is None.
     """
     values = {name: (float(s.total), float(s.weight)) for name, s in totals.items()}
     means = {name: total / weight if weight else None for name, (total, weight) in values.items()}

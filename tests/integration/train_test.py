@@ -16,7 +16,7 @@ from memjax.config import (
     Schedule,
     Training,
 )
-from memjax.training import run_start
+from memjax.training import run_start, update_functions
 from memjax.training.loaded_runs import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run

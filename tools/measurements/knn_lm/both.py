@@ -27,6 +27,7 @@ from memjax.retrieval.tuning import (
     mixture_nats,
     score_mixture,
     score_targets,
+    tune_with_memory,
 )
 from tools.measurements.knn_lm import experiment
 from tools.results.tables import perplexity
@@ -78,7 +79,7 @@ def measure(source: KeyExtractor, workdir: Path, cache: ContinuousCache) -> dict
     cache_row = {"cache_weight": WEIGHTS[int(nats.argmin())], "validation": float(nats.min())}
     test = both["test"]
     cache_row["test"] = -float(test.targets.mixed(cache_row["cache_weight"]).log_probs.mean())
-    weight, best = tune_both(both["validation"].targets, both["validation"].neighbors)
+    weight, best = tune_with_memory(both["validation"].targets, both["validation"].neighbors)
     row = {"validation": float(best.nats_per_token.min()), "cache_weight": weight}
     row |= {"weight": best.interpolation_weight, "temperature": best.temperature}
     mixed = test.targets.mixed(weight)
