@@ -31,29 +31,25 @@ from dataclasses import replace
 from typing import Any
 
 from memjax.config import (
-    RFA,
-    T2R,
     Config,
     Data,
     Evaluation,
     FullAttention,
     KeyValueRecall,
-    LinearTransformer,
-    MemSizer,
     Model,
     Schedule,
     Training,
-    TransformerXL,
 )
+from memjax.settings.named_memories import make_memory_settings
 
 STATES: dict[str, Any] = {
-    "default": MemSizer(num_slots=32),
-    "linear_transformer": LinearTransformer(),
-    "rfa": RFA(num_directions=16),
-    "t2r": T2R(num_features=32),
+    "default": make_memory_settings("memsizer"),
+    "linear_transformer": make_memory_settings("linear_transformer"),
+    "rfa": make_memory_settings("rfa", num_directions=16, gate=False),
+    "t2r": make_memory_settings("t2r"),
     "softmax": FullAttention(),
-    "transformer_xl": TransformerXL(memory_length=32, norm="pre"),
-    "smoke": MemSizer(num_slots=4),
+    "transformer_xl": make_memory_settings("transformer_xl", memory_length=32),
+    "smoke": make_memory_settings("memsizer", num_slots=4),
 }
 VARIANTS = {
     "default": "MemSizer, 32 slots",

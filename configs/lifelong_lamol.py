@@ -29,11 +29,8 @@ import dataclasses
 from typing import Any
 
 from memjax.config import (
-    EWC,
-    GEM,
     GPT2,
     LAMOL,
-    MAS,
     Adam,
     BytePairs,
     Bytes,
@@ -43,17 +40,12 @@ from memjax.config import (
     EpisodicMemory,
     Evaluation,
     Instructions,
-    Joint,
     JsonLines,
     LanguageModeling,
     Lifelong,
-    MbPA,
     Model,
     QaSrl,
-    Replay,
     Schedule,
-    Sequential,
-    SingleTask,
     Squad,
     Sst,
     TaskData,
@@ -64,6 +56,7 @@ from memjax.config import (
     Woz,
 )
 from memjax.lifelong.orders import MBPA_ORDERS
+from memjax.settings.named_methods import make_method_settings
 
 DOMAINS = ("encyclopedia", "news", "reviews")
 SIZES: Any = {"num_train": 500, "num_validation": 100, "num_test": 200}
@@ -84,14 +77,15 @@ STREAMS = {
     "five": ("squad", "wikisql", "sst", "qa_srl", "woz"),
 }
 METHODS = {
-    "default": Sequential(),
-    "single_task": SingleTask(),
-    "multi_task": Joint(),
-    "ewc": EWC(penalty_weight=1.0),
-    "ewc_online": EWC(penalty_weight=1.0, consolidation="online"),
-    "mas": MAS(penalty_weight=0.1),
-    "gem": GEM(examples_per_task=25, cache_gradients=True),
-    "mbpa_pp": MbPA(
+    "default": make_method_settings("sequential"),
+    "single_task": make_method_settings("single_task"),
+    "multi_task": make_method_settings("multi_task"),
+    "ewc": make_method_settings("ewc", penalty_weight=1.0),
+    "ewc_online": make_method_settings("ewc", penalty_weight=1.0, consolidation="online"),
+    "mas": make_method_settings("mas", penalty_weight=0.1),
+    "gem": make_method_settings("gem", examples_per_task=25, cache_gradients=True),
+    "mbpa_pp": make_method_settings(
+        "mbpa_pp",
         # As many rows as there are examples: copies of one, read in several passes, would be its own neighbours.
         memory=EpisodicMemory(write_policy="random", write_probability=1 / 9, capacity=40_000),
         replay_interval=5000,
@@ -102,11 +96,13 @@ METHODS = {
         adaptation_learning_rate=0.05,
         adapted_parameters=("layers_2",),
     ),
-    "replay": Replay(memory=EpisodicMemory(write_policy="all", capacity=40_000), replay_batch_size=2),
-    "lamol": LAMOL(replay_batch_size=2),
-    "shared": LAMOL(replay_batch_size=2, generation_token="shared"),
-    "real": LAMOL(replay_batch_size=2, sample_source="real"),
-    "no_replay": LAMOL(sample_ratio=0.0),
+    "replay": make_method_settings(
+        "replay", memory=EpisodicMemory(write_policy="all", capacity=40_000), replay_batch_size=2
+    ),
+    "lamol": make_method_settings("lamol"),
+    "shared": make_method_settings("lamol", generation_token="shared"),
+    "real": make_method_settings("lamol", sample_source="real"),
+    "no_replay": make_method_settings("lamol", sample_ratio=0.0, replay_batch_size=8),
 }
 VARIANTS = {
     "default": "fine-tuning on answers, one task after the other",
@@ -181,7 +177,7 @@ def get_config(variant: str = "default") -> Config:
         config.data.source = JsonLines(path=f"{DOMAINS[0]}.jsonl")
         config.training.schedule = Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine")
         config.lifelong.tasks = tuple(TaskData(name=name, source=JsonLines(path=f"{name}.jsonl")) for name in DOMAINS)
-        config.lifelong.method, config.lifelong.epochs = Joint(), 6
+        config.lifelong.method, config.lifelong.epochs = METHODS["multi_task"], 6
     if variant == "paper":
         config.model = Model(
             dim=768,

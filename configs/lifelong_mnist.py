@@ -19,12 +19,7 @@ Where the values come from
 import copy
 
 from memjax.config import (
-    AGEM,
-    EWC,
-    GEM,
-    MAS,
     SGD,
-    SI,
     Blobs,
     Classification,
     Config,
@@ -32,19 +27,13 @@ from memjax.config import (
     Digits,
     EpisodicMemory,
     Evaluation,
-    Joint,
     Lifelong,
-    LogitKD,
-    LwF,
     Perceptron,
-    ProgressiveNetwork,
-    Replay,
     Schedule,
-    Sequential,
-    SingleTask,
     TaskData,
     Training,
 )
+from memjax.settings.named_methods import make_method_settings
 
 VARIANTS = {
     "default": "plain training, one task after the other",
@@ -68,18 +57,19 @@ VARIANTS = {
     "smoke": "seconds: clouds of points instead of digits",
 }
 METHODS = {
-    "single_task": SingleTask(),
-    "multi_task": Joint(),
-    "cumulative": Joint(schedule="cumulative"),
-    "replay": Replay(memory=EpisodicMemory(capacity=500)),
-    "agem": AGEM(memory=EpisodicMemory(capacity=500), reference_batch_size=256),
-    "gem": GEM(cache_gradients=True),
-    "ewc": EWC(penalty_weight=100.0),
-    "mas": MAS(penalty_weight=1.0),
-    "si": SI(penalty_weight=1.0),
-    "lwf": LwF(),
-    "pnn": ProgressiveNetwork(),
-    "logit_kd": LogitKD(memory=EpisodicMemory(capacity=500)),
+    "default": make_method_settings("sequential"),
+    "single_task": make_method_settings("single_task"),
+    "multi_task": make_method_settings("multi_task"),
+    "cumulative": make_method_settings("multi_task", schedule="cumulative"),
+    "replay": make_method_settings("replay", memory=EpisodicMemory(capacity=500)),
+    "agem": make_method_settings("agem", memory=EpisodicMemory(capacity=500), reference_batch_size=256),
+    "gem": make_method_settings("gem", examples_per_task=100, cache_gradients=True),
+    "ewc": make_method_settings("ewc", penalty_weight=100.0),
+    "mas": make_method_settings("mas", penalty_weight=1.0),
+    "si": make_method_settings("si", penalty_weight=1.0),
+    "lwf": make_method_settings("lwf", distillation_weight=1.0),
+    "pnn": make_method_settings("progressive"),
+    "logit_kd": make_method_settings("logit_kd", memory=EpisodicMemory(capacity=500), distillation_weight=1.0),
 }
 
 
@@ -106,7 +96,7 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(batch_size=256, split="test", compute_accuracy=True),
         lifelong=Lifelong(
-            method=copy.deepcopy(METHODS.get(method_name, Sequential())),
+            method=copy.deepcopy(METHODS.get(method_name, METHODS["default"])),
             tasks=tuple(TaskData(name=f"task_{i}", source=source) for i, source in enumerate(sources)),
             epochs=1,
         ),
@@ -120,5 +110,5 @@ def get_config(variant: str = "default") -> Config:
         config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8
         config.data.batch_size, config.evaluation.batch_size, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
-        config.lifelong.method = Replay(memory=EpisodicMemory(capacity=16), replay_batch_size=4)
+        config.lifelong.method = make_method_settings("replay", memory=EpisodicMemory(capacity=16), replay_batch_size=4)
     return config

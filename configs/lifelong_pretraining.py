@@ -29,11 +29,8 @@ Where the values come from
 import copy
 
 from memjax.config import (
-    AGEM,
     ELLE,
-    EWC,
     GPT2,
-    MAS,
     Adam,
     Bidirectional,
     BytePairs,
@@ -46,16 +43,13 @@ from memjax.config import (
     KeyValueRecall,
     LanguageModeling,
     Lifelong,
-    LogitKD,
     MaskedLanguageModeling,
     Model,
-    ProgressiveNetwork,
-    Replay,
     Schedule,
-    Sequential,
     TaskData,
     Training,
 )
+from memjax.settings.named_methods import make_method_settings
 
 DOMAINS = ("encyclopedia", "news", "reviews")
 FOUR = (*DOMAINS, "python")
@@ -63,32 +57,34 @@ MEMORY = EpisodicMemory(capacity=1000)
 SIZES = {"dim_per_task": (96, 128), "num_layers_per_task": (3, 4)}
 RECOVERS = {"memory": MEMORY, "replay_batch_size": 3, "recovery_steps": 30, "recovery_batch_size": 28}
 METHODS = {
-    "default": Sequential(),
-    "replay": Replay(memory=MEMORY, replay_batch_size=3),
-    "agem": AGEM(memory=MEMORY, reference_batch_size=28),
-    "ewc": EWC(penalty_weight=1.0),
-    "mas": MAS(penalty_weight=0.1),
-    "logit_kd": LogitKD(memory=MEMORY, replay_batch_size=3),
-    "pnn": ProgressiveNetwork(),
-    "elle": ELLE(**SIZES, **RECOVERS),
-    "elle_prompt": ELLE(**SIZES, **RECOVERS),
+    "default": make_method_settings("sequential"),
+    "replay": make_method_settings("replay", memory=MEMORY, replay_batch_size=3),
+    "agem": make_method_settings("agem", memory=MEMORY, reference_batch_size=28),
+    "ewc": make_method_settings("ewc", penalty_weight=1.0),
+    "mas": make_method_settings("mas", penalty_weight=0.1),
+    "logit_kd": make_method_settings("logit_kd", memory=MEMORY, replay_batch_size=3, distillation_weight=1.0),
+    "pnn": make_method_settings("progressive"),
+    "elle": make_method_settings("elle", **SIZES, **RECOVERS),
+    "elle_prompt": make_method_settings("elle", **SIZES, **RECOVERS),
     "elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
-    "wider": ELLE(dim_per_task=SIZES["dim_per_task"], **RECOVERS),
-    "deeper": ELLE(num_layers_per_task=SIZES["num_layers_per_task"], **RECOVERS),
-    "no_warm_up": ELLE(**SIZES, **{**RECOVERS, "recovery_steps": 0}),
-    "no_noise": ELLE(**SIZES, copy_noise="none", **RECOVERS),
-    "annealed": ELLE(**SIZES, **RECOVERS, anneal_norms=True),
-    "share": ELLE(**SIZES, **RECOVERS, memory_fraction=0.06),
-    "progress": ELLE(**SIZES, **RECOVERS, replay_sampling="progress"),
-    "logit_kd_annealed": LogitKD(memory=MEMORY, replay_batch_size=3, anneal_weight=True),
-    "bert": Sequential(),
-    "bert_replay": Replay(memory=MEMORY, replay_batch_size=3),
-    "bert_elle": ELLE(**SIZES, new_layer_init="copy", **RECOVERS),
-    "bert_elle_prompt": ELLE(**SIZES, new_layer_init="copy", **RECOVERS),
+    "wider": make_method_settings("elle", dim_per_task=SIZES["dim_per_task"], **RECOVERS),
+    "deeper": make_method_settings("elle", num_layers_per_task=SIZES["num_layers_per_task"], **RECOVERS),
+    "no_warm_up": make_method_settings("elle", **SIZES, **{**RECOVERS, "recovery_steps": 0}),
+    "no_noise": make_method_settings("elle", **SIZES, copy_noise="none", **RECOVERS),
+    "annealed": make_method_settings("elle", **SIZES, **RECOVERS, anneal_norms=True),
+    "share": make_method_settings("elle", **SIZES, **RECOVERS, memory_fraction=0.06),
+    "progress": make_method_settings("elle", **SIZES, **RECOVERS, replay_sampling="progress"),
+    "logit_kd_annealed": make_method_settings(
+        "logit_kd", memory=MEMORY, replay_batch_size=3, distillation_weight=1.0, anneal_weight=True
+    ),
+    "bert": make_method_settings("sequential"),
+    "bert_replay": make_method_settings("replay", memory=MEMORY, replay_batch_size=3),
+    "bert_elle": make_method_settings("elle", **SIZES, new_layer_init="copy", **RECOVERS),
+    "bert_elle_prompt": make_method_settings("elle", **SIZES, new_layer_init="copy", **RECOVERS),
     "bert_elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
-    "four": Sequential(),
-    "four_replay": Replay(memory=MEMORY, replay_batch_size=3),
-    "four_elle": ELLE(dim_per_task=(80, 96, 128), num_layers_per_task=(3, 3, 4), **RECOVERS),
+    "four": make_method_settings("sequential"),
+    "four_replay": make_method_settings("replay", memory=MEMORY, replay_batch_size=3),
+    "four_elle": make_method_settings("elle", dim_per_task=(80, 96, 128), num_layers_per_task=(3, 3, 4), **RECOVERS),
 }
 LIMITS = {
     "replay": (3416, 3948, 4256),

@@ -33,22 +33,16 @@ import copy
 from typing import Any
 
 from memjax.config import (
-    AGEM,
-    EWC,
     Config,
     Data,
     EpisodicMemory,
     Evaluation,
-    Joint,
     Lifelong,
     MbPA,
-    MetaMbPA,
     QaSrl,
     Quac,
     QuestionAnswering,
-    Replay,
     Schedule,
-    Sequential,
     Squad,
     TaskData,
     Templates,
@@ -57,6 +51,7 @@ from memjax.config import (
     WordPiece,
 )
 from memjax.lifelong.orders import QUESTION_ORDERS
+from memjax.settings.named_methods import make_method_settings
 from memjax.settings.overrides import load_config
 
 PLACES = {"quac": "squad_1", "trivia_qa_web": "wikinews", "trivia_qa_wikipedia": "wikipedia", "squad": "squad_2"}
@@ -76,18 +71,21 @@ ADAPTED = {
     "num_neighbors": 8,
     "adaptation_steps": 5,
     "adapted_parameters": ("head/",),
+    "adaptation_learning_rate": 5e-3,
     "adaptation_batch_size": 4,
 }
+REPLAYED = {"memory": ALL, "replay_interval": 200, "replay_batch_size": 16}
 METHODS = {
-    "default": Sequential(),
-    "multi_task": Joint(),
-    "replay": Replay(memory=ALL, mode="sparse", replay_interval=200, replay_batch_size=16),
-    "agem": AGEM(memory=ALL, reference_batch_size=16, projection_interval=200),
-    "ewc_online": EWC(penalty_weight=1.0, consolidation="online", decay=1.0),
-    "mbpa_random": MbPA(memory=ALL, replay_interval=200, replay_batch_size=16, neighbor_choice="random", **ADAPTED),
-    "mbpa": MbPA(memory=ALL, replay_interval=0, neighbor_weighting="inverse_distance", **ADAPTED),
-    "mbpa_pp": MbPA(memory=ALL, replay_interval=200, replay_batch_size=16, **ADAPTED),
-    "meta_mbpa": MetaMbPA(
+    "default": make_method_settings("sequential"),
+    "multi_task": make_method_settings("multi_task"),
+    "replay": make_method_settings("replay", mode="sparse", **REPLAYED),
+    "agem": make_method_settings("agem", memory=ALL, reference_batch_size=16, projection_interval=200),
+    "ewc_online": make_method_settings("ewc", penalty_weight=1.0, consolidation="online", decay=1.0),
+    "mbpa_random": make_method_settings("mbpa_pp", neighbor_choice="random", **REPLAYED, **ADAPTED),
+    "mbpa": make_method_settings("mbpa", memory=ALL, **ADAPTED),
+    "mbpa_pp": make_method_settings("mbpa_pp", **REPLAYED, **ADAPTED),
+    "meta_mbpa": make_method_settings(
+        "meta_mbpa",
         memory=EpisodicMemory(write_policy="diversity", write_probability=0.01, capacity=100),
         replay_interval=200,
         replay_batch_size=16,

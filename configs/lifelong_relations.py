@@ -58,13 +58,8 @@ import re
 from typing import Any
 
 from memjax.config import (
-    AGEM,
     ANML,
-    EAEMR,
     EMAR,
-    EMR,
-    EWC,
-    GEM,
     OML,
     BiLSTM,
     CachedPairs,
@@ -73,14 +68,11 @@ from memjax.config import (
     Data,
     EpisodicMemory,
     Evaluation,
-    Joint,
     Lifelong,
     Perceptron,
     RelationExtraction,
     RelationFiles,
-    Replay,
     Schedule,
-    Sequential,
     SyntheticRelations,
     TaskData,
     Training,
@@ -88,18 +80,19 @@ from memjax.config import (
     Words,
 )
 from memjax.lifelong.relation_orders import FEWREL_TASKS, SIMPLE_QUESTIONS_TASKS
+from memjax.settings.named_methods import make_method_settings
 from memjax.settings.overrides import load_config
 
 MADE_TASKS = ((1, 2, 3), (4, 5), (6, 7, 8))
 METHODS = {
-    "default": Sequential(),
-    "upper": Joint(schedule="anew"),
-    "ewc": EWC(penalty_weight=100.0),
-    "gem": GEM(examples_per_task=50),
-    "agem": AGEM(memory=EpisodicMemory(capacity=500), reference_batch_size=50),
-    "emr": EMR(),
-    "ea_emr": EAEMR(),
-    "emar": EMAR(),
+    "default": make_method_settings("sequential"),
+    "upper": make_method_settings("multi_task", schedule="anew"),
+    "ewc": make_method_settings("ewc", penalty_weight=100.0),
+    "gem": make_method_settings("gem"),
+    "agem": make_method_settings("agem", memory=EpisodicMemory(capacity=500), reference_batch_size=50),
+    "emr": make_method_settings("emr"),
+    "ea_emr": make_method_settings("ea_emr"),
+    "emar": make_method_settings("emar"),
     "emar_code": EMAR.as_published(),
 }
 WORDS = {
@@ -114,14 +107,14 @@ WORDS = {
     "emar_code": "EMAR as in the authors' code",
 }
 ALL_PAIRS = EpisodicMemory(write_policy="all", capacity=100_000)
-EPISODE = {"memory": ALL_PAIRS, "replay_interval": 1600, "replay_rate": 0.04, "inner_learning_rate": 0.1}
+EPISODE = {"memory": ALL_PAIRS, "replay_interval": 1600}
 PAIRS = {
-    "default": Sequential(),
-    "replay": Replay(memory=ALL_PAIRS, mode="sparse", replay_interval=1600, replay_batch_size=64),
-    "agem": AGEM(memory=ALL_PAIRS, projection_interval=1600, reference_batch_size=64),
-    "oml": OML(**EPISODE),
-    "anml": ANML(**EPISODE),
-    "multi_task": Joint(),
+    "default": make_method_settings("sequential"),
+    "replay": make_method_settings("replay", **EPISODE, mode="sparse", replay_batch_size=64),
+    "agem": make_method_settings("agem", memory=ALL_PAIRS, projection_interval=1600, reference_batch_size=64),
+    "oml": make_method_settings("oml", **EPISODE),
+    "anml": make_method_settings("anml", **EPISODE),
+    "multi_task": make_method_settings("multi_task"),
 }
 PAIR_WORDS = {
     "default": "plain training, one task after the other",

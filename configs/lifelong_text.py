@@ -35,19 +35,15 @@ Where the values come from
               of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each
 """
 
-import copy
 import re
 from dataclasses import replace
+from typing import Any
 
 from memjax.config import (
-    AGEM,
     ANML,
-    EWC,
     MAML,
-    MAS,
     OML,
     SGD,
-    SI,
     Adam,
     Blobs,
     CachedFeatures,
@@ -56,17 +52,11 @@ from memjax.config import (
     Data,
     EpisodicMemory,
     Evaluation,
-    Joint,
     Lifelong,
-    LogitKD,
-    LwF,
     MbPA,
     MetaMbPA,
     Perceptron,
-    Replay,
     Schedule,
-    Sequential,
-    SingleTask,
     TaskData,
     TextClasses,
     TokenBag,
@@ -74,58 +64,33 @@ from memjax.config import (
     WordPiece,
 )
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
+from memjax.settings.named_methods import with_method
 from memjax.settings.overrides import load_config
 
 ALL = EpisodicMemory(write_policy="all", capacity=10_000)
-EPISODE = {"memory": ALL, "replay_interval": 400, "replay_rate": 0.04, "inner_learning_rate": 0.1}
 HUNDREDTH = EpisodicMemory(write_policy="diversity", write_probability=0.01, capacity=1000)
-METHODS = {
-    "default": Sequential(),
-    "single_task": SingleTask(),
-    "multi_task": Joint(),
-    "replay": Replay(memory=ALL, mode="sparse", replay_interval=400, replay_batch_size=32),
-    "mixed": Replay(memory=ALL, replay_batch_size=32),
-    "agem": AGEM(memory=ALL, reference_batch_size=100, projection_interval=400),
-    "ewc": EWC(penalty_weight=1.0),
-    "mas": MAS(penalty_weight=0.1),
-    "si": SI(penalty_weight=100.0),
-    "lwf": LwF(distillation_weight=0.3),
-    "logit_kd": LogitKD(memory=ALL, distillation_weight=3.0),
-    "mbpa_random": MbPA(
-        memory=ALL,
-        replay_interval=400,
-        replay_batch_size=32,
-        neighbor_choice="random",
-        adapted_parameters=("head/",),
-        adaptation_learning_rate=0.2,
-    ),
-    "mbpa": MbPA(
-        memory=ALL,
-        replay_interval=0,
-        neighbor_weighting="inverse_distance",
-        adapted_parameters=("head/",),
-        adaptation_learning_rate=0.2,
-    ),
-    "mbpa_pp": MbPA(
-        memory=ALL,
-        replay_interval=400,
-        replay_batch_size=32,
-        adapted_parameters=("head/",),
-        adaptation_learning_rate=0.2,
-    ),
-    "ewc_online": EWC(penalty_weight=1.0, consolidation="online"),
-    "oml": OML(**EPISODE),
-    "anml": ANML(**EPISODE),
-    "maml": MAML(**EPISODE),
-    "meta_mbpa": MetaMbPA(
-        memory=HUNDREDTH,
-        replay_interval=400,
-        replay_batch_size=32,
-        adapted_parameters=("head/",),
-        inner_learning_rate=0.1,
-        adaptation_learning_rate=0.1,
-    ),
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("sequential", {}),
+    "single_task": ("single_task", {}),
+    "multi_task": ("multi_task", {}),
+    "replay": ("replay", {"memory": ALL, "mode": "sparse", "replay_interval": 400}),
+    "mixed": ("replay", {"memory": ALL}),
+    "agem": ("agem", {"memory": ALL, "projection_interval": 400}),
+    "ewc": ("ewc", {"penalty_weight": 1.0}),
+    "mas": ("mas", {"penalty_weight": 0.1}),
+    "si": ("si", {"penalty_weight": 100.0}),
+    "lwf": ("lwf", {"distillation_weight": 0.3}),
+    "logit_kd": ("logit_kd", {"memory": ALL}),
+    "mbpa_random": ("mbpa_pp", {"memory": ALL, "neighbor_choice": "random"}),
+    "mbpa": ("mbpa", {"memory": ALL}),
+    "mbpa_pp": ("mbpa_pp", {"memory": ALL}),
+    "ewc_online": ("ewc", {"penalty_weight": 1.0, "consolidation": "online"}),
+    "oml": ("oml", {"memory": ALL}),
+    "anml": ("anml", {"memory": ALL}),
+    "maml": ("maml", {"memory": ALL}),
+    "meta_mbpa": ("meta_mbpa", {}),
 }
+"""variant -> name of its method, and values of its settings"""
 RATES = {"single_task": 1.6e-2, "multi_task": 1.6e-2, "mixed": 1.6e-2, "replay": 8e-3}
 """learning rates of training on vectors that differ from 4e-3"""
 WORDS = {
@@ -168,6 +133,7 @@ VARIANTS = {
     "bag_mixed": "naive Bayes weighted by errors, 32 stored texts beside 32 new ones",
     "bag_tenth": "naive Bayes weighted by errors, 32 rows of a memory of 250 texts beside 32 new ones",
     "bag_linear": "a linear classifier over hashed pieces of words, 128 stored texts beside 32 new ones, six passes",
+    "bag_hidden": "plain training of a hidden layer over hashed pieces of words (`memjax train --tasks --method`)",
     "last_two": "plain training of the last two layers of MiniLM, on stored outputs of the others",
     "last_two_multi_task": "the last two layers of MiniLM on all texts shuffled together",
     "last_two_replay": "the last two layers of MiniLM with sparse experience replay",
@@ -194,7 +160,7 @@ def get_config(variant: str = "default") -> Config:
     paper = variant.startswith("paper")
     encoder = small or last or paper or bag or variant.startswith("encoder")
     method_name = re.sub("^(encoder|small|last_two|fourteen|paper|bag)_?", "", variant) or "default"
-    method = copy.deepcopy(METHODS.get(method_name, METHODS["mbpa_pp"]))
+    method, values = METHODS.get(method_name, METHODS["mbpa_pp"])
     size, tested = (115_000, 7_600) if paper else (2000, 1000)
     # Files of one set differ in signs: those of AG News and DBpedia escape them in three ways.
     texts = lambda name: TextClasses(
@@ -216,7 +182,6 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(batch_size=64, split="test", compute_accuracy=True),
         lifelong=Lifelong(
-            method=method,
             tasks=tuple(TaskData(name=name, source=source) for name, source in zip(names, sources, strict=True)),
             epochs=1,
         ),
@@ -226,15 +191,6 @@ def get_config(variant: str = "default") -> Config:
         like = load_config("bert_glue", "default" if paper else "sst2")
         config.model, config.data.tokenizer = like.model, like.data.tokenizer
         config.data.segment_length, config.training.schedule.learning_rate = 128, 3e-5
-        if isinstance(method, MbPA):
-            method.key_source, method.adaptation_learning_rate, method.adaptation_batch_size = "first", 5e-3, 4
-        if isinstance(method, MetaMbPA):
-            method.key_source, method.inner_learning_rate, method.adaptation_learning_rate = "first", 1e-5, 1e-5
-    if isinstance(method, OML | ANML | MAML):
-        config.data.batch_size = 4
-    if isinstance(method, ANML):
-        memory_facts = config.model.memory_facts
-        memory_facts.gate_dim = config.model.dim if encoder else 256
     if small:
         config.model.dim, config.model.num_layers, config.model.num_heads = 128, 2, 4
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
@@ -248,15 +204,21 @@ def get_config(variant: str = "default") -> Config:
             # Replayed rows are as many as new ones: the mean over both times this rate is a sum again.
             config.model, config.training.schedule.learning_rate = TokenBag(weighs_errors=True), 64.0
             memory = ALL if method_name == "mixed" else EpisodicMemory(write_policy="balanced", capacity=250)
-            config.lifelong.method = Replay(memory=memory, replay_batch_size=32)
+            method, values = "replay", {"memory": memory}
         if method_name == "linear":
             config.model, config.training.optimizer = TokenBag(head="softmax"), Adam()
             config.training.schedule.learning_rate, config.lifelong.epochs = 0.03, 6
-            config.lifelong.method = Replay(memory=ALL, replay_batch_size=128)
+            method, values = "replay", {"memory": ALL, "replay_batch_size": 128}
+        if method_name == "hidden":
+            config.model, config.training.optimizer = TokenBag(head="softmax", widths=(128,)), Adam()
+            config.training.schedule.learning_rate, config.lifelong.epochs = 3e-3, 6
+            method, values, config.lifelong.min_updates_per_task = "sequential", {}, 192
     if last:
         config.model.first_trained_layer, config.data.encoder_states_dir, config.data.segment_length = 4, "states", 64
-        if isinstance(method, Replay | MbPA):
-            method.memory = EpisodicMemory(capacity=2000, storage="host")
+        if "memory" in values:
+            values = {**values, "memory": EpisodicMemory(capacity=2000, storage="host")}
+    config = with_method(config, method, **values)
+    assert config.lifelong is not None
     if paper:
         every_text = EpisodicMemory(write_policy="all", capacity=575_000)
         published = {"memory": every_text, "replay_interval": 9600, "replay_rate": 0.01, "replay_loss_reduction": "sum"}

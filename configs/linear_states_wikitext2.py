@@ -19,26 +19,21 @@ Where the values come from
 """
 
 from memjax.config import (
-    RFA,
-    T2R,
     AdaptiveSoftmax,
     Config,
     Data,
     Evaluation,
     FullAttention,
-    LinearTransformer,
-    MemoryTokens,
-    MemSizer,
     Model,
     PythonLibrary,
     Schedule,
     SentencePiece,
     Softmax,
     Training,
-    TransformerXL,
     WikiText,
     Words,
 )
+from memjax.settings.named_memories import make_memory_settings
 
 VARIANTS = {
     "default": "Linear Transformer, features elu(x) + 1",
@@ -62,7 +57,7 @@ def get_config(variant: str = "default") -> Config:
             num_layers=4,
             num_heads=4,
             dropout=0.1,
-            attention=LinearTransformer(),
+            attention=make_memory_settings("linear_transformer"),
             positions="sinusoids",
             output=AdaptiveSoftmax(cutoffs=(2_000, 10_000), div_val=2, tie_projections=(False, True, True)),
         ),
@@ -80,20 +75,20 @@ def get_config(variant: str = "default") -> Config:
         case "default":
             pass
         case "rfa" | "rfa_gate":
-            model.attention = RFA(num_directions=32, gate=variant == "rfa_gate")
+            model.attention = make_memory_settings("rfa", gate=variant == "rfa_gate")
         case "t2r":
-            model.attention = T2R(bias=False, norm_kind="rms")
+            model.attention = make_memory_settings("t2r", bias=False, norm_kind="rms")
         case "memsizer":
-            model.attention = MemSizer(num_slots=32)
+            model.attention = make_memory_settings("memsizer")
         case "softmax":
             model.attention = FullAttention(query_key_norm=False, num_buckets=0)
         case "transformer_xl" | "memory_tokens":
-            model.attention, model.positions = TransformerXL(memory_length=128, norm="pre"), "none"
+            model.attention, model.positions = make_memory_settings("transformer_xl", memory_length=128), "none"
             if variant == "memory_tokens":
-                model.memory_tokens = MemoryTokens(num_tokens=20)
+                model.memory_tokens = make_memory_settings("memory_tokens", num_tokens=20)
         case "smoke":
             model.dim, model.num_layers, model.num_heads, model.output = 32, 2, 2, Softmax()
-            model.attention = RFA(num_directions=8, gate=True)
+            model.attention = make_memory_settings("rfa", num_directions=8)
             config.data = Data(
                 source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), batch_size=2, segment_length=16
             )

@@ -5,9 +5,9 @@
 
 PATH is a file, a folder, a glob, or JSON lines. The size of the text chooses the variant; `--variant NAME` chooses
 another one, and every field can be changed as in any config. The memory is that of Transformer-XL, which helps on
-WikiText-2 within minutes ([table](../tools/results/tables/knn_lm.md)); other configs have other memories (`memjax
-configs`). Files are read one after the other as continuous streams, so that the memory crosses from one file to the
-next. Of a few files the end of each is held out, of many files some whole files.
+WikiText-2 within minutes ([table](../tools/results/tables/knn_lm.md)). `--memory-kind NAME` chooses another one of
+those that `memjax configs` lists. Files are read one after the other as continuous streams, so that the memory
+crosses from one file to the next. Of a few files the end of each is held out, of many files some whole files.
 
 Paper: Dai, Yang, Yang, Carbonell, Le and Salakhutdinov, "Transformer-XL", ACL 2019, https://arxiv.org/abs/1901.02860.
 Paper's number: none on these texts.
@@ -32,8 +32,8 @@ from memjax.config import (
     SentencePiece,
     TextFiles,
     Training,
-    TransformerXL,
 )
+from memjax.settings.named_memories import with_memory_kind
 
 VARIANTS = {
     "default": "50 kB to 4 MB of text: 1,024 pieces, 4 layers of 192, minutes on two CPU cores",
@@ -57,10 +57,9 @@ def get_config(variant: str = "default") -> Config:
     }[size]  # fmt: skip
     pieces = {"default": 1024, "medium": 8192, "large": 32768}.get(size)
     rate, dropout = {"medium": 1e-3, "large": 4e-4}.get(size, 2e-3), 0.1 if size in ("tiny", "default") else 0.0
-    attention = TransformerXL(memory_length=0 if variant == "no_memory" else 2 * length, norm="pre")
-    return Config(
+    config = Config(
         name=f"own_text_{variant}",
-        model=Model(dim=dim, num_layers=layers, num_heads=heads, dropout=dropout, attention=attention),
+        model=Model(dim=dim, num_layers=layers, num_heads=heads, dropout=dropout),
         data=Data(
             source=PythonLibrary() if variant == "smoke" else TextFiles(),
             tokenizer=SentencePiece(vocab_size=pieces) if pieces else Bytes(),
@@ -81,3 +80,4 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(batch_size=min(rows, 8), protocol="contiguous"),
     )
+    return with_memory_kind(config, "none" if variant == "no_memory" else "transformer_xl")

@@ -31,9 +31,9 @@ from memjax.config import (
     Schedule,
     SentencePiece,
     Training,
-    TransformerXL,
     WikiText,
 )
+from memjax.settings.named_memories import make_memory_settings
 
 VARIANTS = {
     "default": "Memformer with 64 slots, gradients through 4 segments",
@@ -57,13 +57,11 @@ LENGTH = 64
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     length, horizon = LENGTH, 4
-    model: Model | Memformer = Memformer(
-        **SIZES, num_layers=3, encoder_layers=1, num_slots=64, feed_forward=Dense(dim=384)
-    )
+    model = make_memory_settings("memformer", **SIZES, num_layers=3, encoder_layers=1, feed_forward=Dense(dim=384))
     attention = {
-        "no_memory": TransformerXL(memory_length=0, norm="pre"),
-        "transformer_xl": TransformerXL(memory_length=64, norm="pre"),
-        "compressive": Compressive(memory_length=32, compressed_memory_length=32, norm="pre"),
+        "no_memory": make_memory_settings("none"),
+        "transformer_xl": make_memory_settings("transformer_xl", memory_length=64),
+        "compressive": make_memory_settings("compressive", memory_length=32, compressed_memory_length=32),
         "infinity_former": _signal("none"),
         "sticky": _signal("sample"),
     }.get(variant)
@@ -72,13 +70,13 @@ def get_config(variant: str = "default") -> Config:
         length = 32 if isinstance(attention, Compressive | InfinityFormer) else LENGTH
     match variant:
         case "slots_1":
-            model.num_slots = 1  # type: ignore[attr-defined]
+            model.num_slots = 1
         case "no_forgetting":
-            model.use_forgetting = False  # type: ignore[attr-defined]
+            model.use_forgetting = False
         case "temperature_1":
-            model.temperature = 1.0  # type: ignore[attr-defined]
+            model.temperature = 1.0
         case "no_slots":
-            model.num_slots, horizon = 0, 1  # type: ignore[attr-defined]
+            model.num_slots, horizon = 0, 1
     config = Config(
         name=f"recurrent_memories_{variant}",
         model=model,
@@ -112,4 +110,4 @@ def get_config(variant: str = "default") -> Config:
 
 def _signal(sticky: str) -> InfinityFormer:
     sizes = {"memory_length": 32, "num_basis": 64, "num_samples": 64}
-    return InfinityFormer(**sizes, sticky=sticky, kl_weight=1e-5)  # type: ignore[arg-type]
+    return make_memory_settings("infinity_former", **sizes, sticky=sticky, norm="post", kl_weight=1e-5)

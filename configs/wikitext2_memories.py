@@ -26,7 +26,8 @@ Where the values come from
               clusters, it was better than none). `spalm_adaptive` is what the tables of before have measured
 """
 
-from memjax.config import Compressive, Config, Softmax, Spalm, TransformerXL
+from memjax.config import Config, Softmax
+from memjax.settings.named_memories import make_memory_settings
 from memjax.settings.overrides import load_config
 
 VARIANTS = {
@@ -48,26 +49,26 @@ def get_config(variant: str = "default") -> Config:
     config.name = f"wikitext2_memories_{variant}"
     match variant:
         case "default":
-            config.model.attention = TransformerXL(memory_length=64, norm="pre")
+            config.model.attention = make_memory_settings("transformer_xl", memory_length=64)
         case "no_memory":
-            config.model.attention = TransformerXL(memory_length=0, norm="pre")
+            config.model.attention = make_memory_settings("none")
         case "compressive":
-            config.model.attention = Compressive(memory_length=32, compressed_memory_length=32, norm="pre")
+            config.model.attention = make_memory_settings("compressive", memory_length=32, compressed_memory_length=32)
         case "short" | "long":
             slots = 32 if variant == "short" else 160
-            config.model.attention = TransformerXL(memory_length=slots, norm="pre")
+            config.model.attention = make_memory_settings("transformer_xl", memory_length=slots)
         case "one_softmax":
-            config.model.attention = TransformerXL(memory_length=64, norm="pre")
+            config.model.attention = make_memory_settings("transformer_xl", memory_length=64)
             config.model.output = Softmax()
         case "spalm":
-            config.model.attention = TransformerXL(memory_length=64, norm="pre")
-            config.model.output = Spalm(softmax=Softmax(), num_neighbors=4, gate_bias=2.0, gate_bins=10)
+            config.model.attention = make_memory_settings("transformer_xl", memory_length=64)
+            config.model.output = make_memory_settings("spalm", softmax=Softmax(), gate_bins=10)
         case "spalm_adaptive":
-            config.model.attention = TransformerXL(memory_length=64, norm="pre")
-            published = {"num_neighbors": 4, "scale_neighbors": False, "gate_bins": 10}
-            config.model.output = Spalm(softmax=config.model.output.softmax, **published)
+            config.model.attention = make_memory_settings("transformer_xl", memory_length=64)
+            published = {"gate_bias": None, "scale_neighbors": False, "gate_bins": 10}
+            config.model.output = make_memory_settings("spalm", softmax=config.model.output.softmax, **published)
         case "smoke":
-            config.model.attention = Compressive(memory_length=16, compressed_memory_length=8, norm="pre")
+            config.model.attention = make_memory_settings("compressive", memory_length=16, compressed_memory_length=8)
     if variant in ("compressive", "short", "long"):
         config.data.batch_size, config.data.segment_length = 32, 32
     return config

@@ -4,11 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from memjax.cli.parser import Parser, print_result
+from memjax.settings.named_memories import MEMORIES
+from memjax.settings.named_methods import METHODS
 from memjax.settings.overrides import config_names, describe_config
+
+NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "--memory-kind": ("Memories of a language model, by name.", MEMORIES),
+    "--method": ("Methods for tasks that are learned one after the other, by name.", METHODS),
+}
+"""option that takes a name -> what the names are, and the names"""
 
 
 def run(arguments: list[str]) -> int:
-    """Lists the names that `--config` takes, each with a description, and those that `--variant` takes."""
+    """Lists the names that `--config`, `--memory-kind` and `--method` take, each with a description, and those that
+    `--variant` takes.
+    """
     parser = Parser("configs", run.__doc__, json=": config -> its description and its variants")
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="name of one config (default: all configs)")
     options = parser.read(arguments)
@@ -17,6 +27,9 @@ def run(arguments: list[str]) -> int:
     for name in names:
         about, variants = describe_config(name)
         facts[name] = {"about": about, "variants": variants}
+    if not options.name:
+        for option, (about, entries) in NAMED.items():
+            facts[option] = {"about": about, "variants": {name: entry.about for name, entry in entries.items()}}
     return print_result(facts, describe_configs, options)
 
 

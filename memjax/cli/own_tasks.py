@@ -34,6 +34,7 @@ from memjax.data.source_readers import class_names
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import TEXT_SETS
 from memjax.settings.checks import validate
+from memjax.settings.named_methods import find_method, with_method
 from memjax.settings.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -47,10 +48,11 @@ Numbers = dict[tuple[str, str], int]
 
 
 def tasks_config(
-    files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
+    files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules(), *, method: str = ""
 ) -> tuple[Config, str]:
     """Makes the configuration for a stream with one task for each file, and returns it with a line that describes it.
-    `name` and `variant` are those of the config that gives model and method. `rules` say how files are read.
+    `name` and `variant` are those of the config that gives the model, `method` is that of a method in place of its
+    own, and `rules` say how files are read.
 
     Args:
       files: Files of the tasks, in the order of learning: as `LabelledFile` for a text encoder, folders of
@@ -58,11 +60,15 @@ def tasks_config(
       name: Name of a config of a stream. A config of a single task is used for a stream with plain training.
       variant: Variant of the config, with its model and its method.
       rules: Encoding of the files, and which unreadable parts may be skipped.
+      method: Name of a method (`memjax.settings.named_methods.METHODS`), which replaces that of the config. Without a
+        `name` it also chooses the config. '' for the method of the config.
 
     Raises:
       ValueError: A file is missing, given twice, of another form, or without examples.
     """
-    config = load_config(name or CONFIG, variant or ("" if name else VARIANT))
+    base, default_variant = find_method(method).base if method else (CONFIG, VARIANT)
+    base, default_variant = (name, "") if name else (CONFIG if variant else base, default_variant)
+    config = load_config(base, variant or default_variant)
     paths = [_resolve_path(file, "--tasks") for file in files]
     _check_vectors(config, paths, name, variant)
     for number, path in enumerate(paths):
@@ -79,13 +85,12 @@ def tasks_config(
     stream = replace(config.lifelong or Lifelong(epochs=1), sources_dir=folder, task_order=())
     stream.vocabulary = "tasks" if config.task.file_source is LabelledFile else stream.vocabulary
     stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
-    task = config.task
-    if numbers:
-        room = max(task.num_classes, RESERVED * len(set(numbers.values())), max(numbers.values()) + 1)
-        task = replace(task, num_classes=room, mask_unseen_classes=True)
+    room = max(RESERVED * len(set(numbers.values())), max(numbers.values(), default=-1) + 1)
+    task = config.task.with_room(room, RESERVED * len(names)) if numbers else config.task
     data = replace(config.data, source=sources[min(names)])
-    run_name = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
+    run_name = "_".join(filter(None, [name or "tasks", *names, variant, method]))[:80]
     config = replace(config, name=run_name, data=data, task=task, lifelong=stream, evaluations=())
+    config = with_method(config, method) if method else config
     return config, _describe_stream(config)
 
 
@@ -120,7 +125,7 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
     else:
         source = _source(config, name, stored, path, numbers, rules)
     room = config.task.num_classes
-    if numbers and max(numbers.values()) >= room:
+    if numbers and room and max(numbers.values()) >= room:
         new, more = len(set(numbers.values()) - classes), max(numbers.values()) + 1
         raise ValueError(
             f"task.num_classes: {name} has {new} new classes beside {len(classes)}, the head of the run has {room}, "
@@ -184,7 +189,7 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
       rules: Encoding of the file, and which unreadable parts may be skipped.
     """
     kind = CachedFeatures if config.model.reads == "vectors" else config.task.file_source
-    if kind is None or kind.content_types[0] not in config.data.source.content_types:
+    if kind is None or not {*kind.content_types} & {*config.data.source.content_types}:
         allowed = "a config that classifies, answers, or reads texts"
         raise UsageError(f"--tasks: given {path.name} for {type(config.task).__name__}, allowed: {allowed}")
     if kind is TextFiles:
@@ -224,7 +229,8 @@ def _describe_stream(config: Config) -> str:
     stream = config.lifelong
     assert stream is not None
     classes = _classes(config)
-    room = f", {len(classes)} classes in a head of {config.task.num_classes}" if classes else ""
+    head = f" in a head of {config.task.num_classes}" if config.task.num_classes else ", answered in words"
+    room = f", {len(classes)} classes{head}" if classes else ""
     names = ", ".join(task.name for task in stream.ordered_tasks)
     room += f", at least {stream.min_updates_per_task} updates each" if stream.min_updates_per_task else ""
     return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"

@@ -7,6 +7,7 @@
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from memjax.config import Config, JsonLines, TextFiles
@@ -16,6 +17,7 @@ from memjax.data.record_files import find_record_files
 from memjax.data.records import detect_record_format
 from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
+from memjax.settings.named_memories import find_memory, with_memory_kind
 from memjax.settings.overrides import UsageError, load_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -29,7 +31,12 @@ SMALL = 1_000_000
 
 
 def text_config(
-    path: str | os.PathLike[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
+    path: str | os.PathLike[str],
+    name: str = "",
+    variant: str = "",
+    rules: ReadingRules = ReadingRules(),
+    *,
+    memory_kind: str = "",
 ) -> tuple[Config, str]:
     """Makes the config for a user's text at a path, and returns it with a line that gives the reason. Its size chooses
     the variant, unless `name` or `variant` names another config or variant. `rules` say how files are read.
@@ -41,6 +48,8 @@ def text_config(
       variant: Variant of the config. '' for the variant of `own_text` for texts of this size, or the default variant of
         another config. 'no_memory' for the variant of this size with the memory turned off.
       rules: Encoding of the files, and which unreadable parts may be skipped.
+      memory_kind: Name of a memory (`memjax.settings.named_memories.MEMORIES`), which replaces that of the config. ''
+        for the memory of the config.
 
     Raises:
       ValueError: There are no files at the path, they cannot be read, or the config does not read texts.
@@ -58,8 +67,20 @@ def text_config(
     kind = JsonLines if has_records else TextFiles
     config.data.source = kind(path=str(path), encoding=rules.encoding, skip=rules.skip)
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"
-    config.name = "_".join(filter(None, [name or "text", stem, variant]))
-    return config, _why(config, path, len(files), size, name or CONFIG, chosen, by_size=by_size)
+    config.name = "_".join(filter(None, [name or "text", stem, variant, memory_kind]))
+    config = _with_memory_kind(config, memory_kind, has_documents=has_records) if memory_kind else config
+    return config, _why(config, path, len(files), size, name or CONFIG, chosen, memory_kind, by_size=by_size)
+
+
+def _with_memory_kind(config: Config, name: str, *, has_documents: bool) -> Config:
+    """Returns the config with the memory `name`. A memory that forgets nothing begins anew with every document, if the
+    text has documents.
+    """
+    config = with_memory_kind(config, name)
+    if find_memory(name).forgets or not has_documents:
+        return config
+    scored = replace(config.evaluation, protocol="separate")
+    return replace(config, data=replace(config.data, protocol="separate"), evaluation=scored)
 
 
 def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[Path], bool]:
@@ -105,18 +126,24 @@ def _variant_of(size: int) -> str:
     return next((variant for variant, limit in SIZES.items() if size < limit), "large")
 
 
-def _why(config: Config, path: object, count: int, size: int, name: str, variant: str, *, by_size: bool) -> str:
+def _why(
+    config: Config, path: object, count: int, size: int, name: str, variant: str, memory_kind: str, *, by_size: bool
+) -> str:
     """Describes in one line which config was chosen, and why."""
-    model, data = config.model, config.data
+    model, data, named = config.model, config.data, find_memory(memory_kind or "none")
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.memory_facts.memory_length
     slots = f"a memory of {memory} tokens" if memory else "no memory"
+    kept = f"{model.attention_kind} with {slots}" if not memory_kind else f"memory {memory_kind} ({named.about})"
+    then = f"; {named.commands}" if named.commands else ""
+    if not named.forgets and data.protocol == "contiguous":
+        then += f"; {memory_kind} forgets nothing, records of which each is a document suit it better than a long text"
     pieces = data.tokenizer.vocab_size
     tokenizer = f"{type(data.tokenizer).__name__} of {pieces:,}" if pieces else type(data.tokenizer).__name__
     reason = "chosen by that size" if by_size else "as asked"
     sizes = f"{model.num_layers} layers of {model.dim}, {config.training.steps:,} steps of {data.batch_size} x "
     return (
         f"{path}: {amount} in {count:,} {'file' if count == 1 else 'files'}; config {name}"
-        f"{f', variant {variant}' if variant else ''} ({reason}): {model.attention_kind} with {slots}, "
-        f"{tokenizer}, {sizes}{data.segment_length} tokens; `memjax configs` lists others"
+        f"{f', variant {variant}' if variant else ''} ({reason}): {kept}, "
+        f"{tokenizer}, {sizes}{data.segment_length} tokens; `memjax configs` lists others{then}"
     )

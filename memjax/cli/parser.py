@@ -1,6 +1,7 @@
 """Functions that all commands share: reading of options and configs, opening of runs, and printing of results."""
 
 import argparse
+import dataclasses
 import json
 import math
 import re
@@ -10,6 +11,8 @@ from typing import Any, NoReturn, get_args
 
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
+from memjax.settings.named_memories import MEMORIES, with_memory_kind
+from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
 from memjax.settings.ranges import Encoding, describe_invalid
 from memjax.settings.reading_rules import ReadingRules
@@ -82,6 +85,11 @@ def make_reader(hint: Any) -> Callable[[str], Any]:
     return read
 
 
+def _describe_names(entries: Mapping[str, Any]) -> str:
+    """Describes the entries of a list of memories or methods for a help text, each with its name."""
+    return "; ".join(f"{name} = {entry.about}" for name, entry in entries.items()).replace("%", "%%")
+
+
 class Parser(argparse.ArgumentParser):
     """An `argparse` parser of the options of a command, which raises `UsageError` for mistakes.
 
@@ -95,6 +103,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
         self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
+        self.set_defaults(memory_kind="", method="")
         if reads == "run":
             self.add_argument("--run", required=True, metavar="DIR", help=RUN)
         if reads == "config":
@@ -112,6 +121,10 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--tasks", dest="own_tasks", nargs="+", metavar="FILE", help=tasks)
             variant = "name of a variant that the config file defines; `memjax configs` lists them"
             self.add_argument("--variant", metavar="NAME", help=variant)
+            kind = "name of the memory that takes the place of the config's: " + _describe_names(MEMORIES)
+            self.add_argument("--memory-kind", metavar="NAME", help=kind)
+            method = "name of the method that takes the place of the config's, for tasks: " + _describe_names(METHODS)
+            self.add_argument("--method", metavar="NAME", help=method)
             encoding = "encoding of your files that are not UTF-8, such as utf-16, latin-1 or cp1252"
             self.add_argument("--encoding", metavar="NAME", help=encoding)
             skip = "leave out all of your files and rows that cannot be read, not just up to 5 %% of the bytes"
@@ -264,12 +277,26 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
     if options.own_text is not None:
         from memjax.cli.own_text import text_config
 
-        return text_config(options.own_text, options.config or "", options.variant, rules)
+        if options.method:
+            raise UsageError(f"--method: given {options.method} with --text, allowed: with --tasks FILES")
+        names = (options.config or "", options.variant)
+        return text_config(options.own_text, *names, rules, memory_kind=options.memory_kind)
     if options.own_tasks is not None:
         from memjax.cli.own_tasks import tasks_config
 
-        return tasks_config(options.own_tasks, options.config or "", options.variant, rules)
-    return load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant), ""
+        config, line = tasks_config(
+            options.own_tasks, options.config or "", options.variant, rules, method=options.method
+        )
+        return (_replace_by_name(config, memory_kind=options.memory_kind), line)
+    config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
+    return _replace_by_name(config, memory_kind=options.memory_kind, method=options.method), ""
+
+
+def _replace_by_name(config: Config, *, memory_kind: str = "", method: str = "") -> Config:
+    """Returns a config with another memory and method, and a name that says which. '' for those of the config."""
+    config = with_memory_kind(config, memory_kind) if memory_kind else config
+    config = with_method(config, method) if method else config
+    return dataclasses.replace(config, name="_".join(filter(None, [config.name, memory_kind, method])))
 
 
 def describe_overrides(chosen: Config, config: Config) -> str:
@@ -322,6 +349,7 @@ def reading_rules(options: argparse.Namespace) -> ReadingRules:
 def _exclusive_options(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the options that choose a config and exclude each other."""
     of_config = {"config": options.config, "variant": options.variant} if options.run else {}
+    of_config |= {"memory-kind": options.memory_kind, "method": options.method} if options.run else {}
     return {"run": options.run, **of_config, "text": options.own_text, "tasks": options.own_tasks}
 
 

@@ -354,7 +354,7 @@ def make_model(
     if number == 1:
         return make_column(config, vocab_size, head, **options)
     model = config.model
-    layers = len(model.widths) if model.reads == "vectors" else model.num_layers
+    layers = len(model.widths) if model.reads in ("vectors", "bags") else model.num_layers
     options["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))
     # Each column gets its own copy of the head: one module used twice would share its parameters.
     copy_head = lambda: head and head.clone()
@@ -400,7 +400,9 @@ def make_column(
             gate = Gate(width, model.gate_dim, initializer=model.initializer, dtype=dtype) if model.gate_dim else None
             return build_from_settings(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.TokenBag() as model:
-            options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
+            dtype, width = jnp.dtype(model.compute_dtype), (model.buckets, *model.widths)[-1]
+            gate = Gate(width, model.gate_dim, initializer=model.initializer, dtype=dtype) if model.gate_dim else None
+            options = {"vocabulary": EmptyVocabulary(vocab_size), "gate": gate, "dtype": dtype}
             return build_from_settings(TokenBag, model, head=head, features=features, **options)
         case settings.BiLSTM() as model:
             options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}

@@ -194,9 +194,9 @@ class ProgressiveNetwork(Method):
             task,
             "a task that is not written, columns do not go on from a prompt",
         )
-        vectors = model.reads == "vectors"
+        vectors = model.reads in ("vectors", "bags")
         serves = vectors or model.memory_facts.can_grow and not model.translates
-        allowed = "GPT2, Bidirectional, FullAttention or a Perceptron in columns"
+        allowed = "GPT2, Bidirectional, FullAttention, a Perceptron or a TokenBag in columns"
         require(serves, "model.attention", kind, allowed)
         if vectors:
             require(bool(model.widths), "model.widths", model.widths, "one and more in columns")

@@ -383,6 +383,9 @@ class TokenBag(ModelBase, Carrier):
     weighs_errors: bool = False
     """weigh a text by the probability of all classes but its own (Su et al. 2008), where `head` is 'bayes', so that a
     replayed text that is known already adds nothing"""
+    gate_dim: Annotated[int, zero_or_more("none")] = 0
+    """width of the hidden layer of a gate that multiplies the head's input and is computed from the counts (ANML); 0 =
+    no gate"""
     initializer: Literal["lecun", "uniform"] = "lecun"
     """distribution of initial matrices of hidden layers: 'lecun' = normal of variance 1 / inputs; 'uniform' = within 1
     / sqrt(inputs)"""
@@ -402,6 +405,7 @@ class TokenBag(ModelBase, Carrier):
     def check(self, field: str, config: Config) -> None:
         if self.head == "bayes":
             require(not self.widths, f"{field}widths", self.widths, f"() with {field}head 'bayes'")
+            require(not self.gate_dim, f"{field}gate_dim", self.gate_dim, f"0 with {field}head 'bayes'")
             optimizer, clip = config.training.optimizer, config.training.clip_norm
             sums = isinstance(optimizer, SGD) and not optimizer.momentum
             name = type(optimizer).__name__

@@ -81,6 +81,11 @@ class Task(Settings):
         del place
         return self
 
+    def with_room(self, num_classes: int, num_tasks: int) -> Task:
+        """Returns these settings with room for at least so many classes and tasks, where the task has such room."""
+        del num_classes, num_tasks
+        return self
+
     def check(self, field: str, config: Config) -> None:
         model, task = type(config.model).__name__, type(self).__name__
         learned = config.model.learns or task
@@ -261,6 +266,10 @@ class Classification(TextEncoderTask, Prompted):
     content = "labelled"
     file_source = LabelledFile
 
+    def with_room(self, num_classes: int, num_tasks: int) -> Task:
+        del num_tasks
+        return replace(self, num_classes=max(self.num_classes, num_classes), mask_unseen_classes=True)
+
     def check(self, field: str, config: Config) -> None:
         alone = config.lifelong is None
         require(
@@ -402,6 +411,11 @@ class Instructions(Task):
     """maximum number of tokens of a generated answer, for which a prompt leaves room"""
 
     is_generative = True
+    file_source = LabelledFile
+
+    def with_room(self, num_classes: int, num_tasks: int) -> Task:
+        del num_classes
+        return replace(self, max_tasks=max(self.max_tasks, num_tasks))
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)

@@ -1,0 +1,295 @@
+"""Memories of language models by name: what each keeps, and settings of it that fit the sizes of a config.
+
+config = with_memory_kind(config, "memorizing")  # memjax train --memory-kind memorizing
+config.model.attention = make_memory_settings("compressive", memory_length=32, compressed_memory_length=32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from memjax.settings.attention import GPT2, LSTM, RFA, T2R, LinearTransformer, MemSizer, TransformerXL
+from memjax.settings.evaluation import ContinuousCache
+from memjax.settings.feed_forward import Dense, ProductKey
+from memjax.settings.long_memory import Compressive, InfinityFormer, Memorizing
+from memjax.settings.model import Memformer, MemoryTokens, ModelSettings
+from memjax.settings.output import Spalm
+from memjax.settings.overrides import UsageError, find_name
+
+if TYPE_CHECKING:
+    from memjax.config import Config
+
+__all__ = ["MEMORIES", "NamedMemory", "find_memory", "make_memory_settings", "with_memory_kind"]
+
+Values = dict[str, Any]
+
+
+def _no_values(config: Config) -> Values:
+    del config
+    return {}
+
+
+def _put_attention(config: Config, attention: Any) -> Config:
+    """Returns the config with another attention of its model."""
+    return replace(config, model=replace(config.model, attention=attention))
+
+
+def _put_state(config: Config, attention: Any) -> Config:
+    """Returns the config with an attention through whose state gradients flow."""
+    return _learn_across_segments(_put_attention(config, attention))
+
+
+def _put_sums(config: Config, attention: Any) -> Config:
+    """Returns the config with a linear attention, which has no positions of its own."""
+    config = _put_state(config, attention)
+    return replace(config, model=replace(config.model, positions="sinusoids"))
+
+
+def _put_memory_tokens(config: Config, tokens: Any) -> Config:
+    """Returns the config with memory tokens before every segment of a Transformer-XL."""
+    slots = 2 * (config.data.segment_length + tokens.num_tokens)
+    attention = make_memory_settings("transformer_xl", memory_length=slots)
+    return replace(config, model=replace(config.model, attention=attention, memory_tokens=tokens))
+
+
+def _put_feed_forward(config: Config, feed_forward: Any) -> Config:
+    """Returns the config with another feed-forward part of its model."""
+    return replace(config, model=replace(config.model, feed_forward=feed_forward))
+
+
+def _put_output(config: Config, output: Any) -> Config:
+    """Returns the config with a memory at the output of its model."""
+    return replace(config, model=replace(config.model, output=replace(output, softmax=config.model.output)))
+
+
+def _put_cache(config: Config, cache: Any) -> Config:
+    """Returns the config with a continuous cache in its evaluations."""
+    add = lambda evaluation: replace(evaluation, cache=cache)
+    return replace(config, evaluation=add(config.evaluation), evaluations=tuple(map(add, config.evaluations)))
+
+
+def _put_memformer(config: Config, model: Any) -> Config:
+    """Returns the config with a Memformer, whose writer learns from later segments of an update."""
+    config = _learn_across_segments(config)
+    return replace(config, model=model, training=replace(config.training, remat="segment"))
+
+
+def _learn_across_segments(config: Config) -> Config:
+    """Returns the config with updates of up to four segments, and as many tokens as before."""
+    data, training = config.data, config.training
+    segments = max(training.segments_per_update, min(4, data.batch_size))
+    rows = max(1, data.batch_size * training.segments_per_update // segments)
+    training = replace(training, segments_per_update=segments)
+    return replace(config, training=training, data=replace(data, batch_size=rows))
+
+
+def _memformer_sizes(config: Config) -> Values:
+    """Returns the sizes of a Memformer whose encoder and decoder have the layers of the model together."""
+    model = config.model
+    names = ("dim", "num_heads", "dropout", "attention_dropout", "scan_layers", "compute_dtype", "output")
+    values = {name: getattr(model, name) for name in (*names, "feed_forward")}
+    return {**values, "encoder_layers": 1, "num_layers": max(model.num_layers - 1, 1)}
+
+
+def _segments(**lengths: int) -> Callable[[Config], Values]:
+    """Returns a function from a config to values that are multiples of its segment length."""
+    return lambda config: {name: count * config.data.segment_length for name, count in lengths.items()}
+
+
+def _gpt2_sizes(config: Config) -> Values:
+    length = config.data.segment_length
+    rate = next(rate for rate in (4, 3, 2, 1) if length % rate == 0)
+    return {**_gpt2_positions(config), "compressed_memory_length": length, "compression_rate": rate}
+
+
+def _gpt2_positions(config: Config) -> Values:
+    return {"num_positions": max(config.data.segment_length, config.evaluation.segment_length)}
+
+
+@dataclass(frozen=True)
+class NamedMemory:
+    """A memory of a language model that has a name.
+
+    Attributes:
+      about: Description of the memory in a line.
+      kind: Class of its settings.
+      values: Values of its settings that differ from their defaults, for a model of any size.
+      sizes: `sizes(config) -> values`, values of its settings that fit the sizes of a config.
+      put: `put(config, settings) -> config`, which adds the memory to a config without one.
+      forgets: Whether old contents fade or are overwritten. Other memories should begin anew with every document.
+      commands: Commands before or after the training that the memory needs. '' for none.
+    """
+
+    about: str
+    kind: type
+    values: Values
+    sizes: Callable[[Config], Values] = _no_values
+    put: Callable[[Config, Any], Config] = _put_attention
+    forgets: bool = True
+    commands: str = ""
+
+
+PRE_NORM = {"norm": "pre"}  # trains at a higher rate than the published place of the norms
+MEMORIES = {
+    "none": NamedMemory("every segment alone, without a memory", TransformerXL, {**PRE_NORM, "memory_length": 0}),
+    "transformer_xl": NamedMemory(
+        "hidden states of the last tokens, in every layer", TransformerXL, PRE_NORM, _segments(memory_length=2)
+    ),
+    "compressive": NamedMemory(
+        "hidden states of the last tokens, and older ones compressed, in every layer",
+        Compressive,
+        PRE_NORM,
+        _segments(memory_length=1, compressed_memory_length=1),
+    ),
+    "memorizing": NamedMemory(
+        "keys and values of many tokens, of which the last layer retrieves the nearest",
+        Memorizing,
+        {"layers_with_memory": (-1,), "num_neighbors": 16, "scale_init": 10.0},
+        _segments(memory_length=16, cache_length=1),
+    ),
+    "infinity_former": NamedMemory(
+        "a continuous signal of the whole past beside the hidden states of the last tokens, in every layer",
+        InfinityFormer,
+        {**PRE_NORM, "kl_weight": 1e-5},
+        _segments(memory_length=1, num_basis=2, num_samples=2),
+    ),
+    "memformer": NamedMemory(
+        "slots that an encoder reads and rewrites after every segment",
+        Memformer,
+        {"num_slots": 64},
+        _memformer_sizes,
+        _put_memformer,
+    ),
+    "memory_tokens": NamedMemory(
+        "learned rows before every segment, which all layers read and write, in a Transformer-XL",
+        MemoryTokens,
+        {},
+        lambda config: {"num_tokens": max(2, config.data.segment_length // 8)},
+        _put_memory_tokens,
+    ),
+    "linear_transformer": NamedMemory(
+        "sums of linear attention over all earlier tokens", LinearTransformer, {}, put=_put_sums, forgets=False
+    ),
+    "rfa": NamedMemory(
+        "sums of random features of all earlier tokens, with a gate that lets them decay",
+        RFA,
+        {"num_directions": 32, "gate": True},
+        put=_put_sums,
+    ),
+    "t2r": NamedMemory("sums of learned features of all earlier tokens", T2R, {}, put=_put_sums, forgets=False),
+    "memsizer": NamedMemory(
+        "sums in a few slots that all heads share", MemSizer, {"num_slots": 32}, put=_put_sums, forgets=False
+    ),
+    "lstm": NamedMemory("cells of LSTM layers in place of attention", LSTM, {}, put=_put_state),
+    "gpt2_compressive": NamedMemory("a compressed memory of earlier segments in a GPT-2", GPT2, {}, _gpt2_sizes),
+    "gpt2_infinity_former": NamedMemory(
+        "a continuous signal of the whole past in a GPT-2",
+        InfinityFormer,
+        {"base_attention": "gpt2", "kl_weight": 1e-5},
+        lambda config: {**_gpt2_positions(config), **_segments(num_basis=2, num_samples=2)(config)},
+    ),
+    "product_key": NamedMemory(
+        "a large table of learned values in a layer, of which every token reads a few; parameters, not a state",
+        ProductKey,
+        {"num_keys": 128, "num_neighbors": 16, "key_dim": 64},
+        lambda config: {"activation": config.model.feed_forward.activation},
+        _put_feed_forward,
+    ),
+    "continuous_cache": NamedMemory(
+        "a model without memory; evaluation and generation add a cache of the last tokens and their hidden states",
+        ContinuousCache,
+        {},
+        _segments(memory_length=16),
+        _put_cache,
+    ),
+    "knn_lm": NamedMemory(
+        "a model without memory; a datastore of its training text is added afterwards",
+        TransformerXL,
+        {**PRE_NORM, "memory_length": 0},
+        commands="then: memjax datastore build --run RUN --path STORE; memjax eval --run RUN --datastore STORE",
+    ),
+    "spalm": NamedMemory(
+        "the tokens that followed similar contexts of the training text, found before the training",
+        Spalm,
+        {"num_neighbors": 4, "gate_bias": 2.0},
+        put=_put_output,
+        commands="before: memjax train --memory-kind none; memjax datastore build --run RUN --path STORE --key "
+        "output_normed; memjax datastore neighbors --run RUN --path STORE --to DIR --split train (and validation); "
+        "then --data.neighbors-dir DIR",
+    ),
+}
+"""name of a memory, as `--memory-kind` takes it -> the memory"""
+ALIASES = {"linear": "linear_transformer"}
+"""further name of a memory -> its name in `MEMORIES`"""
+
+
+def find_memory(name: str) -> NamedMemory:
+    """Returns the memory with a name, a key of `MEMORIES` or of `ALIASES`.
+
+    Raises:
+      UsageError: There is no such memory.
+    """
+    return MEMORIES[find_name("--memory-kind", name, [*MEMORIES, *ALIASES], ALIASES)]
+
+
+def make_memory_settings(name: str, config: Config | None = None, **values: Any) -> Any:
+    """Makes the settings of the memory with a name, of the class that belongs there in a config, such as an attention.
+
+    Args:
+      name: Key of `MEMORIES`, or of `ALIASES`.
+      config: Config whose sizes the settings fit. None for the defaults of their class.
+      **values: Values of fields, which take precedence.
+
+    Raises:
+      UsageError: There is no such memory.
+
+    Example:
+      >>> make_memory_settings("transformer_xl", memory_length=64).memory_length
+      64
+    """
+    memory = find_memory(name)
+    sizes = memory.sizes(config) if config is not None else {}
+    return memory.kind(**{**memory.values, **sizes, **values})
+
+
+def with_memory_kind(config: Config, name: str, **values: Any) -> Config:
+    """Returns a copy of the config of a language model with the memory `name` in place of its own. Its sizes fit the
+    model and the segments unless `values` gives them.
+
+    Args:
+      config: Config of a decoder-only language model that reads documents.
+      name: Key of `MEMORIES`, or of `ALIASES`.
+      **values: Values of fields of the settings of the memory.
+
+    Raises:
+      UsageError: There is no such memory, or the config is not that of such a model.
+    """
+    memory, plain = find_memory(name), _without_memory(config, name)
+    return memory.put(plain, make_memory_settings(name, plain, **values))
+
+
+def _without_memory(config: Config, name: str) -> Config:
+    """Returns a copy of the config of a language model without any memory, with the same width, layers and rows."""
+    model, task = config.model, config.task
+    reads_documents = model.reads == "tokens" and not model.translates and model.memory_facts.is_causal
+    if not reads_documents or task.is_generative or getattr(task, "fixed_length_examples", False):
+        reads = type(config.task).__name__
+        raise UsageError(
+            f"--memory-kind: given {name} with {config.name}, whose task {reads} has no documents of several segments, "
+            "allowed: a config of a language model, such as own_text"
+        )
+    training, data = config.training, config.data
+    if isinstance(model, Memformer):
+        names = ("dim", "num_heads", "dropout", "attention_dropout", "scan_layers", "compute_dtype", "output")
+        values = {name: getattr(model, name) for name in (*names, "feed_forward")}
+        rows, layers = data.batch_size * training.segments_per_update, model.encoder_layers + model.num_layers
+        model, data = ModelSettings(**values, num_layers=layers), replace(data, batch_size=rows)
+        training = replace(training, segments_per_update=1, remat="none")
+    dense = model.feed_forward
+    if dense.has_memory:
+        dense = Dense(dim=dense.dim, activation=dense.activation, bias=dense.bias)
+    attention, output = make_memory_settings("none"), model.output.softmax
+    model = replace(model, attention=attention, positions="none", memory_tokens=None, feed_forward=dense, output=output)
+    return _put_cache(replace(config, model=model, training=training, data=data), ContinuousCache())
