@@ -116,7 +116,10 @@ def read_sizes(text: str) -> list[int]:
     """
     sizes = ["0" if part.strip() == "off" else part.strip() for part in text.split(",")] if text else []
     if wrong := [size for size in sizes if not size.isdecimal()]:
-        raise UsageError(f"--memory: given {wrong[0]!r}, allowed: off, or a number of slots; several with commas")
+        raise UsageError(
+            f"--memory: given {wrong[0]!r}, allowed: off, or a number of slots; several with commas (which memory "
+            "it is, --memory-kind has chosen in training)"
+        )
     return list(dict.fromkeys(map(int, sizes)))
 
 

@@ -69,6 +69,9 @@ def tasks_config(
     base, default_variant = find_method(method).base if method else (CONFIG, VARIANT)
     base, default_variant = (name, "") if name else (CONFIG if variant else base, default_variant)
     config = load_config(base, variant or default_variant)
+    if config.lifelong is None and config.task.file_source is TextFiles:
+        # A stream counts the examples of its tasks, which documents of any length do not have.
+        config.task = replace(config.task, fixed_length_examples=True)
     paths = [_resolve_path(file, "--tasks") for file in files]
     _check_vectors(config, paths, name, variant)
     for number, path in enumerate(paths):
@@ -150,11 +153,11 @@ def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: st
         return
     variants = sorted(describe_config(name or CONFIG)[1], key=lambda other: other != VARIANT)
     texts = (other for other in variants if load_config(name or CONFIG, other).model.reads != "vectors")
-    proposed = " or ".join(itertools.islice(texts, 2))
-    others = f", or one that reads texts, such as --variant {proposed}" if proposed else ""
+    proposed = " or ".join(f"--variant {other}" for other in itertools.islice(texts, 2))
     option = f"--variant {variant}" if variant else f"--config {name}"
+    allowed = f"files for a model that reads texts: {proposed}; or a" if proposed else "a"
     raise UsageError(
-        f"--tasks: given {missing[0]} with {option}, which reads vectors, allowed: a folder with train.npy{others}"
+        f"--tasks: given {missing[0]} with {option}, which reads vectors, allowed: {allowed} folder with train.npy"
     )
 
 

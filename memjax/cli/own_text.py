@@ -130,13 +130,15 @@ def _why(
     config: Config, path: object, count: int, size: int, name: str, variant: str, memory_kind: str, *, by_size: bool
 ) -> str:
     """Describes in one line which config was chosen, and why."""
-    model, data, named = config.model, config.data, find_memory(memory_kind or "none")
+    model, data, memory_entry = config.model, config.data, find_memory(memory_kind or "none")
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.memory_facts.memory_length
     slots = f"a memory of {memory} tokens" if memory else "no memory"
-    kept = f"{model.attention_kind} with {slots}" if not memory_kind else f"memory {memory_kind} ({named.about})"
-    then = f"; {named.commands}" if named.commands else ""
-    if not named.forgets and data.protocol == "contiguous":
+    described = (
+        f"{model.attention_kind} with {slots}" if not memory_kind else f"memory {memory_kind} ({memory_entry.about})"
+    )
+    then = f"; {memory_entry.commands}" if memory_entry.commands else ""
+    if not memory_entry.forgets and data.protocol == "contiguous":
         then += f"; {memory_kind} forgets nothing, records of which each is a document suit it better than a long text"
     pieces = data.tokenizer.vocab_size
     tokenizer = f"{type(data.tokenizer).__name__} of {pieces:,}" if pieces else type(data.tokenizer).__name__
@@ -144,6 +146,6 @@ def _why(
     sizes = f"{model.num_layers} layers of {model.dim}, {config.training.steps:,} steps of {data.batch_size} x "
     return (
         f"{path}: {amount} in {count:,} {'file' if count == 1 else 'files'}; config {name}"
-        f"{f', variant {variant}' if variant else ''} ({reason}): {kept}, "
+        f"{f', variant {variant}' if variant else ''} ({reason}): {described}, "
         f"{tokenizer}, {sizes}{data.segment_length} tokens; `memjax configs` lists others{then}"
     )

@@ -240,7 +240,13 @@ def parse_with_config(
     if wants_help:
         arguments = _print_options(parser, arguments)
     options, overrides = parser.split(arguments)
-    chosen, line = _choose_config(options)
+    _refuse_memory(parser, options, overrides)
+    try:
+        chosen, line = _choose_config(options)
+    except UsageError as error:
+        names = [text for text in (options.config, options.variant) if text and repr(text) in str(error)]
+        hint = "".join(map(_describe_name, names))
+        raise UsageError(re.sub(r"; did you mean .*\?$", "", str(error)) + hint if hint else str(error)) from error
     fields, others = ["--help"] if wants_help else overrides, tuple(parser._option_string_actions)
     config = apply_overrides(chosen, fields, prog=parser.prog, only=only, others=others)
     options.is_data_named = any(argument.startswith(DATA_OPTIONS) for argument in fields)
@@ -253,6 +259,29 @@ def parse_with_config(
     if line:
         print(line + describe_overrides(chosen, config), file=sys.stderr, flush=True)
     return options, config
+
+
+def _refuse_memory(parser: Parser, options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    """Raises `UsageError` for the options about memories that a verb does not have, and names those that it has."""
+    names = {argument.partition("=")[0].replace("_", "-") for argument in overrides}
+    if "--memory" in names and not options.run:
+        allowed = "--memory-kind NAME, which memory; its size is a field, such as --model.attention.memory-length"
+        raise UsageError(f"--memory: no such option of {parser.prog}, allowed: {allowed}")
+    wrong = sorted({"--memory-kind", "--method"} & names)
+    if wrong:
+        allowed = "with memjax train alone, which has chosen it for the run"
+        raise UsageError(f"{wrong[0]}: no such option of {parser.prog}, allowed: {allowed}")
+
+
+def _describe_name(text: str) -> str:
+    """Describes the option that takes the name of a memory or a method with which a text ends. '' for other texts."""
+    words = text.split("_")
+    for first in range(len(words)):
+        base, name = "_".join(words[:first]), "_".join(words[first:])
+        option = "--memory-kind" if name in MEMORIES else "--method" if name in METHODS else ""
+        if option:
+            return f"; {name} is a name for {option} {name}" + (f", beside --variant {base}" if base else "")
+    return ""
 
 
 def _print_options(parser: Parser, arguments: list[str]) -> list[str]:

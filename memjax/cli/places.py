@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from memjax.config import Config
+from memjax.settings.named_memories import MEMORIES
 from memjax.settings.overrides import UsageError
 
 
@@ -42,11 +43,15 @@ def check_file(name: str, given: str | os.PathLike[str]) -> None:
 
 
 def check_data_folders(config: Config) -> None:
-    """Raises `UsageError` if the folder of prepared data of a config (`data.cache_dir`) cannot be made or written to.
+    """Raises `UsageError` if the folder of prepared data of a config (`data.cache_dir`) cannot be made or written to,
+    or if the model needs neighbours and the config names no folder of them.
 
     Raises:
-      UsageError: `data.cache_dir` names such a folder.
+      UsageError: `data.cache_dir` names such a folder, or `data.neighbors_dir` is empty.
     """
+    if config.model.output.needs_neighbors and not config.data.neighbors_dir:
+        commands = MEMORIES["spalm"].commands
+        raise UsageError(f"data.neighbors_dir: given '', allowed: a folder with neighbours for Spalm; {commands}")
     if config.data.cache_dir not in ("", "default"):
         check_folder("data.cache_dir", config.data.cache_dir)
 

@@ -63,7 +63,7 @@ class LAMOL(Method):
 
     def check(self, field: str, config: Config) -> None:
         task = type(config.task).__name__
-        require(config.task.is_generative, "task", task, "Instructions with LAMOL")
+        require(config.task.is_generative, "task", task, "Instructions with LAMOL, as in the config lifelong_lamol")
         least = config.data.batch_size * self.sample_ratio
         allowed = (
             f"at least {least:g}, sample_ratio = {self.sample_ratio:g} of the {config.data.batch_size} rows of a batch"

@@ -208,16 +208,17 @@ MEMORIES = {
         "a model without memory; a datastore of its training text is added afterwards",
         TransformerXL,
         {**PRE_NORM, "memory_length": 0},
-        commands="then: memjax datastore build --run RUN --path STORE; memjax eval --run RUN --datastore STORE",
+        commands="the datastore is made afterwards by memjax datastore build --run RUN --path STORE, and read by "
+        "memjax eval and generate --run RUN --datastore STORE",
     ),
     "spalm": NamedMemory(
         "the tokens that followed similar contexts of the training text, found before the training",
         Spalm,
         {"num_neighbors": 4, "gate_bias": 2.0},
         put=_put_output,
-        commands="before: memjax train --memory-kind none; memjax datastore build --run RUN --path STORE --key "
-        "output_normed; memjax datastore neighbors --run RUN --path STORE --to DIR --split train (and validation); "
-        "then --data.neighbors-dir DIR",
+        commands="its neighbours are found before by memjax train --text PATH --memory-kind none; memjax datastore "
+        "build --run RUN --path STORE --key output_normed; memjax datastore neighbors --run RUN --path STORE "
+        "--backend exact --to DIR --split train, and the same for validation and test",
     ),
 }
 """name of a memory, as `--memory-kind` takes it -> the memory"""
@@ -280,16 +281,16 @@ def _without_memory(config: Config, name: str) -> Config:
             f"--memory-kind: given {name} with {config.name}, whose task {reads} has no documents of several segments, "
             "allowed: a config of a language model, such as own_text"
         )
-    training, data = config.training, config.data
+    training, batches = config.training, config.data
     if isinstance(model, Memformer):
         names = ("dim", "num_heads", "dropout", "attention_dropout", "scan_layers", "compute_dtype", "output")
         values = {name: getattr(model, name) for name in (*names, "feed_forward")}
-        rows, layers = data.batch_size * training.segments_per_update, model.encoder_layers + model.num_layers
-        model, data = ModelSettings(**values, num_layers=layers), replace(data, batch_size=rows)
+        rows, layers = batches.batch_size * training.segments_per_update, model.encoder_layers + model.num_layers
+        model, batches = ModelSettings(**values, num_layers=layers), replace(batches, batch_size=rows)
         training = replace(training, segments_per_update=1, remat="none")
     dense = model.feed_forward
     if dense.has_memory:
         dense = Dense(dim=dense.dim, activation=dense.activation, bias=dense.bias)
     attention, output = make_memory_settings("none"), model.output.softmax
     model = replace(model, attention=attention, positions="none", memory_tokens=None, feed_forward=dense, output=output)
-    return _put_cache(replace(config, model=model, training=training, data=data), ContinuousCache())
+    return _put_cache(replace(config, model=model, training=training, data=batches), ContinuousCache())

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from memjax.settings.checks import require
 from memjax.settings.generation import LAMOL
 from memjax.settings.growth import ELLE, ProgressiveNetwork
 from memjax.settings.meta import ANML, MAML, OML, MetaMbPA
@@ -80,8 +81,9 @@ def _meta_mbpa_values(config: Config) -> Values:
 def _growth_values(config: Config) -> Values:
     """Returns the widths of a model that grows by one head before every task, at most to twice its width."""
     model, stream = config.model, config.lifelong
-    if stream is None or not hasattr(model, "num_heads"):
-        return {}
+    kind = model.attention_kind
+    require(model.memory_facts.can_grow, "model", kind, "GPT2, Bidirectional or FullAttention, which grow (elle)")
+    assert stream is not None
     head = model.head_dim or model.dim // model.num_heads
     widths = (min(model.dim + number * head, 2 * model.dim) for number in range(1, len(stream.tasks)))
     return {"dim_per_task": tuple(widths), "replay_batch_size": max(1, config.data.batch_size // 4)}
@@ -90,6 +92,12 @@ def _growth_values(config: Config) -> Values:
 def _take_small_batches(config: Config) -> Config:
     """Returns the config with batches of 4, of which an episode has several."""
     return replace(config, data=replace(config.data, batch_size=min(4, config.data.batch_size)))
+
+
+def _separate_layers(config: Config) -> Config:
+    """Returns the config with a model whose layers are not scanned, so that every one of a column stands alone."""
+    scans = hasattr(config.model, "scan_layers")
+    return replace(config, model=replace(config.model, scan_layers=False)) if scans else config
 
 
 def _warm_up(config: Config) -> Config:
@@ -223,6 +231,7 @@ METHODS = {
         "progressive network: a column of layers for every task, which must be known",
         ProgressiveNetwork,
         {},
+        prepare=_separate_layers,
     ),
     "lamol": NamedMethod(
         "LAMOL: a language model learns tasks as text, and replays texts that it writes",

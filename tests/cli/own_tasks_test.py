@@ -3,15 +3,17 @@
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from memjax.cli import main
 from memjax.cli.own_tasks import add_task_from_file, tasks_config
-from memjax.config import CachedFeatures, LabelledFile, MbPA, TextClasses, TextFiles, TokenBag
+from memjax.config import CachedFeatures, LabelledFile, MbPA, ModelSettings, TextClasses, TextFiles, TokenBag
 from memjax.data.source_readers import read_classified_texts
 from memjax.settings.checks import validate
+from memjax.settings.named_methods import METHODS
 from memjax.settings.overrides import load_config
 from memjax.training.runs import load_config as load_run_config
 from tests.training.loop_test import final_arrays
@@ -128,6 +130,49 @@ def test_other_runs_take_the_kind_of_data_that_they_read(files):
         ValueError, match="mood has 2 new classes beside 2, the head of the run has 2, allowed: .* 4 or"
     ):
         add_task_from_file(narrow, "mood.csv")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_labelled_files_take_every_method(files, method):
+    config, what = tasks_config(["fruit.csv", "mood.csv"], method=method)
+    validate(config)
+    assert type(config.lifelong.method) is METHODS[method].kind and config.name == f"tasks_fruit_mood_{method}"
+    assert [type(task.source) for task in config.lifelong.tasks] == [LabelledFile] * 2
+    assert "4 classes" in what
+    if method == "elle":
+        with pytest.raises(ValueError, match="dim_per_task: given .*one for every task but the first"):
+            add_task_from_file(config, "taste.csv")
+        return
+    longer, _ = add_task_from_file(config, "taste.csv")
+    assert len(longer.lifelong.tasks) == 3
+
+
+def test_a_config_may_be_named_beside_a_method(files):
+    config, _ = tasks_config(["fruit.csv"], "lifelong_text", "small", method="mbpa_pp")
+    assert isinstance(config.model, ModelSettings) and config.lifelong.method.key_source == "first"
+    config, _ = tasks_config(["fruit.csv"], "stream.py", method="ewc")
+    assert config.model.dim == 8 and config.data.batch_size == 4
+    texts, _ = tasks_config(["mood.csv"], "transformer_xl_python", method="replay")
+    assert texts.task.fixed_length_examples and isinstance(texts.lifelong.tasks[0].source, TextFiles)
+    validate(texts)
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--method", "mbpapp"], "--method: given 'mbpapp', allowed: sequential, .*; did you mean mbpa_pp?"),
+        (["--variant", "small_ewc"], "; ewc is a name for --method ewc, beside --variant small"),
+        (["--config", "ewc"], "; ewc is a name for --method ewc"),
+        (["--config", "lifelong_text"], "allowed: files for a model that reads texts: --variant bag or"),
+        (["--method", "elle", "--variant", "bag"], "model: given 'TokenBag', allowed: GPT2, .* which grow"),
+        (["--method", "lamol", "--variant", "bag"], "task: given 'Classification', allowed: Instructions with LAMOL"),
+        (["--memory-kind", "rfa"], "--memory-kind: given rfa with tasks_fruit, whose task Classification has no"),
+    ],
+)
+def test_mistakes(files, capsys, arguments, told):
+    assert main(["train", "--tasks", "fruit.csv", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(told.replace("?", r"\?"), line), line
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from memjax.cli import main
 from memjax.cli.own_text import SIZES, text_config
-from memjax.config import JsonLines, TextFiles
+from memjax.config import JsonLines, Memorizing, TextFiles
 from memjax.settings.checks import validate
 
 TEXT = "".join(f"line {number}: a sentence that goes on for a while.\n" for number in range(1500))
@@ -47,6 +47,13 @@ def test_folders_globs_json_lines_and_other_configs(tmp_path):
         (["--text", "a.txt", "--variant", "mediu"], "did you mean medium?"),
         (["--text", "empty.txt"], "empty.txt"),
         (["--text", ""], "--text: given '', allowed"),
+        (["--text", "a.txt", "--memory-kind", "memorising"], "--memory-kind: given 'memorising', allowed: none, "),
+        (["--text", "a.txt", "--method", "ewc"], "--method: given ewc with --text, allowed: with --tasks FILES"),
+        (["--text", "a.txt", "--variant", "rfa"], "no_memory, smoke; rfa is a name for --memory-kind rfa"),
+        (["--text", "a.txt", "--config", "lstm"], "; lstm is a name for --memory-kind lstm"),
+        (["--text", "a.txt", "--memory", "64"], "--memory: no such option of memjax train, allowed: --memory-kind"),
+        (["--text", "a.txt", "--memory-kind", "spalm"], "data.neighbors_dir: given '', allowed: a folder with neigh"),
+        (["--run", "runs/a", "--memory-kind", "rfa"], "--run: given with --memory-kind, allowed: one of the two"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, capsys, arguments, told):
@@ -55,6 +62,19 @@ def test_mistakes(tmp_path, monkeypatch, capsys, arguments, told):
     (tmp_path / "empty.txt").write_text("")
     assert main(["train", *arguments]) == 2
     assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_memory_by_name(tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    config, why = text_config(tmp_path / "a.txt", memory_kind="memorizing")
+    assert config.name == "text_a_memorizing" and isinstance(config.model.attention, Memorizing)
+    assert "memory memorizing (keys and values of many tokens" in why
+    linear, why = text_config(tmp_path / "a.txt", memory_kind="linear")
+    assert linear.data.protocol == "contiguous" and "linear forgets nothing, records" in why
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+    linear, why = text_config(tmp_path / "a.jsonl", memory_kind="linear")
+    assert linear.data.protocol == linear.evaluation.protocol == "separate" and "forgets" not in why
+    assert "memjax datastore build --run RUN" in text_config(tmp_path / "a.txt", memory_kind="knn_lm")[1]
 
 
 @pytest.mark.slow
