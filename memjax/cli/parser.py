@@ -295,7 +295,7 @@ def _print_options(parser: Parser, arguments: list[str]) -> list[str]:
 
 def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
     """Returns the config that options choose, before overrides, and the line about a choice by --text or --tasks."""
-    chosen_by = [f"--{name}" for name, value in _exclusive_options(options).items() if value]
+    chosen_by = [f"--{name}" for name, text in _exclusive_options(options).items() if text]
     if len(chosen_by) > 1:
         raise UsageError(f"{chosen_by[0]}: given with {chosen_by[1]}, allowed: one of the two")
     rules = reading_rules(options)
