@@ -57,7 +57,7 @@ LENGTH = 64
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`, without `data.source.path`."""
     length, horizon = LENGTH, 4
-    model = make_memory_settings("memformer", **SIZES, num_layers=3, encoder_layers=1, feed_forward=Dense(dim=384))
+    model: Any = make_memory_settings("memformer", **SIZES, num_layers=3, encoder_layers=1, feed_forward=Dense(dim=384))
     attention = {
         "no_memory": make_memory_settings("none"),
         "transformer_xl": make_memory_settings("transformer_xl", memory_length=64),
@@ -109,5 +109,5 @@ def get_config(variant: str = "default") -> Config:
 
 
 def _signal(sticky: str) -> InfinityFormer:
-    sizes = {"memory_length": 32, "num_basis": 64, "num_samples": 64}
+    sizes: Any = {"memory_length": 32, "num_basis": 64, "num_samples": 64}
     return make_memory_settings("infinity_former", **sizes, sticky=sticky, norm="post", kl_weight=1e-5)

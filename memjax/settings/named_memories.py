@@ -235,7 +235,7 @@ def find_memory(name: str) -> NamedMemory:
     return MEMORIES[find_name("--memory-kind", name, [*MEMORIES, *ALIASES], ALIASES)]
 
 
-def make_memory_settings(name: str, config: Config | None = None, **values: Any) -> Any:
+def make_memory_settings(name: str, config: Config | None = None, /, **values: Any) -> Any:
     """Makes the settings of the memory with a name, of the class that belongs there in a config, such as an attention.
 
     Args:
@@ -255,7 +255,7 @@ def make_memory_settings(name: str, config: Config | None = None, **values: Any)
     return memory.kind(**{**memory.values, **sizes, **values})
 
 
-def with_memory_kind(config: Config, name: str, **values: Any) -> Config:
+def with_memory_kind(config: Config, name: str, /, **values: Any) -> Config:
     """Returns a copy of the config of a language model with the memory `name` in place of its own. Its sizes fit the
     model and the segments unless `values` gives them.
 

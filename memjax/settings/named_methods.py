@@ -252,7 +252,7 @@ def find_method(name: str) -> NamedMethod:
     return METHODS[find_name("--method", name, [*METHODS])]
 
 
-def make_method_settings(name: str, config: Config | None = None, **values: Any) -> Any:
+def make_method_settings(name: str, config: Config | None = None, /, **values: Any) -> Any:
     """Makes the settings of the method with a name.
 
     Args:
@@ -272,7 +272,7 @@ def make_method_settings(name: str, config: Config | None = None, **values: Any)
     return method.kind(**copy.deepcopy({**method.values, **sizes, **values}))
 
 
-def with_method(config: Config, name: str, **values: Any) -> Config:
+def with_method(config: Config, name: str, /, **values: Any) -> Config:
     """Returns a copy of a config of tasks with the method `name` in place of its own. Its settings fit the model and
     the tasks, and the head and the rows of a batch become those that the method needs.
 
