@@ -8,7 +8,7 @@ settings; modules and functions take plain arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memjax.settings.attention import *
 from memjax.settings.attention_bases import *
@@ -95,6 +95,38 @@ class Config(Settings):
             return self
         config = replace(self, model=self.model.with_memory(length))
         validate(config)
+        return config
+
+    def with_parts(self, *, method: Any = None, memory: Any = None, source: Any = None) -> Config:
+        """Returns a copy of this config with another method, memory (the attention of the layers) or source of data,
+        such as those of your own. None keeps the part.
+
+        Args:
+          method: Settings of the learning method, a `Method`.
+          memory: Settings of the memory, an `Attention`.
+          source: Settings of the source of the data, a `Source`.
+
+        Raises:
+          ValueError: The config has no such part, or a value is none of its kinds.
+        """
+        parts = {"method": (method, Method), "memory": (memory, Attention), "source": (source, Source)}
+        for name, (part, kind) in parts.items():
+            part_name = getattr(part, "__name__", type(part).__name__)
+            allowed = f"settings, an instance of {kind.__name__}"
+            require(part is None or isinstance(part, kind), name, part_name, allowed)
+        config = self
+        if method is not None:
+            config = replace(config, lifelong=replace(config._stream(), method=method))
+        if memory is not None:
+            kind = type(config.model).__name__
+            require(isinstance(config.model, ModelSettings), "memory", memory.__class__.__name__, f"None with {kind}")
+            config = replace(config, model=replace(config.model, attention=memory))
+        if source is not None:
+            allowed = "None for a stream, whose tasks have sources of their own"
+            require(config.lifelong is None, "source", type(source).__name__, allowed)
+            config = replace(config, data=replace(config.data, source=source))
+        if config is not self:
+            validate(config)
         return config
 
     def with_task(self, task: TaskData) -> Config:

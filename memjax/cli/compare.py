@@ -19,7 +19,7 @@ def run(arguments: list[str]) -> int:
     setting, the differences between settings are judged by a paired test.
     """
     json = ": run -> its settings and results, and the differences between settings with several runs"
-    parser = Parser("compare", run.__doc__, json=json)
+    parser = Parser("compare", run.__doc__, reads="runs", json=json)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory whose run is finished")
     options = parser.read(arguments)
     finished, left_out = split_finished(options.runs)

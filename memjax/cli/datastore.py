@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _datastore_parser(action: str) -> Parser:
-    parser = Parser(f"datastore {action}", ACTIONS[action], json="")
+    parser = Parser(f"datastore {action}", ACTIONS[action], reads="runs", json="")
     parser.set_defaults(backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="", to="")
     add = parser.add_argument
     add("--path", required=True, metavar="DIR", help="folder of the store")

@@ -11,7 +11,7 @@ from memjax.cli.weights import show_names
 
 def run(arguments: list[str]) -> int:
     """Writes the newest checkpoint of a run as a folder that Hugging Face's transformers can load."""
-    parser = Parser("export", run.__doc__, json="")
+    parser = Parser("export", run.__doc__, reads="runs", json="")
     parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
     parser.add_argument("--to", required=True, metavar="DIR", help="folder to write, which must be new or empty")
     options = parser.read(arguments)

@@ -14,6 +14,7 @@ from memjax.settings.checks import validate
 from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
+from memjax.settings.pointers import import_files
 from memjax.settings.ranges import Encoding, describe_invalid
 from memjax.settings.reading_rules import ReadingRules
 
@@ -34,6 +35,10 @@ EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *DATA_FIELDS)
 
 GENERATION_FIELDS = ("evaluation.cache.", *DATA_FIELDS)
 """Prefixes of fields that `memjax generate` may change"""
+
+
+MODULE = "a file with your own method, memory or source, which a config or run names as my_module:MyClass"
+"""Help of the option `--module`"""
 
 
 RUN = "a run directory; its config has the fields below"
@@ -96,14 +101,17 @@ class Parser(argparse.ArgumentParser):
     Args:
       verb: Name of the verb, with its action where it has some.
       about: Description of the verb for its help.
-      reads: 'config' for a config file, 'run' for the config of a run.
+      reads: 'config' for a config file, 'run' for the config of a run, 'runs' for runs that are no option. '' for
+        neither.
       json: Content of its JSON objects, for the help of `--json`. None for a verb without `--json`.
     """
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
         self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
-        self.set_defaults(memory_kind="", method="")
+        self.set_defaults(memory_kind="", method="", module=[])
+        if reads:
+            self.add_argument("--module", action="append", metavar="FILE", help=MODULE)
         if reads == "run":
             self.add_argument("--run", required=True, metavar="DIR", help=RUN)
         if reads == "config":
@@ -156,6 +164,7 @@ class Parser(argparse.ArgumentParser):
         for action in needed:
             action.required = False
         options, rest = self.parse_known_args(arguments)
+        import_files(options.module or [])
         absent = next((action for action in needed if getattr(options, action.dest) in (None, [], "")), None)
         if absent is None:
             return options, rest

@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     The page needs no network and no other file. Of an unfinished run it shows what exists so far. Of several runs,
     damaged ones are left out, with a line for each.
     """
-    parser = Parser("report", run.__doc__)
+    parser = Parser("report", run.__doc__, reads="runs")
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="a run directory")
     add("--out", default="", metavar="FILE", help="file to write (default: report.html in the run, here for several)")

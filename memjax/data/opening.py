@@ -313,7 +313,7 @@ def _open_texts(
         parts = (chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
         name = _digest(*parts, *_skip_key(source))
         file = write_token_file(
-            folder / f"{saved_type(type(source))}-{split}-{name}",
+            folder / f"{saved_type(type(source)).replace(':', '.')}-{split}-{name}",
             chosen,
             tokenizer,
             min_tokens=data.min_document_length,
@@ -370,7 +370,8 @@ def _open_pairs(
 
     def documents(split: str) -> SentencePairs:
         def write(texts: Any) -> Documents:
-            path = folder / f"{saved_type(type(source))}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
+            kind = saved_type(type(source)).replace(":", ".")
+            path = folder / f"{kind}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
             began = time.time()
             file = write_token_file(path, texts, ending, progress=progress)
             _report_reuse(file, began, split, texts.compared, progress)

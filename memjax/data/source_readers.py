@@ -14,7 +14,7 @@ from memjax.data.questions import Question, QuestionSplit, select_questions
 from memjax.data.relation_pairs import RelationPair, make_relation_pairs
 from memjax.data.relation_sentences import RelationSentence, RelationSplits
 from memjax.data.source_files import cache_parsed_source
-from memjax.data.sources import SPLITS
+from memjax.data.sources import SPLITS, Texts
 from memjax.data.text_splits import TextSplits
 from memjax.settings.pointers import import_by_name
 from memjax.settings.reading_rules import held_out_shares
@@ -52,10 +52,13 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     """
     if wanted == "instructions":
         return read_instructions(data, split)
-    opener = data.source.opener(wanted)
-    if not opener:
-        raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source with a reader")
-    return import_by_name(opener)(data, split)
+    if opener := data.source.opener(wanted):
+        return import_by_name(opener)(data, split)
+    content = data.source.read(split)
+    if data.source.content_types[0] == "texts" and not isinstance(content, Texts):
+        kind = f"{type(data.source).__name__}, whose read() returns a {type(content).__name__}"
+        raise ValueError(f"data.source: given {kind}, allowed: memjax.data.Texts, as Texts.from_mapping(...)")
+    return content
 
 
 def read_instructions(data: configs.Data, split: str) -> list[Instruction]:

@@ -28,15 +28,24 @@ from memjax.training.update_functions import MakeObjective, make_objective
 
 def make_method(settings: Any) -> Method:
     """Makes the `Method` that settings such as `memjax.config.ELLE` describe, by calling the function that the settings
-    name.
+    name, or their own `make`.
 
     Raises:
-      ValueError: the settings are not those of a method.
+      ValueError: the settings are not those of a method, or a user's `make` returns something else.
     """
-    if not isinstance(settings, kinds := get_args(configs.MethodKind)):
-        allowed = ", ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}")
-    return import_by_name(settings.made_by)(settings)
+    if not isinstance(settings, configs.Method):
+        allowed = ", ".join(kind.__name__ for kind in get_args(configs.MethodKind))
+        raise ValueError(
+            f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}, or a Method of your own"
+        )
+    method = import_by_name(settings.made_by)(settings) if settings.made_by else settings.make()
+    if not isinstance(method, Method):
+        kind = type(settings).__name__
+        raise ValueError(
+            f"lifelong.method: given {kind}, whose make() returns a {type(method).__name__}, allowed: a "
+            "memjax.lifelong.Method, as chain_components(...)"
+        )
+    return method
 
 
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
@@ -169,9 +178,16 @@ def make_learner_and_stages(
     return make, stages
 
 
-def train(config: Config, **arguments: Any) -> TrainingResult:
+def train(
+    config: Config,
+    *,
+    method: configs.Method | None = None,
+    memory: configs.Attention | None = None,
+    source: configs.Source | None = None,
+    **arguments: Any,
+) -> TrainingResult:
     """Trains a configuration and returns its `TrainingResult`. With tasks it trains one task after the other, without
-    tasks as `memjax.training.train` does.
+    tasks as `memjax.training.train` does. `method`, `memory` and `source` replace those of the configuration.
 
     Without `config.evaluations`, each task gets an evaluation with the settings `config.evaluation` and its own name. A
     run that has learned the first tasks, finished or not, continues with further tasks (`Config.with_task`) and ends
@@ -180,12 +196,16 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
 
     Args:
       config: Configuration to train.
+      method: Settings of the learning method, such as those of your own. None for `lifelong.method`.
+      memory: Settings of the memory, the attention of the layers. None for `model.attention`.
+      source: Settings of the source of the data. None for `data.source`.
       **arguments: Further arguments of `memjax.training.run_start.train`.
 
     Raises:
       ValueError: the tasks of the run are not the first tasks of the configuration, its method cannot take further
         tasks, or `memjax.training.run_start.train` raises it.
     """
+    config = config.with_parts(method=method, memory=memory, source=source)
     if config.data.encoder_states_dir:
         cache_states(config)
     if config.lifelong is None:

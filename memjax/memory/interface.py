@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from memjax.functional.fifo import ring_append
 from memjax.functional.named_operations import operation
 from memjax.memory.checks import check_calls
 from memjax.memory.state_trees import DecodeState, LayerState, StackState, num_rows, state_axes
@@ -73,8 +74,9 @@ class NotProvided(ValueError):
 class Memory(nn.Module):
     """Base class of all memories, in every place of a model. It has no fields of its own.
 
-    A subclass defines `__call__` with the arguments of the module's docstring. A memory of a decoder also defines
-    `init_decode_state` and `decode`. The defaults are those of a memory that remembers nothing between segments.
+    A subclass defines `__call__` with the arguments of the module's docstring. A memory of a decoder also has
+    `init_decode_state` and `decode`, which a `LayerMemory` need not define. The defaults are those of a memory that
+    remembers nothing between segments.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -129,6 +131,34 @@ class LayerMemory(Memory):
         none.
         """
         return None
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
+        """Returns the decode state at the start of a segment, with an empty buffer of its `segment_length` tokens. By
+        default the buffer is `[batch, segment_length, dim]` for a memory with the field `dim`.
+        """
+        buffer = jnp.zeros((batch_size, segment_length, self.dim), getattr(self, "dtype", jnp.float32))
+        return DecodeState(state, buffer, jnp.zeros((batch_size,), jnp.int32))
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, **shared: Any
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """Reads one token of every active row. By default it reads the whole segment so far again, which is right for
+        every memory whose tokens see no later ones, and takes the time of a segment.
+
+        Args:
+          x: Residual stream of the token.
+          decode_state: Decode state before the token.
+          active: Rows to read. Others keep their state.
+          **shared: `shared`, the parameters that all layers share, of a memory that has them.
+        """
+        position, length = decode_state.position, decode_state.segment.shape[1]
+        segment = ring_append(decode_state.segment, x.astype(decode_state.segment.dtype), position, active)
+        options = {"start_of_document": jnp.zeros_like(active), "mask": jnp.arange(length)[None] <= position[:, None]}
+        y, new, _ = self(segment, decode_state.memory, **options, deterministic=True, **shared)
+        memory = where_rows(active & (position == length - 1), new, decode_state.memory)
+        token = jnp.take_along_axis(y, position[:, None, None], axis=1).astype(x.dtype)
+        return token, DecodeState(memory, segment, next_position(position, active, length))
 
     @nn.nowrap
     def with_attention_tracking(self) -> LayerMemory:

@@ -70,7 +70,7 @@ def make_language_model(
       vocab_multiple: Number that the rows of the vocabulary's tables are a multiple of, to divide over `model`. 1 = no
         padding, as in published models.
     """
-    if not isinstance(model.attention, settings.AttentionKind):
+    if not isinstance(model.attention, settings.Attention):
         raise unknown_kind_error("attention", model.attention)
     if not isinstance(model.output, settings.OutputKind):
         raise unknown_kind_error("output", model.output)

@@ -104,7 +104,22 @@ def make_attention(
         case settings.LSTM():
             last = index == model.num_layers - 1  # the model applies dropout to its output
             return memory.LSTMLayer(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
+        case settings.Attention() as part:
+            return _make_own_attention(model, part, index)
     raise unknown_kind_error("attention", model.attention)
+
+
+def _make_own_attention(model: settings.ModelSettings, part: settings.Attention, index: int) -> memory.LayerMemory:
+    """Makes the attention part of one layer from settings of a user's own.
+
+    Raises:
+      ValueError: The settings make something else.
+    """
+    layer = part.make(model, index)
+    if not isinstance(layer, memory.LayerMemory):
+        kinds = f"{type(part).__name__}, whose make() returns a {type(layer).__name__}"
+        raise ValueError(f"model.attention: given {kinds}, allowed: a memjax.memory.LayerMemory")
+    return layer
 
 
 LINEAR: dict[type[settings.LinearTransformer], type[memory.LinearTransformerAttention]] = {

@@ -26,6 +26,7 @@ from memjax.planning.hlo import collectives, hbm_bytes, parse_hlo
 from memjax.planning.programs import EpisodicMemoryBytes, PerRowParameterCopies, Program, What, itemsize, make_programs
 from memjax.planning.topologies import GIB, Topology, parse_topology
 from memjax.settings.overrides import apply_overrides
+from memjax.settings.pointers import import_files, import_kinds
 from memjax.training.costs import jaxpr_flops
 from memjax.training.metrics import count_parameters
 from memjax.training.runs import config_from_dict
@@ -414,6 +415,8 @@ def main() -> int:
         if "topologies" in request:
             print(json.dumps({name: len(parse_topology(name).devices()) for name in request["topologies"]}))
             return 0
+        import_files(request["modules"])
+        import_kinds(request["config"])
         config: Config = config_from_dict(request["config"])
         vocab_size, topology = (
             request["vocab_size"] or vocab_size_from_settings(config.data),

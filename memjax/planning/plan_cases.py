@@ -28,6 +28,7 @@ from typing import Any
 from memjax.config import Config
 from memjax.planning.advice import advise
 from memjax.planning.topologies import Topology
+from memjax.settings.pointers import files_of_kinds
 from memjax.training.runs import config_to_dict
 
 ENVIRONMENT = {
@@ -121,6 +122,7 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
         "rematerialize": case.config.training.remat,
     }
     request = {"config": config_to_dict(case.config), "vocab_size": vocab_size, "widest": widest}
+    request |= {"modules": files_of_kinds(case.config)}
     steps = _compile({**facts, **request})
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
     known = {"assumptions": assumptions(case.topology), "versions": versions}

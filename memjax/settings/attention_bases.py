@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.checks import Settings, require
 from memjax.settings.ranges import zero_or_more
 
 if TYPE_CHECKING:
-    from memjax.config import Config
+    from memjax.config import Config, ModelSettings
 
 __all__ = ["Attention"]
 
@@ -96,6 +96,17 @@ class Attention(Carrier):
     has_heads = True
     has_feed_forward = True
     takes_memory_tokens = False
+
+    def make(self, model: ModelSettings, layer: int) -> Any:
+        """Returns the attention part of one layer, a `memjax.memory.LayerMemory`. Settings of a user's own define it;
+        `memjax.models.factory` makes the other kinds.
+
+        Args:
+          model: Settings of the model, such as its width `dim`.
+          layer: Number of the layer, from 0.
+        """
+        del model, layer
+        raise ValueError(f"model.attention: given {type(self).__name__}, allowed: one of memjax.config.AttentionKind")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from typing import Any, get_args
 
 from memjax.settings.earlier_fields import DROPPED, FIELDS, FORMERLY, SAVED_TYPES, VALUES
 from memjax.settings.earlier_names import CLASSES, MEMBERS, MODULES, NAMES
+from memjax.settings.pointers import imported_kind, is_own, name_of_kind
 
 
 @functools.cache
@@ -40,10 +41,17 @@ def changed_values(kind: type) -> Mapping[str, Mapping[Any, Any]]:
     return _of_bases(VALUES, kind)
 
 
+def type_name(kind: type) -> str:
+    """Returns the name of a class of settings in `config.json`, which is 'my_module:MyClass' for a user's own class."""
+    return name_of_kind(kind) if is_own(kind) else SAVED_TYPES.get(kind.__name__, kind.__name__)
+
+
 def saved_type(kind: type) -> str:
     """Returns the name that stands for the settings class `kind` in file names and fingerprints on disk, the same in
     all versions.
     """
+    if is_own(kind):
+        return name_of_kind(kind)
     earlier = {new: old for old, new in CLASSES.items()}
     return SAVED_TYPES.get(kind.__name__, earlier.get(kind.__name__, kind.__name__))
 
@@ -210,9 +218,11 @@ def _option(name: str, separator: str, value: Any) -> str:
 
 
 def settings_class(name: Any) -> type | None:
-    """Returns the class of settings of this name, which may be its name today or in an earlier version. None where
-    there is none.
+    """Returns the class of settings of this name, which may be its name today or in an earlier version, or that of a
+    user's own class whose module is imported. None where there is none.
     """
+    if ":" in str(name):
+        return imported_kind(str(name))
     from memjax import config as configs
 
     kind = vars(configs).get(CLASSES.get(str(name), str(name)))
@@ -263,7 +273,7 @@ def warn_of_renamed_members(cls: type) -> None:
 
 def _of_bases(table: Mapping[str, Mapping[str, Any]], kind: type) -> dict[str, Any]:
     merged: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
+    for base in filter(lambda base: not is_own(base), reversed(kind.__mro__)):
         merged |= table.get(base.__name__, {})
     return merged
 

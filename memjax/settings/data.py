@@ -10,7 +10,7 @@ from memjax.settings.examples import ExampleKind
 from memjax.settings.pairs import TranslationKind
 from memjax.settings.ranges import Count, Seed
 from memjax.settings.relation_data import RelationKind
-from memjax.settings.sources import DocumentKind, PythonLibrary
+from memjax.settings.sources import DocumentKind, PythonLibrary, Source
 from memjax.settings.tokenizers import SentencePiece, TokenizerKind
 
 __all__ = ["SourceKind", "Data"]
@@ -28,7 +28,7 @@ class Data(Settings):
 
     places = ("source.", "cache_dir", "neighbors_dir", "encoder_states_dir", "tokenizer.vocab", "tokenizer.path")
 
-    source: SourceKind = field(default_factory=PythonLibrary)
+    source: SourceKind | Source = field(default_factory=PythonLibrary)
     """data set, files or generator that documents or examples are read from"""
     tokenizer: TokenizerKind = field(default_factory=SentencePiece)
     """tokenizer that turns text into tokens; without effect for sources that are tokens already"""

@@ -21,13 +21,14 @@ from memjax.settings.methods import (
     LogitKD,
     LwF,
     MbPA,
+    Method,
     Replay,
     Sequential,
     SingleTask,
 )
 from memjax.settings.ranges import Count, Number
 from memjax.settings.rehearsal_methods import EAEMR, EMAR, EMR
-from memjax.settings.sources import KeyValueRecall
+from memjax.settings.sources import KeyValueRecall, Source
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -44,7 +45,7 @@ class TaskData(Settings):
 
     name: str = ""
     """name of the task in evaluations and metrics"""
-    source: SourceKind = field(default_factory=KeyValueRecall)
+    source: SourceKind | Source = field(default_factory=KeyValueRecall)
     """source of the documents or examples of the task"""
 
 
@@ -54,7 +55,7 @@ class Lifelong(Settings):
     evaluated after each of them.
     """
 
-    method: MethodKind = field(default_factory=Sequential)
+    method: MethodKind | Method = field(default_factory=Sequential)
     """method against forgetting"""
     tasks: tuple[TaskData, ...] = ()
     """tasks of the stream; all use the vocabulary of `data.source`"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.checks import Settings, require
 from memjax.settings.ranges import Count, Number, Positive, Share, zero_or_more
@@ -42,6 +42,12 @@ class Method(Settings):
     joins = False  # the examples of all tasks are read in one stage
     num_columns = 1  # of the model
     adapts = False  # every row is scored with parameters that have been adapted to it
+
+    def make(self) -> Any:
+        """Returns the method that these settings describe, a `memjax.lifelong.Method`. Settings without `made_by`, such
+        as those of a user's own, define it.
+        """
+        raise ValueError(f"lifelong.method: given {type(self).__name__}, allowed: settings with made_by or make()")
 
 
 @dataclass(slots=True, kw_only=True)

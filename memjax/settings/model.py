@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.attention import RFA, T2R, AttentionKind, FullAttention, LinearTransformer, MemSizer
-from memjax.settings.attention_bases import Carrier
+from memjax.settings.attention_bases import Attention, Carrier
 from memjax.settings.checks import Settings, require
 from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax
@@ -135,7 +135,7 @@ class ModelSettings(TransformerBase):
     without positions of its own; 'none'"""
     memory_dtype: Literal["float32", "bfloat16"] = "float32"
     """dtype of the activations that are stored in memory states"""
-    attention: AttentionKind = field(default_factory=FullAttention)
+    attention: AttentionKind | Attention = field(default_factory=FullAttention)
     """attention of the layers, and the memory that it carries"""
     num_speaker_markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """number of ids at the end of the vocabulary that mark the tokens after them, such as speakers of a dialogue: every

@@ -11,10 +11,8 @@ import difflib
 import importlib.util
 import inspect
 import io
-import os
 import re
 import sys
-import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ import memjax.config
 from memjax.config import Config
 from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import describe_renamed_option
+from memjax.settings.pointers import CONFIG_PREFIX, OWN_FOLDERS, line_in, modules_beside
 from memjax.settings.ranges import PLAIN
 
 T = TypeVar("T")
@@ -80,11 +79,12 @@ def describe_config(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _load_module(name: str, path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(f"memjax_config_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{CONFIG_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"config: given {name!r}, allowed: a Python file (NAME.py) with get_config(variant)")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    with _mistakes_in(path):
+    OWN_FOLDERS.append(path.resolve().parent)
+    with _mistakes_in(path), modules_beside(path):
         spec.loader.exec_module(module)
     return module
 
@@ -131,7 +131,7 @@ def _mistakes_in(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"config: {error.filename or path}: {error.strerror or error}") from error
     except (Exception, SystemExit) as error:
-        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
+        line = line_in(error, path)
         raise UsageError(f"config: {path}{f', line {line}' if line else ''}: {_describe_error(error)}") from error
 
 
@@ -392,10 +392,3 @@ def _other_kind(field: str, config: Any) -> str:
         return ""
     have = "has" if len(having) == 1 else "have"
     return f" ({', '.join(having)} {have} it; {'.'.join(steps)} of this config is {type(part).__name__})"
-
-
-def _line_in(error: BaseException, path: Path) -> int | None:
-    """Returns the number of the line in the file `path` that caused an error. None where no line of it did."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
-    return lines[-1] if lines else None

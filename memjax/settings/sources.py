@@ -101,6 +101,16 @@ class Source(Settings):
         """
         return self.opened_as.get(content, self.opened_by)
 
+    def read(self, split: str) -> Any:
+        """Returns the content of one split, such as `memjax.data.Texts` for 'texts'. Sources that name no function to
+        open them, such as those of a user's own, define it.
+
+        Args:
+          split: 'train', 'validation' or 'test'.
+        """
+        del split
+        raise ValueError(f"data.source: given {type(self).__name__}, allowed: a source with a reader")
+
     def following(self, earlier: Sequence[Any]) -> Source:
         """Returns these settings as a task of a stream needs them after the sources of `earlier` tasks. Most kinds do
         not change.

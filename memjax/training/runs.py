@@ -29,13 +29,14 @@ from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
 from memjax.durable_files import is_unfinished, read_json, write_json
 from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import (
-    SAVED_TYPES,
     current_path,
     in_saved_names,
     settings_class,
+    type_name,
     upgrade_saved_settings,
 )
 from memjax.settings.earlier_fields import ADDED
+from memjax.settings.pointers import import_kinds
 from memjax.training.processes import is_first
 from memjax.training.run_versions import versions
 from memjax.training.stages import GROWTH
@@ -290,7 +291,7 @@ def config_to_dict(config: Any) -> Any:
         fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
         if fields.get("cache_dir") == "":
             fields["cache_dir"] = None  # in earlier versions '' was the default folder
-        return {"type": SAVED_TYPES.get(name := type(config).__name__, name), **fields}
+        return {"type": type_name(type(config)), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
 
 
@@ -352,6 +353,7 @@ def load_config(path: Path | str) -> Config:
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
         )
     try:
+        import_kinds(value, path)
         config = config_from_dict(value)
         if not isinstance(config, Config):
             raise ValueError(f"config: given {type(config).__name__}, allowed: a Config")

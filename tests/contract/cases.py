@@ -31,6 +31,7 @@ from tests.contract.outputs import AtOutput
 from tests.contract.toys import (
     CrossMemory,
     LinearMemory,
+    MeanMemory,
     OutputMemory,
     SlotMemory,
     SoftVocabulary,
@@ -532,6 +533,7 @@ CASES = [
         granularity="token",
         slots={"products": 1, "normalizer": 1},
     ),
+    Case(name="toy_mean", is_variant=True, make=toy(MeanMemory), stops_gradient=False, slots={"mean": 1}),
     Case(
         name="toy_cross", is_variant=True, make=toy(CrossMemory), site="cross", granularity="token", slots={"slots": 1}
     ),

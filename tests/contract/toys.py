@@ -198,6 +198,40 @@ class SlotMemory(contract.Memory):
 
 
 @tree_dataclass
+class MeanState:
+    mean: Leaf
+
+
+class MeanMemory(contract.LayerMemory):
+    """The layer site without a decode of its own: attention to a running mean of the segments before, and to the
+    segment.
+    """
+
+    dim: int = 8
+    dropout: float = 0.2
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        self.matrices = self.param("matrices", nn.initializers.normal(0.5), (2, self.dim, self.dim))
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size, dtype=jnp.float32):
+        return MeanState(jnp.zeros((batch_size, 1, self.dim), at_least_float32(dtype)))
+
+    def __call__(self, x, state, *, start_of_document, mask=None, deterministic=True):
+        batch, length, _ = x.shape
+        mask, mean = broadcast_mask(mask, batch, length), reset_rows(state.mean, start_of_document)
+        query, output = self.matrices.astype(x.dtype)
+        keys = jnp.concatenate([mean.astype(x.dtype), x], axis=1)
+        visible = visibility(length, jnp.ones((batch, 1), bool), mask)
+        y = attention((x @ query)[:, :, None], keys[:, :, None], keys[:, :, None], mask=visible)[:, :, 0] @ output
+        tokens = jnp.where(mask[..., None], x, 0).astype(mean.dtype).sum(axis=1, keepdims=True)
+        new = 0.5 * mean + 0.5 * tokens / jnp.maximum(mask.sum(axis=1), 1).astype(mean.dtype)[:, None, None]
+        return x + self.drop(y, deterministic=deterministic), where_rows(mask.any(axis=1), MeanState(new), state), Aux()
+
+
+@tree_dataclass
 class LinearState:
     products: Leaf
     normalizer: Leaf
