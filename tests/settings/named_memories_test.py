@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+import typing
 from pathlib import Path
 
 import pytest
 
-from memjax.config import Memformer, ModelSettings, TransformerXL
+from memjax.config import AttentionKind, Bidirectional, FullAttention, Memformer, ModelSettings, TransformerXL
 from memjax.settings.checks import validate
 from memjax.settings.named_memories import MEMORIES, make_memory_settings, with_memory_kind
 from memjax.settings.overrides import UsageError, load_config
@@ -33,6 +34,11 @@ def test_a_memory_takes_the_place_of_any_other(first):
         if first in ("memformer", "rfa", "lstm", "linear_transformer", "t2r", "memsizer"):  # updates of more segments
             wanted = dataclasses.replace(wanted, data=replaced.data, training=replaced.training)
         assert replaced == wanted
+
+
+def test_every_attention_with_a_memory_has_a_name():
+    kinds = {memory.kind for memory in MEMORIES.values()}
+    assert set(typing.get_args(AttentionKind)) - kinds == {FullAttention, Bidirectional}
 
 
 def test_sizes_follow_the_segments_and_values_take_precedence():
