@@ -171,22 +171,12 @@ plain = train(settings("plain", config.Sequential()))
 # more.
 
 # %%
-from memjax.report import OpenedRun
-from memjax.report.outcomes import stream_facts
-
-
-def matrix(result):
-    """Accuracies of a run: a row after each task, a column for each task."""
-    run = OpenedRun(result.path)
-    return np.array(stream_facts(run.path, run.config)["scores"], float)
-
-
 names = [f"{first} or {second}" for first, second in today]
 charts.heatmap(
-    picture(2.6), matrix(plain), rows=names, columns=names, numbers="{:.2f}", high=1.0, x="accuracy on", y="after"
+    picture(2.6), plain.matrix, rows=names, columns=names, numbers="{:.2f}", high=1.0, x="accuracy on", y="after"
 )
 plt.show()
-assert matrix(plain)[-1, :-1].max() < 0.5
+assert plain.matrix[-1, :-1].max() < 0.5
 
 # %% [markdown]
 # ## Cures
@@ -223,7 +213,7 @@ results = {"plain": plain}
 for name, method in methods.items():
     run = name.replace(" ", "_").replace("+", "p")
     results[name] = train(settings(run, method), on_event=lambda event: None)
-    print(f"{name:12} {matrix(results[name])[-1].mean():.3f} of all digits in the end")
+    print(f"{name:12} {results[name].average:.3f} of all digits in the end")
 
 # %%
 shown = [name for name in results if name != "all at once"]
@@ -231,7 +221,7 @@ figure = picture(5.2)
 for place, name in enumerate(shown, start=1):
     charts.heatmap(
         figure,
-        matrix(results[name]),
+        results[name].matrix,
         rows=["0 1", "2 3", "4 5", "6 7"] if place in (1, 4) else [""] * 4,
         columns=["0 1", "2 3", "4 5", "6 7"],
         numbers="{:.2f}",
@@ -242,7 +232,7 @@ for place, name in enumerate(shown, start=1):
 plt.show()
 
 # %%
-end = {name: float(matrix(result)[-1].mean()) for name, result in results.items()}
+end = {name: result.average for name, result in results.items()}
 bars = {"": [*end.values()]}
 charts.bar_chart(picture(3.0), [*end], bars, numbers="{:.2f}", x="accuracy in the end", limits=(0, 1.1))
 plt.show()

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memjax.cli.console import align, show_value
+from memjax.cli.over import add_over, describe_run_difference, difference_values, print_contenders, read_over
 from memjax.cli.parser import Parser, print_result
-from memjax.report.comparison import RunDifference, compare_contenders, compare_runs, split_finished
-from memjax.report.verdicts import describe_test, format_difference, show_p
+from memjax.report.comparison import RunRecord, compare_runs, split_finished
+from memjax.report.contenders import RunDifference, compare_contenders
+from memjax.report.verdicts import describe_test
 from memjax.settings.overrides import UsageError
 
 
@@ -16,30 +18,26 @@ def run(arguments: list[str]) -> int:
     """Prints finished runs side by side: the settings in which they differ, and their results.
 
     Unfinished and damaged runs are left out, with a line for each. With several seeds or orders of tasks for each
-    setting, the differences between settings are judged by a paired test.
+    setting, the differences between settings are judged by a paired test. `--over` prints one row for all runs that
+    differ only in the fields that it names.
     """
     json = ": run -> its settings and results, and the differences between settings with several runs"
     parser = Parser("compare", run.__doc__, reads="runs", json=json)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory whose run is finished")
+    add_over(parser)
     options = parser.read(arguments)
-    finished, left_out = split_finished(options.runs)
+    finished, left_out = split_finished(map(RunRecord, options.runs))
     if not finished:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
+    if over := read_over(options):
+        return print_contenders([*finished.values()], over, options)
     differences = compare_contenders(finished.values())
     facts: dict[str, Any] = compare_runs(finished.values())
     if options.json and differences:
         facts |= {"differences": [difference_values(difference) for difference in differences]}
     return print_result(facts, functools.partial(describe_comparison, differences=differences), options)
-
-
-def difference_values(difference: RunDifference) -> dict[str, Any]:
-    """Converts a difference of one measure between a run and its control to a dictionary of JSON values. A number that
-    is NaN becomes None.
-    """
-    numbers = {name: None if value != value else value for name, value in difference.comparison._asdict().items()}
-    return {"run": difference.name, "control": difference.control, "measure": difference.measure, **numbers}
 
 
 def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Sequence[RunDifference] = ()) -> str:
@@ -61,13 +59,3 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Seq
         return table
     test = describe_test([difference.comparison for difference in differences])
     return "\n".join([table, "", *map(describe_run_difference, differences), f"({test})"])
-
-
-def describe_run_difference(difference: RunDifference) -> str:
-    """Describes a difference of one measure between a run and its control in one line of text, with its p-value and
-    verdict.
-    """
-    comparison = difference.comparison
-    p = f", p {show_p(comparison.p)}" if show_p(comparison.p) else ""
-    change = f"{difference.measure.replace('_', ' ')} {format_difference(comparison)}"
-    return f"{difference.name} against {difference.control}: {change} ({comparison.counted}{p}): {comparison.verdict}"

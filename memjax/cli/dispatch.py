@@ -28,6 +28,7 @@ __all__ = ["VERBS", "main"]
 # Each verb imports its packages when it runs, so that `memjax --help` is quick.
 VERBS = {
     "train": ("train", "train the model of a config, or continue a run"),
+    "sweep": ("sweep", "train a config for every combination of values, and compare the runs"),
     "configs": ("configs", "list the configs and their variants"),
     "eval": ("eval", "score a split with a trained model, also with another memory length"),
     "compare": ("compare", "print the results of finished runs side by side"),

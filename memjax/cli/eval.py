@@ -21,6 +21,7 @@ from memjax.cli.parser import (
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.cli.streams import check_probe, describe_stream, probe_stream
 from memjax.config import Config, Evaluation
+from memjax.lifelong.stream_results import LARGEST_CLASS, describe_result
 from memjax.report.outcomes import stream_facts
 from memjax.report.verdicts import Comparison, compare_documents, correct_for_many, describe_test, show_difference
 from memjax.settings.checks import validate
@@ -189,14 +190,25 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """
     show = lambda name, value: NUMBER_FORMATS.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
     in_summary = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.main_metrics}
+    in_summary.add(LARGEST_CLASS)
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in in_summary)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
         shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
-    stream = f"\n\n{describe_stream(values['stream'])}" if "stream" in values else ""
-    return (
-        f"{summary_line(values, task)}{stream}\n\n{describe_facts(shown | describe_memory(values.get('metrics', {})))}"
-    )
+    facts = describe_facts(shown | describe_memory(values.get("metrics", {})))
+    if stream := values.get("stream"):
+        table = f"{_name(values)}: {describe_result(stream)}\n\n{describe_stream(stream)}"
+        return f"{table}\n\n{summary_line(values, task, name=_data_name(task.config))}\n\n{facts}"
+    return f"{summary_line(values, task)}\n\n{facts}"
+
+
+def _data_name(config: Config) -> str:
+    """Returns the name of the task whose data `data.source` is, or that setting's name."""
+    stream = config.lifelong
+    assert stream is not None
+    located = stream.with_sources_dir(config.data.source)
+    names = [task.name for task in stream.tasks if stream.with_sources_dir(task.source) == located]
+    return names[0] if len(names) == 1 else "data.source"
 
 
 def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -216,9 +228,9 @@ def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
     return {f"memory: {FIGURES[name].meaning}": show(value) for name, value in find_figures(metrics).items()}
 
 
-def summary_line(values: Mapping[str, Any], task: Any) -> str:
+def summary_line(values: Mapping[str, Any], task: Any, *, name: str = "") -> str:
     """Describes as text the main metrics of an evaluation, from its JSON values, and what was scored. A datastore adds
-    two lines.
+    two lines. `name` takes the place of the run and its step.
     """
     scored = f"{values['targets']:,} {task.target_unit} of the {values['split']} split"
     memory = (
@@ -226,7 +238,7 @@ def summary_line(values: Mapping[str, Any], task: Any) -> str:
     )
     memory += f" {values['memory_state']}" if "memory_state" in values else ""
     cache = f", cache {values['cache']['memory_length']:,}" if "cache" in values else ""
-    text = f"{_name(values)}: {_numbers(values, task)} ({scored}{memory}{cache})"
+    text = f"{name or _name(values)}: {_numbers(values, task)} ({scored}{memory}{cache})"
     if store := values.get("datastore"):
         text += f"\nwith {describe_store(store)}\nwithout them: {_numbers(store['without'], task)}"
     return text
@@ -272,7 +284,7 @@ def _name(values: Mapping[str, Any]) -> str:
 
 
 def _numbers(values: Mapping[str, Any], task: Any) -> str:
-    names = [name for name in task.main_metrics if values.get(name) is not None]
+    names = [name for name in (*task.main_metrics, LARGEST_CLASS) if values.get(name) is not None]
     return ", ".join(f"{name.replace('_', ' ')} {values[name]:.4f}" for name in names)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from memjax.cli.over import add_over, read_over
 from memjax.cli.parser import Parser, make_reader
 from memjax.cli.places import check_file, check_folder
 from memjax.settings.overrides import UsageError
@@ -15,7 +16,8 @@ def run(arguments: list[str]) -> int:
     """Writes an HTML page about one or several runs: figures and examples of their memories, data and tasks.
 
     The page needs no network and no other file. Of an unfinished run it shows what exists so far. Of several runs,
-    damaged ones are left out, with a line for each.
+    damaged ones are left out, with a line for each. `--over` draws the mean of all runs that differ only in the fields
+    that it names, with its interval, and shows no single runs.
     """
     parser = Parser("report", run.__doc__, reads="runs")
     add = parser.add_argument
@@ -45,6 +47,7 @@ def run(arguments: list[str]) -> int:
     )
     add("--split", default="validation", choices=SPLITS, help="split of the data that is read (default: validation)")
     add("--only", default="", metavar="NAMES", help="write only these parts, such as curves,scores,gains")
+    add_over(parser)
     add("--datastore", default="", metavar="DIR", help="datastore of the run, to show its neighbours too (kNN-LM)")
     options = parser.read(arguments)
     if options.datastore and len(options.runs) > 1:
@@ -59,20 +62,22 @@ def run(arguments: list[str]) -> int:
         Store(Path(options.datastore).expanduser())  # refuses what is no store
     check_installed()
     from memjax.report.build import make_report
-    from memjax.report.comparison import split_readable
+    from memjax.report.comparison import RunRecord, split_readable
     from memjax.report.page import make_page
     from memjax.report.panel import OpenedRun
     from memjax.report.pictures import write_figures
 
     looked = {name: getattr(options, name) for name in ("rows", "segments", "tokens", "split", "datastore")}
+    over = read_over(options)
     only = [name for part in options.only.split(",") if (name := part.strip())]
-    readable, left_out = split_readable(options.runs)
+    readable, left_out = split_readable(map(RunRecord, options.runs))
     if not readable:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
-    runs = [OpenedRun(path, **looked) for path in readable]
-    report = make_report(runs, only=only, say=lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True))
+    runs = [OpenedRun(path, **looked, record=record) for path, record in readable.items()]
+    say = lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True)
+    report = make_report(runs, only=only, over=over, say=say)
     out = Path(options.out).expanduser() if options.out else _beside(runs)
     if options.out:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from memjax.cli.console import align
 from memjax.config import Config
+from memjax.lifelong.stream_results import describe_unlearned
 from memjax.settings.overrides import UsageError
 
 
@@ -59,15 +60,18 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
     """Formats the results of a run over tasks as text: a table of scores after each finished task, and summaries of it.
 
     Example:
-      >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "scores": [[1.0, 0.0], [0.25, 0.75]]}
+      >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "num_tasks": 2, "scores": [[1.0, 0.0], [0.25, 0.75]]}
       >>> facts |= {"average": 0.5, "forgetting": 0.75, "probe": {"accuracies": [1.0, 0.5], "average": 0.75}}
+      >>> facts |= {"largest_classes": [0.5, 0.8]}
       >>> facts |= {"kept_bytes": {"keys": 2048, "total": 2048}}
       >>> facts |= {"cost": {"examples_per_second": 1500.0, "seconds_per_test_example": 0.002, "adapts": True}}
       >>> print(describe_stream(facts))
       accuracy after  a       b
-      a               1.0000  0.0000
+      a               1.0000
       b               0.2500  0.7500
+      largest class   0.5000  0.8000
       linear probe    1.0000  0.5000
+      b: 0.750, its largest class has 0.800; it was not learned
       average 0.5000, forgetting 0.7500
       linear probe on what the head reads: average 0.7500
       kept beside the model: keys 2,048, total 2,048 bytes
@@ -75,9 +79,14 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
     """
     tasks, scores, probe = facts["tasks"], facts["scores"], facts.get("probe")
     show = lambda value: "" if value is None else f"{value:.4f}"
-    names = ["all tasks"] if len(scores) == 1 < len(tasks) else tasks[: len(scores)]
+    is_at_once = len(scores) < facts["num_tasks"]
+    names = ["all tasks"] if is_at_once else tasks[: len(scores)]
     table = [[f"{facts['measure']} after", *tasks]]
-    table += [[name, *map(show, row)] for name, row in zip(names, scores, strict=True)]
+    for number, (name, row) in enumerate(zip(names, scores, strict=True), start=1):
+        read = row if is_at_once else row[:number]
+        table.append([name, *map(show, read), *[""] * (len(tasks) - len(read))])
+    shares = facts.get("largest_classes")
+    table += [["largest class", *map(show, shares)]] if shares else []
     table += [["linear probe", *map(show, probe["accuracies"])]] if probe else []
     said = {name: value for name, value in facts.items() if isinstance(value, float)}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in said.items())
@@ -86,7 +95,8 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
         table.append([f"{name}, after each", *map(show, (values + [None] * len(tasks))[: len(tasks)])])
     sizes = ", ".join(f"{kind} {count:,}" for kind, count in facts.get("kept_bytes", {}).items() if count)
     stored = f"kept beside the model: {sizes} bytes" if sizes else ""
-    return "\n".join([*align(table), *filter(None, [words, probed, stored, describe_cost(facts.get("cost", {}))])])
+    lines = [*describe_unlearned(facts).values(), words, probed, stored, describe_cost(facts.get("cost", {}))]
+    return "\n".join([*align(table), *filter(None, lines)])
 
 
 def describe_cost(cost: Mapping[str, Any]) -> str:

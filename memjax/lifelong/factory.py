@@ -3,17 +3,17 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import jax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.lifelong.method_interface import Method, check_takes_tasks, settings_of, task_stages
+from memjax.lifelong.method_interface import Method, check_takes_tasks, make_method, settings_of, task_stages
+from memjax.lifelong.stream_results import summarize_log
 from memjax.lifelong.text_features import cache_states
 from memjax.settings.checks import validate
 from memjax.settings.minimum_memory import check_sizes
-from memjax.settings.pointers import import_by_name
 from memjax.training import loaded_runs, run_start
 from memjax.training.available_memory import available_bytes
 from memjax.training.experiment import Experiment
@@ -24,28 +24,6 @@ from memjax.training.runs import config_after_growth, load_config
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, GrowthHistory, Learner, MakeLearner, Stage, count_steps, phase_key
 from memjax.training.update_functions import MakeObjective, make_objective
-
-
-def make_method(settings: Any) -> Method:
-    """Makes the `Method` that settings such as `memjax.config.ELLE` describe, by calling the function that the settings
-    name, or their own `make`.
-
-    Raises:
-      ValueError: the settings are not those of a method, or a user's `make` returns something else.
-    """
-    if not isinstance(settings, configs.Method):
-        allowed = ", ".join(kind.__name__ for kind in get_args(configs.MethodKind))
-        raise ValueError(
-            f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}, or a Method of your own"
-        )
-    method = import_by_name(settings.made_by)(settings) if settings.made_by else settings.make()
-    if not isinstance(method, Method):
-        kind = type(settings).__name__
-        raise ValueError(
-            f"lifelong.method: given {kind}, whose make() returns a {type(method).__name__}, allowed: a "
-            "memjax.lifelong.Method, as chain_components(...)"
-        )
-    return method
 
 
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
@@ -210,14 +188,21 @@ def train(
         cache_states(config)
     if config.lifelong is None:
         return run_start.train(config, **arguments)
-    if not config.evaluations:
-        evaluation_of = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
-        config = dataclasses.replace(
-            config, evaluations=tuple(evaluation_of(task.name) for task in config.lifelong.ordered_tasks)
-        )
+    config = with_task_evaluations(config)
     check = lambda config: check_takes_tasks(config, make_method(config.lifelong.method))
-    of_tasks = {"course": make_learner_and_stages, "check_added_tasks": check}
+    of_tasks = {"course": make_learner_and_stages, "check_added_tasks": check, "summarize": summarize_log}
     return run_start.train(config, **{**of_tasks, **arguments})
+
+
+def with_task_evaluations(config: Config) -> Config:
+    """Returns the configuration with which a run is trained and saved: a configuration with tasks and without
+    `evaluations` gets one for each task, with the name of the task.
+    """
+    if config.lifelong is None or config.evaluations:
+        return config
+    names = [task.name for task in config.lifelong.ordered_tasks]
+    evaluations = tuple(dataclasses.replace(config.evaluation, name=name, task=name) for name in names)
+    return dataclasses.replace(config, evaluations=evaluations)
 
 
 def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:

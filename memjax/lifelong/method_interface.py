@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from memjax import config as configs
 from memjax.config import Config, Lifelong
 from memjax.data.batch_iterator import epoch_order
 from memjax.data.documents import Examples
@@ -25,6 +26,7 @@ from memjax.lifelong.update_streams import (
     TaskSlice,
     task_free_order,
 )
+from memjax.settings.pointers import import_by_name
 from memjax.training.experiment import Experiment, task_of_evaluation
 from memjax.training.plain_learner import make_stage
 from memjax.training.sharding import Layout
@@ -120,6 +122,28 @@ class Method(NamedTuple):
     notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
 
 
+def make_method(settings: Any) -> Method:
+    """Makes the `Method` that settings such as `memjax.config.ELLE` describe, by calling the function that the settings
+    name, or their own `make`.
+
+    Raises:
+      ValueError: the settings are not those of a method, or a user's `make` returns something else.
+    """
+    if not isinstance(settings, configs.Method):
+        allowed = ", ".join(kind.__name__ for kind in get_args(configs.MethodKind))
+        raise ValueError(
+            f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}, or a Method of your own"
+        )
+    method = import_by_name(settings.made_by)(settings) if settings.made_by else settings.make()
+    if not isinstance(method, Method):
+        kind = type(settings).__name__
+        raise ValueError(
+            f"lifelong.method: given {kind}, whose make() returns a {type(method).__name__}, allowed: a "
+            "memjax.lifelong.Method, as chain_components(...)"
+        )
+    return method
+
+
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
     """Makes the stages of a run over a stream of tasks, a list in their order. Usually there is one for each task, and
     all evaluations that have a name follow it.
@@ -197,6 +221,14 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         *first, last = method.stages(TaskInfo(index, tasks[index], parts), own_stage._replace(evaluate_after=()))
         stages += [*first, last._replace(evaluate_after=scored)]
     return stages
+
+
+def learns_all_at_once(settings: Lifelong) -> bool:
+    """Returns whether a run with these settings reads the examples of all tasks in one stage, because its method does
+    or because the boundaries between tasks are unknown.
+    """
+    reads_all = make_method(settings.method).scope == "all" or settings.task_boundaries != "known"
+    return bool(settings.epochs) and reads_all
 
 
 def _describe_skipped(name: str, task: Experiment, evaluated: str) -> list[str]:

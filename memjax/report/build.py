@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memjax.report.comparison import split_finished
+from memjax.report.contender_panels import contender_panels, contenders_table
+from memjax.report.contenders import group_runs
 from memjax.report.curves import compare_runs_panel, run_names, select_kind
 from memjax.report.outcomes import describe_divergence
 from memjax.report.page import LIGHT, Report, Section
@@ -26,7 +29,11 @@ SETTINGS = ("num_layers", "encoder_layers", "dim", "num_heads", "widths")
 
 
 def make_report(
-    runs: Sequence[OpenedRun], *, only: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
+    runs: Sequence[OpenedRun],
+    *,
+    only: Sequence[str] = (),
+    over: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Makes a `Report`, not yet a page, with the panels of every provider about every run. `only` has the names of the
     providers to use, and `say` is called with lines of progress.
@@ -36,6 +43,8 @@ def make_report(
     Args:
       runs: One or more opened runs. The training curves of several runs share their charts.
       only: Names of the providers to use. () for all.
+      over: Fields of the configuration over which is averaged, such as "training.seed". The report then shows the means
+        of all finished runs that differ only in these fields, and no single runs. () for single runs.
       say: Called with a line of progress before each provider starts.
 
     Raises:
@@ -47,6 +56,8 @@ def make_report(
     runs_by_name = run_names(runs)
     for run in runs:
         _ = run.config  # raises if the path is no run directory
+    if over:
+        return _make_report_of_means(runs, over)
     several = len(runs_by_name) > 1
     providers = [name for name in PROVIDERS if not only or name in only]
     sections, pictures = list[Section](), dict[str, str]()
@@ -73,6 +84,29 @@ def make_report(
         header=_make_facts_table(runs_by_name),
         settings=_make_settings_table(runs_by_name),
         sections=tuple(section for section in sections if section.panels or section.left),
+        pictures=pictures,
+    )
+
+
+def _make_report_of_means(runs: Sequence[OpenedRun], over: Sequence[str]) -> Report:
+    """Makes the report about the means of finished runs that differ only in the fields `over`.
+
+    Raises:
+      ValueError: No run is finished, or a field is in no configuration.
+    """
+    finished, left_out = split_finished(run.files for run in runs)
+    require(bool(finished), "runs", next(iter(left_out.values()), "none"), "finished runs")
+    contenders, pictures = group_runs(finished.values(), over), dict[str, str]()
+    panels, left = _collect(lambda: contender_panels(contenders, over), CURVES)
+    shown, reasons = _with_unique_names(panels, "", left, pictures)
+    first = {contender.label: OpenedRun(contender.first.path, record=contender.first) for contender in contenders}
+    return Report(
+        title=f"{len(finished)} runs",
+        about=f"Written by `memjax report`, as means over {', '.join(over)}. The settings are those of the first run.",
+        names=tuple(first),
+        header=contenders_table(contenders),
+        settings=_make_settings_table(first),
+        sections=(Section("all", "", shown, (*reasons, *left_out.values())),),
         pictures=pictures,
     )
 

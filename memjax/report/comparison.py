@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from memjax.config import Config
-from memjax.report.outcomes import NATS, stream_facts
-from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many
+from memjax.lifelong.stream_results import NATS
+from memjax.report.outcomes import stream_facts
 
-DRAWN = ("training.seed", "data.seed", "lifelong.task_order")
-"""Fields in which runs of one contender may differ: the seeds, and the order of the tasks."""
+ORDER = "lifelong.task_order"
+"""Field with the order of the tasks. Comparisons show it as the names of the tasks."""
 NOT_FINISHED = "not finished, allowed: a run with finished.json; train it to its end"
-AVERAGE = "average"
-LESS_IS_BETTER = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """The contents of the text files in a run directory: its configuration, and after its end its results. It has no
-    parameters or other arrays.
+    """The contents of the text files in a run directory, each read when it is first needed: its configuration, its log,
+    and after its end its results. It has no parameters or other arrays.
 
     Attributes:
       path: The run directory.
-      config: Configuration of the run.
-      finished: Content of `finished.json`. None before the end of the run.
-      stream: Scores of a finished run over tasks (`stream_facts`). Empty for other runs.
     """
 
     path: str
-    config: Config
-    finished: Mapping[str, Any] | None
-    stream: Mapping[str, Any]
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """Configuration of the run.
+
+        Raises:
+          ValueError: Not a run directory, or its `config.json` is damaged.
+        """
+        from memjax.training.runs import load_config
+
+        return load_config(self.path)
+
+    @functools.cached_property
+    def finished(self) -> Mapping[str, Any] | None:
+        """Content of `finished.json`. None before the end of the run.
+
+        Raises:
+          ValueError: The file is damaged, or lacks a size or a score that memjax writes there.
+        """
+        from memjax.training.runs import read_finished
+
+        finished = read_finished(self.path)
+        if finished is not None:
+            _check_finished(Path(self.path).expanduser() / "finished.json", self.config, finished)
+        return finished
+
+    @functools.cached_property
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Lines of the run's `metrics.jsonl`, each a dict. [] if nothing has been logged yet."""
+        from memjax.training.metrics import read_metrics
+
+        return read_metrics(Path(self.path).expanduser() / "metrics.jsonl")
+
+    @functools.cached_property
+    def stream(self) -> Mapping[str, Any]:
+        """Scores and costs of a run over tasks (`stream_facts`). Empty for other runs.
+
+        Raises:
+          ValueError: A line of the log is damaged.
+        """
+        return stream_facts(self.path, self.config, self.log_lines) if self.config.lifelong is not None else {}
 
     @property
     def results(self) -> Mapping[str, Any]:
@@ -49,24 +82,15 @@ class RunRecord:
             raise ValueError(f"{self.path}: {NOT_FINISHED}")
         return self.finished["results"]
 
-
-class RunDifference(NamedTuple):
-    """The tested difference in one score between two groups of runs. The runs of a group differ only in seed and order
-    of tasks, and are paired by these with runs of the other group.
-
-    Attributes:
-      runs: Number of runs of the contender.
-      name: First run of the contender.
-      control: First run of the other one.
-      measure: Name of the score that is compared.
-      comparison: The difference and its verdict.
-    """
-
-    runs: int
-    name: str
-    control: str
-    measure: str
-    comparison: Comparison
+    def score(self, name: str) -> float:
+        """Returns a score of the finished run by name: of a run over tasks a summary score or the score of a task at
+        the end, otherwise a number of its evaluation. NaN if it has none of this name.
+        """
+        if self.stream:
+            values = {**dict(zip(self.stream["tasks"], self.stream["scores"][-1], strict=True)), **self.stream}
+        else:
+            values = self.results["evaluation"]
+        return math.nan if values.get(name) is None else float(values[name])
 
 
 def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
@@ -79,64 +103,50 @@ def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any
     Returns:
       Run -> the values of these fields in its configuration.
     """
-    settings = {run: _settings(config) for run, config in configs.items()}
+    settings = {run: settings_that_matter(config) for run, config in configs.items()}
     every = {name: None for fields in settings.values() for name in fields}
     apart = [name for name in every if len({str(fields.get(name)) for fields in settings.values()}) > 1]
     return {run: {name: fields.get(name) for name in apart} for run, fields in settings.items()}
 
 
-def read_run(run: str) -> RunRecord:
-    """Reads the configuration and, if it is finished, the results of the run directory `run` into a `RunRecord`, and
-    checks that they are as memjax writes them.
-
-    Raises:
-      ValueError: Not a run directory, or a file of it is damaged.
-      OSError: A file of it cannot be read.
-    """
-    from memjax.training.runs import load_config, read_finished
-
-    config, finished = load_config(run), read_finished(run)
-    if finished is None:
-        return RunRecord(run, config, None, {})
-    _check_finished(Path(run).expanduser() / "finished.json", config, finished)
-    return RunRecord(run, config, finished, stream_facts(run, config))
-
-
-def split_readable(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str, str]]:
-    """Reads all run directories, finished or not. Returns the records of those that can be read, and for each other one
+def split_readable(records: Iterable[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
+    """Checks the files of runs, finished or not. Returns the records of those that can be read, and for each other one
     the reason, both by directory.
 
     Args:
-      runs: Run directories.
+      records: Runs, of which one that is given twice counts once.
 
     Returns:
       The records of the readable runs by their directories, and run -> the reason for every other one.
     """
     readable, left_out = dict[str, RunRecord](), dict[str, str]()
-    for run in dict.fromkeys(runs):
+    for run, record in {record.path: record for record in records}.items():
         try:
-            readable[run] = read_run(run)
+            _ = record.config, record.finished is not None and record.stream  # each raises an error where it is damaged
+            readable[run] = record
         except (ValueError, OSError) as error:
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
             left_out[run] = " ".join(str(reason).split())
     return readable, left_out
 
 
-def split_finished(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str, str]]:
-    """Reads all run directories. Returns the records of the finished runs, and for each run that is not finished,
+def split_finished(records: Iterable[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
+    """Checks the files of runs. Returns the records of the finished runs, and for each run that is not finished,
     damaged or no run the reason, both by directory.
 
     Args:
-      runs: Run directories.
+      records: Runs, of which one that is given twice counts once.
 
     Returns:
       The records of the finished runs by their directories, and run -> the reason for every other one, in the order of
-      `runs`.
+      `records`.
     """
-    readable, left_out = split_readable(runs)
+    records = [*records]
+    readable, left_out = split_readable(records)
     finished = {run: record for run, record in readable.items() if record.finished is not None}
     left_out |= {run: f"{run}: {NOT_FINISHED}" for run in readable if run not in finished}
-    return finished, {run: left_out[run] for run in dict.fromkeys(runs) if run in left_out}
+    paths = dict.fromkeys(record.path for record in records)
+    return finished, {run: left_out[run] for run in paths if run in left_out}
 
 
 def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
@@ -166,69 +176,20 @@ def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def compare_contenders(records: Iterable[RunRecord]) -> list[RunDifference]:
-    """Tests whether groups of finished runs differ in score. Runs that differ only in seed and order of tasks form a
-    group. Returns a difference from the group of the first run for each other group that has two or more pairs.
-
-    Such a group is a contender. It is compared in one score that all of its pairs have: the average over tasks in the
-    end where all are runs over tasks, else the first number that the task of the first run is about.
-
-    Args:
-      records: Finished runs, as `split_finished` returns them.
-
-    Returns:
-      A difference for each other contender that has at least two pairs and a score in common with the first one.
+def settings_that_matter(config: Config) -> dict[str, Any]:
+    """Returns the fields of a configuration that affect what is computed. Tasks and evaluations are sorted by name, and
+    the order of the tasks consists of their names, so that runs of two orders differ in that field alone.
     """
-    contenders: dict[str, dict[tuple[str, str], RunRecord]] = {}
-    for record in records:
-        settings = _settings(record.config)
-        seeds = {name: str(settings.pop(name, "")) for name in DRAWN}
-        place = seeds["lifelong.task_order"], f"{seeds['training.seed']}, {seeds['data.seed']}"
-        contenders.setdefault(str(settings), {})[place] = record
-    if not contenders:
-        return []
-    first, *others = contenders.values()
-    differences = []
-    for other in others:
-        shared = [place for place in other if place in first]
-        chosen = _shared_measure([contender[place] for place in shared for contender in (first, other)])
-        if len(shared) < 2 or chosen is None:
-            continue
-        measure, more_is_better = chosen
-        orders, seeds = ([*dict.fromkeys(names)] for names in zip(*shared, strict=True))
-        pair = np.full((2, len(orders), len(seeds)), np.nan)
-        for order, seed in shared:
-            for side, contender in enumerate((other, first)):
-                record = contender[order, seed]
-                value = (record.stream if measure == AVERAGE else record.results["evaluation"]).get(measure)
-                pair[side, orders.index(order), seeds.index(seed)] = np.nan if value is None else value
-        comparison = compare_pairs(*pair, more_is_better=more_is_better)
-        name, control = (next(iter(contender.values())).path for contender in (other, first))
-        differences.append(RunDifference(len(other), name, control, measure, comparison))
-    corrected = correct_for_many([difference.comparison for difference in differences])
-    pairs = zip(differences, corrected, strict=True)
-    return [difference._replace(comparison=comparison) for difference, comparison in pairs]
-
-
-def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
-    """Returns the score that all of some runs have, and whether more of it is better. None without such a score."""
-    from memjax.tasks import make_task
-
-    of_streams = {record.stream.get("measure") for record in records}
-    if len(of_streams) == 1 and None not in of_streams:
-        return AVERAGE, NATS not in of_streams
-    names = (*make_task(records[0].config).main_metrics, NATS) if records else ()
-    for name in names:
-        if all(name in record.results["evaluation"] for record in records):
-            return name, name not in LESS_IS_BETTER
-    return None
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """Returns the fields of a configuration that affect what is computed."""
     from memjax.training.runs import IGNORED, config_to_dict, flat_settings
 
-    fields = flat_settings(config_to_dict(config))
+    order = {}
+    if stream := config.lifelong:
+        name_of = lambda part: part.name
+        order = {ORDER: ", ".join(task.name for task in stream.ordered_tasks)}
+        stream = dataclasses.replace(stream, tasks=tuple(sorted(stream.tasks, key=name_of)), task_order=())
+        evaluations = tuple(sorted(config.evaluations, key=name_of))
+        config = dataclasses.replace(config, lifelong=stream, evaluations=evaluations)
+    fields = flat_settings(config_to_dict(config)) | order
     return {name: value for name, value in fields.items() if name not in IGNORED}
 
 
@@ -257,6 +218,7 @@ def _facts(record: RunRecord) -> dict[str, Any]:
     facts: dict[str, Any] = {"steps": (record.finished or {})["step"]}
     facts |= {"diverged": "yes"} if "diverged" in results else {}
     facts |= {name: results[name] for name in ("parameters", "memory_bytes")}
+    facts |= {"tasks": stream["num_tasks"]} if stream else {}
     facts |= {name: value for name, value in stream.items() if isinstance(value, float)}
     facts |= {name: value for name, value in stream.get("cost", {}).items() if isinstance(value, float)}
     facts |= {"kept_bytes": stream["kept_bytes"]["total"]} if stream else {}

@@ -12,7 +12,8 @@ import numpy as np
 
 from memjax.inspection.figures import FIGURES
 from memjax.report import charts
-from memjax.report.comparison import RunRecord, compare_contenders, compare_runs, differing_settings, split_finished
+from memjax.report.comparison import compare_runs, differing_settings, split_finished
+from memjax.report.contenders import RunDifference, compare_contenders
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.verdicts import describe_test, show_p
 
@@ -146,7 +147,7 @@ def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> MetricSeri
 def _differences_panel(names: Mapping[str, OpenedRun]) -> Panel:
     """Makes the panel that compares runs: the settings in which they differ, and the results of finished runs."""
     paths = {name: run.path for name, run in names.items()}
-    whole, left_out = split_finished([*paths.values()])
+    whole, left_out = split_finished(run.files for run in names.values())
     finished = [name for name in names if paths[name] in whole]
     differing = differing_settings({run.path: run.config for run in names.values()})
     facts = {name: dict(differing[paths[name]]) for name in names}
@@ -166,13 +167,12 @@ def _differences_panel(names: Mapping[str, OpenedRun]) -> Panel:
         "comparison",
         "Comparison",
         text,
-        (table, *_verdict_tables([*whole.values()], {path: name for name, path in paths.items()})),
+        (table, *verdict_tables(compare_contenders(whole.values()), {path: name for name, path in paths.items()})),
     )
 
 
-def _verdict_tables(records: Sequence[RunRecord], names: Mapping[str, str]) -> Iterator[Table]:
-    """Yields a table of tested score differences, if there are runs of several seeds or task orders."""
-    differences = compare_contenders(records)
+def verdict_tables(differences: Sequence[RunDifference], names: Mapping[str, str]) -> Iterator[Table]:
+    """Yields a table of tested score differences, if there are any. `names` has the name of every run by its path."""
     if not differences:
         return
     cells = tuple(

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from memjax.config import Config
+from memjax.lifelong.stream_results import NATS, summarize_stream
 
 WHOLE = "whole"
 """Name of the evaluation on the data of all tasks together."""
-
-NATS = "nats_per_token"
-"""Name of the only score of a matrix of which less is better."""
 
 SPIKE = 0.5
 """Increase of the loss from one line of the log to the next, in nats a token, that counts as a spike."""
@@ -101,22 +101,14 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
       ValueError: A line of `metrics.jsonl` is damaged.
 
     Returns:
-      {} for runs without tasks, and before the first task is finished. Otherwise a dict with these entries, in which
-      unknown numbers are None:
-      `measure`: name of the score. `tasks`: names of the tasks. `scores`: a row for each finished task, a column for
-      each task. The summary scores of `memjax.lifelong.metrics.summary`, or of `perplexity_summary` for nats, and the
-      means at the end of the task's other scores. `whole` and `after_each`, if the data of all tasks together is scored
-      after every task: its last score, and after every task its score and the mean over the tasks learned so far. For
-      nats without that evaluation `after_each` holds AP and AP+. `kept_bytes`: bytes that the method stores beside the
-      model, by kind. `cost`: times (`stream_cost`, `phase_costs`) and `parameters`, the final size of the model.
+      {} for runs without tasks, and before the first task is finished. Otherwise the entries of
+      `memjax.lifelong.stream_results.summarize_stream` and these, in which unknown numbers are None:
+      `whole`: last score on the data of all tasks together, if that is scored after every task. `after_each`: lists
+      with a value after every task: the score on the data of all tasks together and the mean over the tasks learned so
+      far, or for nats without the former AP and AP+. `kept_bytes`: bytes that the method stores beside the model, by
+      kind. `cost`: times (`stream_cost`, `phase_costs`) and `parameters`, the final size of the model.
     """
-    from memjax.lifelong.metrics import (
-        kept_bytes,
-        matrix_from_lines,
-        perplexities_after_each,
-        perplexity_summary,
-        summary,
-    )
+    from memjax.lifelong.metrics import kept_bytes, perplexities_after_each
     from memjax.tasks import make_task
     from memjax.training.loaded_runs import saved_shapes
     from memjax.training.metrics import read_metrics
@@ -127,31 +119,16 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
     task = make_task(config)
     logged = read_metrics(file) if log is None else log
     check_log(file, logged, (*task.matrix_metrics, *task.extra_metrics))
-    every = [line for line in logged if line["kind"] == "evaluation"]
-    lines = [line for line in every if line.get("phase") == "after"]
-    newest = {line["name"]: line for line in lines if line.get("name")}
-    trained = {evaluation.name: evaluation.task for evaluation in config.evaluations}
-    order = [task.name for task in config.lifelong.ordered_tasks]
-    names = sorted((name for name in newest if trained.get(name)), key=lambda name: order.index(trained[name]))
-    if not names:
+    try:
+        facts = summarize_stream(task, logged)
+    except ValueError as error:
+        raise ValueError(f"{file}: damaged ({error}), allowed: {LOG}") from None
+    if not facts:
         return {}
-    measure = next((measure for measure in task.matrix_metrics if measure in newest[names[0]]), "")
-    if not measure:
-        raise ValueError(f"{file}: damaged ({names[0]} has none of {', '.join(task.matrix_metrics)}), allowed: {LOG}")
-    matrix = matrix_from_lines(every, measure, names)
-    through = len({line.get("stage", 0) for line in lines if line.get("name") in names})
-    scores = matrix.scores[:through]
-    at_once = through == 1 < len(names)
-    summed = summary(matrix.scores, matrix.before) if measure != NATS else perplexity_summary(matrix.scores)
-    summary_scores = {"average": float(scores[-1].mean())} if at_once else summed
-    end = 0 if at_once else -1
-    summary_scores |= {
-        name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.extra_metrics
-    }
-    number = lambda value: None if math.isnan(value) else value
-    rows = [[number(float(value)) for value in row] for row in scores]
-    summary_scores = {name: number(value) for name, value in summary_scores.items()}
-    summary_scores = {name: value for name, value in summary_scores.items() if value is not None}
+    measure, names = facts["measure"], facts["tasks"]
+    scores = np.array(facts["scores"], np.float64)
+    lines = [line for line in logged if line["kind"] == "evaluation" and line.get("phase") == "after"]
+    newest = {line["name"]: line for line in lines if line.get("name")}
     training = [line for line in logged if line["kind"] == "train"]
     ends = sorted({line["step"] for line in lines})
     cost = stream_cost(config, training, [newest[name] for name in names]) | phase_costs(logged, ends)
@@ -159,17 +136,21 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
     cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
     further_facts = {"kept_bytes": kept_bytes(shapes), "cost": cost}
     wholes = {line.get("stage", 0): line[measure] for line in lines if line.get("name") == WHOLE and measure in line}
-    if wholes:
-        learned = [float(row[: number + 1].mean()) for number, row in enumerate(scores)]
-        each = {"of all": [wholes[stage] for stage in sorted(wholes)], "of those learned": learned}
-        summary_scores, further_facts = (
-            {**summary_scores, WHOLE: each["of all"][-1]},
-            {**further_facts, "after_each": each},
-        )
-    elif measure == NATS and not at_once:
+    if measure == NATS and not wholes and len(scores) == facts["num_tasks"]:
         each = perplexities_after_each(scores)
-        further_facts["after_each"] = {name: [number(value) for value in values] for name, values in each.items()}
-    return {"measure": measure, "tasks": names, "scores": rows, **summary_scores, **further_facts}
+    else:
+        learned = [row[: _num_read(facts, number)] for number, row in enumerate(scores)]
+        each = {"of those learned": [float(row.mean()) for row in learned]}
+    if wholes:
+        facts[WHOLE] = wholes[max(wholes)]
+        each = {"of all": [wholes[stage] for stage in sorted(wholes)], **each}
+    known = {name: [None if math.isnan(value) else value for value in values] for name, values in each.items()}
+    return {**facts, "after_each": known, **further_facts}
+
+
+def _num_read(facts: Mapping[str, Any], row: int) -> int:
+    """Returns the number of tasks that a run over tasks has read when it was scored for a row of its matrix."""
+    return row + 1 if len(facts["scores"]) == facts["num_tasks"] else facts["num_tasks"]
 
 
 def stream_cost(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from memjax.config import Config, Evaluation
+from memjax.report.comparison import RunRecord
 
 __all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Paragraph"]
 
@@ -102,6 +103,8 @@ class OpenedRun:
       split: Split of the data that is inspected.
       tokens: Approximate number of tokens that are scored, from the beginning of the split. 0 for all tokens.
       datastore: Path of a datastore of this run whose neighbours are shown too. '' for none.
+      record: Contents of the text files of the run, for a run whose files have been read already. None to read them
+        when a panel first asks for them.
     """
 
     path: str
@@ -110,6 +113,12 @@ class OpenedRun:
     split: str = "validation"
     tokens: int = 16384
     datastore: str = ""
+    record: RunRecord | None = None
+
+    @functools.cached_property
+    def files(self) -> RunRecord:
+        """The contents of the text files of the run: `record`, or one that reads them from the run directory."""
+        return self.record or RunRecord(self.path)
 
     @property
     def name(self) -> str:
@@ -121,27 +130,20 @@ class OpenedRun:
         """Path of the run directory, with `~` expanded."""
         return Path(self.path).expanduser()
 
-    @functools.cached_property
+    @property
     def config(self) -> Config:
         """The configuration of the run."""
-        from memjax.training.runs import load_config
+        return self.files.config
 
-        return load_config(self.path)
-
-    @functools.cached_property
+    @property
     def log_lines(self) -> list[dict[str, Any]]:
         """Lines of the run's `metrics.jsonl`, each a dict. [] if nothing has been logged yet."""
-        from memjax.training import read_metrics
+        return self.files.log_lines
 
-        file = self.directory / "metrics.jsonl"
-        return read_metrics(file) if file.exists() else []
-
-    @functools.cached_property
+    @property
     def finished(self) -> Mapping[str, Any] | None:
         """Contents of the run's `finished.json`, a dict with results. None before the run has ended."""
-        from memjax.training.runs import read_finished
-
-        return read_finished(self.path)
+        return self.files.finished
 
     @functools.cached_property
     def loaded_run(self) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from memjax.lifelong.metrics import accuracy_by_age
 from memjax.report import charts
 from memjax.report.method_log import method_figures, task_borders
-from memjax.report.outcomes import NATS, SPIKE, WHOLE, stream_facts
+from memjax.report.outcomes import NATS, SPIKE, WHOLE
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
 WRITTEN = 10
@@ -139,7 +139,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     """Yields panels of scores, of stored bytes and times, and of the metrics of the method, for a run over tasks that
     has finished one. It yields nothing for other runs.
     """
-    facts = stream_facts(run.path, run.config, run.log_lines)
+    facts = run.files.stream
     if not facts:
         return
     scores = scores_of(facts)

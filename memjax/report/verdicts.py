@@ -46,6 +46,67 @@ class Comparison(NamedTuple):
         return f"{self.units:,} {self.unit}{'' if self.units == 1 else 's'}"
 
 
+class Interval(NamedTuple):
+    """The mean of a score over independent units such as seeds, and half the width of its confidence interval.
+
+    Attributes:
+      mean: Mean over the units. NaN of no unit.
+      half_width: Distance from the mean to either end of its interval of 95 %, by Student's t. NaN of fewer than two
+        units.
+      units: Number of units.
+      unit: Kind of the units, in the singular, such as "order" or "seed".
+    """
+
+    mean: float
+    half_width: float
+    units: int
+    unit: str
+
+
+def compute_interval(scores: npt.ArrayLike, *, unit: str = "seed") -> Interval:
+    """Computes the mean of scores `[units]` or `[orders, seeds]` and its confidence interval of 95 %, by Student's t.
+    With two axes the units are orders, and seeds within an order are averaged.
+
+    Args:
+      scores: Scores of runs. NaN for runs that are missing.
+      unit: Kind of the units of one axis. With two axes the units are orders, or seeds if one order has runs.
+
+    Raises:
+      ValueError: The array has more than two axes.
+
+    Example:
+      >>> interval = compute_interval([0.75, 0.8, 0.82])
+      >>> print(f"{interval.mean:.3f} ± {interval.half_width:.3f}, {interval.units} {interval.unit}s")
+      0.790 ± 0.090, 3 seeds
+      >>> compute_interval([[0.5, 0.75], [0.75, 0.5]])
+      Interval(mean=0.625, half_width=0.0, units=2, unit='order')
+    """
+    from scipy import special  # `scipy.stats` takes half a second to import.
+
+    values, unit = _independent_units(np.asarray(scores, np.float64), unit)
+    mean, error = _mean_and_error(values)
+    width = float(special.stdtrit(values.size - 1, 1 - LEVEL_OF_SIGNIFICANCE / 2)) * error if values.size > 1 else error
+    return Interval(mean, width, values.size, unit)
+
+
+def _independent_units(values: np.ndarray, unit: str) -> tuple[np.ndarray, str]:
+    """Returns one value for each independent unit, without NaN, and the kind of the units."""
+    if values.ndim not in (1, 2):
+        raise ValueError(f"scores: given shape {values.shape}, allowed: [units] or [orders, seeds]")
+    by_order = [known for row in np.atleast_2d(values) if (known := row[~np.isnan(row)]).size]
+    if values.ndim == 2 and len(by_order) > 1:
+        return np.array([row.mean() for row in by_order]), "order"
+    return np.concatenate([np.zeros(0), *by_order]), "seed" if values.ndim == 2 else unit
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """Returns the mean of some values and its standard error. Both are NaN where there are too few."""
+    with np.errstate(invalid="ignore"):  # of infinities
+        mean = float(np.mean(values)) if values.size else math.nan
+        error = float(np.std(values, ddof=1)) / math.sqrt(values.size) if values.size > 1 else math.nan
+    return mean, error
+
+
 def compare_pairs(
     scores: npt.ArrayLike, control: npt.ArrayLike, *, more_is_better: bool = True, unit: str = "seed"
 ) -> Comparison:
@@ -78,16 +139,9 @@ def compare_pairs(
         raise ValueError(f"control: given shape {control.shape} beside {scores.shape}, allowed: {allowed}")
     with np.errstate(invalid="ignore"):
         differences = np.where(np.isclose(scores, control, rtol=_ROUNDING, atol=0), 0.0, scores - control)
-    known = ~np.isnan(differences)  # Infinite differences count: a run that has diverged is not left out.
-    by_order = [row[paired] for row, paired in zip(np.atleast_2d(differences), np.atleast_2d(known), strict=True)]
-    by_order = [row for row in by_order if row.size]
-    if scores.ndim == 2:
-        unit = "order" if len(by_order) > 1 else "seed"
-    differences = np.array([row.mean() for row in by_order]) if len(by_order) > 1 else differences[known]
-    units = differences.size
-    with np.errstate(invalid="ignore"):  # of infinities
-        difference = float(np.mean(differences)) if units else math.nan
-        error = float(np.std(differences, ddof=1)) / math.sqrt(units) if units > 1 else math.nan
+    # Infinite differences count: a run that has diverged is not left out.
+    differences, unit = _independent_units(differences, unit)
+    units, (difference, error) = differences.size, _mean_and_error(differences)
     if units < LEAST_UNITS:
         return Comparison(difference, error, units, unit, math.nan, TOO_FEW)
     if not math.isfinite(error):  # A run has diverged: its size says nothing about the others.
@@ -174,6 +228,19 @@ def describe_test(comparisons: Sequence[Comparison]) -> str:
     )
 
 
+def describe_intervals(intervals: Sequence[Interval]) -> str:
+    """Returns a sentence about the intervals of a table, with the number and kind of their units.
+
+    Example:
+      >>> describe_intervals([compute_interval([[0.5, 0.75], [0.75, 0.5]])])
+      "mean ± half of the 95 % interval by Student's t, over 2 orders; seeds within an order are averaged first"
+    """
+    counts = {(interval.units, interval.unit) for interval in intervals}
+    units = " or ".join(f"{units:,} {unit}{'' if units == 1 else 's'}" for units, unit in sorted(counts))
+    averaged = "; seeds within an order are averaged first" if any(unit == "order" for _, unit in counts) else ""
+    return f"mean ± half of the 95 % interval by Student's t, over {units or 'no runs'}{averaged}"
+
+
 def format_difference(comparison: Comparison, digits: int | None = None) -> str:
     """Formats the difference of a comparison as a text `+MEAN ± ERROR`, without the error if it is unknown. `digits` is
     the number of decimals.
@@ -192,6 +259,17 @@ def format_difference(comparison: Comparison, digits: int | None = None) -> str:
     mean_format, error_format = ("+.4g", ".2g") if digits is None else (f"+.{digits}f", f".{digits}f")
     mean = format(comparison.difference, mean_format)
     return mean if math.isnan(comparison.error) else f"{mean} ± {comparison.error:{error_format}}"
+
+
+def format_interval(interval: Interval) -> str:
+    """Formats a mean with its interval as a text `MEAN ± HALF_WIDTH`, or as the mean alone of a single unit.
+
+    Example:
+      >>> format_interval(compute_interval([0.75, 0.8, 0.82])), format_interval(compute_interval([0.5]))
+      ('0.79 ± 0.09', '0.5')
+    """
+    mean = f"{interval.mean:.4g}"
+    return mean if math.isnan(interval.half_width) else f"{mean} ± {interval.half_width:.2g}"
 
 
 def show_difference(comparison: Comparison, digits: int = 4) -> str:

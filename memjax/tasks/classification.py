@@ -278,6 +278,8 @@ class LabelledTexts(Examples):
 class ClassMeasure:
     """A `TaskMetric`: the accuracy of the most probable classes, and other published metrics, computed by scikit-learn.
 
+    `largest_class` is the share of the most frequent class, which is the accuracy of always giving that class.
+
     A head can mask classes that training has not read. Texts of such a class cannot be answered and are counted
     separately: `unseen_class_targets` is their number. `seen_class_accuracy` and `seen_class_nats` are the metrics of
     the other texts. All three are omitted where every class was seen, and the last two where none was.
@@ -320,7 +322,8 @@ class ClassMeasure:
     def result(self) -> dict[str, float]:
         """Returns the metrics by name, over all batches added so far. `accuracy` is from 0 to 1."""
         predicted, labels = np.concatenate(self._given), np.concatenate(self._right)
-        numbers = {"accuracy": float(np.mean(predicted == labels))}
+        largest = np.unique(labels, return_counts=True)[1].max() / len(labels)
+        numbers = {"accuracy": float(np.mean(predicted == labels)), "largest_class": float(largest)}
         if self._metrics:
             from sklearn.metrics import f1_score, matthews_corrcoef
 

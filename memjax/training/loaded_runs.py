@@ -18,7 +18,7 @@ from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.named_arrays import preview_names
 from memjax.training.run_data import RunData
 from memjax.training.runs import TOKENIZER, check_tokenizer, config_after_growth, load_config, open_tokenizer
-from memjax.training.stages import Learner, unadapted_variables
+from memjax.training.stages import Learner, Position, unadapted_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
 __all__ = ["LoadedCheckpoint", "LoadedRun", "init_from", "load_run"]
@@ -103,14 +103,16 @@ class LoadedCheckpoint:
     damaged.
 
     Attributes:
-      step: Step of the checkpoint.
-      newest: Step of the newest checkpoint of the run.
-      damaged: Steps of newer checkpoints that could not be read.
+      step: Number of steps that training had done at the checkpoint.
+      newest: Number of steps at the newest checkpoint of the run.
+      damaged: Numbers of steps at newer checkpoints that could not be read.
+      number: Number of the checkpoint, the name of its folder. In a run over tasks it also counts the changes of task.
     """
 
     step: int
     newest: int
     damaged: tuple[int, ...] = ()
+    number: int = 0
 
     def facts(self) -> dict[str, Any]:
         """Returns the step of the checkpoint as `step` and that of the newest one as `newest_step`."""
@@ -164,7 +166,7 @@ def load_run(
       run: Run directory.
       config: Configuration to use instead of the saved one, for example with another memory size or other documents.
         None for the saved one.
-      step: Step of the checkpoint to open. None for the newest intact one.
+      step: Number of the checkpoint to open. None for the newest intact one.
       learner: Function `learner(experiment)` that makes the learner of the run. The variables are then those of
         `Learner.adapt_variables`, as in the evaluations of the run. `memjax.lifelong.load_run` knows the learner of
         every run. None takes the variables of the checkpoint.
@@ -193,7 +195,7 @@ def load_run(
         return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what), read)
     compiled = CompiledLearner(None, run_learner)
     with _checkpoints(run) as checkpoints:
-        restored = checkpoints.restore(compiled.checkpoint_shapes(), step=read.step)
+        restored = checkpoints.restore(compiled.checkpoint_shapes(), step=read.number)
     assert restored is not None  # `load_arrays` has found one
     adapted = run_learner.evaluation_variables(compiled.from_checkpoint(restored.tree), experiment.config.training.seed)
     return LoadedRun(experiment, dict(adapted), read)
@@ -224,18 +226,26 @@ def load_arrays(run: Path | str, step: int | None = None) -> tuple[LoadedCheckpo
 
     Args:
       run: Run directory.
-      step: Step of the checkpoint. None for the newest intact one.
+      step: Number of the checkpoint. None for the newest intact one.
 
     Returns:
       The checkpoint that was read, its arrays of all collections by name, and the JSON value that was saved with them.
     """
     with _checkpoints(run) as checkpoints:
-        loaded_step, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)
-        return (
-            LoadedCheckpoint(loaded_step, max(checkpoints.steps()), tuple(sorted(checkpoints.damaged))),
-            arrays,
-            extra or {},
-        )
+        number, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)
+        steps = _steps_done(number, extra or {})
+        damaged = tuple(other - number + steps for other in sorted(checkpoints.damaged))
+        newest = max(checkpoints.steps())
+        if newest != number and newest not in checkpoints.damaged:
+            newest_steps = _steps_done(newest, checkpoints.extra(newest) or {})
+        else:  # No position can be read from a damaged checkpoint, which is most often of the same task.
+            newest_steps = newest - number + steps
+        return LoadedCheckpoint(steps, newest_steps, damaged, number), arrays, extra or {}
+
+
+def _steps_done(number: int, extra: Mapping[str, Any]) -> int:
+    """Returns the number of steps that training had done at a checkpoint, from its number and its JSON value."""
+    return Position.read(number, extra.get("position") or {}, number).step
 
 
 def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from memjax.data.batch_iterator import restart_with_rows
 from memjax.settings.checks import warnings
@@ -72,7 +73,8 @@ class TrainingResult:
       path: Run directory.
       step: Number of steps done.
       results: Content of `results` in `finished.json`: `evaluation` (the final evaluation), `evaluations` (the final
-        evaluations with a name), `parameters` (their number) and `memory_bytes` (per row).
+        evaluations with a name), `parameters` (their number) and `memory_bytes` (per row). Of a run over tasks also
+        `stream`, the result of `memjax.lifelong.stream_results.summarize_stream`.
       finished_before: Whether an earlier call had already finished the run, so that this call did nothing.
     """
 
@@ -80,6 +82,19 @@ class TrainingResult:
     step: int
     results: dict[str, Any]
     finished_before: bool
+
+    @property
+    def matrix(self) -> np.ndarray | None:
+        """Scores of a run over tasks, `[learned tasks, tasks]`: a row after each task, a column for each task. NaN
+        where a score is unknown. None for a run without tasks.
+        """
+        stream = self.results.get("stream")
+        return np.array(stream["scores"], np.float64) if stream else None
+
+    @property
+    def average(self) -> float | None:
+        """Mean score of all tasks at the end of a run over tasks. None for a run without tasks."""
+        return self.results.get("stream", {}).get("average")
 
 
 def training_steps(
@@ -197,7 +212,9 @@ class _RunLoop:
         values |= self.sizes
         divergence = final_divergence(results, {name: self._divergence_limit(name) for name in results})
         values |= {"diverged": divergence} if divergence else {}
-        text = describe_score(results[""])
+        stream, texts = record.summarize()
+        values |= {"stream": stream} if stream else {}
+        text = texts[0] if texts else describe_score(results[""])
         record.finish(info.step, values, f"DIVERGED, {text}" if divergence else text)
         return TrainingResult(record.path, info.step, values, False)
 
@@ -331,7 +348,8 @@ class _RunLoop:
     def _run_after(self, stage: Stage, info: StepInfo) -> StepInfo:
         """Runs the phase and the evaluations after the updates of a stage."""
         info.state = self._run_phase(stage.after, info)
-        self._run_evaluations(info, stage.evaluate_after)
+        if self._run_evaluations(info, stage.evaluate_after):
+            self.record.write_summary(self.position)
         self._begin_phase(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
         return info
 

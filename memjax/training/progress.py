@@ -80,6 +80,8 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
     Example:
       >>> describe_numbers({"nats_per_token": 2.0, "bits_per_byte": 1.5, "tokens_per_second": 12345.6, "other": 1.0})
       'loss 2.0000  bits/byte 1.5000  12,346 tokens/s'
+      >>> describe_numbers({"nats_per_token": 2.0, "accuracy": 0.451, "largest_class": 0.549})
+      'loss 2.0000  accuracy 0.451  (largest class 0.549)'
       >>> unseen = {"unseen_class_targets": 3.0, "seen_class_nats": 0.5, "seen_class_accuracy": 0.75}
       >>> describe_numbers({"nats_per_token": 3000.0, "accuracy": 0.6, **unseen})
       'loss 0.5000  accuracy 0.750 without 3 of classes that training has not read'
@@ -87,11 +89,13 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
     unseen = values.get("unseen_class_targets")
     if unseen and "seen_class_nats" in values:
         seen = {"nats_per_token": values["seen_class_nats"], "accuracy": values["seen_class_accuracy"]}
-        others = {name: number for name, number in values.items() if not name.startswith(("seen_", "unseen_"))}
+        of_all = ("seen_", "unseen_", "largest_class")
+        others = {name: number for name, number in values.items() if not name.startswith(of_all)}
         return f"{describe_numbers({**others, **seen})} without {unseen:,.0f} of classes that training has not read"
     if unseen:
-        return f"accuracy {values['accuracy']:.3f}  no class that training has read"
+        return "not read yet: training has read none of its classes"
     shown = [("nats_per_token", "loss {:.4f}"), ("bits_per_byte", "bits/byte {:.4f}"), ("accuracy", "accuracy {:.3f}")]
+    shown += [("largest_class", "(largest class {:.3f})")]
     shown += [("matthews", "Matthews {:.3f}"), ("exact_match", "exact match {:.2f}"), ("f1", "F1 {:.2f}")]
     texts = [form.format(values[name]) for name, form in shown if values.get(name) is not None]
     # 0 means not measured: a single batch, or an update that reads no tokens.

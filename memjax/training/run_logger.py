@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from memjax.data.batch_iterator import merge_positions
 from memjax.data.saved_tokenizers import fingerprint_of
+from memjax.tasks.interface import Task, make_task
 from memjax.training import processes
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.metrics import MetricsFile, describe_totals
@@ -21,6 +22,10 @@ from memjax.training.signals import StoppedBySignal, StopSignal
 from memjax.training.stages import GrowthHistory, Position
 from memjax.training.update_functions import make_schedule
 from memjax.training.views import MetricsView, open_views
+
+SummarizeLog = Callable[[Task, Sequence[Mapping[str, Any]]], tuple[dict[str, Any], list[str]]]
+"""Function `summarize(task, lines) -> (results, texts)` that computes the results of a run over tasks from the lines of
+its metrics, and describes them: in the first text all, in each further one a task that was not learned."""
 
 PLAIN = {"stage": 0, "phase": "steps", "name": ""}
 """Identity of the evaluations of plain training. Lines of the metrics leave out these values."""
@@ -78,6 +83,7 @@ class RunLogger:
         *,
         tokenizer: Any = None,
         layout: Any = None,
+        summarize: SummarizeLog | None = None,
     ):
         self.config = config = directory.request.config
         self.reset_memory = directory.request.reset_memory
@@ -86,6 +92,7 @@ class RunLogger:
         self.steps, self.clock = config.training.steps, Clock()
         self.stop = processes.SharedRequest(lambda: stop.received or 0)
         self.directory, self._report, self._schedule = directory, report, make_schedule(config.training)
+        self._summarize = summarize
         keep = config.training.keep_checkpoints
         warn = lambda line: self.log_event("note", 0, line)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep, on_warning=warn)
@@ -226,6 +233,31 @@ class RunLogger:
         """Returns whether the metrics have a line of this evaluation at this position."""
         wanted = {"kind": "evaluation", "step": position.step, **_evaluation_identity(position, name)}
         return any(wanted.items() <= {**PLAIN, **line}.items() for line in self._metrics.read())
+
+    def summarize(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns the results of a run over tasks so far, as JSON values by name, and texts that describe them. Both
+        are empty for a run without tasks.
+        """
+        if self._summarize is None:
+            return {}, []
+        first = processes.is_first()  # Only it writes the metrics.
+        summary = self._summarize(make_task(self.config), self._metrics.read()) if first else None
+        return processes.broadcast_from_first(summary)
+
+    def write_summary(self, position: Position) -> None:
+        """Writes the average over the tasks that have been learned at a position to the metrics, only once for each
+        position, and reports it to the user.
+        """
+        results, texts = self.summarize()
+        if not results:
+            return
+        identity = {"stage": position.stage, "phase": position.phase}
+        wanted = {"kind": "stream", "step": position.step, **identity}
+        if not any(wanted.items() <= line.items() for line in self._metrics.read()):
+            numbers = {name: value for name, value in results.items() if isinstance(value, int | float)}
+            self.write("stream", position.step, {**identity, **numbers})
+        for text in texts:
+            self.log_event("note", position.step, f"step {position.step}/{self.steps}  {text}")
 
     # Events
 

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
+from memjax.tasks.interface import make_task
 from memjax.training import processes
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.loaded_runs import check_start
 from memjax.training.loop import Hook, TrainingResult, run
+from memjax.training.metrics import read_metrics
 from memjax.training.plain_learner import make_single_stage
 from memjax.training.profiles import Steps, check_steps
 from memjax.training.progress import Event, Progress, report_preparation
 from memjax.training.run_data import RunData, read_record
-from memjax.training.run_logger import RunLogger
+from memjax.training.run_logger import RunLogger, SummarizeLog
 from memjax.training.runs import (
     RunDirectory,
     RunRequest,
@@ -46,6 +48,7 @@ def train(
     objective: MakeObjective = make_objective,
     course: Course = make_single_stage,
     check_added_tasks: Callable[[Config], None] = lambda config: None,
+    summarize: SummarizeLog | None = None,
 ) -> TrainingResult:
     """Trains a model in its run directory: starts a run, continues it, or reports a finished one. Returns the
     `TrainingResult`. `objective` is a function that makes the objective, `course` one that makes learner and stages.
@@ -72,6 +75,7 @@ def train(
         plain training.
       check_added_tasks: Function `check_added_tasks(config)` that raises an error if a run cannot continue with further
         tasks. It is called for a configuration with more tasks than its run.
+      summarize: Function that computes the results of a run over tasks from its log. None for a run without tasks.
 
     Raises:
       ValueError: The configuration, the run directory, a checkpoint or the data does not fit. Nothing is changed.
@@ -90,7 +94,7 @@ def train(
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
     finished = processes.broadcast_from_first(None if request.extends_run else read_finished(request.path))
     if finished is not None:
-        return _report_finished(request, finished, report)
+        return _report_finished(request, finished, report, summarize)
     layout = make_layout(config.sharding)
     if layout is not None:
         check_rows(config.data.batch_size, layout.mesh)
@@ -114,7 +118,9 @@ def train(
             layout.active() if layout else contextlib.nullcontext(),
             processes.ProcessMonitor(timeout),
         ):
-            record = RunLogger(directory, report, stop, tokenizer=experiment.tokenizer, layout=layout)
+            record = RunLogger(
+                directory, report, stop, tokenizer=experiment.tokenizer, layout=layout, summarize=summarize
+            )
             learners = lambda lineage: make_learner(lineage) if lineage else first_learner
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
@@ -123,11 +129,16 @@ def train(
             report.close()
 
 
-def _report_finished(request: RunRequest, finished: Mapping[str, Any], report: Report) -> TrainingResult:
+def _report_finished(
+    request: RunRequest, finished: Mapping[str, Any], report: Report, summarize: SummarizeLog | None
+) -> TrainingResult:
     """Reports the results of a finished run, the content of `finished.json`, and returns them."""
     path, step, results = request.path, finished["step"], finished["results"]
+    task, lines = make_task(request.config), read_metrics(path / "metrics.jsonl")
+    stream, texts = summarize(task, lines) if summarize else ({}, [])
+    results = {**results, "stream": stream} if stream else results  # Runs of earlier versions lack it.
     more = "another task" if request.config.lifelong else "a larger training.steps"
-    text = f"{path}: finished after {step} steps; it goes on with {more}"
+    text = f"{path}: finished after {step} steps{''.join(f', {text}' for text in texts[:1])}; it goes on with {more}"
     report(Event("finished", step, request.config.training.steps, results, text))
     return TrainingResult(path, step, results, True)
 

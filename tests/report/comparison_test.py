@@ -12,10 +12,12 @@ import jaxtyping
 import pytest
 from hypothesis import strategies
 
+import memjax.training.metrics
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
 from memjax.report.build import collect_run_facts, make_report
-from memjax.report.comparison import compare_contenders, split_finished, split_readable
+from memjax.report.comparison import RunRecord, split_finished, split_readable
+from memjax.report.contenders import compare_contenders
 from memjax.report.curves import compare_runs_panel
 from memjax.report.panel import OpenedRun
 from memjax.report.providers import PROVIDERS
@@ -57,7 +59,7 @@ def drop_score(run, name):
 
 
 def compare_finished(runs):
-    return compare_contenders(split_finished(runs)[0].values())
+    return compare_contenders(split_finished(map(RunRecord, runs))[0].values())
 
 
 def replace_content(file, text):
@@ -115,7 +117,7 @@ def test_what_cannot_be_compared_is_left_out_and_named(tmp_path, capsys, change,
     assert [*json.loads(said.out)] == [runs[0], runs[2]]
     (line,) = said.err.splitlines()
     assert line.startswith("left out: ") and runs[1] in line and reason in line
-    readable, left_out = split_readable(runs)
+    readable, left_out = split_readable(map(RunRecord, runs))
     assert (runs[1] in readable) == (reason.startswith("not finished")) != (runs[1] in left_out)
     assert readable.keys() | left_out.keys() == {*runs} and not readable.keys() & left_out.keys()
     # Alone it is a mistake: nothing is left.
@@ -138,7 +140,7 @@ def test_cut_and_changed_bytes_are_left_out_or_read(tmp_path_factory, data):
         content[place] = data.draw(strategies.integers(0, 255))
     file.write_bytes(bytes(content))
     try:
-        finished, left_out = split_finished([run])
+        finished, left_out = split_finished([RunRecord(run)])
     except jaxtyping.TypeCheckError:  # Only with `--jaxtyping`, which looks at a value before memjax does.
         hypothesis.reject()
     assert [*finished] == [run] or "\n" not in left_out[run]
@@ -181,7 +183,7 @@ LOGS = {
 @pytest.mark.parametrize("line, reason", LOGS.values(), ids=LOGS)
 def test_a_damaged_log_is_named(tmp_path, line, reason):
     runs = [write_stream(tmp_path / "whole"), write_stream(tmp_path / "damaged", logged=[line])]
-    finished, left_out = split_finished(runs)
+    finished, left_out = split_finished(map(RunRecord, runs))
     assert [*finished] == runs[:1] and finished[runs[0]].stream["average"] == 0.5
     number = len((tmp_path / "damaged" / "metrics.jsonl").read_text().splitlines())
     assert f"line {number} is damaged ({reason})" in left_out[runs[1]]
@@ -189,19 +191,29 @@ def test_a_damaged_log_is_named(tmp_path, line, reason):
 
 @pytest.mark.parametrize("error", [AttributeError, KeyError, TypeError])
 def test_a_mistake_in_memjax_is_no_damaged_run(tmp_path, monkeypatch, error):
-    def fail(run, config):
+    def fail(run, config, log):
         raise error("ours")
 
     monkeypatch.setattr("memjax.report.comparison.stream_facts", fail)
     with pytest.raises(error, match="ours"):
-        split_readable([write_run(tmp_path / "run")])
+        split_readable([RunRecord(write_stream(tmp_path / "run"))])
 
 
 def test_a_run_is_read_once(tmp_path, monkeypatch, capsys):
     runs = [write_stream(tmp_path / name) for name in ("one", "two")]
     read = []
-    monkeypatch.setattr("memjax.report.comparison.stream_facts", lambda run, config: read.append(run) or {})
+    monkeypatch.setattr("memjax.report.comparison.stream_facts", lambda run, config, log: read.append(run) or {})
     assert main(["compare", *runs]) == 0 and read == runs
+
+
+def test_a_report_of_several_runs_reads_each_log_once(tmp_path, monkeypatch):
+    runs, read = [write_stream(tmp_path / name) for name in ("one", "two")], []
+    read_metrics = memjax.training.metrics.read_metrics
+    monkeypatch.setattr(
+        "memjax.training.metrics.read_metrics", lambda file: read.append(str(file)) or read_metrics(file)
+    )
+    assert main(["report", *runs, "--out", str(tmp_path / "page.html"), "--only", "curves,streams"]) == 0
+    assert sorted(read) == [f"{run}/metrics.jsonl" for run in runs]
 
 
 def test_runs_of_several_seeds_are_judged(tmp_path, capsys):

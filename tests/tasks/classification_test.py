@@ -60,7 +60,7 @@ def test_rows_without_a_text_are_not_measured():
     batch = Batch(None, np.array([[1], [0], [0]]), None, np.array([[1.0], [1.0], [0.0]]), None)
     measure = ClassMeasure()
     measure.observe(batch, np.array([[[0.0, 2.0]], [[0.0, 2.0]], [[0.0, 2.0]]]))
-    assert measure.result() == {"accuracy": 0.5}
+    assert measure.result() == {"accuracy": 0.5, "largest_class": 0.5}
 
 
 @pytest.mark.parametrize("room", [4, 5, 9, 33])
@@ -101,10 +101,10 @@ def test_texts_of_classes_that_training_has_not_read_are_counted_apart():
     assert result["seen_class_accuracy"] == 0.5 and result["seen_class_nats"] == pytest.approx(np.mean(nats))
     alone = ClassMeasure()
     alone.observe(batch_of(targets[2:], weights[2:]), scores[2:, None])
-    assert alone.result() == {"accuracy": 0.0, "unseen_class_targets": 1.0}
+    assert alone.result() == {"accuracy": 0.0, "largest_class": 1.0, "unseen_class_targets": 1.0}
     known = ClassMeasure()
     known.observe(batch_of(targets[:2], weights[:2]), scores[:2, None])
-    assert known.result() == {"accuracy": 0.5}
+    assert known.result() == {"accuracy": 0.5, "largest_class": 1.0}
     diverged = ClassMeasure()
     diverged.observe(batch_of(targets[:2], weights[:2]), scores[:2, None] * -1e9)
-    assert diverged.result() == {"accuracy": 0.0}
+    assert diverged.result() == {"accuracy": 0.0, "largest_class": 1.0}

@@ -138,7 +138,7 @@ def test_accuracy_of_a_split_is_that_of_its_texts_one_by_one(tmp_path):
         padded[:, 0, :size] = example.inputs, example.annotations["token_types"]
         ids, kinds, mask = map(jnp.asarray, (*padded, np.arange(24)[None] < size))
         right += int(np.argmax(logits(ids, kinds, mask)[0, 0])) == example.targets[0]
-    assert len(documents) == 5 and result.targets == 5 and result.measures == {"accuracy": right / 5}
+    assert len(documents) == 5 and result.targets == 5 and result.measures["accuracy"] == right / 5
     assert result.as_dict()["accuracy"] == right / 5 and result.protocol == "separate" and not result.bytes
     # Of the batch behind the first, which compiles.
     assert result.tokens_per_second / result.examples_per_second == pytest.approx(documents.num_tokens(4))
