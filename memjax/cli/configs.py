@@ -19,7 +19,7 @@ def run(arguments: list[str]) -> int:
     """Lists the names that `--config`, `--memory-kind` and `--method` take, each with a description, and those that
     `--variant` takes.
     """
-    parser = Parser("configs", run.__doc__, json=": config -> its description and its variants")
+    parser = Parser("configs", run.__doc__, json=": config, --memory-kind or --method -> its description and its names")
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="name of one config (default: all configs)")
     options = parser.read(arguments)
     names = [options.name] if options.name else config_names()
