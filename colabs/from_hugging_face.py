@@ -255,7 +255,7 @@ MEMORIES = {
 }
 positions = imported.model.attention.num_positions
 for number, (name, fields) in enumerate(MEMORIES.items()):
-    kind = {"host": "gpt2", **fields} if "num_basis" in fields else fields
+    kind = {"base_attention": "gpt2", **fields} if "num_basis" in fields else fields
     make = config.InfinityFormer if "num_basis" in fields else config.GPT2
     settings = dataclasses.replace(
         imported,

@@ -161,7 +161,8 @@ def write_stream(folder, *, logged=()):
         for name in tasks
     ]
     train = {"step": 5, "attempt": 1, "kind": "train", "tokens": 8.0, "tokens_per_second": 4.0, "targets": 8.0}
-    content = [train, *({**line, "accuracy": 0.5} for line in lines), *logged]
+    scored = {"accuracy": 0.5, "split": "test", "targets": 16}
+    content = [train, *({**line, **scored} for line in lines), *logged]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in content))
     return run
 
