@@ -192,8 +192,8 @@ def signal_map(
     """
     layers, signal = long_term_layers(model)
     if signal.reset_after_tokens:
-        given = signal.reset_after_tokens
-        raise ValueError(f"reset_after_tokens: given {given}, allowed: None for a map of the signal")
+        length = signal.reset_after_tokens
+        raise ValueError(f"reset_after_tokens: given {length}, allowed: None for a map of the signal")
     tracking = with_long_term_fields(model, track_attention=True)
     arrays = _record_arrays(tracking, params, tokens, start_of_document, mask)
     stacked = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])

@@ -125,7 +125,7 @@ class Lifelong(Settings):
             max_examples_per_task=self.max_examples_per_task[:count],
         )
 
-    def with_sources_dir(self, source: SourceKind) -> SourceKind:
+    def with_sources_dir(self, source: SourceKind | Source) -> SourceKind | Source:
         """Returns a source with its path, if it has one, placed below the folder `sources_dir`. Without that folder it
         returns the source unchanged.
         """
