@@ -9,8 +9,10 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import memjax
@@ -103,3 +105,45 @@ def test_both_work_in_a_clean_python(built, tmp_path):
             call(str(python.parent / "memjax"), *line.split())
         assert "</html>" in (tmp_path / "page.html").read_text()
         assert (tmp_path / "runs" / "stream" / "finished.json").exists()
+        if kind == "wheel":
+            run_cells(str(python), tmp_path / "work", clean, tmp_path / "venv")
+
+
+@pytest.mark.slow
+def test_parts_of_a_users_own_work_with_the_wheel_in_an_empty_folder(built, tmp_path):
+    """The cells of the notebook, in a folder that is not the checkout; then commands in another process and folder."""
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(built["wheel"])]
+    subprocess.run(pip, check=True)
+    run_cells(sys.executable, tmp_path / "work", os.environ | {"PYTHONPATH": str(site), "JAX_PLATFORMS": "cpu"}, site)
+
+
+def run_cells(python: str, folder: Path, environment: Mapping[str, str], site: Path) -> None:
+    """Runs the notebook about parts of a user's own as a script, and a command on its runs in a folder beside it."""
+    folder.mkdir()
+    notebook = nbformat.read(ROOT / "colabs" / "your_own.ipynb", as_version=4)
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"][1:]  # without the one that installs
+    script = ["import memjax", f"assert memjax.__file__.startswith({str(site)!r}), memjax.__file__"]
+    for cell in sources:
+        if match := re.match(r"%%writefile (\w+\.py)\n", cell):
+            (folder / match[1]).write_text(cell[match.end() :])
+        else:
+            script.append(cell)
+    (folder / "cells.py").write_text("\n".join(script))
+    other = folder.parent / "other"
+    other.mkdir()
+
+    def call(where: Path, *command: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [python, *command], cwd=where, env=environment, check=False, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = call(folder, "cells.py")
+    assert code == 0, f"{out}\n{err}"
+    run = "../work/runs/averaged"
+    code, _, err = call(other, "-m", "memjax", "eval", "--run", run)
+    assert code == 2 and "there is no installed module averaging" in err.splitlines()[-1]
+    code, out, err = call(other, "-m", "memjax", "eval", "--run", run, "--module", "../work/averaging.py")
+    assert code == 0 and "forgetting" in out, err
+    assert err.splitlines()[0] == f"averaging is imported from {folder / 'averaging.py'}"
