@@ -65,7 +65,9 @@ class Carrier(Settings):
         Raises:
           ValueError: The memory has no size that can change, or there is no memory.
         """
-        allowed = f"None with {type(self).__name__}, whose length is fixed; evaluation.memory_intervention 'cleared'"
+        cleared = "whose memory has a fixed length; evaluation.memory_intervention 'cleared' empties it"
+        reason = cleared if self.crosses_segments else "which has no memory"
+        allowed = f"None with {type(self).__name__}, {reason}"
         require(self.memory_length is not None, "evaluation.memory_length", length, allowed)
         return replace(self, memory_length=length)
 

@@ -118,7 +118,7 @@ def test_a_file_is_made_once_and_belongs_to_its_texts_and_encoder(tmp_path):
         cached_features(["a", "b"], lambda texts: np.ones((1, 2)), path=tmp_path / "y.npy", fingerprint="x")
 
 
-@pytest.mark.parametrize("broken", ["save", "_write_json"])
+@pytest.mark.parametrize("broken", ["save", "write_json"])
 def test_what_was_interrupted_is_made_anew(tmp_path, monkeypatch, broken):
     path, ones = tmp_path / "x.npy", lambda texts: np.ones((len(texts), 3), np.float32)
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from tools.measurements import memory_costs
-from tools.results import cells, pages
+from tools.results import marked_texts, pages
 from tools.results.ledger import Book, Measurement
 from tools.texts import pictures, which
 
@@ -46,4 +46,4 @@ def test_links_of_a_cell_begin_where_the_text_stands():
 
 def test_every_cell_stands_somewhere():
     said = "".join(file.read_text() for file in pages.TEXTS)
-    assert [name for name in cells.MAKERS if f"<!-- result: {name} -->" not in said] == []
+    assert [name for name in marked_texts.MAKERS if f"<!-- result: {name} -->" not in said] == []
