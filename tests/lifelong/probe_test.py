@@ -81,9 +81,9 @@ def test_eval_prints_probes_and_costs_of_a_method_that_adapts(tmp_path, capsys, 
     cost = found["cost"]
     assert cost["examples_per_second"] > 0 and cost["seconds_per_test_example"] > 0 and cost["adapts"]
     assert main(asked) == 0
-    told = capsys.readouterr().out
-    shown = "  ".join(f"{accuracy:.4f}" for accuracy in found["probe"]["accuracies"])
-    assert f"linear probe    {shown}" in told and "ms an example with its adaptation" in told
+    told = " ".join(capsys.readouterr().out.split())  # the width of columns follows their longest entry
+    shown = " ".join(f"{accuracy:.4f}" for accuracy in found["probe"]["accuracies"])
+    assert f"linear probe {shown}" in told and "ms an example with its adaptation" in told
     assert main([*asked, "--evaluation.task", "task 0"]) == 2
     assert "--probe: given with --evaluation.task, allowed: one of the two" in capsys.readouterr().err
     hide(monkeypatch, "sklearn")
