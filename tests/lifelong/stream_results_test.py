@@ -74,7 +74,6 @@ def test_a_run_ends_with_the_result_of_its_stream(trained, capsys):
     assert f"finished, average accuracy {result.average:.4f} over 2 tasks, forgetting" in last
     texts = [event.text for event in events]
     assert any(f"average accuracy {matrix[0, 0]:.4f} over 1 of 2 tasks" in text for text in texts)
-    assert any("noise test: not read yet" in text for text in texts)
     assert any("(largest class 0." in text for text in texts)
     stored = json.loads((result.path / "finished.json").read_text())["results"]
     assert stored["stream"]["average"] == result.average and stored["evaluation"] and stored["evaluations"]
