@@ -54,11 +54,15 @@ def test_tasks_that_are_learned_at_once_are_all_read():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run over two of a user's files, of which the second has classes that no word tells apart."""
+    """A run over two of a user's files with classes of their own; no word tells those of the second apart."""
     folder = tmp_path_factory.mktemp("stream")
-    words = {"news": ("rain snow wind", "goal team ball"), "noise": ("one two", "one two")}
-    for name, groups in words.items():
-        rows = [f"{'low' if n % 3 else 'high'},{name} {groups[bool(n % 3)]} {n}" for n in range(90)]
+    files = {
+        "news": {"weather": "rain snow wind", "sport": "goal team ball"},
+        "noise": {"low": "one two", "high": "one two"},
+    }
+    for name, groups in files.items():
+        classes = list(groups.items())
+        rows = [f"{classes[n % 3 == 0][0]},{name} {classes[n % 3 == 0][1]} {n}" for n in range(90)]
         (folder / f"{name}.csv").write_text("class,text\n" + "\n".join(rows) + "\n")
     config = tasks_config([str(folder / "news.csv"), str(folder / "noise.csv")])[0]
     config = apply_overrides(config, ["--workdir", str(folder), "--name", "run"])
@@ -74,6 +78,7 @@ def test_a_run_ends_with_the_result_of_its_stream(trained, capsys):
     assert f"finished, average accuracy {result.average:.4f} over 2 tasks, forgetting" in last
     texts = [event.text for event in events]
     assert any(f"average accuracy {matrix[0, 0]:.4f} over 1 of 2 tasks" in text for text in texts)
+    assert any("noise test: not read yet" in text for text in texts)
     assert any("(largest class 0." in text for text in texts)
     stored = json.loads((result.path / "finished.json").read_text())["results"]
     assert stored["stream"]["average"] == result.average and stored["evaluation"] and stored["evaluations"]
