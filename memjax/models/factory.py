@@ -109,7 +109,7 @@ def make_language_model(
     )
 
 
-def make_mixtures(evaluation: settings.Evaluation, model: settings.ModelBase) -> tuple[memory.OutputMemory, ...]:
+def make_mixtures(evaluation: settings.Evaluation, model: settings.ModelKind) -> tuple[memory.OutputMemory, ...]:
     """Makes the output memories that the settings `evaluation` add to a model with the settings `model`: a tuple with
     one `ContinuousCacheMemory`, or an empty tuple if `evaluation.cache.memory_length` is 0.
     """
