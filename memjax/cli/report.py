@@ -19,37 +19,7 @@ def run(arguments: list[str]) -> int:
     damaged ones are left out, with a line for each. `--over` draws the mean of all runs that differ only in the fields
     that it names, with its interval, and shows no single runs.
     """
-    parser = Parser("report", run.__doc__, reads="runs")
-    add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="a run directory")
-    add("--out", default="", metavar="FILE", help="file to write (default: report.html in the run, here for several)")
-    add("--figures", default="", metavar="DIR", help="folder into which all figures are also written as SVG and PNG")
-    add(
-        "--rows",
-        type=make_reader(Count),
-        default=2,
-        metavar="N",
-        help="number of texts that are read side by side (default: 2)",
-    )
-    add(
-        "--segments",
-        type=make_reader(Count),
-        default=8,
-        metavar="N",
-        help="number of successive segments that are read of each text (default: 8)",
-    )
-    add(
-        "--tokens",
-        type=make_reader(Number),
-        default=16384,
-        metavar="N",
-        help="approximate number of tokens that are scored; 0 = all (default: 16384)",
-    )
-    add("--split", default="validation", choices=SPLITS, help="split of the data that is read (default: validation)")
-    add("--only", default="", metavar="NAMES", help="write only these parts, such as curves,scores,gains")
-    add_over(parser)
-    add("--datastore", default="", metavar="DIR", help="datastore of the run, to show its neighbours too (kNN-LM)")
-    options = parser.read(arguments)
+    options = _make_parser().read(arguments)
     if options.datastore and len(options.runs) > 1:
         raise UsageError("--datastore: given with several runs, allowed: with the run whose store it is")
     if options.out:
@@ -89,6 +59,40 @@ def run(arguments: list[str]) -> int:
         for line in section.left:
             print(f"left out: {line}", file=sys.stderr)
     return 0
+
+
+def _make_parser() -> Parser:
+    parser = Parser("report", run.__doc__, reads="runs")
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="a run directory")
+    add("--out", default="", metavar="FILE", help="file to write (default: report.html in the run, here for several)")
+    add("--figures", default="", metavar="DIR", help="folder into which all figures are also written as SVG and PNG")
+    add(
+        "--rows",
+        type=make_reader(Count),
+        default=2,
+        metavar="N",
+        help="number of texts that are read side by side (default: 2)",
+    )
+    add(
+        "--segments",
+        type=make_reader(Count),
+        default=8,
+        metavar="N",
+        help="number of successive segments that are read of each text (default: 8)",
+    )
+    add(
+        "--tokens",
+        type=make_reader(Number),
+        default=16384,
+        metavar="N",
+        help="approximate number of tokens that are scored; 0 = all (default: 16384)",
+    )
+    add("--split", default="validation", choices=SPLITS, help="split of the data that is read (default: validation)")
+    add("--only", default="", metavar="NAMES", help="write only these parts, such as curves,scores,gains")
+    add_over(parser)
+    add("--datastore", default="", metavar="DIR", help="datastore of the run, to show its neighbours too (kNN-LM)")
+    return parser
 
 
 def check_installed() -> None:
