@@ -121,9 +121,9 @@ format: install  ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-notebooks: install  ## write the .ipynb of colabs/ from their .py
+notebooks: install  ## write the .ipynb of colabs/ from their .py, with the badges that open them in Colab
 	@echo "== jupytext"
-	@$(BIN)/jupytext --quiet --update --to ipynb colabs/*.py
+	@$(BIN)/python -m tools.notebooks
 
 dist: install  ## build the wheel and the sdist of a release into dist/
 	@echo "== hatchling build"

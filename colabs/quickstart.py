@@ -14,9 +14,13 @@
 # Your own text, a small model with a memory, the same model with its memory off, a sample, and the run in another
 # folder. No accelerator is needed. Put files of your own into the folder `my_text`, and the second cell takes them.
 
-# %%
-# Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
-SOURCE = ""
+# %% cellView="form" jupyter={"source_hidden": true}
+# @title Setup: memjax, JAX and the folder of the runs
+# Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here, or as
+# a wheel beside this notebook.
+SOURCE = ""  # @param {"type":"string"}
+# Folder for texts and runs, such as /content/drive/MyDrive/memjax: what a session begins there goes on in the next one.
+FOLDER = ""  # @param {"type":"string"}
 ALSO = []
 
 # What was tested, by Python; an older JAX than the oldest is upgraded to it.
@@ -33,6 +37,7 @@ TESTED = {
 }
 OLDEST_JAX = "0.10.1"
 
+import glob
 import importlib.metadata
 import importlib.util
 import os
@@ -63,6 +68,9 @@ def pip_arguments(source, installed, accelerator):
     return ["--upgrade", source, *ALSO, f"jax{extra}=={tested()['jax']}"]
 
 
+if not SOURCE and importlib.util.find_spec("memjax") is None:
+    SOURCE = max(glob.glob("memjax-*.whl"), key=os.path.getmtime, default="")
+
 if SOURCE:
     installed = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
     arguments = pip_arguments(SOURCE, installed, accelerator_here())
@@ -72,12 +80,21 @@ if SOURCE:
 
 if importlib.util.find_spec("memjax") is None:
     raise SystemExit(
-        "SOURCE: given '', and memjax is not here; allowed: a release, a wheel, git+https://..., a checkout"
+        "SOURCE: given '', and memjax is not here; allowed: a release, a wheel, git+https://..., a checkout; "
+        "or put a wheel beside this notebook"
     )
 
 here = {re.sub(r"[-_.]+", "-", d.metadata["Name"].lower()) for d in importlib.metadata.distributions()}
 if missing := [name for name in ALSO if re.split(r"[<>=~!]", name)[0].lower() not in here]:
     raise SystemExit(f"missing: {', '.join(missing)}; pip install them, or name a SOURCE, with which they come")
+
+if FOLDER:
+    if FOLDER.startswith("/content/drive") and not os.path.ismount("/content/drive"):
+        from google.colab import drive
+
+        drive.mount("/content/drive")
+    os.makedirs(FOLDER, exist_ok=True)
+    os.chdir(FOLDER)
 
 import memjax.cli.doctor
 
@@ -111,8 +128,9 @@ print(sum(file.stat().st_size for file in text.iterdir()), "bytes in", len(list(
 # ## Training
 #
 # A Transformer-XL: every layer remembers what it saw at the last 128 tokens, beyond its segment of 64. A run is a
-# folder, here `runs/quickstart`. Interrupt the cell whenever you like and run it again: it goes on where it was.
-# In a terminal `memjax train --text my_text` chooses a model by the size of the text.
+# folder, here `runs/quickstart`. Interrupt the cell whenever you like and run it again: it goes on where it was. With a
+# FOLDER of a mounted drive in the first cell it also goes on in another session, tomorrow or on another machine. In a
+# terminal `memjax train --text my_text` chooses a model by the size of the text.
 
 # %%
 from memjax import config

@@ -4,7 +4,6 @@ import contextlib
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,22 +43,14 @@ def show_when_slow(what: str, seconds: float = 1.0) -> Iterator[None]:
 
 
 def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
-    """Returns a function `progress(what, done, total)` that prints progress on standard error, after one second and
-    then at most one line in `seconds`.
+    """Returns a function `progress(what, done, total)` that prints progress on standard error, after one second, then
+    at most one line in `seconds`, and the end.
 
     `make_datasets` takes it.
     """
-    last_print = time.monotonic() + 1 - seconds
+    from memjax.training.progress import pace_counts
 
-    def progress(what: str, done: int, total: int | None) -> None:
-        nonlocal last_print
-        if total == 0:
-            print(what, file=sys.stderr, flush=True)
-        elif time.monotonic() - last_print >= seconds:
-            last_print = time.monotonic()
-            print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), file=sys.stderr, flush=True)
-
-    return progress
+    return pace_counts(lambda line, *_: print(line, file=sys.stderr, flush=True), seconds, wait=1.0)
 
 
 def continuations(run: Any, prompts: Sequence[str], *, model: Any = None, **asked: Any) -> Iterator[list[str]]:

@@ -8,16 +8,18 @@ value and the allowed values; MEMJAX_DEBUG=1 adds the traceback.
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from memjax import __version__
 from memjax.cli.allocation import keep_freed_memory
 from memjax.cli.compilation import keep_programs
 from memjax.cli.console import show_when_slow
-from memjax.cli.errors import explain
+from memjax.cli.errors import explain, name_as_typed
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.cli.processes import names_later_process
 from memjax.settings.overrides import UsageError, suggestion
@@ -67,13 +69,15 @@ def _run(arguments: list[str], *, is_process: bool) -> int:
     verb, *rest = arguments or ["--help"]
     try:
         if verb in ("-h", "--help", "help"):
-            print(_help())
-            return 0
+            if not rest:
+                print(_help())
+                return 0
+            verb, rest = rest[0], ["--help"]
         if verb in ("-V", "--version"):
             print(f"memjax {__version__}")
             return 0
         if verb not in VERBS:
-            raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{suggestion(verb, VERBS)}")
+            raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{_propose_verb(verb, rest)}")
         skip_absent_tpu()
         if is_process:
             keep_freed_memory(os.environ, only_cpu=only_cpu())
@@ -96,12 +100,23 @@ def _run(arguments: list[str], *, is_process: bool) -> int:
         if line is None or os.environ.get("MEMJAX_DEBUG"):
             traceback.print_exc()
         if line:
-            print(f"memjax {verb}: {line}", file=sys.stderr)
+            print(f"memjax {verb}: {name_as_typed(line, rest)}", file=sys.stderr)
         _flush_output()  # one line is said, whatever becomes of what was printed before
         processes: Any = sys.modules.get("memjax.training.processes")
         if code == 1 and processes is not None and processes.num_processes() > 1:
             processes.exit_immediately(code)  # the others of the run wait for this one, it does not wait for them
         return code
+
+
+def _propose_verb(word: str, rest: Sequence[str]) -> str:
+    """Returns the end of the line about a first word that is no verb: the command that may have been meant."""
+    if word in ("--text", "--tasks", "--config"):
+        return f"; did you mean memjax train {shlex.join([word, *rest])}?"
+    if word.startswith("-"):
+        return ""
+    return (
+        f"; did you mean memjax train --text {shlex.quote(word)}?" if Path(word).exists() else suggestion(word, VERBS)
+    )
 
 
 def _flush_output() -> str:

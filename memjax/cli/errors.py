@@ -1,8 +1,10 @@
 """Turns errors into one line and an exit code."""
 
 import errno
+import re
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from memjax.settings.overrides import UsageError
@@ -34,6 +36,8 @@ def explain(error: Exception) -> tuple[str | None, int]:
 
         if extra := extra_of(error.name or ""):
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}, allowed: a path that exists", 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
     if isinstance(error, OSError) and error.errno in FULL:  # of a file that is open already
@@ -63,3 +67,42 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, NonFiniteError):
         return line, 1
     return str(error) if isinstance(error, processes.ProcessTimeout) else processes.explain_failure(error), 1
+
+
+def name_as_typed(line: str, arguments: Sequence[str]) -> str:
+    """Returns a line about a mistake with the name that the command line has for what is wrong: an option instead of a
+    field, and a path as it was given instead of an absolute one.
+
+    Args:
+      line: Line of the form 'NAME: what is wrong'.
+      arguments: Words of the command line.
+
+    Example:
+      >>> name_as_typed("model.dim: given 'x', allowed: an integer", ["--model.dim", "x"])
+      "--model.dim: given 'x', allowed: an integer"
+      >>> name_as_typed("path: a.txt is empty; give a file with text", ["--text", "a.txt"])
+      '--text: a.txt is empty; give a file with text'
+    """
+    name, colon, rest = line.partition(": ")
+    plain = lambda option: option.lstrip("-").replace("-", "_")
+    for option, value in _typed_values(arguments):
+        blames_value = re.match(f"(given )?'?{re.escape(value)}(?!\\w)", rest) is not None
+        if option and plain(option) == plain(name) and ("." in name or blames_value or rest.startswith("no such")):
+            return f"{option}{colon}{rest}"
+        if option and value and name in ("path", "folder") and blames_value:
+            return f"{option}{colon}{rest}"
+        if value and (name + "/").startswith(f"{Path(value).absolute()}/"):
+            return f"{value}{name.removeprefix(str(Path(value).absolute()))}{colon}{rest}"
+    return line
+
+
+def _typed_values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the options of a command line as they were typed, with each of their values. '' where there is none."""
+    option = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            option, equals, value = argument.partition("=")
+            yield option, value
+            option = "" if equals else option
+        else:
+            yield option, argument

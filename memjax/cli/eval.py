@@ -69,8 +69,14 @@ def run(arguments: list[str]) -> int:
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
     for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
         scored = dataclasses.replace(config, evaluation=evaluation)
-        evaluation_model(scored, ANY_SIZE)
-        validate(scored)
+        try:
+            evaluation_model(scored, ANY_SIZE)
+            validate(scored)
+        except ValueError as error:
+            if not wanted or not str(error).startswith("evaluation.memory_length: "):
+                raise
+            size = str(error).removeprefix("evaluation.memory_length: ").replace("given 0,", "given off,")
+            raise UsageError(f"--memory: {size.replace('allowed: None', 'allowed: none')}") from None
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"

@@ -1,16 +1,26 @@
 """The command `memjax generate`, which continues prompts."""
 
+from __future__ import annotations
+
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memjax.cli.console import ANY_SIZE, check_serves, continuations
 from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, parse_with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, model_with_store
 from memjax.cli.texts import read_file
 from memjax.config import Config, Evaluation
+from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Number, Probability, Seed, Temperature
+
+if TYPE_CHECKING:
+    from memjax.inference import Sampling
+
+DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 0, "top_p": 0.95}
+"""Settings of sampling that are used unless the command line gives others"""
 
 
 def run(arguments: list[str]) -> int:
@@ -28,11 +38,11 @@ def run(arguments: list[str]) -> int:
         help="maximum number of generated tokens per prompt (default: 256)",
     )
     temperature = "sampling temperature; 0 = greedy (default: 0.8)"
-    parser.add_argument("--temperature", type=make_reader(Temperature), default=0.8, help=temperature)
+    parser.add_argument("--temperature", type=make_reader(Temperature), help=temperature)
     top_k = "draw from the K most probable tokens; 0 = from all (default: 0)"
-    parser.add_argument("--top-k", type=make_reader(Number), default=0, metavar="K", help=top_k)
-    top_p = "draw from the most probable tokens whose probabilities add up to P (default: 1)"
-    parser.add_argument("--top-p", type=make_reader(Probability), default=1.0, metavar="P", help=top_p)
+    parser.add_argument("--top-k", type=make_reader(Number), metavar="K", help=top_k)
+    top_p = "draw from the most probable tokens whose probabilities add up to P; 1 = from all (default: 0.95)"
+    parser.add_argument("--top-p", type=make_reader(Probability), metavar="P", help=top_p)
     parser.add_argument("--greedy", action="store_true", help="always take the most probable token")
     seed = "seed of sampling; equal seeds and prompts give equal texts (default: 0)"
     parser.add_argument("--seed", type=make_reader(Seed), default=0, help=seed)
@@ -40,17 +50,17 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=stop)
     add_store(parser, "the values that `memjax eval --datastore` has tuned")
     options, config = parse_with_config(parser, arguments, only=GENERATION_FIELDS)
-    from memjax.inference import Sampling
     from memjax.training.experiment import make_evaluation_model
+
+    sampling = choose_sampling(options)
 
     check_generates(config)
     if options.datastore:
         check_serves(config, "stores_keys")
     check_store_options(options)
     prompts = read_prompts(options.prompt, options.prompt_file)
-    temperature = 0.0 if options.greedy else options.temperature
-    sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
+    print(describe_sampling(sampling), file=sys.stderr, flush=True)
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
     if options.datastore:
         loaded, asked["recall"], store = model_with_store(options, loaded)
@@ -60,6 +70,35 @@ def run(arguments: list[str]) -> int:
     blocks, facts = continuations(loaded, list(prompts.values()), **asked), loaded.checkpoint.facts()
     print_continuations(prompts, blocks, facts if options.json else None)
     return 0
+
+
+def choose_sampling(options: Namespace) -> Sampling:
+    """Returns the settings of sampling that the options `--greedy`, `--temperature`, `--top-k` and `--top-p` give, with
+    `DEFAULTS` for those that were not given. Raises `UsageError` for `--greedy` beside another of them.
+    """
+    from memjax.inference import Sampling
+
+    chosen = {name: value for name in DEFAULTS if (value := getattr(options, name)) is not None}
+    if options.greedy and chosen:
+        raise UsageError(f"--greedy: given with --{next(iter(chosen)).replace('_', '-')}, allowed: one of the two")
+    return Sampling(temperature=0.0) if options.greedy else Sampling(**{**DEFAULTS, **chosen})
+
+
+def describe_sampling(sampling: Sampling) -> str:
+    """Describes in one line how tokens are chosen, and the options that change it.
+
+    Example:
+      >>> from memjax.inference import Sampling
+      >>> describe_sampling(Sampling(temperature=0.8, top_p=0.95))
+      'sampling at temperature 0.8 and top-p 0.95; --temperature, --top-p, --top-k and --greedy change it'
+      >>> describe_sampling(Sampling(temperature=0.0))
+      'the most probable token each time (greedy)'
+    """
+    if not sampling.temperature:
+        return "the most probable token each time (greedy)"
+    top_k = f", top-k {sampling.top_k}" if sampling.top_k else ""
+    numbers = f"temperature {sampling.temperature:g}{top_k} and top-p {sampling.top_p:g}"
+    return f"sampling at {numbers}; --temperature, --top-p, --top-k and --greedy change it"
 
 
 def check_generates(config: Config) -> None:

@@ -57,7 +57,7 @@ def migrate_file(path: Path, *, write: bool = False) -> dict[str, Any]:
     try:
         before = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+        raise UsageError(f"{path}: {error.strerror or error}, allowed: a text file") from None
     except UnicodeDecodeError:
         raise UsageError(f"file: given {path}, allowed: a text file in UTF-8") from None
     try:

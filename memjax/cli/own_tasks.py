@@ -165,7 +165,8 @@ def _resolve_path(file: str, option: str) -> Path:
     """Returns the absolute path of a file or folder that an option names, which must exist."""
     path = Path(file).expanduser()
     if not file or not path.exists():
-        raise UsageError(f"{option}: given {file!r}, which does not exist, allowed: a file or a folder")
+        several = ", several with spaces" if "," in file else ""
+        raise UsageError(f"{option}: given {file!r}, which does not exist, allowed: a file or a folder{several}")
     return path.resolve()
 
 

@@ -5,15 +5,25 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
+from memjax.cli.lone_words import describe_word
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
 from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.settings.named_methods import METHODS, with_method
-from memjax.settings.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
+from memjax.settings.overrides import (
+    OPTION,
+    UsageError,
+    apply_overrides,
+    config_names,
+    describe_lone_word,
+    load_config,
+    suggestion,
+)
 from memjax.settings.pointers import import_files
 from memjax.settings.ranges import Encoding, describe_invalid
 from memjax.settings.reading_rules import ReadingRules
@@ -158,6 +168,9 @@ class Parser(argparse.ArgumentParser):
         Raises:
           UsageError: A required option is missing. An unknown option before it is named first.
         """
+        arguments = [self._spell(argument) for argument in arguments]
+        if word := next((argument for argument in arguments if re.match(r"-h\w", argument)), ""):
+            self.fail_unknown_option(word)
         self._refuse_empty(arguments)
         wants_help = bool({"-h", "--help"} & set(arguments))
         needed = [] if wants_help else [action for action in self._actions if action.required]
@@ -169,13 +182,20 @@ class Parser(argparse.ArgumentParser):
         if absent is None:
             return options, rest
         name, option = str(absent.metavar or absent.dest), next(iter(absent.option_strings), "")
-        allowed = f"{option} {name}, {absent.help}" if option else absent.help
+        about = str(absent.help).partition(";")[0]
+        allowed = f"{option} {name}, {about}" if option else about
         alone = next((argument for argument in rest if not argument.startswith("-")), "")
-        if rest and rest[0].startswith("--"):
+        if rest and OPTION.match(rest[0]):
             self.fail_unknown_option(rest[0])
         if alone and option:
-            raise UsageError(f"{alone!r} stands alone, allowed: {option} {alone} (see --help)")
+            raise UsageError(describe_lone_word(alone, f"{option} {shlex.quote(alone)} (see --help)"))
         raise UsageError(f"{option or name}: not given, allowed: {allowed}")
+
+    def _spell(self, argument: str) -> str:
+        """Returns an argument with the name of an option of the parser spelled with hyphens, such as `--top_p`."""
+        name, equals, value = argument.partition("=")
+        spelled = name.replace("_", "-")
+        return f"{spelled}{equals}{value}" if spelled in self._option_string_actions else argument
 
     def _refuse_empty(self, arguments: list[str]) -> None:
         """Raises `UsageError` for an option with an empty text, such as that of an unset variable of the shell."""
@@ -204,6 +224,9 @@ class Parser(argparse.ArgumentParser):
     def fail_unknown_option(self, name: str) -> NoReturn:
         """Always raises `UsageError`, for an unknown option of this name, with a suggestion."""
         hint = suggestion(name.partition("=")[0], self._option_string_actions, "; see --help")
+        alone = name.strip("-").removesuffix("s").upper()
+        if any(action.metavar == alone and not action.option_strings for action in self._actions):
+            hint = f", allowed: {self.prog} {alone}, without an option"
         raise UsageError(f"{name}: no such option of {self.prog}{hint}")
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
@@ -211,8 +234,8 @@ class Parser(argparse.ArgumentParser):
         any other argument.
         """
         options, rest = self.split(arguments)
-        if rest and not rest[0].startswith("-"):
-            raise UsageError(f"{rest[0]!r} stands alone, allowed: --option value (see --help)")
+        if rest and not OPTION.match(rest[0]):
+            raise UsageError(describe_lone_word(rest[0]))
         if rest:
             self.fail_unknown_option(rest[0])
         return options
@@ -249,6 +272,8 @@ def parse_with_config(
     if wants_help:
         arguments = _print_options(parser, arguments)
     options, overrides = parser.split(arguments)
+    if overrides and not OPTION.match(overrides[0]):
+        raise UsageError(describe_word(overrides[0], parser._option_string_actions, has_text=bool(options.own_text)))
     _refuse_memory(parser, options, overrides)
     try:
         chosen, line = _choose_config(options)

@@ -35,5 +35,7 @@ def read_texts(texts: Sequence[str], files: Sequence[str], *, by_line: bool = Fa
         content = read_file(file, "file")
         all_texts += content.splitlines() if by_line else [content]
     if not all_texts or not all(text.strip() for text in all_texts):
-        raise ValueError(f"text: given {'an empty one' if all_texts else 'none'}, allowed: --text TEXT or --file FILE")
+        raise ValueError(
+            f"--text: given {'an empty one' if all_texts else 'none'}, allowed: --text TEXT or --file FILE"
+        )
     return all_texts

@@ -13,9 +13,20 @@ from memjax.durable_files import is_unfinished
 from memjax.settings.overrides import UsageError
 from memjax.settings.reading_rules import ReadingRules
 
+WAYS_TO_START = """memjax train: nothing to train is given, allowed:
+  memjax train --text novel.txt               your own text: a file, a folder or a glob; its size chooses the model
+  memjax train --tasks news.csv reviews.csv   your own files with classes, learned one after the other
+  memjax train --config memorizing_python     a config of `memjax configs`, or a file of your own
+  memjax train --run runs/text_novel          a run that was stopped goes on
+Other options change single settings, such as --training.steps 500: `memjax train --help` lists them."""
+"""Lines that are printed for `memjax train` without any word"""
+
 
 def run(arguments: list[str]) -> int:
     """Trains the model of a config, or continues its run where it stopped. A run over tasks can get another task."""
+    if not arguments:
+        print(WAYS_TO_START, file=sys.stderr)
+        return 2
     parser = Parser("train", run.__doc__, reads="config")
     parser.add_argument("--run", metavar="DIR", help="continue this run with its own config")
     another = (

@@ -305,6 +305,8 @@ class _Writer:
                 number += 1
                 if progress is not None:
                     progress("tokenise", number, total)
+            if progress is not None and total is None:
+                progress("tokenise", number, number)
             for file in (*files.values(), names, table):
                 os.fsync(file.fileno())
         if (line := self._report.finish()) and progress is not None:

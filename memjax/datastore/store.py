@@ -356,7 +356,7 @@ def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
       ValueError: There is no store, or it is damaged or has another format.
     """
     if not (path / "meta.json").is_file():
-        raise ValueError(f"path: {path} is not a datastore; build one there, or give another folder")
+        raise ValueError(f"path: {path} is not a datastore, allowed: a folder that `memjax datastore build` has made")
     meta = read_checked_json(path / "meta.json")
     if meta["format"] != FORMAT:
         raise ValueError(

@@ -206,10 +206,11 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     """Returns the facts at the top of a report about a run, name -> text or number: configuration, model, memory,
     sizes, scores, versions and command.
 
-    Facts that are not known are missing.
+    Facts that are not known are missing, and so are parts of the model that have their usual kind. The table of all
+    settings has those.
     """
     from memjax.durable_files import read_json
-    from memjax.training.run_versions import generator_of
+    from memjax.training.run_versions import describe_generator, generator_of
     from memjax.training.runs import config_to_dict
 
     config, memory_facts = run.config, run.config.model.memory_facts
@@ -222,16 +223,18 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     same = memory["type"] == model["type"]
     int_fields = [name for name, value in memory.items() if isinstance(value, int) and not isinstance(value, bool)]
     memory_fields = [name for name in int_fields if name not in SETTINGS] if same else int_fields
-    facts["memory"] = _describe_settings(memory, memory_fields)
+    if not same or memory_facts.memory_length is not None:
+        facts["memory"] = _describe_settings(memory, memory_fields)
+    usual = config_to_dict(type(config.model)())
     for part in ("feed_forward", "output", "memory_tokens"):
-        if isinstance(model.get(part), Mapping):
+        if isinstance(model.get(part), Mapping) and model[part]["type"] != (usual.get(part) or {}).get("type"):
             facts[part.replace("_", " ")] = _describe_settings(model[part], [*model[part]][:5])
     evaluations = [line for line in select_kind(run.log_lines, "evaluation") if not line.get("name")]
     results = dict(run.finished["results"]) if run.finished else {}
     last = evaluations[-1] if evaluations else {}
     score = results.get("evaluation", last)
     facts["parameters"] = results.get("parameters") or _saved_parameters(run)
-    facts["memory state bytes per row"] = results.get("memory_bytes", last.get("memory_bytes"))
+    facts["memory state bytes per row"] = results.get("memory_bytes", last.get("memory_bytes")) or None
     facts["steps"] = (
         run.finished["step"] if run.finished else max((line["step"] for line in run.log_lines), default=None)
     )
@@ -245,9 +248,10 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     path = run.directory
     versions = read_json(path / "versions.json") or [{}]
     newest = versions[-1] if isinstance(versions, list) else {}
-    shown = ("python", "memjax", "jax", "flax", "numpy", "backend", "devices")
+    shown = ("python", "memjax", "jax", "devices")
     facts["versions"] = ", ".join(f"{name} {newest[name]}" for name in shown if name in newest) or None
-    facts["random numbers"] = generator_of(path) or None
+    if describe_generator(path):  # those of here are no fact of the run
+        facts["random numbers"] = generator_of(path)
     command = path / "command.txt"
     if command.exists():
         program, *rest = shlex.split(command.read_text(encoding="utf-8").strip().splitlines()[-1])
@@ -256,13 +260,14 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
 
 
 def _describe_settings(part: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Describes a part of a configuration in one line: its type and some of its settings.
+    """Describes a part of a configuration in one line: its type and some of its settings, without those that are 0 or
+    empty and so turn something off.
 
     Example:
       >>> _describe_settings({"type": "TransformerXL", "memory_length": 128, "norm": None}, ["memory_length", "norm"])
       'TransformerXL: memory length 128'
     """
-    plain = [name for name in fields if part.get(name) is not None and not isinstance(part[name], Mapping)]
+    plain = [name for name in fields if part.get(name) and not isinstance(part[name], Mapping)]
     listed = ", ".join(f"{name.replace('_', ' ')} {_format_setting(part[name])}" for name in plain if name != "type")
     return f"{part['type']}: {listed}" if listed else str(part["type"])
 

@@ -230,6 +230,7 @@ def build_with_beam(
     committed = lambda: sum(read_cursor(path, shard)["entries"] for shard in shards)
     watch = lambda: progress("entries", committed(), total)
     run_pipeline(load, shards, runner=runner, options=runner_options, watch=watch)
+    watch()  # the last entries may be younger than the last look
     return finish_store(path)
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import io
 import re
+import shlex
 import sys
 import types
 import typing
@@ -27,6 +28,26 @@ from memjax.settings.pointers import CONFIG_PREFIX, OWN_FOLDERS, line_in, module
 from memjax.settings.ranges import PLAIN
 
 T = TypeVar("T")
+
+HABITUAL_OPTIONS = {
+    "--prompt": ("text", "input"),
+    "--prompt-file": ("file", "input-file"),
+    "--text": ("file", "files", "data", "data-path", "dataset", "corpus", "input", "train-file", "train-data"),
+    "--lifelong.epochs": ("epochs", "num-epochs"),
+    "--training.steps": ("epochs", "num-epochs", "max-steps", "num-steps", "iterations", "iters", "max-iters"),
+    "--training.schedule.learning-rate": ("lr", "learning-rate"),
+    "--data.batch-size": ("bs", "batch-size"),
+    "--data.segment-length": ("block-size", "seq-len", "sequence-length", "context-length", "max-length"),
+    "--training.seed": ("seed",),
+    "--workdir": ("output", "out", "output-dir", "out-dir", "save-dir", "logdir"),
+    "--max-tokens": ("max-new-tokens", "num-tokens", "length"),
+    "--evaluation.split": ("split",),
+    "--data.source.path": ("text", "file", "data"),
+}
+"""Option of memjax -> names that other tools have for it, which are proposed before similar names"""
+
+OPTION = re.compile(r"--\w|-(?!inf\b|nan\b)[a-zA-Z]|[–—]")
+"""Pattern of a word of the command line that is meant as an option: with hyphens, or with the dash of a text program"""
 
 
 class UsageError(ValueError):
@@ -187,8 +208,12 @@ def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
     Example:
       >>> suggestion("--temp", ["--help", "--temperature"]), suggestion("trian", ["train", "eval"])
       ('; did you mean --temperature?', '; did you mean train?')
+      >>> suggestion("--lr", ["--name", "--training.schedule.learning-rate"])
+      '; did you mean --training.schedule.learning-rate?'
     """
-    near = _near(name, list(names))
+    names = list(names)
+    usual = [option for option, habits in HABITUAL_OPTIONS.items() if name.lstrip("-") in habits and option in names]
+    near = usual[:1] or _near(name, names)
     return f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?" if near else otherwise
 
 
@@ -216,7 +241,7 @@ def find_name(option: str, name: str, names: Sequence[str], aliases: Mapping[str
 
 def _near(name: str, names: list[str]) -> list[str]:
     """Returns at most three of the names that are similar to `name`, in full or in their last parts."""
-    bare = lambda name: name.lstrip("-").lower()
+    bare = lambda name: name.lstrip("-–—").lower()
     last = lambda name: bare(name).rpartition(".")[2]
     for matches in (
         [known for known in names if last(known) == last(name)],
@@ -319,14 +344,24 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Returns the options in their order, each with its values. Names are spelled as tyro does."""
     groups: list[tuple[str, list[str]]] = []
     for argument in arguments:
-        if argument.startswith("--") or argument == "-h":
+        if OPTION.match(argument):
             name, equals, value = argument.partition("=")
             groups.append((name.replace("_", "-"), [value] if equals else []))
         elif not groups:
-            raise UsageError(f"{argument!r} stands alone, allowed: --field value (see --help)")
+            raise UsageError(describe_lone_word(argument))
         else:
             groups[-1][1].append(argument)
     return groups
+
+
+def describe_lone_word(word: str, allowed: str = "--option value (see --help)") -> str:
+    """Returns the line about a word of the command line that is no option and no value of one.
+
+    Example:
+      >>> describe_lone_word("novel.txt", "--text novel.txt")
+      'novel.txt: given without an option, allowed: --text novel.txt'
+    """
+    return f"{shlex.quote(word)}: given without an option, allowed: {allowed}"
 
 
 def _option(field: str) -> str:
@@ -363,13 +398,11 @@ def _describe(hint: Any) -> str:
 def _unknown(name: str, config: Any, names: Sequence[str]) -> str:
     """Returns the line about an option that does not exist."""
     field = name.removeprefix("--").replace("-", "_").partition(":")[0]
-    part = _part(config, field.split("."))
-    if part is not None:
-        kind = type(part).__name__
-        return (
-            f"{field}: its kind ({kind}) is set in the config file or by --variant, only its values here (see --help)"
-        )
-    hint = suggestion(name, names, "; see --help")
+    part, hint = _part(config, field.split(".")), suggestion(name, names, "; see --help")
+    if part is not None and "." in field:
+        kind, value = type(part).__name__, next((option for option in names if option.startswith(f"{name}.")), "")
+        of_values = f"its values{f', such as {value}' if value else ''} (see --help)"
+        return f"{field}: its kind ({kind}) is set in the config file or by --variant, allowed: {of_values}"
     return f"{name}: no such field here{hint}{_other_kind(field, config)}"
 
 

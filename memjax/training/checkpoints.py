@@ -220,7 +220,7 @@ class Checkpoints:
         select = lambda manifest, _: ([name for name in manifest["arrays"] if name.startswith(prefix)], {})
         newest = self._read_newest(select, only=step)
         if newest is None:
-            raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
+            raise ValueError(f"{self.directory}: has no checkpoint, allowed: the directory of a run that has saved one")
         return newest[0], newest[1], newest[2]["extra"]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:

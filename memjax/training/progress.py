@@ -42,7 +42,7 @@ class Progress:
     def __call__(self, event: Event) -> None:
         """Shows one event. Checkpoints are not shown."""
         if event.kind in ("stopped", "finished"):
-            self.close()
+            self.close(event.step)
         if self._bar is None and event.kind in ("start", "log") and self._stream.isatty():
             self._open(event)
         if event.kind == "checkpoint":
@@ -54,9 +54,11 @@ class Progress:
         else:
             self._bar.console.print(event.text, markup=False)
 
-    def close(self) -> None:
-        """Removes the progress bar, if there is one."""
+    def close(self, step: int | None = None) -> None:
+        """Ends the progress bar, if there is one, at a step. None leaves it at the last step that it has shown."""
         if self._bar is not None:
+            if step is not None:
+                self._bar.update(self._task, completed=step)
             self._bar.stop()
             self._bar = None
 
@@ -115,6 +117,44 @@ def describe_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def pace_counts(
+    tell: Callable[[str, str, int, int | None], None], seconds: float, wait: float = 0.0
+) -> Callable[[str, int, int | None], None]:
+    """Makes a function `progress(what, done, total)` that passes a few counts to `tell(line, what, done, total)`: of
+    each kind `what` the first one, then one in `seconds`, and the end of a count of which anything was told.
+
+    Args:
+      tell: Function that is called with a line such as 'tokenise: 12 of 723' and the three arguments of the count.
+      seconds: Least time between two lines of one kind.
+      wait: Time in seconds before the first line.
+
+    Returns:
+      The function `progress`. A total of None is an unknown one. With a total of 0, `what` is a line that is always
+      told.
+
+    Example:
+      >>> progress = pace_counts(lambda line, *count: print(line), seconds=60)
+      >>> for done in (1, 2, 3):
+      ...     progress("tokenise", done, 3)
+      tokenise: 1 of 3
+      tokenise: 3 of 3
+    """
+    start, next_line, unfinished = time.monotonic() + wait, dict[str, float](), set[str]()
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        if total == 0:
+            tell(what, what, done, total)
+            return
+        now, ends = time.monotonic(), done == total
+        if now < next_line.get(what, start) and not (ends and what in unfinished):
+            return
+        next_line[what] = now + seconds
+        (unfinished.discard if ends else unfinished.add)(what)
+        tell(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), what, done, total)
+
+    return progress
+
+
 def report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
     """Makes a function `progress(what, done, total)` that passes the progress of preparing data to `report`, as an
     `Event` every five seconds. `steps` is the number of steps of the run.
@@ -123,15 +163,9 @@ def report_preparation(report: Callable[[Event], None], steps: int) -> Callable[
       report: Function that is called with each event.
       steps: Number of steps of the run.
     """
-    times: dict[str, float] = {}
 
-    def progress(what: str, done: int, total: int | None) -> None:
-        now = time.perf_counter()
-        if total == 0:
-            report(Event("note", 0, steps, {}, what))
-        elif now - times.get(what, now - 5) >= 5:
-            times[what] = now
-            values = {"what": what, "done": done, "total": total}
-            report(Event("note", 0, steps, values, f"{what}: {done:,}" + (f" of {total:,}" if total else "")))
+    def tell(line: str, what: str, done: int, total: int | None) -> None:
+        values = {} if total == 0 else {"what": what, "done": done, "total": total}
+        report(Event("note", 0, steps, values, line))
 
-    return progress
+    return pace_counts(tell, seconds=5)

@@ -111,8 +111,8 @@ def test_python_runs_the_package_as_the_command(module, words, monkeypatch, caps
         ([*TRAIN, "--confg", "3"], ["--confg", "did you mean --config?"]),
         ([*TRAIN, "--model.dim", "x"], ["model.dim: given 'x', allowed: an integer"]),
         ([*TRAIN, "--model.dim", "9"], ["model.num_heads: given 2", "model.dim = 9"]),
-        ([*TRAIN, "--training.num-microbatches", "3"], ["training.num_microbatches: given 3", "data.batch_size = 2"]),
-        ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num_neighbors: given 17", "16"]),
+        ([*TRAIN, "--training.num-microbatches", "3"], ["training.num-microbatches: given 3", "data.batch_size = 2"]),
+        ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num-neighbors: given 17", "16"]),
         ([*TRAIN, "--profile", "10"], ["profile: given '10'", "FIRST:LAST"]),
         ([*TRAIN, "--name", "new", "--profile", "2:3"], ["profile: given 2:3", "training.steps = 2"]),
         ([*TRAIN, "--variant", "locl"], ["variant: given 'locl'", "did you mean local?"]),
@@ -133,7 +133,7 @@ def test_python_runs_the_package_as_the_command(module, words, monkeypatch, caps
         (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "1"], ["num_neighbors: given 2"]),
         (
             ["eval", "--run", "runs/tiny_default", "--evaluation.cache.interpolation-weight", "2"],
-            ["evaluation.cache.interpolation_weight: given 2.0"],
+            ["evaluation.cache.interpolation-weight: given 2.0"],
         ),
         (["generate", "--run", "nowhere"], ["nowhere", "no run directory"]),
         (["generate", "--run", "runs/tiny_default", "--prmpt", "x"], ["--prmpt", "did you mean --prompt?"]),
@@ -275,7 +275,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_with_the_difference(her
 def test_init_from_another_architecture_is_refused(here, capsys):
     arguments = ["--name", "new", "--training.init-from", "runs/tiny_default", "--model.feed-forward.dim", "24"]
     line = refuse([*TRAIN, *arguments], capsys)
-    assert "init_from" in line and "24" in line
+    assert "init-from" in line and "24" in line
 
 
 def test_an_error_of_the_program_keeps_its_traceback(here, capsys, monkeypatch):
@@ -365,6 +365,14 @@ def test_generate_one_and_several_prompts(here, capsys):
     assert main([*generate, "--prompt", "abc", "--prompt-file", "prompt.txt"]) == 0
     both = capsys.readouterr().out
     assert "== prompt 1\nabc" in both and "== prompt.txt\ntext 7" in both
+
+
+def test_generate_says_how_it_samples(here, capsys):
+    generate = ["generate", "--run", "runs/tiny_default", "--max-tokens", "1", "--prompt", "abc"]
+    assert main(generate) == 0
+    assert "sampling at temperature 0.8 and top-p 0.95; " in capsys.readouterr().err
+    assert main([*generate, "--temperature", "0.5", "--top_p", "1", "--top-k", "3"]) == 0
+    assert "sampling at temperature 0.5, top-k 3 and top-p 1; " in capsys.readouterr().err
 
 
 def test_data_prepare_counts_every_split(here, capsys):

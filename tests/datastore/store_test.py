@@ -159,7 +159,7 @@ def test_a_file_of_another_size_is_named(tmp_path, file):
 
 
 def test_folders_that_are_no_stores(tmp_path):
-    with pytest.raises(ValueError, match="is not a datastore; build one there, or give another folder"):
+    with pytest.raises(ValueError, match="is not a datastore, allowed: a folder that `memjax datastore build`"):
         Store(tmp_path)
 
 

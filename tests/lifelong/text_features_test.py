@@ -155,5 +155,5 @@ def test_a_run_made_of_weights_is_opened_without_its_heads(tmp_path, encoder):
     texts = ["piece1 piece2", "piece3"]
     expected = encode_texts(FrozenEncoder(encoder.model, encoder.variables, opened.tokenizer), texts, length=16)
     np.testing.assert_allclose(encode_texts(opened, texts, length=16), expected, atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match="has no checkpoint; give the directory of a run"):
+    with pytest.raises(ValueError, match="has no checkpoint, allowed: the directory of a run"):
         open_encoder(tmp_path / "weights")

@@ -105,6 +105,8 @@ def test_the_header_says_what_a_run_is(opened):
     facts = collect_run_facts(opened)
     assert facts["memory"].startswith("TransformerXL: ") and "memory length 8" in facts["memory"]
     assert facts["steps"] == 3 and facts["parameters"] > 100 and facts["finished"] == "yes"
+    internals = {"feed forward", "output", "random numbers"}
+    assert not internals & set(facts) and " 0" not in facts["memory"] and "numpy" not in facts["versions"]
     assert facts["nats per token"] == opened.finished["results"]["evaluation"]["nats_per_token"]
 
 

@@ -47,11 +47,11 @@ def test_values_replace_defaults_and_leave_the_given_config_alone():
             "model.attention.merge: given 'joind', allowed: one of 'gate', 'joint', 'add', 'stop_forward'",
         ),
         (["--evaluation.memory-length", "x"], "evaluation.memory_length: given 'x', allowed: an integer or None"),
-        (["x"], "'x' stands alone, allowed: --field value (see --help)"),
+        (["x"], "x: given without an option, allowed: --option value (see --help)"),
         (
             ["--model.attention", "transformer-xl"],
-            "model.attention: its kind (Memorizing) is set in the config file or by --variant, only its values here "
-            "(see --help)",
+            "model.attention: its kind (Memorizing) is set in the config file or by --variant, allowed: its values, "
+            "such as --model.attention.query-key-norm (see --help)",
         ),
     ],
 )
