@@ -15,9 +15,13 @@
 # 15 lines, a memory in 40, a data set in 10. A run saves the name of the class, such as `averaging:Averaging`, and
 # every command works with the run.
 
-# %%
-# Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
-SOURCE = ""
+# %% cellView="form" jupyter={"source_hidden": true}
+# @title Setup: memjax, JAX and the folder of the runs
+# Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here, or as
+# a wheel beside this notebook.
+SOURCE = ""  # @param {"type":"string"}
+# Folder for texts and runs, such as /content/drive/MyDrive/memjax: what a session begins there goes on in the next one.
+FOLDER = ""  # @param {"type":"string"}
 ALSO = []
 
 # What was tested, by Python; an older JAX than the oldest is upgraded to it.
@@ -34,6 +38,7 @@ TESTED = {
 }
 OLDEST_JAX = "0.10.1"
 
+import glob
 import importlib.metadata
 import importlib.util
 import os
@@ -64,6 +69,9 @@ def pip_arguments(source, installed, accelerator):
     return ["--upgrade", source, *ALSO, f"jax{extra}=={tested()['jax']}"]
 
 
+if not SOURCE and importlib.util.find_spec("memjax") is None:
+    SOURCE = max(glob.glob("memjax-*.whl"), key=os.path.getmtime, default="")
+
 if SOURCE:
     installed = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
     arguments = pip_arguments(SOURCE, installed, accelerator_here())
@@ -73,12 +81,21 @@ if SOURCE:
 
 if importlib.util.find_spec("memjax") is None:
     raise SystemExit(
-        "SOURCE: given '', and memjax is not here; allowed: a release, a wheel, git+https://..., a checkout"
+        "SOURCE: given '', and memjax is not here; allowed: a release, a wheel, git+https://..., a checkout; "
+        "or put a wheel beside this notebook"
     )
 
 here = {re.sub(r"[-_.]+", "-", d.metadata["Name"].lower()) for d in importlib.metadata.distributions()}
 if missing := [name for name in ALSO if re.split(r"[<>=~!]", name)[0].lower() not in here]:
     raise SystemExit(f"missing: {', '.join(missing)}; pip install them, or name a SOURCE, with which they come")
+
+if FOLDER:
+    if FOLDER.startswith("/content/drive") and not os.path.ismount("/content/drive"):
+        from google.colab import drive
+
+        drive.mount("/content/drive")
+    os.makedirs(FOLDER, exist_ok=True)
+    os.chdir(FOLDER)
 
 import memjax.cli.doctor
 
