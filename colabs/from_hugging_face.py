@@ -373,7 +373,7 @@ def masked(name, tokenizer, model, **training):
         name=name,
         task=config.MaskedLanguageModeling(),
         model=model,
-        data=dataclasses.replace(data(tokenizer), rows=16, segment_length=SEGMENT),
+        data=dataclasses.replace(data(tokenizer), batch_size=16, segment_length=SEGMENT),
         training=config.Training(log_every=150, **training),
         evaluation=dataclasses.replace(scored, compute_accuracy=True),
     )
