@@ -249,11 +249,11 @@ def _count_flops(
         with layout.active():  # make the learner outside of it: its random keys are arrays of this machine
             return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
 
-    once = count(rematerialize="none", segments_per_checkpoint=0, accumulate=1)
+    once = count(remat="none", segments_per_remat=0, num_microbatches=1)
     if training.remat == "none":
         return once, once
     # Row groups together do the same work. Of the extra pass that counts targets the compiler keeps only the count.
-    return jaxpr_flops(traced.jaxpr) if training.num_microbatches == 1 else count(accumulate=1), once
+    return jaxpr_flops(traced.jaxpr) if training.num_microbatches == 1 else count(num_microbatches=1), once
 
 
 def _rename_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:

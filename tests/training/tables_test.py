@@ -303,7 +303,7 @@ def test_layers_with_a_table_leave_their_group_and_moments_survive_a_resumed_run
     model = make_language_model(product_keys(layers=(1, 2), query_norm="batch"), VOCAB)
     assert model.stack.layer_groups() == ((0, 0), (1, 0), (2, 0))
     named = {"model": model, "steps": 5, "log_every": 2, "checkpoint_every": 2, "evaluate_every": 0}
-    named["tables"] = TableAdam(form="lazy")
+    named["value_table_optimizer"] = TableAdam(form="lazy")
 
     def run(name, hooks=()):
         experiment = make_experiment(tmp_path, name, **named)
