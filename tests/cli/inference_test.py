@@ -129,5 +129,5 @@ def test_what_other_runs_have_learned(tmp_path, monkeypatch, capsys):
     assert json.loads(answer([*reply, "--json"], capsys))["answer"] is not None
     run = ["--run", "runs/Classification", "--text", "x"]
     line = refuse(["predict", *run, "--question", "y"], capsys)
-    assert "--question: given with Classification, allowed: --pair" in line
+    assert "--question: given with ClassificationTask, allowed: --pair" in line
     assert "text: given none, allowed: --text TEXT or --file FILE" in refuse(["predict", *run[:2]], capsys)
