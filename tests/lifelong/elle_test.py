@@ -518,16 +518,28 @@ def test_a_run_goes_on_with_its_own_growth_alone(tmp_path):
     config = config_of(tmp_path / "run", GROWN)
     with pytest.raises(Crash):
         train(config, hooks=[crash_at(6)])
-    for name, value in (("dims", (12, 14)), ("layers", (2, 2)), ("copies", "cyclic")):
+    for name, value in (
+        ("dim_per_task", (12, 14)),
+        ("num_layers_per_task", (2, 2)),
+        ("copy_rule", "cyclic"),
+    ):
         other = dataclasses.replace(config, lifelong=copy.copy(config.lifelong))
         other.lifelong.method = dataclasses.replace(GROWN, **{name: value})
         with pytest.raises(ValueError, match=rf"lifelong\.method\.{name}.* there and .* here"):
             train(other)
     # Checkpoints of another run, in its place: of other sizes, of the same with other copies, or of none at all.
     for name, change, line in (
-        ("wider", {"dims": (12, 14)}, "lineage: given model.dim = 10, allowed: 12, as the model of this run grows"),
+        (
+            "wider",
+            {"dim_per_task": (12, 14)},
+            "lineage: given model.dim = 10, allowed: 12, as the model of this run grows",
+        ),
         ("drawn", {}, "lineage: given copies that another run has drawn, allowed: those of this run"),
-        ("plain", {"dims": (), "layers": ()}, "lineage: given 1 growths, allowed: up to 0, those of this run"),
+        (
+            "plain",
+            {"dim_per_task": (), "num_layers_per_task": ()},
+            "lineage: given 1 growths, allowed: up to 0, those of this run",
+        ),
     ):
         mine = config_of(tmp_path / name, dataclasses.replace(GROWN, **change))
         mine.training.seed = int(name == "drawn")
