@@ -19,10 +19,10 @@ LINE = re.compile(
 """Pattern of the line about every mistake: the verb, the name with what is wrong, and what is allowed or meant"""
 
 MISTAKES = {
-    "trian": ("verb: given 'trian'", "train, configs, eval, compare, report"),
-    "novel.txt": ("verb: given 'novel.txt'", "train, configs, eval, compare, report"),
-    "--config tiny.py": ("verb: given '--config'", "train, configs, eval, compare, report"),
-    "--text novel.txt": ("verb: given '--text'", "train, configs, eval, compare, report"),
+    "trian": ("verb: given 'trian'", "train, sweep, configs, eval, compare, report"),
+    "novel.txt": ("verb: given 'novel.txt'", "train, sweep, configs, eval, compare, report"),
+    "--config tiny.py": ("verb: given '--config'", "train, sweep, configs, eval, compare, report"),
+    "--text novel.txt": ("verb: given '--text'", "train, sweep, configs, eval, compare, report"),
     "train novel.txt": ("novel.txt: given without an option", "--text novel.txt"),
     "train tiny.py": ("tiny.py: given without an option", "--config tiny.py"),
     "train memorizing_python": ("memorizing_python: given without an option", "--config memorizing_python"),
@@ -282,7 +282,7 @@ MISTAKES = {
     "demo --minutes 5": ("--minutes: no such option of memjax demo", "see --help"),
     "doctor --verbose": ("--verbose: no such option of memjax doctor", "see --help"),
     "migrate": ("FILE: not given", "a Python file"),
-    "help trian": ("verb: given 'trian'", "train, configs, eval, compare, report"),
+    "help trian": ("verb: given 'trian'", "train, sweep, configs, eval, compare, report"),
     "datastore stats --path nowhere": (
         "--path: nowhere is not a datastore",
         "a folder that `memjax datastore build` has made",

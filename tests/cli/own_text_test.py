@@ -42,7 +42,7 @@ def test_folders_globs_json_lines_and_other_configs(tmp_path):
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["--text", "nowhere.txt"], "path: nowhere.txt does not exist"),
+        (["--text", "nowhere.txt"], "--text: nowhere.txt does not exist"),
         (["--text", "a.txt", "--config", "key_value_recall"], "--text: given with --config key_value_recall"),
         (["--text", "a.txt", "--variant", "mediu"], "did you mean medium?"),
         (["--text", "empty.txt"], "empty.txt"),

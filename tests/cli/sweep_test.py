@@ -42,7 +42,7 @@ def test_every_combination_is_a_run_with_a_name_of_its_own(tmp_path):
         (["--over", "training.sed=0,1"], "did you mean --training.seed"),
         (["--over", "training.seed=0,x"], "training.seed: given 'x', allowed: an integer"),
         (["--data.batch-size", "4,"], "--data.batch-size: given '4,', allowed"),
-        (["--data.batch-size", "4,0"], "data.batch_size: given 0, allowed"),
+        (["--data.batch-size", "4,0"], "--data.batch-size: given 0, allowed"),
         (["--variant", "smoke,smokee"], "variant: given 'smokee', allowed"),
         (["--parallel", "0"], "--parallel: given 0, allowed"),
     ],

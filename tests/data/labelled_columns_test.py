@@ -105,6 +105,6 @@ def test_options_reach_the_sources_of_the_tasks(tmp_path, capsys):
     of_one_class = write(tmp_path / "one.csv", ("text", "label"), [(f"text {number}", "only") for number in range(20)])
     assert find_labels(str(of_one_class)) == ("only",)
     assert main(["train", "--tasks", str(path), "--text-column", "words"]) == 2
-    assert "text_column: given 'words', allowed: a column of" in capsys.readouterr().err
+    assert "--text-column: given 'words', allowed: a column of" in capsys.readouterr().err
     assert main(["train", "--text", str(path), "--text-column", "body"]) == 2
     assert "--text-column: given with --text, allowed: with --tasks" in capsys.readouterr().err
