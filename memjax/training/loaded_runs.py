@@ -73,7 +73,9 @@ def init_from(
     ]
     if unexpected or shapes:
         lacks = f"the model lacks {preview_names(unexpected)}" if unexpected else ""
-        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, preview_names(shapes)]))}")
+        raise ValueError(
+            f"training.init_from: {run} does not fit: {'; '.join(filter(None, [lacks, preview_names(shapes)]))}"
+        )
     merged = {name: jnp.asarray(saved[name], leaf.dtype) if name in saved else leaf for name, leaf in initial.items()}
     return join_arrays(merged, model.layer_groups()), [name for name in initial if name not in saved]
 

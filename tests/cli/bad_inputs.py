@@ -9,7 +9,7 @@ OPTIONS = {
     "trian": "verb: given 'trian', allowed",
     "--verison": "verb: given '--verison', allowed",
     "TRAIN": "verb: given 'TRAIN', allowed",
-    "eval train --run x": "x: no run directory (it has no config.json), allowed",
+    "eval train --run x": "train: given without an option, allowed: --option value",
     "train eval": "eval: given without an option, allowed",
     "train --config tiny.py --name new --temp 1": "--temp: no such field here; see --help",
     "generate --run runs/tiny_default --temp 1": "--temp: no such field here; did you mean --temperature?",
@@ -56,7 +56,7 @@ OPTIONS = {
     "datastore plan --path s": "--run: not given, allowed",
     "compare": "RUN: not given, allowed",
     "train --config tiny.py --steps 3": "--steps: no such field here; did you mean",
-    "train --config tiny.py --lr 1": "--lr: no such field here; see --help",
+    "train --config tiny.py --lr 1": "--lr: no such field here; did you mean --training.schedule.learning-rate?",
     "train --config tiny.py --training.step 3": "--training.step: no such field here; did you mean",
     "train --config tiny.py --trainig.steps 3": "--trainig.steps: no such field here; did you mean",
     "train --config tiny.py --dim 3": "--dim: no such field here; did you mean --model.dim or",
@@ -171,7 +171,7 @@ VALUES = {
 
 RUNS = {
     "generate --run runs/pairs --prompt x": "generate: given Translation, allowed: a run that continues texts",
-    "usage --run runs/pairs": "runs/pairs/checkpoints: has no checkpoint",
+    "usage --run runs/pairs": "the model has no value tables, allowed: one with",
     "datastore plan --run runs/pairs --path s": "datastore: given EncoderDecoder, allowed",
     "eval --run runs/pairs --evaluation.memory-length 8": "evaluation.memory-length: given 8, allowed",
     "eval --run runs/pairs": "runs/pairs/checkpoints: has no checkpoint",

@@ -225,7 +225,7 @@ MISTAKES = {
     ),
     "predict --run runs/novel --text hi": ("predict: given LanguageModeling", "a run that answers about a text"),
     "predict --run runs/tasks": ("--text: given none", "--text TEXT or --file FILE"),
-    "predict --run runs/tasks missing.csv": ("missing.csv: no such file", "one whose rows are asked"),
+    "predict --run runs/tasks missing.csv": ("missing.csv: no such file", "one whose rows are questions"),
     "predict --run runs/tasks --text ''": ("--text: given ''", "a text of at least one character; leave"),
     "predict --run runs/tasks --text hi --question why": ("--question: given with ClassificationTask", "--pair"),
     "predict runs/tasks --text hi": ("--run: not given", "--run DIR, a run directory"),
