@@ -53,20 +53,19 @@ def run(arguments: list[str]) -> int:
     from memjax.training.experiment import make_evaluation_model
 
     sampling = choose_sampling(options)
-
     check_generates(config)
     if options.datastore:
         check_serves(config, "stores_keys")
     check_store_options(options)
     prompts = read_prompts(options.prompt, options.prompt_file)
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
-    print(describe_sampling(sampling), file=sys.stderr, flush=True)
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
     if options.datastore:
         loaded, asked["recall"], store = model_with_store(options, loaded)
         print(describe_store(store), file=sys.stderr)
     else:
         asked["model"] = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
+    print(describe_sampling(sampling), file=sys.stderr, flush=True)
     blocks, facts = continuations(loaded, list(prompts.values()), **asked), loaded.checkpoint.facts()
     print_continuations(prompts, blocks, facts if options.json else None)
     return 0
