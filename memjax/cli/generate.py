@@ -77,7 +77,7 @@ def choose_sampling(options: Namespace) -> Sampling:
     """
     from memjax.inference import Sampling
 
-    chosen = {name: value for name in DEFAULTS if (value := getattr(options, name)) is not None}
+    chosen = {name: value for name in DEFAULTS if (value := vars(options)[name]) is not None}
     if options.greedy and chosen:
         raise UsageError(f"--greedy: given with --{next(iter(chosen)).replace('_', '-')}, allowed: one of the two")
     return Sampling(temperature=0.0) if options.greedy else Sampling(**{**DEFAULTS, **chosen})

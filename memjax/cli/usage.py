@@ -14,8 +14,10 @@ def run(arguments: list[str]) -> int:
     every = "measure all checkpoints of the run, and at which of them each slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
     options, config = parse_with_config(parser, arguments, only=EVALUATION_FIELDS)
-    if not getattr(getattr(config.model, "feed_forward", None), "has_memory", False):
-        raise ValueError("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
+    from memjax.inspection.slot_usage import NO_TABLES
+
+    if not config.model.has_value_tables:
+        raise ValueError(NO_TABLES)
     facts = usage_facts(options.run, config, is_data_named=options.is_data_named, checkpoints=options.checkpoints)
     return print_result(facts, describe_usage, options)
 

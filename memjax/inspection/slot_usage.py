@@ -21,6 +21,9 @@ from memjax.training.tables import layer_prefixes
 
 __all__ = ["SlotCounts", "class_divergence", "class_overlap", "last_used", "measure_usage", "staleness"]
 
+NO_TABLES = "usage: the model has no value tables, allowed: one with model.feed_forward ProductKey"
+"""Line about a run without value tables"""
+
 
 @dataclasses.dataclass
 class SlotCounts:
@@ -235,7 +238,7 @@ def measure_usage(
         path = tuple(str(key.key) for key in keys)
         slots |= {f"{prefix}{path[-1]}": table.shape[-2] for prefix in layer_prefixes(path, table)}
     if not slots:
-        raise NotProvided("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
+        raise NotProvided(NO_TABLES)
     evaluation = evaluation or experiment.config.evaluation
     task = experiment.task
     choose = task.token_subsets(experiment.documents(evaluation.split), evaluation)

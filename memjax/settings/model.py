@@ -75,6 +75,11 @@ class ModelBase(Settings):
         raise NotImplementedError
 
     @property
+    def has_value_tables(self) -> bool:
+        """Whether some layers have a product-key memory, whose values are rows of a table."""
+        return False
+
+    @property
     def attention_kind(self) -> str:
         """Name of the class of settings that describes the memory, such as 'TransformerXL'."""
         return type(self.memory_facts).__name__
@@ -155,6 +160,10 @@ class ModelSettings(TransformerBase):
     @property
     def memory_facts(self) -> Carrier:
         return self.attention
+
+    @property
+    def has_value_tables(self) -> bool:
+        return self.feed_forward.has_memory
 
     def with_memory(self, length: int) -> ModelSettings:
         return replace(self, attention=self.attention.with_memory(length))

@@ -204,7 +204,7 @@ RUNS = {
     "eval --run texts": "texts: no run directory (it has no config.json), allowed",
     "eval --run ''": "--run: given '', allowed",
     "generate --run runs": "runs: no run directory (it has no config.json), allowed",
-    "data --config tiny.py --data.source.path nowhere": "--data.source.path: nowhere does not exist and matches no file",
+    "data --config tiny.py --data.source.path nowhere": "--data.source.path: nowhere does not exist and",
 }
 """runs that do not fit a verb, and what is asked of them"""
 
