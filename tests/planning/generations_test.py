@@ -86,10 +86,12 @@ def test_the_table_names_the_task_and_says_the_parameters():
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
-@pytest.mark.parametrize("remat", ["none", "per_layer"])
-def test_generations_are_compiled_with_what_is_recomputed(capsys, remat):
+@pytest.mark.parametrize(
+    "option", ["--training.remat none", "--training.remat per_layer", "--training.num-microbatches 2"]
+)
+def test_generations_are_compiled_with_what_is_recomputed(capsys, option):
     command = ["plan", "--config", "lifelong_pretraining", "--variant", "smoke", "--topology", "v5e:2x2"]
-    assert main([*command, "--vocab-size", "128", "--training.remat", remat, "--json"]) == 0
+    assert main([*command, "--vocab-size", "128", *option.split(), "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["generation"] for one in found if one["program"] == "stream"] == ["task_0", "task_1"]
     for one in found:
