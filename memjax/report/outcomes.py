@@ -17,11 +17,10 @@ from memjax.lifelong.stream_results import NATS, summarize_stream
 WHOLE = "whole"
 """Name of the evaluation on the data of all tasks together."""
 
+LOG = "the log of a run as memjax writes it"
+
 SPIKE = 0.5
 """Increase of the loss from one line of the log to the next, in nats a token, that counts as a spike."""
-
-
-LOG = "the log of a run as memjax writes it"
 
 LOGGED = {
     "train": ("step", "tokens", "targets"),
@@ -37,7 +36,7 @@ MAY_BE_UNKNOWN = ("tokens_per_second", "examples_per_second", NATS)
 """Numbers that some lines have, None where they are not finite."""
 
 
-def check_log(file: Path, lines: Sequence[Any], measures: Sequence[str]) -> None:
+def check_log(file: Path, lines: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> None:
     """Raises `ValueError` for the first line (dict) of a log without the numbers of its kind. `file` is named in the
     message, `measures` are names of scores that must be numbers or None.
 
@@ -54,9 +53,9 @@ def check_log(file: Path, lines: Sequence[Any], measures: Sequence[str]) -> None
             raise ValueError(f"{file}: line {number} is damaged ({reason}), allowed: {LOG}")
 
 
-def _damage_of_line(line: Any, measures: Sequence[str]) -> str:
+def _damage_of_line(line: Mapping[str, Any], measures: Sequence[str]) -> str:
     """Returns what a line of a log lacks. '' for a line as memjax writes it."""
-    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+    if not isinstance(line.get("kind"), str):
         return "it has no kind"
     if not isinstance(line.get("name"), str | None):
         return "its name is no text"

@@ -127,14 +127,20 @@ class MetricsFile:
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Reads the lines of a file `metrics.jsonl` as dictionaries, up to a half-written one. The list is empty if there
     is no file.
+
+    Raises:
+      ValueError: A line is JSON, but no object.
     """
     path = Path(path)
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], start=1):
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except ValueError:
             break
+        if not isinstance(line, dict):
+            raise ValueError(f"{path}: line {number} is damaged (it is no JSON object), allowed: an object a line")
+        lines.append(line)
     return lines
 
 

@@ -168,7 +168,7 @@ def write_stream(folder, *, logged=()):
 
 
 LOGS = {
-    "a number": (3, "it has no kind"),
+    "a number": (3, "it is no JSON object"),
     "no kind": ({"step": 5}, "it has no kind"),
     "a kind that is a list": ({"step": 5, "kind": ["train"]}, "it has no kind"),
     "no step": ({"kind": "evaluation"}, "it has no number step"),
