@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
@@ -43,9 +44,11 @@ Rows = Bool[Array, " batch"]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def tree_dataclass(cls: Class) -> Class:
-    """Class decorator that makes a class a frozen dataclass and a JAX pytree, which `jax.export` can serialize.
+    """Class decorator that makes a class a frozen dataclass and a JAX pytree, which `jax.export` and
+    `flax.serialization` can serialize. Its method `replace(**changes)` returns a copy with other values of some fields.
 
-    Fields with `metadata={"static": True}` are part of the tree structure: numbers, strings and tuples of them.
+    Fields with `metadata={"static": True}` are part of the tree structure: numbers, strings and tuples of them. Flax
+    does not save them, and takes them from the target.
 
     Example:
       >>> @tree_dataclass
@@ -55,8 +58,11 @@ def tree_dataclass(cls: Class) -> Class:
       >>> double = jax.export.export(jax.jit(lambda pair: Pair(pair.second, 2 * pair.first)))(Pair(1.0, 2.0))
       >>> print(jax.export.deserialize(double.serialize()).call(Pair(3.0, 4.0)).second)
       6.0
+      >>> Pair(1.0, 2.0).replace(second=3.0)
+      Pair(first=1.0, second=3.0)
     """
     cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    cls.replace = lambda self, **changes: dataclasses.replace(self, **changes)
     with contextlib.suppress(ValueError):  # a module that is loaded again: the name stands for the class of before
         jax.export.register_pytree_node_serialization(
             cls,
@@ -64,7 +70,51 @@ def tree_dataclass(cls: Class) -> Class:
             serialize_auxdata=lambda static: json.dumps(static).encode(),
             deserialize_auxdata=lambda text: _tuples(json.loads(bytes(text))),
         )
+    _unknown_to_flax.append(cls)
+    if "flax" in sys.modules:
+        register_with_flax()
     return cls
+
+
+_unknown_to_flax: list[type] = []
+"""Classes of `tree_dataclass` that were made before Flax was imported"""
+
+
+def register_with_flax() -> None:
+    """Makes all classes of `tree_dataclass` known to `flax.serialization`. `import memjax.memory` calls it. Call it
+    yourself where you import Flax after `memjax.functional`, which does not need Flax.
+    """
+    from flax import serialization
+
+    while _unknown_to_flax:
+        serialization.register_serialization_state(_unknown_to_flax.pop(), _to_state_dict, _from_state_dict)
+
+
+def _to_state_dict(tree: Any) -> dict[str, Any]:
+    """Returns the fields of an instance of a `tree_dataclass` by name, as `flax.serialization` saves them."""
+    from flax import serialization
+
+    return {name: serialization.to_state_dict(getattr(tree, name)) for name in _saved_fields(tree)}
+
+
+def _from_state_dict(target: Any, saved: Mapping[str, Any]) -> Any:
+    """Returns a copy of `target`, an instance of a `tree_dataclass`, with the fields that `_to_state_dict` has saved.
+
+    Raises:
+      ValueError: The saved fields are not those of the class.
+    """
+    from flax import serialization
+
+    names = _saved_fields(target)
+    if set(names) != set(saved):
+        allowed = f"{', '.join(names) or 'none'}, the fields of {type(target).__name__}"
+        raise ValueError(f"saved: given {', '.join(map(str, saved)) or 'no fields'}, allowed: {allowed}")
+    restore = lambda name: serialization.from_state_dict(getattr(target, name), saved[name], name=name)
+    return dataclasses.replace(target, **{name: restore(name) for name in names})
+
+
+def _saved_fields(tree: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(tree) if not field.metadata.get("static")]
 
 
 @tree_dataclass

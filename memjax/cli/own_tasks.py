@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from memjax.cli.from_run import describe_start, name_of_start, with_start
 from memjax.config import (
     CachedFeatures,
     Config,
@@ -48,7 +49,13 @@ Numbers = dict[tuple[str, str], int]
 
 
 def tasks_config(
-    files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules(), *, method: str = ""
+    files: Sequence[str],
+    name: str = "",
+    variant: str = "",
+    rules: ReadingRules = ReadingRules(),
+    *,
+    method: str = "",
+    from_run: str | None = None,
 ) -> tuple[Config, str]:
     """Makes the configuration for a stream with one task for each file, and returns it with a line that describes it.
     `name` and `variant` are those of the config that gives the model, `method` is that of a method in place of its
@@ -62,13 +69,14 @@ def tasks_config(
       rules: Encoding of the files, and which unreadable parts may be skipped.
       method: Name of a method (`memjax.settings.named_methods.METHODS`), which replaces that of the config. Without a
         `name` it also chooses the config. '' for the method of the config.
+      from_run: Run whose model, tokenizer and parameters are taken. None for a new model.
 
     Raises:
       ValueError: A file is missing, given twice, of another form, or without examples.
     """
     base, default_variant = find_method(method).base if method else (CONFIG, VARIANT)
     base, default_variant = (name, "") if name else (CONFIG if variant else base, default_variant)
-    config = load_config(base, variant or default_variant)
+    config = with_start(load_config(base, variant or default_variant), from_run)
     if config.lifelong is None and config.task.file_source is TextFiles:
         # A stream counts the examples of its tasks, which documents of any length do not have.
         config.task = replace(config.task, fixed_length_examples=True)
@@ -90,11 +98,11 @@ def tasks_config(
     stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
     room = max(RESERVED * len(set(numbers.values())), max(numbers.values(), default=-1) + 1)
     task = config.task.with_room(room, RESERVED * len(names)) if numbers else config.task
-    run_name = "_".join(filter(None, [name or "tasks", *names, variant, method]))[:80]
+    run_name = "_".join(filter(None, [name or "tasks", *names, variant, method, name_of_start(from_run)]))[:80]
     config = replace(config, name=run_name, task=task, lifelong=stream, evaluations=())
     config.data = replace(config.data, source=sources[min(names)])
     config = with_method(config, method) if method else config
-    return config, _describe_stream(config)
+    return config, _describe_stream(config) + describe_start(from_run)
 
 
 def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:

@@ -10,6 +10,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from memjax.cli.from_run import describe_start, name_of_start, with_start
 from memjax.config import Config, JsonLines, TextFiles
 from memjax.data.file_contents import estimate_text_size
 from memjax.data.paths import readable_files
@@ -37,9 +38,11 @@ def text_config(
     rules: ReadingRules = ReadingRules(),
     *,
     memory_kind: str = "",
+    from_run: str | None = None,
 ) -> tuple[Config, str]:
     """Makes the config for a user's text at a path, and returns it with a line that gives the reason. Its size chooses
-    the variant, unless `name` or `variant` names another config or variant. `rules` say how files are read.
+    the variant, unless `name` or `variant` names another config or variant. `rules` say how files are read, and
+    `from_run` is a run to start from.
 
     Args:
       path: A file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),
@@ -50,6 +53,7 @@ def text_config(
       rules: Encoding of the files, and which unreadable parts may be skipped.
       memory_kind: Name of a memory (`memjax.settings.named_memories.MEMORIES`), which replaces that of the config. ''
         for the memory of the config.
+      from_run: Run whose model, tokenizer and parameters are taken. None for a new model.
 
     Raises:
       ValueError: There are no files at the path, they cannot be read, or the config does not read texts.
@@ -58,7 +62,7 @@ def text_config(
     size = sum(map(estimate_text_size, files))
     by_size = not name and variant in ("", NO_MEMORY)
     chosen = _variant_of(size) if by_size else variant
-    config = load_config(name or CONFIG, chosen)
+    config = with_start(load_config(name or CONFIG, chosen), from_run)
     config = config.with_memory(0) if by_size and variant else config
     if config.data.source.content_types[0] != "texts" or config.lifelong is not None:
         kind = type(config.data.source).__name__ if config.lifelong is None else "a stream of tasks"
@@ -67,9 +71,10 @@ def text_config(
     kind = JsonLines if has_records else TextFiles
     config.data.source = kind(path=str(path), encoding=rules.encoding, skip=rules.skip)
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"
-    config.name = "_".join(filter(None, [name or "text", stem, variant, memory_kind]))
+    config.name = "_".join(filter(None, [name or "text", stem, variant, memory_kind, name_of_start(from_run)]))
     config = _with_memory_kind(config, memory_kind, has_documents=has_records) if memory_kind else config
-    return config, _why(config, path, len(files), size, name or CONFIG, chosen, memory_kind, by_size=by_size)
+    why = _why(config, path, len(files), size, name or CONFIG, chosen, memory_kind, by_size=by_size)
+    return config, why + describe_start(from_run)
 
 
 def _with_memory_kind(config: Config, name: str, *, has_documents: bool) -> Config:

@@ -119,7 +119,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
         self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
-        self.set_defaults(memory_kind="", method="", module=[])
+        self.set_defaults(from_run=None, memory_kind="", method="", module=[])
         if reads:
             self.add_argument("--module", action="append", metavar="FILE", help=MODULE)
         if reads == "run":
@@ -137,6 +137,8 @@ class Parser(argparse.ArgumentParser):
                 "the config gives the model and the method"
             )
             self.add_argument("--tasks", dest="own_tasks", nargs="+", metavar="FILE", help=tasks)
+            start = "start from the model, the sizes, the tokenizer and the parameters of this run, on other data"
+            self.add_argument("--from", dest="from_run", metavar="RUN", help=start)
             variant = "name of a variant that the config file defines; `memjax configs` lists them"
             self.add_argument("--variant", metavar="NAME", help=variant)
             kind = "name of the memory that takes the place of the config's: " + _describe_names(MEMORIES)
@@ -343,16 +345,27 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
         if options.method:
             raise UsageError(f"--method: given {options.method} with --text, allowed: with --tasks FILES")
         names = (options.config or "", options.variant)
-        return text_config(options.own_text, *names, rules, memory_kind=options.memory_kind)
+        return text_config(options.own_text, *names, rules, memory_kind=options.memory_kind, from_run=options.from_run)
     if options.own_tasks is not None:
         from memjax.cli.own_tasks import tasks_config
 
         config, line = tasks_config(
-            options.own_tasks, options.config or "", options.variant, rules, method=options.method
+            options.own_tasks,
+            options.config or "",
+            options.variant,
+            rules,
+            method=options.method,
+            from_run=options.from_run,
         )
         return (_replace_by_name(config, memory_kind=options.memory_kind), line)
-    config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
-    return _replace_by_name(config, memory_kind=options.memory_kind, method=options.method), ""
+    if options.from_run is not None:
+        from memjax.cli.from_run import config_from_run
+
+        config, line = config_from_run(options.from_run, options.config, options.variant)
+    else:
+        name = DEFAULT_CONFIG if options.config is None else options.config
+        config, line = load_config(name, options.variant), ""
+    return _replace_by_name(config, memory_kind=options.memory_kind, method=options.method), line
 
 
 def _replace_by_name(config: Config, *, memory_kind: str = "", method: str = "") -> Config:
@@ -413,6 +426,7 @@ def _exclusive_options(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the options that choose a config and exclude each other."""
     of_config = {"config": options.config, "variant": options.variant} if options.run else {}
     of_config |= {"memory-kind": options.memory_kind, "method": options.method} if options.run else {}
+    of_config |= {"from": options.from_run} if options.run else {}
     return {"run": options.run, **of_config, "text": options.own_text, "tasks": options.own_tasks}
 
 

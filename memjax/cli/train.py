@@ -68,6 +68,7 @@ def run(arguments: list[str]) -> int:
 def _check(options: argparse.Namespace, config: Config) -> None:
     """Raises an error for steps to trace and folders that do not fit, before anything is printed, read or made."""
     from memjax.cli.own_text import check_size
+    from memjax.training.loaded_runs import check_start_fits
     from memjax.training.profiles import check_steps, read_steps
     from memjax.training.runs import run_path
 
@@ -75,6 +76,8 @@ def _check(options: argparse.Namespace, config: Config) -> None:
         check_steps(read_steps(options.profile), config.training.steps)
     check_folder("--run" if options.run else "workdir", options.run or run_path(config))
     check_data_folders(config)
+    if options.from_run:
+        check_start_fits(config)
     if not options.run and not options.own_text and not run_path(config).exists():  # else it was checked, or will be
         check_size(config, "--data.source.path")
 

@@ -82,7 +82,7 @@ def scale_queries(
     factor = jnp.asarray(head_dim**-0.5 if scale is None else scale, jnp.promote_types(queries.dtype, jnp.float32))
     if factor.shape not in ((), (heads,)):
         raise ValueError(
-            f"scale: shape {factor.shape} given, queries have {heads} heads; give one number or shape ({heads},)"
+            f"scale: given shape {factor.shape}, allowed: one number, or shape ({heads},) for the heads of queries"
         )
     if factor.ndim:
         factor = factor.reshape(1, 1, heads, 1)
@@ -313,7 +313,7 @@ def visibility(
        [0 1 1 1]]
     """
     if window is not None and window < 1:
-        raise ValueError(f"window: {window} given, at least 1 allowed (a query always sees itself); None = no limit")
+        raise ValueError(f"window: given {window}, allowed: at least 1 (the query itself), or None for no limit")
     check_shapes(mask=(mask, f"batch {length}"))
     memory = 0 if memory_valid is None else memory_valid.shape[1]
     behind = np.arange(length)[:, None] + memory - np.arange(memory + length)[None, :]
@@ -404,8 +404,8 @@ def _dropout(weights: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     if rate == 0.0:
         return weights
     if not 0.0 < rate < 1.0:
-        raise ValueError(f"dropout_rate: {rate} given, allowed is 0 <= dropout_rate < 1")
+        raise ValueError(f"dropout_rate: given {rate}, allowed: a rate in [0, 1)")
     if key is None:
-        raise ValueError(f"dropout_key: None given with dropout_rate {rate}; pass a key, or rate 0 when deterministic")
+        raise ValueError(f"dropout_key: given None with dropout_rate {rate}, allowed: a random key, or rate 0")
     keep = jax.random.bernoulli(key, 1.0 - rate, weights.shape)
     return jnp.where(keep, weights / (1.0 - rate), 0)

@@ -4,6 +4,8 @@ A compression maps `rate` old slots to one, `[batch, length, dim]` to `[batch, l
 Where `rate` does not divide the length, the oldest remainder is dropped.
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -124,7 +126,7 @@ def dilated_convolutions(
       [ 1.  2. 13.]
     """
     if len(dilations) != kernels.shape[0]:
-        raise ValueError(f"dilations: {dilations} given, one for each of the {kernels.shape[0]} layers allowed")
+        raise ValueError(f"dilations: given {dilations}, allowed: one for each of the {kernels.shape[0]} layers")
     length = x.shape[1]
     for kernel, dilation in zip(kernels, dilations, strict=True):
         earlier = jnp.pad(x, [(0, 0), (dilation, 0), (0, 0)])[:, :length]
@@ -219,7 +221,7 @@ def attention_reconstruction(
     query_mask: Bool[Array, "batch length"],
     old_mask: Bool[Array, "batch old"],
     new_mask: Bool[Array, "batch new"],
-    reduction: str = "mean_square",
+    reduction: Literal["mean_square", "norm"] = "mean_square",
 ) -> WeightedSum:
     """Loss of a compression: returns the sum of the differences between attention to compressed slots (new) and to the
     slots before (old), over queries or for `reduction='norm'` rows, and their number.
@@ -254,8 +256,6 @@ def attention_reconstruction(
       >>> print(attention_reconstruction(x, x, x, x, 3 * x, **masks).mean())
       4.0
     """
-    if reduction not in ("mean_square", "norm"):
-        raise ValueError(f"reduction: {reduction!r} given, 'mean_square' or 'norm' allowed")
     queries, old_keys, old_values = lax.stop_gradient((queries, old_keys, old_values))
     target = attention(queries, old_keys, old_values, mask=_for_each_query(old_mask, queries))
     reconstructed = attention(queries, new_keys, new_values, mask=_for_each_query(new_mask, queries))
@@ -300,7 +300,7 @@ def _windows(x: Array, rate: int) -> Array:
     """Reshapes `[batch, length, ...]` to windows `[batch, length // rate, rate, ...]`, without the oldest remainder."""
     batch, length = x.shape[:2]
     if not 1 <= rate <= length:
-        raise ValueError(f"rate: {rate} given, 1 to the {length} slots that are compressed allowed")
+        raise ValueError(f"rate: given {rate}, allowed: 1 to {length}, the slots that are compressed")
     return x[:, length % rate :].reshape(batch, length // rate, rate, *x.shape[2:])
 
 

@@ -291,10 +291,10 @@ def check_ring(slots: Array, axis: int, cursor: Array, active: Array | None = No
 
 def _check_window(memory: int, length: int, aligned: bool) -> None:
     if length > memory:
-        raise ValueError(f"length: {length} entries given for a ring of {memory} slots; give at most {memory}")
+        raise ValueError(f"length: given {length} entries, allowed: up to {memory}, the slots of the ring")
     if aligned and memory % length:
         raise ValueError(
-            f"aligned: a ring of {memory} slots is not a multiple of {length} entries; make it one or leave aligned off"
+            f"aligned: given True for {length} entries, allowed: with a divisor of the ring's {memory} slots; or False"
         )
 
 

@@ -11,7 +11,7 @@ in at least float32.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,8 @@ __all__ = [
     "summarize_source",
 ]
 
-NORMALIZERS = ("add", "clamp", "count", "none")
+Normalizer = Literal["add", "clamp", "count", "none"]
+"""Divisor of the sums. See `causal_linear_attention`."""
 
 
 @tree_dataclass
@@ -64,7 +65,7 @@ class LinearState:
 
 @operation
 def init_linear_state(
-    batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: Any = jnp.float32
+    batch: int, heads: int, features: int, value_dim: int, *, normalizer: Normalizer, dtype: Any = jnp.float32
 ) -> LinearState:
     """Makes the state of linear attention that has read no token, with the sums that `normalizer` needs. `batch` and
     `heads` are numbers, `features` is the width of the feature map.
@@ -82,7 +83,6 @@ def init_linear_state(
       >>> state.products.shape, state.normalizer.shape, state.count
       ((2, 1, 4, 3), (2, 1, 4), EmptyState())
     """
-    _check_normalizer(normalizer)
     dtype = at_least_float32(dtype)
     sums = normalizer in ("add", "clamp")
     return LinearState(
@@ -119,7 +119,7 @@ def causal_linear_attention(
     *,
     mask: Bool[Array, "batch length"] | None = None,
     log_decay: Float[Array, "batch length heads"] | None = None,
-    normalizer: str = "add",
+    normalizer: Normalizer = "add",
     eps: float = 1e-6,
     chunk_length: int = 0,
 ) -> tuple[Float[Array, "batch length heads value_dim"], LinearState]:
@@ -151,7 +151,6 @@ def causal_linear_attention(
       >>> print(causal_linear_attention(ones, ones, values, eps=0.0)[0].ravel())
       [1. 2. 3.]
     """
-    _check_normalizer(normalizer)
     if chunk_length < 0:
         raise ValueError(f"chunk_length: given {chunk_length}, allowed: 0 (the whole segment) or more tokens")
     _check_state(state, queries, values)
@@ -181,7 +180,7 @@ def summarize_source(
     values: Float[Array, "batch source heads value_dim"],
     *,
     mask: Bool[Array, "batch source"] | None = None,
-    normalizer: str = "add",
+    normalizer: Normalizer = "add",
 ) -> LinearState:
     """Sums a whole source to a `LinearState`, which every query of cross-attention or of an encoder then reads. Keys
     are features.
@@ -198,7 +197,6 @@ def summarize_source(
       >>> print(summarize_source(keys, 2 * keys, mask=jnp.array([[True, False, True]])).products.ravel())
       [4.]
     """
-    _check_normalizer(normalizer)
     dtype = _sum_dtype(keys, values)
     mask = jnp.ones(keys.shape[:2], bool) if mask is None else mask
     keys, values = (jnp.where(mask[..., None, None], part.astype(dtype), 0) for part in (keys, values))
@@ -211,7 +209,11 @@ def summarize_source(
 
 @operation
 def read_linear_state(
-    queries: Float[Array, "batch length heads features"], state: LinearState, *, normalizer: str, eps: float = 1e-6
+    queries: Float[Array, "batch length heads features"],
+    state: LinearState,
+    *,
+    normalizer: Normalizer,
+    eps: float = 1e-6,
 ) -> Float[Array, "batch length heads value_dim"]:
     """Attends with every query to the same sums, such as those of a whole source, and returns `[batch, length, heads,
     value_dim]`. Queries are features.
@@ -231,7 +233,6 @@ def read_linear_state(
       >>> print(read_linear_state(keys[:, :1], summarize_source(keys, values), normalizer="add", eps=0.0).ravel())
       [2.]
     """
-    _check_normalizer(normalizer)
     _check_state(state, queries)
     features = jnp.swapaxes(queries.astype(state.products.dtype), 1, 2)
     above = jnp.einsum("bhlf,bhfe->bhle", features, state.products)
@@ -446,7 +447,7 @@ def _add(sums: tuple[Array, ...], new: tuple[Array, ...], decay: Array | None) -
     return tuple(spread(old) * old + more for old, more in zip(sums, new, strict=True))
 
 
-def _normalize(above: Array, below: Array | None, counts: Array | None, normalizer: str, eps: float) -> Array:
+def _normalize(above: Array, below: Array | None, counts: Array | None, normalizer: Normalizer, eps: float) -> Array:
     """Divides `[batch, heads, length, value_dim]` by `below`, `[batch, heads, length]`, or by the root of `counts`."""
     match normalizer:
         case "add":
@@ -466,7 +467,7 @@ def _count_tokens(state: LinearState, mask: Array) -> Array:
     return state.count[:, None] + jnp.cumsum(mask, axis=1, dtype=jnp.int32)
 
 
-def _has_sum(normalizer: str) -> bool:
+def _has_sum(normalizer: Normalizer) -> bool:
     return normalizer in ("add", "clamp")
 
 
@@ -483,8 +484,3 @@ def _check_state(state: LinearState | None, queries: Array, values: Array | None
     if not isinstance(state.normalizer, EmptyState):
         arrays["state.normalizer"] = (state.normalizer, "batch heads features")
     check_shapes(**arrays)
-
-
-def _check_normalizer(normalizer: str) -> None:
-    if normalizer not in NORMALIZERS:
-        raise ValueError(f"normalizer: given {normalizer!r}, allowed: {', '.join(NORMALIZERS)}")

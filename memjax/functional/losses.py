@@ -40,7 +40,7 @@ def token_cross_entropy(
       [1.3862944]
     """
     if not 0.0 <= label_smoothing < 1.0:
-        raise ValueError(f"label_smoothing: {label_smoothing} given, allowed is 0 <= label_smoothing < 1")
+        raise ValueError(f"label_smoothing: given {label_smoothing}, allowed: a share in [0, 1)")
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return _cross_entropy(logits, targets, label_smoothing)
 

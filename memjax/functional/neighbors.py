@@ -63,8 +63,6 @@ def select_neighbors(
     """
     heads, length = queries.shape[1:3]
     _check_neighbors(num_neighbors, keys.shape[2])
-    if method not in ("exact", "approximate", "bucket"):
-        raise ValueError(f'method: {method!r} given; "exact", "approximate" or "bucket" allowed')
     _check_chunks("head_chunks", head_chunks, "heads", heads)
     _check_chunks("query_chunks", query_chunks, "queries", length)
     queries, keys = lax.stop_gradient(queries), lax.stop_gradient(keys)
@@ -204,11 +202,9 @@ def _map_chunks(function, arrays, chunks: int, axis: int):
 
 def _check_neighbors(num_neighbors: int, memory: int) -> None:
     if not 1 <= num_neighbors <= memory:
-        raise ValueError(
-            f"num_neighbors: {num_neighbors} given, but the memory has {memory} slots; 1 to {memory} allowed"
-        )
+        raise ValueError(f"num_neighbors: given {num_neighbors}, allowed: 1 to {memory}, the slots of the memory")
 
 
 def _check_chunks(name: str, chunks: int, what: str, size: int) -> None:
     if chunks < 1 or size % chunks:
-        raise ValueError(f"{name}: {chunks} given, a divisor of the {size} {what} allowed")
+        raise ValueError(f"{name}: given {chunks}, allowed: a divisor of the {size} {what}")

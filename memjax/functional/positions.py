@@ -42,7 +42,7 @@ def sinusoids(
        [0.84147096 0.5403023 ]]
     """
     if dim % 2 or dim < 2:
-        raise ValueError(f"dim: {dim} given, a positive even number allowed (one sine and one cosine per frequency)")
+        raise ValueError(f"dim: given {dim}, allowed: a positive even number (one sine and one cosine per frequency)")
     frequencies = 10000.0 ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     default = jax.dtypes.canonicalize_dtype(np.float64)
     if isinstance(positions, np.ndarray):
@@ -209,11 +209,10 @@ def _bucket_table(num_buckets: int, max_distance: int) -> np.ndarray:
     """Computes the bucket of each distance 0 .. max_distance, by the formula in float64."""
     half = num_buckets // 2
     if num_buckets < 2:
-        raise ValueError(f"num_buckets: {num_buckets} given, at least 2 allowed")
+        raise ValueError(f"num_buckets: given {num_buckets}, allowed: at least 2")
     if max_distance <= half:
         raise ValueError(
-            f"max_distance: {max_distance} given, above num_buckets // 2 = {half} allowed; raise max_distance or use "
-            "fewer buckets"
+            f"max_distance: given {max_distance}, allowed: above num_buckets // 2 = {half}; or use fewer buckets"
         )
     distances = np.arange(max_distance + 1)
     octaves = np.log(np.maximum(distances, half) / half) / np.log(max_distance / half)

@@ -9,12 +9,13 @@ import functools
 import inspect
 import itertools
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int, Integer, UInt
 
 __all__ = ["check_shapes"]
 
@@ -57,61 +58,140 @@ def check_shapes(**arguments: tuple[Any, str]) -> None:
     _check((name, np.shape(array), layout) for name, (array, layout) in arguments.items() if array is not None)
 
 
-def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises an error if arguments of a call do not have the shapes in the annotations of its function, or if a mask is
-    not boolean.
+def check_arguments(
+    function: Callable,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Raises an error if arguments of a call do not have the shapes and dtypes in the annotations of its function, if
+    an array is None, or if a word is none of its `Literal`. `sizes` are known sizes of axes by name.
 
     A mask of 0 and -infinity, which other code adds to scores, would have the opposite meaning.
+
+    Args:
+      function: Function with annotations.
+      args: Positional arguments of the call.
+      kwargs: Keyword arguments of the call.
+      sizes: Known sizes of axes, such as the width `dim` of the module whose method the function is.
+
+    Raises:
+      ValueError: An argument does not fit its annotation. The error names the argument.
     """
-    signature, layouts = _layouts(function)
-    if layouts:
-        try:
-            arguments = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            return  # the call itself raises the error
-        _check(_iterate_arrays(layouts, arguments))
-        for name in _boolean_arguments(function):
-            dtype = getattr(arguments.get(name), "dtype", None)
-            if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
-                raise ValueError(f"{name}: given {dtype}, allowed: bool, True = it takes part; a mask is not added")
+    signature, layouts, words = _annotations(function)
+    if not layouts and not words:
+        return
+    try:
+        arguments = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return  # the call itself raises the error
+    for name, allowed in words.items():
+        if name in arguments and arguments[name] not in allowed:
+            raise ValueError(f"{name}: given {arguments[name]!r}, allowed: one of {_join_words(allowed)}")
+    for name, hint in layouts.items():
+        if name in arguments and not isinstance(arguments[name], tuple):
+            _check_array(name, arguments[name], hint)
+    known = {name: _Size(size, f"{name} = {size}", "", ()) for name, size in sizes.items()}
+    _check(_iterate_arrays(layouts, arguments), known)
+
+
+def array_arguments(function: Callable) -> frozenset[str]:
+    """Returns the names of the arguments of a function that have the layout of an array in their annotations."""
+    return frozenset(_annotations(function)[1])
+
+
+class _ArrayHint(NamedTuple):
+    """Allowed layouts of an argument that is an array, its allowed kinds of dtypes (empty for all), and whether it may
+    be no array, such as None or a number.
+    """
+
+    layouts: tuple[str, ...]
+    kinds: tuple[Any, ...]
+    allows_others: bool
+
+
+def _check_array(name: str, value: Any, hint: _ArrayHint) -> None:
+    """Raises an error for an argument that is no array, or of another kind of dtype than its annotation says."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None and (value is None or isinstance(value, list | str | dict)):
+        if not hint.allows_others:
+            kind = "None" if value is None else type(value).__name__
+            raise ValueError(f"{name}: given {kind}, allowed: an array {_format_layout(' | '.join(hint.layouts))}")
+    if dtype is None or not hint.kinds or any(jnp.issubdtype(dtype, kind) for kind in hint.kinds):
+        return
+    if hint.kinds == (jnp.bool_,):
+        raise ValueError(f"{name}: given {dtype}, allowed: bool, True = it takes part; a mask is not added")
+    raise ValueError(f"{name}: given {dtype}, allowed: {' or '.join(_KIND_NAMES[kind] for kind in hint.kinds)}")
+
+
+_KIND_NAMES = {jnp.floating: "a float dtype", jnp.integer: "an integer dtype", jnp.bool_: "bool"}
+"""Kind of dtypes -> its name in messages"""
+_KINDS: dict[str, Any] = {str(Float.dtypes): jnp.floating, str(Bool.dtypes): jnp.bool_} | {
+    str(integers.dtypes): jnp.integer for integers in (Int, UInt, Integer)
+}
+"""Dtypes of an annotation -> their kind, which has dtypes of other widths, too"""
+
+
+def _join_words(words: Iterable[Any]) -> str:
+    return ", ".join(map(repr, words))
 
 
 def _iterate_arrays(
-    layouts: dict[str, tuple[str, ...]], arguments: dict[str, Any]
+    hints: Mapping[str, _ArrayHint], arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Yields name, shape and layout of every array among the arguments, also of arrays in tuples."""
-    for name, allowed in layouts.items():
+    for name, hint in hints.items():
         value = arguments.get(name)
         arrays = {f"{name}[{i}]": array for i, array in enumerate(value)} if isinstance(value, tuple) else {name: value}
         for label, array in arrays.items():
             shape = getattr(array, "shape", None)
             if isinstance(shape, tuple):
-                fitting = [layout for layout in allowed if _fits_rank(layout, len(shape))]
-                yield label, shape, fitting[0] if fitting else " | ".join(allowed)
+                fitting = [layout for layout in hint.layouts if _fits_rank(layout, len(shape))]
+                yield label, shape, fitting[0] if fitting else " | ".join(hint.layouts)
 
 
 @functools.cache
-def _layouts(function: Callable) -> tuple[inspect.Signature, dict[str, tuple[str, ...]]]:
-    """Returns the signature of a function, and the allowed layouts of every argument that is an array."""
-    hints = typing.get_type_hints(function)
-    by_argument = {name: tuple(_layouts_of(hint)) for name, hint in hints.items() if name != "return"}
-    return inspect.signature(function), {name: layouts for name, layouts in by_argument.items() if layouts}
-
-
-@functools.cache
-def _boolean_arguments(function: Callable) -> tuple[str, ...]:
-    """Returns the names of arguments whose annotations allow only boolean arrays (or what is no array)."""
-    hints = typing.get_type_hints(function)
-    arrays = {name: [*_arrays_of(hint)] for name, hint in hints.items() if name != "return"}
-    mask: Any = Bool
-    return tuple(
-        name for name, options in arrays.items() if options and all(array.dtypes == mask.dtypes for array in options)
+def _annotations(function: Callable) -> tuple[inspect.Signature, dict[str, _ArrayHint], dict[str, tuple[Any, ...]]]:
+    """Returns the signature of a function, what its annotations say of every argument that is an array, and the allowed
+    words of every argument with a `Literal`.
+    """
+    try:
+        hints = {name: hint for name, hint in typing.get_type_hints(function).items() if name != "return"}
+    except (NameError, AttributeError, TypeError):  # names that only a type checker sees
+        hints = {}
+    arrays = {name: [*_arrays_of(hint)] for name, hint in hints.items()}
+    layouts = {
+        name: _ArrayHint(tuple(" ".join(array.dim_str.split()) for array in options), *_kinds_of(hints[name], options))
+        for name, options in arrays.items()
+        if options
+    }
+    return (
+        inspect.signature(function),
+        layouts,
+        {name: words for name, hint in hints.items() if (words := _words(hint))},
     )
 
 
-def _layouts_of(hint: Any) -> Iterator[str]:
-    for array in _arrays_of(hint):
-        yield " ".join(array.dim_str.split())
+def _kinds_of(hint: Any, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
+    """Returns the kinds of dtypes that annotations of an array allow, empty for all, and whether its annotation allows
+    something else than arrays.
+    """
+    kinds = [_KINDS.get(str(array.dtypes)) for array in arrays]
+    return () if None in kinds else tuple(dict.fromkeys(kinds)), _allows_others(hint, arrays)
+
+
+def _allows_others(hint: Any, arrays: Sequence[Any]) -> bool:
+    return any(part not in arrays for part in (typing.get_args(hint) or (hint,)))
+
+
+def _words(hint: Any) -> tuple[Any, ...]:
+    """Returns the allowed words of an argument, with None if it may be None. Empty without a `Literal`."""
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else ()
+    words = tuple(word for part in parts for word in _words(part))
+    others = [part for part in parts if typing.get_origin(part) is not typing.Literal]
+    return () if not words or others not in ([], [NoneType]) else (*words, *(None for _ in others))
 
 
 def _arrays_of(hint: Any) -> Iterator[Any]:
@@ -133,8 +213,10 @@ def _is_open(axis: str) -> bool:
     return axis.startswith("*") or axis == "..."
 
 
-def _check(arguments: Iterator[tuple[str, tuple[int, ...], str]] | Any) -> None:
-    sizes: dict[str, _Size] = {}
+def _check(
+    arguments: Iterable[tuple[str, tuple[int, ...], str]], sizes: Mapping[str, _Size] = MappingProxyType({})
+) -> None:
+    sizes = dict(sizes)
     for name, shape, layout in arguments:
         problem = _record_sizes(sizes, name, shape, layout)
         if problem:
@@ -160,6 +242,8 @@ def _record_sizes(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], la
             new_sizes[label] = wider
         elif size != known.size:
             source = f" as in {known.argument}, {known.shape} for {_format_layout(known.layout)}"
+            if known.argument and not known.layout:
+                source = f", the module's {known.argument}"
             where = f" with {known.size} at {place} ({label})"
             return where + (source if known.argument not in ("", name) else "")
     sizes.update(new_sizes)

@@ -132,8 +132,6 @@ def sharded_neighbors(
       >>> print(merge_partials(near).ravel())
       [2.7310586]
     """
-    if method not in ("exact", "approximate"):
-        raise ValueError(f'method: {method!r} given for slots that may be split; "exact" or "approximate" allowed')
     memory, heads = keys.shape[2], queries.shape[2]
     shards = num_shards(slot_axis, memory)
     if shards == 1 or not 1 <= num_neighbors <= memory:  # select_neighbors raises the error
@@ -474,7 +472,7 @@ def _dropout(weights: Array, rate: float, key: Array | None) -> Array:
     if rate == 0.0:
         return weights
     if key is None:
-        raise ValueError(f"dropout_key: None given with dropout_rate {rate}; pass a key, or rate 0 when deterministic")
+        raise ValueError(f"dropout_key: given None with dropout_rate {rate}, allowed: a random key, or rate 0")
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, weights.shape), weights / (1.0 - rate), 0)
 
 

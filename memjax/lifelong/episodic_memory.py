@@ -5,13 +5,32 @@ pure and run inside `jax.jit`, with one program for every number of rows. A poli
 decides which rows are written. Donate a memory that is written to (`donate_argnums`), or each write copies it.
 `memjax.lifelong.host_memory.HostMemory` is for more rows than the devices can hold.
 
-    memory = init_memory(row, capacity=1000, key_dim=768)
-    memory = write(memory, rows, key, policies.reservoir_policy(), keys=keys)
-    rows, weights = sample(memory, key, 32)
-    rows = read_slots(memory, nearest(memory, queries, 32).ids)
+Rows are trees of arrays with the rows at axis 0, such as `{"x": ..., "y": ...}`, or those of a `Batch` without its
+`segments` axis. If the memory has fewer rows than were asked for, the missing ones are padding, with which `sample`
+returns weights of 0. Padding of a `Batch` has the mask False and weights of 0, other padding is all zeros. Replay in a
+training loop of your own, here of two tasks that share their parameters:
 
-Rows are those of a `Batch` without its `segments` axis. If the memory has fewer rows than were asked for, the missing
-ones are padding: their mask is False and their weights are 0, so that nothing is learned from them.
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from memjax.lifelong import init_memory, sample, write
+    >>> from memjax.lifelong.policies import reservoir_policy
+    >>> def loss(params, rows, weights):
+    ...     return jnp.average((rows["x"] @ params - rows["y"]) ** 2, weights=weights)
+    >>> @jax.jit
+    ... def update(params, memory, rows, key):
+    ...     write_key, sample_key = jax.random.split(key)
+    ...     replayed, weights = sample(memory, sample_key, 8)
+    ...     both = jax.tree.map(lambda new, old: jnp.concatenate([new, old]), rows, replayed)
+    ...     params -= 0.2 * jax.grad(loss)(params, both, jnp.append(jnp.ones(8), weights))
+    ...     return params, write(memory, rows, write_key, reservoir_policy())
+    >>> params, memory = jnp.zeros(2), init_memory({"x": jnp.zeros(2), "y": jnp.zeros(())}, capacity=64)
+    >>> tasks = [(jnp.array([1.0, 0.5]), 1.0), (jnp.array([0.5, 1.0]), -1.0)]
+    >>> for step in range(200):
+    ...     x, y = tasks[step // 100]
+    ...     rows = {"x": jnp.tile(x, (8, 1)), "y": jnp.full(8, y)}
+    ...     params, memory = update(params, memory, rows, jax.random.key(step))
+    >>> print(*(round(float(x @ params), 1) for x, y in tasks))  # the answers to both tasks; without replay -0.4 -1.0
+    1.0 -1.0
 """
 
 import dataclasses
@@ -30,7 +49,16 @@ from memjax.datastore.index import Metric
 from memjax.datastore.sharded import Axis, centre_sharded, nearest_entries_sharded, num_devices
 from memjax.functional.named_operations import operation
 from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy
-from memjax.typing import Batch, Leaf, tree_dataclass
+from memjax.lifelong.stored_rows import (
+    check_key,
+    check_memory,
+    check_row,
+    is_policy,
+    make_candidates,
+    mask_invalid,
+    require_integer,
+)
+from memjax.typing import Leaf, tree_dataclass
 
 
 @tree_dataclass
@@ -40,7 +68,7 @@ class EpisodicMemoryState:
     It has three counters, because none of them follows from the others once rows are refused or deleted.
 
     Attributes:
-      rows: A `Batch` whose leaves are `[capacity, ...]`.
+      rows: Tree of the stored rows, such as a `Batch`, with leaves `[capacity, ...]`.
       groups: Task or class of every row, int32 `[capacity]`. -1 if it is unknown.
       scores: Score that the policy stores with every row, float32 `[capacity]`.
       count: Number of rows in use, int32 scalar.
@@ -101,33 +129,34 @@ class MemoryUpdate(NamedTuple):
     written: Leaf
 
 
-def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemoryState:
-    """Makes an empty memory with `capacity` slots for rows such as `row`, which has shapes and dtypes of one row
+def init_memory(row: Any, capacity: int, key_dim: int = 0, *, key_dtype: Any = jnp.float32) -> EpisodicMemoryState:
+    """Makes an empty memory with `capacity` slots for rows such as `row`, a tree with shapes and dtypes of one row
     without batch axis. Keys have width `key_dim`, with 0 there are none.
 
     Args:
-      row: Shapes and dtypes of one row without any batch axis, as arrays or `jax.ShapeDtypeStruct`.
+      row: Shapes and dtypes of one row without any batch axis, as a tree of arrays, numbers or `jax.ShapeDtypeStruct`.
       capacity: Number of slots.
       key_dim: Width of a key. 0 for a memory without keys.
       key_dtype: Dtype of the stored keys.
 
     Raises:
-      ValueError: the capacity is below 1 or the key width is negative.
+      ValueError: the capacity is below 1, the key width is negative, the row has a leaf that is no array, or it is a
+        `Batch` without mask, weights or start of the document.
 
     Example:
+      >>> from memjax.typing import Batch
       >>> token, flag = jax.ShapeDtypeStruct((4,), jnp.int32), jax.ShapeDtypeStruct((), bool)
       >>> row = Batch(token, token, jax.ShapeDtypeStruct((4,), bool), jax.ShapeDtypeStruct((4,), jnp.float32), flag)
       >>> memory = init_memory(row, capacity=3)
       >>> print(memory.rows.inputs.shape, memory.count)
       (3, 4) 0
     """
-    if capacity < 1:
-        raise ValueError(f"capacity: given {capacity}, allowed: 1 or more rows")
-    if key_dim < 0:
-        raise ValueError(f"key_dim: given {key_dim}, allowed: 0 (no keys) or more")
+    require_integer("capacity", capacity, 1, "1 or more rows")
+    require_integer("key_dim", key_dim, 0, "0 (no keys) or more")
+    check_row(row)
     zero = lambda: jnp.zeros((), jnp.int32)  # A separate buffer for each counter, so that they can be donated.
     return EpisodicMemoryState(
-        rows=jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row),
+        rows=jax.tree.map(lambda leaf: jnp.zeros((capacity, *np.shape(leaf)), jnp.result_type(leaf)), row),
         groups=jnp.full(capacity, -1, jnp.int32),
         scores=jnp.zeros(capacity, jnp.float32),
         count=zero(),
@@ -139,7 +168,7 @@ def init_memory(row: Batch, capacity: int, key_dim: int = 0, *, key_dtype: Any =
 
 def write(
     memory: EpisodicMemoryState,
-    rows: Batch,
+    rows: Any,
     key: Any,
     policy: Policy,
     *,
@@ -153,7 +182,8 @@ def write(
 
     Args:
       memory: Memory to write to. Donate it (`donate_argnums`).
-      rows: Rows to offer, `[rows, ...]`. Rows whose target weights are all 0 are padding, which is not offered.
+      rows: Rows to offer, a tree such as that of `init_memory` with leaves `[rows, ...]`. Rows of a `Batch` whose
+        target weights are all 0 are padding, which is not offered.
       key: Random key.
       policy: Policy from `memjax.lifelong.policies`.
       keys: Keys of the rows, given if and only if the memory has keys.
@@ -165,8 +195,11 @@ def write(
       The memory after the write.
 
     Raises:
-      ValueError: rows have other shapes or dtypes than those of the memory, or keys are missing or not expected.
+      ValueError: rows have other shapes or dtypes than those of the memory, keys are missing or not expected, or the
+        random key or the policy is none.
     """
+    check_memory(memory)
+    check_key(key)
     keys = None if keys is None else lax.stop_gradient(jnp.asarray(keys))
     offered = make_candidates(memory, rows, keys, groups, scores, weights)
     new = assign_slots(memory.entries, offered, key, policy)
@@ -182,8 +215,8 @@ def write(
     )
 
 
-def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, Array]:
-    """Draws `number` rows uniformly at random by the random key `key`. Returns a batch of them and their weights: 1 for
+def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool = True) -> tuple[Any, Array]:
+    """Draws `number` rows uniformly at random by the random key `key`. Returns a tree of them and their weights: 1 for
     a row, 0 for padding if the memory is empty, or has too few rows without `replace`.
 
     Args:
@@ -195,12 +228,13 @@ def sample(memory: EpisodicMemoryState, key: Any, number: int, *, replace: bool 
     Returns:
       The rows, and their weights, float32 `[number]`: 1 for a row, 0 for padding.
     """
+    check_memory(memory)
     ids = draw(memory.count, memory.capacity, key, number, replace=replace)
     return read_slots(memory, ids), (ids >= 0).astype(jnp.float32)
 
 
-def read_slots(memory: EpisodicMemoryState, ids: Int[Any, " *some"]) -> Batch:
-    """Returns a batch of the rows in the slots `ids`, each marked as the start of a document. -1 and slots that are not
+def read_slots(memory: EpisodicMemoryState, ids: Int[Any, " *some"]) -> Any:
+    """Returns the rows in the slots `ids`, those of a `Batch` marked as starts of documents. -1 and slots that are not
     in use give padding.
 
     Args:
@@ -237,6 +271,7 @@ def nearest(
     Raises:
       ValueError: the memory has no keys, the metric is unknown, or queries have another width than keys.
     """
+    check_memory(memory)
     if memory.keys is None:
         raise ValueError("memory: given one without keys, allowed: init_memory with key_dim of 1 or more")
     if queries.shape[1] != memory.keys.shape[1]:
@@ -289,8 +324,8 @@ def draw(
       >>> print(jnp.sort(draw(2, 5, jax.random.key(0), 3, replace=False)))
       [-1  0  1]
     """
-    if number < 1:
-        raise ValueError(f"number: given {number}, allowed: 1 or more rows")
+    check_key(key)
+    require_integer("number", number, 1, "1 or more rows")
     if replace:
         ids = jax.random.randint(key, (number,), 0, jnp.maximum(count, 1))
         return jnp.where(count > 0, ids, -1)
@@ -310,6 +345,11 @@ def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, polic
       policy: Policy from `memjax.lifelong.policies`.
     """
     capacity = entries.capacity
+    if not is_policy(policy):
+        policy_name = getattr(policy, "__name__", repr(policy))
+        raise ValueError(
+            f"policy: given {policy_name}, allowed: one of memjax.lifelong.policies, such as reservoir_policy()"
+        )
     decision = policy(entries, offered, key)
     accepted = decision.slots < capacity
     # A scatter that writes a slot twice has no defined order. So of equal slots, sorted stably, the last is kept.
@@ -325,58 +365,6 @@ def assign_slots(entries: MemoryEntries, offered: CandidateRows, key: Any, polic
         count=jnp.maximum(entries.count, end).astype(jnp.int32),
         offered=(entries.offered + more).astype(jnp.int32),
         written=(entries.written + jnp.sum(accepted)).astype(jnp.int32),
-    )
-
-
-def make_candidates(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> CandidateRows:
-    """Checks rows that are offered to a memory, and returns them in the form that policies read (`CandidateRows`):
-    keys, groups, scores, and whether each row has targets and a weight above 0.
-
-    Args:
-      memory: An `EpisodicMemoryState` or a `HostMemory`.
-      rows: Rows `[rows, ...]` on devices or on the host.
-      keys: Keys of the rows, or None. See `write`.
-      groups: Groups of the rows, or None. See `write`.
-      scores: Scores of the rows, or None. See `write`.
-      weights: Weights of the rows, or None. See `write`.
-
-    Raises:
-      ValueError: shapes or dtypes do not fit the memory.
-    """
-    describe = lambda tree, skip: {
-        jax.tree_util.keystr(path, simple=True, separator="."): f"{jnp.result_type(leaf)} {list(leaf.shape[skip:])}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    number = rows.weights.shape[0]
-    have, offered = describe(memory.rows, 1), describe(rows, 1)
-    wrong = [name for name in {**have, **offered} if have.get(name) != offered.get(name)]
-    if wrong:
-        name = wrong[0]
-        raise ValueError(
-            f"rows.{name}: given {offered.get(name, 'none')}, allowed: {have.get(name, 'none')} for each row"
-        )
-    width = None if memory.keys is None else memory.keys.shape[1]
-    if (None if keys is None else tuple(keys.shape)) != (None if width is None else (number, width)):
-        shape = "none" if keys is None else list(keys.shape)
-        raise ValueError(f"keys: given {shape}, allowed: {'none' if width is None else [number, width]}, see key_dim")
-    present = (rows.weights.reshape(number, -1) > 0).any(axis=1)
-    if weights is not None:
-        present &= weights > 0
-    groups = np.full(number, -1) if groups is None else groups
-    scores = np.zeros(number) if scores is None else scores
-    return CandidateRows(keys, groups.astype(np.int32), scores.astype(np.float32), present)
-
-
-def mask_invalid(rows: Batch, valid: Any) -> Batch:
-    """Returns a batch in which rows that are not `valid`, a bool for each row, are padding. All rows are marked as the
-    start of a document.
-    """
-    like = lambda leaf: valid.reshape(valid.shape + (1,) * (leaf.ndim - valid.ndim))
-    return dataclasses.replace(
-        rows,
-        mask=rows.mask & like(rows.mask),
-        weights=rows.weights * like(rows.weights),
-        start_of_document=rows.start_of_document | True,
     )
 
 

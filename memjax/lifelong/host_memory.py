@@ -26,13 +26,11 @@ from memjax.lifelong.episodic_memory import (
     assign_slots,
     draw,
     init_memory,
-    make_candidates,
-    mask_invalid,
     plan_compaction,
     search,
 )
 from memjax.lifelong.policies import MemoryEntries, Policy
-from memjax.typing import Batch
+from memjax.lifelong.stored_rows import make_candidates, mask_invalid
 
 BLOCK = 65536
 """Number of keys that are on a device at once."""
@@ -55,7 +53,7 @@ class HostMemory:
     two builds find different neighbours, so only exact search is reproducible after a restart.
 
     Attributes:
-      rows: A `Batch` of NumPy arrays `[capacity, ...]`.
+      rows: Tree of the stored rows, such as a `Batch`, with NumPy arrays `[capacity, ...]`.
       keys: Keys of the rows, `[capacity, key_dim]`. None for a memory without keys.
       groups: Task or class of every row, int32 `[capacity]`. -1 if it is unknown.
       scores: Score that the policy stores with every row, float32 `[capacity]`.
@@ -66,7 +64,7 @@ class HostMemory:
 
     def __init__(
         self,
-        row: Batch,
+        row: Any,
         capacity: int,
         key_dim: int = 0,
         *,
@@ -116,7 +114,7 @@ class HostMemory:
 
     def write(
         self,
-        rows: Batch,
+        rows: Any,
         key: Any,
         policy: Policy,
         *,
@@ -149,16 +147,16 @@ class HostMemory:
         self.count, self.offered, self.written = int(new.count), int(new.offered), int(new.written)
         self._mark_changed(slots)
 
-    def sample(self, key: Any, number: int, *, replace: bool = True) -> tuple[Batch, np.ndarray]:
-        """Draws `number` rows uniformly at random. Returns a batch of them and their weights, 1 for a row and 0 for
+    def sample(self, key: Any, number: int, *, replace: bool = True) -> tuple[Any, np.ndarray]:
+        """Draws `number` rows uniformly at random. Returns a tree of them and their weights, 1 for a row and 0 for
         padding. See `memjax.lifelong.episodic_memory.sample`.
         """
         with _on_host():
             ids = np.asarray(_draw(self.count, self.capacity, _to_host(key), number, replace=replace))
         return self.take(ids), (ids >= 0).astype(np.float32)
 
-    def take(self, ids: Int[Any, " *some"]) -> Batch:
-        """Returns a batch of the rows in the slots `ids`. See `memjax.lifelong.episodic_memory.read_slots`."""
+    def take(self, ids: Int[Any, " *some"]) -> Any:
+        """Returns the rows in the slots `ids`. See `memjax.lifelong.episodic_memory.read_slots`."""
         ids = np.asarray(ids)
         valid = (ids >= 0) & (ids < self.count)
         return mask_invalid(jax.tree.map(lambda leaf: leaf[np.where(valid, ids, 0)], self.rows), valid)

@@ -23,6 +23,7 @@ from memjax.lifelong import policies
 from memjax.lifelong.episodic_memory import Nearest
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.policies import CandidateRows, MemoryEntries, Policy, add_forgetting_events
+from memjax.lifelong.stored_rows import make_candidates
 from memjax.lifelong.update_streams import TASK
 from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout, row_shards
@@ -185,7 +186,7 @@ class DeviceMemoryBackend:
         a dict of rows, keys, groups, scores and weights.
         """
         candidates = [offered[name] for name in ("rows", "keys", "groups", "scores", "weights")]
-        return metric(kept.entries, episodic.make_candidates(kept, *candidates))
+        return metric(kept.entries, make_candidates(kept, *candidates))
 
     def write(self, kept: Any, key: Any, offered: dict[str, Any]) -> episodic.EpisodicMemoryState:
         """Offers rows to the memory `kept` and returns the new memory. `offered` is a dict of rows, keys, groups,

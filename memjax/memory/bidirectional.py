@@ -9,6 +9,7 @@ from memjax.axes import named
 from memjax.functional.attention import attention_with_weights
 from memjax.memory.interface import LayerMemory
 from memjax.memory.layer_parts import Residual, matrix_init, project, tracked_weights, weight_dropout
+from memjax.settings.ranges import HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["BidirectionalAttention"]
@@ -26,7 +27,7 @@ class BidirectionalAttention(Residual, LayerMemory):
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       dropout: Dropout rate of the output.
       attention_dropout: Dropout rate of the attention weights.
       init_stddev: Standard deviation of initial matrices.
@@ -46,7 +47,7 @@ class BidirectionalAttention(Residual, LayerMemory):
 
     dim: int
     num_heads: int
-    head_dim: int
+    head_dim: HeadDim = 0
     dropout: float = 0.0
     attention_dropout: float = 0.0
     init_stddev: float = 0.02

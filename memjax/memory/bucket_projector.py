@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -47,7 +47,7 @@ class BucketProjector(Projector):
     scale_init: float | None = None
     num_buckets: int = 32
     max_distance: int = 128
-    bias_scaling: str = "learned"
+    bias_scaling: Literal["learned", "always"] = "learned"
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
         """Declares `query`, `key`, `value` and `output`, and biases, `scale` and `position_bias` where it has them, in

@@ -5,7 +5,7 @@ https://arxiv.org/abs/1911.05507. Without a compressed memory this attention is 
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -33,8 +33,9 @@ from memjax.memory.hidden_state_attention import SegmentAttention
 from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import COMPRESSED, SHORT, TrackedKeys, matrix_init
 from memjax.memory.projector import Runs
-from memjax.memory.transformer_xl import TransformerXLAttention, attention_share
+from memjax.memory.transformer_xl import EmptyMemory, TransformerXLAttention, attention_share
 from memjax.settings.checks import require
+from memjax.settings.ranges import Slots
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["CompressiveAttention"]
@@ -47,7 +48,7 @@ PREFIX = "compressed_"
 
 
 @operation
-def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str = "mask") -> CompressiveState:
+def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: EmptyMemory = "mask") -> CompressiveState:
     """Empties both memories of rows that start a document, and sets their counters to 0. `empty_memory='zeros'` marks
     the zero slots as valid, 'mask' as invalid.
 
@@ -220,13 +221,14 @@ class CompressiveAttention(TransformerXLAttention):
       ((1, 4, 8), (1, 4, 8), (1, 2, 8))
     """
 
-    compressed_memory_length: int = 0
+    norm: Literal["post", "pre", "pre_sonnet"] = "post"
+    compressed_memory_length: Slots = None  # type: ignore[assignment]  # must be given
     compression_rate: int = 4
-    compression: str = "convolution"
+    compression: Literal["convolution", "dilated", "max", "mean", "most_used"] = "convolution"
     dilations: tuple[int, ...] = (1, 2, 4)
-    compression_loss: str = "attention"
-    loss_reduction: str = "mean_square"
-    compressed_positions: str = "separate"
+    compression_loss: Literal["attention", "auto_encoding", "none"] = "attention"
+    loss_reduction: Literal["mean_square", "norm"] = "mean_square"
+    compressed_positions: Literal["separate", "contiguous"] = "separate"
 
     def setup(self) -> None:
         super().setup()
@@ -268,14 +270,6 @@ class CompressiveAttention(TransformerXLAttention):
     def _check(self) -> None:
         if self.same_length:
             raise ValueError("same_length: given True with a compressed memory, allowed: False; its slots are older")
-        choices = {
-            "compression": ("convolution", "dilated", "max", "mean", "most_used"),
-            "compression_loss": ("attention", "auto_encoding", "none"),
-            "compressed_positions": ("separate", "contiguous"),
-            "norm": ("post", "pre", "pre_sonnet"),
-        }
-        for name, allowed in choices.items():
-            require(getattr(self, name) in allowed, name, getattr(self, name), ", ".join(map(repr, allowed)))
 
     @property
     def _num_slots(self) -> int:

@@ -6,7 +6,7 @@ generates.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -17,13 +17,13 @@ from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
 from memjax.memory.interface import DecodeState, OutputMemory, broadcast_mask, count_positions
-from memjax.memory.next_token_candidates import MIXING, NextTokenCandidates, linear_weight, spread_metrics
+from memjax.memory.next_token_candidates import Mixing, NextTokenCandidates, linear_weight, spread_metrics
 from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["ContinuousCacheMemory", "ContinuousCacheState"]
 
-SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
+Similarity = Literal["dot", "cosine", "negative_squared_l2"]
 
 
 @tree_dataclass
@@ -94,7 +94,7 @@ def complete(
 
 @operation
 def read(
-    queries: Activations, state: ContinuousCacheState, entries: CacheEntries, *, similarity: str
+    queries: Activations, state: ContinuousCacheState, entries: CacheEntries, *, similarity: Similarity
 ) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
     """Compares every hidden state in `queries` with the last `memory` completed pairs. Returns the similarities, -inf
     where a pair is not seen, and the tokens of the pairs. `similarity` names the kind.
@@ -126,7 +126,7 @@ def read(
 
 @operation
 def similarities(
-    queries: Activations, keys: Float[Array, "batch memory dim"], kind: str
+    queries: Activations, keys: Float[Array, "batch memory dim"], kind: Similarity
 ) -> Float[Array, "batch length memory"]:
     """Returns the similarity of every query to every key, `[batch, queries, keys]`. `kind` is 'dot' `q k`, 'cosine' `q
     k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2`.
@@ -135,7 +135,7 @@ def similarities(
 
     Example:
       >>> q, k = jnp.array([[[3.0, 0.0]]]), jnp.array([[[2.0, 0.0], [0.0, 5.0]]])
-      >>> [similarities(q, k, kind).ravel().tolist() for kind in SIMILARITIES]
+      >>> [similarities(q, k, kind).ravel().tolist() for kind in ("dot", "cosine", "negative_squared_l2")]
       [[6.0, 0.0], [1.0, 0.0], [-1.0, -34.0]]
     """
     dtype = at_least_float32(queries.dtype, keys.dtype)
@@ -233,8 +233,8 @@ class ContinuousCacheMemory(OutputMemory):
 
     dim: int
     memory_length: int
-    mixing: str = "linear"
-    similarity: str = "dot"
+    mixing: Mixing = "linear"
+    similarity: Similarity = "dot"
     interpolation_weight: float = 0.1
     scale: float = 0.1
     offset: float = 0.0
@@ -309,6 +309,4 @@ class ContinuousCacheMemory(OutputMemory):
     def _check(self) -> None:
         pairs, weight = self.memory_length, self.interpolation_weight
         require(pairs >= 1, "memory_length", pairs, "1 or more pairs (leave the cache out for none)")
-        require(self.mixing in MIXING, "mixing", self.mixing, " or ".join(map(repr, MIXING)))
-        require(self.similarity in SIMILARITIES, "similarity", self.similarity, ", ".join(map(repr, SIMILARITIES)))
         require(0 <= weight <= 1, "interpolation_weight", weight, "0 to 1")

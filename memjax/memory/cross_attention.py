@@ -4,7 +4,7 @@ Vaswani et al. 2017, "Attention Is All You Need", https://arxiv.org/abs/1706.037
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
 from memjax.memory.interface import CrossMemory, broadcast_mask
-from memjax.memory.layer_parts import Residual, matrix_init, project, project_biased, weight_dropout
+from memjax.memory.layer_parts import NormKind, Residual, matrix_init, project, project_biased, weight_dropout
 from memjax.settings.checks import require
+from memjax.settings.ranges import HeadDim
 from memjax.typing import Activations, Leaf, tree_dataclass
 
 __all__ = ["CrossAttention", "CrossAttentionState"]
@@ -52,7 +53,7 @@ class CrossAttention(Residual, CrossMemory):
     Attributes:
       dim: Width of the residual stream and of the source.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       source_length: Number of tokens that a state holds. Shorter sources are padded. 0 if states are only made by
         `read_source`, each as long as its source.
       bias: Whether all projections have biases.
@@ -75,11 +76,11 @@ class CrossAttention(Residual, CrossMemory):
 
     dim: int
     num_heads: int
-    head_dim: int
+    head_dim: HeadDim = 0
     source_length: int = 0
     bias: bool = False
-    norm: str = "pre"
-    norm_kind: str = "layer"
+    norm: Literal["post", "pre"] = "pre"
+    norm_kind: NormKind = "layer"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     dtype: Any = jnp.float32

@@ -7,7 +7,7 @@ from `memjax.interop.hf_gpt2`.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -22,9 +22,10 @@ from memjax.functional.named_operations import operation
 from memjax.memory.compressive import LOSSES
 from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAttention
 from memjax.memory.interface import where_rows
-from memjax.memory.layer_parts import COMPRESSED, TrackedKeys, matrix_init
+from memjax.memory.layer_parts import COMPRESSED, NormKind, TrackedKeys, matrix_init
 from memjax.memory.projector import Projector
 from memjax.memory.transformer_xl import attention_share
+from memjax.settings.ranges import HeadDim
 from memjax.typing import Aux, Leaf, tree_dataclass
 
 __all__ = ["CompressedSegmentsAttention", "GPT2Projector"]
@@ -123,7 +124,7 @@ class CompressedSegmentsAttention(HiddenStateAttention):
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       compressed_memory_length: Number of slots.
       compression_rate: Number of tokens of a slot, a divisor of the segment's length.
       projector: Projections and positions. By default those of GPT-2.
@@ -149,12 +150,12 @@ class CompressedSegmentsAttention(HiddenStateAttention):
 
     dim: int
     num_heads: int
-    head_dim: int
+    head_dim: HeadDim = 0
     compressed_memory_length: int = 512
     compression_rate: int = 4
     projector: Projector = GPT2Projector()
-    norm: str = "pre"
-    norm_kind: str = "layer"
+    norm: Literal["post", "pre"] = "pre"
+    norm_kind: NormKind = "layer"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     init_stddev: float = 0.02

@@ -4,7 +4,7 @@ Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", 
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -22,6 +22,7 @@ from memjax.functional.gaussian_basis import (
     sample_positions,
 )
 from memjax.functional.precision import at_least_float32
+from memjax.memory.checks import CheckedModule
 from memjax.memory.hidden_state_attention import HiddenStateSegment, SegmentAttention
 from memjax.memory.interface import DecodeState, where_rows
 from memjax.memory.layer_parts import matrix_init, project
@@ -39,6 +40,7 @@ from memjax.memory.long_term_signal import (
 from memjax.memory.projector import Weights
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.settings.checks import require
+from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, WeightedSum, tree_dataclass
 
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory"]
@@ -96,14 +98,14 @@ class LongTermWeights(NamedTuple):
     affine: Array
 
 
-class LongTermMemory(nn.Module):
+class LongTermMemory(CheckedModule):
     """The long-term memory of infinity-former, a continuous signal: a module beside the attention of a layer
     (`InfinityFormerAttention`).
 
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       segment_length: Number of tokens of a segment.
       num_basis: Number of basis functions.
       widths: Standard deviations of the basis functions.
@@ -131,18 +133,18 @@ class LongTermMemory(nn.Module):
 
     dim: int
     num_heads: int
-    head_dim: int
-    segment_length: int
+    head_dim: HeadDim = 0
+    segment_length: Count = None  # type: ignore[assignment]  # must be given
     num_basis: int = 512
     widths: tuple[float, ...] = (0.01, 0.05)
     num_samples: int = 512
     contraction: float = 0.5
     ridge: float = 0.5
-    sticky: str = "none"
-    num_bins: int = 128
+    sticky: Literal["none", "sample", "quantile"] = "none"
+    num_bins: Count = 128
     jitter_samples: bool = False
     reset_after_tokens: int | None = None
-    density_init: str = "prior"
+    density_init: Literal["prior", "published"] = "prior"
     prior_stddev: float = 0.05
     min_variance: float = 1e-4
     init_stddev: float | None = None
@@ -310,11 +312,6 @@ class LongTermMemory(nn.Module):
     @nn.nowrap
     def _check(self) -> None:
         signal_matrices(self._basis, self.segment_length, self.num_samples, self.contraction, self.ridge)
-        fits = self.sticky in ("none", "sample", "quantile")
-        require(fits, "sticky", self.sticky, "'none', 'sample', 'quantile'")
-        fits = self.density_init in ("prior", "published")
-        require(fits, "density_init", self.density_init, "'prior', 'published'")
-        require(self.num_bins >= 1, "num_bins", self.num_bins, "at least 1")
         fits = self.reset_after_tokens is None or self.reset_after_tokens >= 1
         require(fits, "reset_after_tokens", self.reset_after_tokens, "at least 1 token, or None")
 

@@ -37,10 +37,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.fifo import ring_append
 from memjax.functional.named_operations import operation
-from memjax.memory.checks import check_calls
+from memjax.memory.checks import CheckedModule
 from memjax.memory.state_trees import DecodeState, LayerState, StackState, num_rows, state_axes
 from memjax.settings.compatibility import warn_of_renamed_members
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, register_with_flax
 
 __all__ = [
     "NotProvided",
@@ -64,6 +64,8 @@ __all__ = [
 
 State = TypeVar("State")
 
+register_with_flax()
+
 
 class NotProvided(ValueError):
     """An error that is raised where a model does not have what is asked of it, such as attention weights, ages of keys
@@ -71,7 +73,7 @@ class NotProvided(ValueError):
     """
 
 
-class Memory(nn.Module):
+class Memory(CheckedModule):
     """Base class of all memories, in every place of a model. It has no fields of its own.
 
     A subclass defines `__call__` with the arguments of the module's docstring. A memory of a decoder also has
@@ -81,7 +83,6 @@ class Memory(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        check_calls(cls)
         warn_of_renamed_members(cls)
 
     @nn.nowrap

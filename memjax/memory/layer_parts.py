@@ -1,7 +1,7 @@
 """Norms, residual connections, projections and initialisers that the parts of a layer share."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from memjax.axes import named
+from memjax.memory.checks import CheckedModule
 from memjax.typing import Activations, Aux
 
 NORM_WEIGHTS = "norm_weights"
@@ -62,7 +63,9 @@ class WeightedNorm(nn.Module):
         return y.astype(self.dtype)
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+Activation = Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared"]
+"""Name of an activation function. 'gelu' is the tanh form."""
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "gelu": nn.gelu,
     "gelu_exact": lambda x: nn.gelu(x, approximate=False),
@@ -74,8 +77,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 """Name in the settings -> activation function."""
 
 
+NormKind = Literal["rms", "layer", "layer_exact"]
+"""Kind of a norm. See `make_norm`."""
+
+
 def make_norm(
-    kind: str, dtype: Any, *, exact_variance: bool = False, weighted: bool = False, epsilon: float | None = None
+    kind: NormKind, dtype: Any, *, exact_variance: bool = False, weighted: bool = False, epsilon: float | None = None
 ) -> nn.Module:
     """Makes the norm module of a part of a layer. `kind` is 'layer', 'layer_exact' or 'rms', `dtype` that of the
     result. Statistics are computed in at least float32.
@@ -101,7 +108,7 @@ def make_norm(
     return nn.RMSNorm(epsilon=epsilon, dtype=dtype, scale_init=ones)
 
 
-class Residual(nn.Module, kw_only=True):
+class Residual(CheckedModule, kw_only=True):
     """Base class of a part of a layer with one norm, dropout on its output, and a residual connection.
 
     A subclass has the fields `norm` ('post', or in front of the part), `norm_kind`, `dropout` and `dtype`.

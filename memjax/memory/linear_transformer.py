@@ -5,7 +5,7 @@ https://arxiv.org/abs/2006.16236.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -31,7 +31,8 @@ from memjax.memory.interface import (
     token_decode_state,
     where_rows,
 )
-from memjax.memory.layer_parts import Residual, project, project_biased, xavier_init
+from memjax.memory.layer_parts import NormKind, Residual, project, project_biased, xavier_init
+from memjax.settings.ranges import HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
@@ -62,7 +63,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       chunk_length: Number of tokens that are multiplied with each other at once. Longer segments carry the sums from
         chunk to chunk.
       bias: Whether all projections have biases.
@@ -88,11 +89,11 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     dim: int
     num_heads: int
-    head_dim: int
+    head_dim: HeadDim = 0
     chunk_length: int = 128
     bias: bool = True
-    norm: str = "pre"
-    norm_kind: str = "layer"
+    norm: Literal["post", "pre"] = "pre"
+    norm_kind: NormKind = "layer"
     dropout: float = 0.0
     init_gain: float | None = None
     dtype: Any = jnp.float32

@@ -16,10 +16,11 @@ from memjax.functional.named_operations import operation
 from memjax.functional.positions import bidirectional_bias
 from memjax.functional.precision import at_least_float32
 from memjax.functional.slot_attention import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
-from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.checks import CheckedModule, refuse_padding_in_front
 from memjax.memory.interface import StackMemory, broadcast_mask, where_rows
-from memjax.memory.layer_parts import make_norm, matrix_init, project, weight_dropout
+from memjax.memory.layer_parts import NormKind, make_norm, matrix_init, project, weight_dropout
 from memjax.settings.checks import require
+from memjax.settings.ranges import HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
@@ -81,20 +82,20 @@ def write(
     return where_rows(rows, MemformerState(normalize_slots(written), state.started), state)
 
 
-class HeadAttention(nn.Module):
+class HeadAttention(CheckedModule):
     """Multi-head attention without biases. The caller makes its keys and values by its method `keys_values`.
 
     Attributes:
       dim: Width of queries, keys and output.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       attention_dropout: Dropout rate of the attention weights.
       dtype: Dtype of the computation.
     """
 
     dim: int
     num_heads: int
-    head_dim: int
+    head_dim: HeadDim = 0
     attention_dropout: float = 0.0
     dtype: Any = jnp.float32
 
@@ -136,7 +137,7 @@ class HeadAttention(nn.Module):
         return attention_with_weights(project(x, self.query), keys, keys)[1]
 
 
-class MemformerLayer(nn.Module):
+class MemformerLayer(CheckedModule):
     """One Memformer layer: self-attention, memory reader and feed-forward, each with a pre-norm and a residual.
 
     Attributes:
@@ -152,7 +153,7 @@ class MemformerLayer(nn.Module):
     feed_forward: nn.Module
     reader: HeadAttention | None = None
     dropout: float = 0.0
-    norm_kind: str = "layer"
+    norm_kind: NormKind = "layer"
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
@@ -278,7 +279,7 @@ class MemformerEncoder(StackMemory):
     scan_layers: bool = False
     rematerialize: bool = False
     track_attention: bool = False
-    norm_kind: str = "layer"
+    norm_kind: NormKind = "layer"
     dtype: Any = jnp.float32
 
     def setup(self) -> None:

@@ -7,7 +7,7 @@ this attention is the paper's local attention with its short cache. With `cache_
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,7 @@ from memjax.functional.sharded import merge_partials, num_shards, partial_attent
 from memjax.memory.bucket_projector import BucketProjector
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.interface import DecodeState, broadcast_mask, count_positions, next_position, where_rows
-from memjax.memory.layer_parts import weight_dropout
+from memjax.memory.layer_parts import NormKind, weight_dropout
 from memjax.memory.memorizing_reading import (
     LocalAttention,
     Neighbors,
@@ -38,10 +38,16 @@ from memjax.memory.memorizing_reading import (
 )
 from memjax.memory.memorizing_state import KeyValueMemory, MemorizingState, TokenProjections
 from memjax.memory.projector import ProjectedAttention, Projector, Weights, group_queries, repeat_heads, ungroup_heads
+from memjax.memory.transformer_xl import EmptyMemory
 from memjax.settings.checks import require
+from memjax.settings.ranges import HeadDim, Slots
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = ["KeyValueMemory", "MemorizingAttention", "MemorizingState", "TokenProjections"]
+
+
+WritePolicy = Literal["current", "evicted"]
+"""Tokens that are written to the memory: those of the segment, or those that leave the cache."""
 
 
 @operation
@@ -59,7 +65,7 @@ def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
 
 
 @operation
-def write(state: MemorizingState, segment: TokenProjections, *, policy: str = "current") -> MemorizingState:
+def write(state: MemorizingState, segment: TokenProjections, *, policy: WritePolicy = "current") -> MemorizingState:
     """Returns the state with a segment appended to the cache and to the long memory. With the policy 'evicted' the long
     memory gets what leaves the cache instead. Rows without a real token keep their state.
 
@@ -130,7 +136,7 @@ class MemorizingAttention(ProjectedAttention):
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       memory_length: Number of slots of the long memory. 0 for none.
       num_neighbors: Number of retrieved slots per query and head.
       cache_length: Number of tokens of the local cache. 0 for none.
@@ -176,26 +182,26 @@ class MemorizingAttention(ProjectedAttention):
 
     dim: int
     num_heads: int
-    head_dim: int
-    memory_length: int = 0
+    head_dim: HeadDim = 0
+    memory_length: Slots = None  # type: ignore[assignment]  # must be given
     num_neighbors: int = 32
     cache_length: int = 0
     projector: Projector = BucketProjector()
     local_window: int = 0
-    merge: str = "gate"
-    write_policy: str = "current"
-    retrieval: str = "exact"
+    merge: Literal["gate", "joint", "add", "stop_forward"] = "gate"
+    write_policy: WritePolicy = "current"
+    retrieval: Literal["exact", "approximate", "bucket", "threshold"] = "exact"
     recall_target: float = 0.95
     gate_init: float = 0.0
     sees_itself: bool = True
-    empty_memory: str = "mask"
+    empty_memory: EmptyMemory = "mask"
     track_positions: bool = False
     slot_axis: str = ""
-    norm: str = "pre"
-    norm_kind: str = "rms"
+    norm: Literal["post", "pre"] = "pre"
+    norm_kind: NormKind = "rms"
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    dropout_on: str = "outputs"
+    dropout_on: Literal["outputs", "inputs"] = "outputs"
     init_stddev: float | None = None
     dtype: Any = jnp.float32
     track_attention: bool = False

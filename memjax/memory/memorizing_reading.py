@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -37,7 +37,7 @@ def retrieve(
     memory: KeyValueMemory,
     num_neighbors: int,
     *,
-    method: str = "exact",
+    method: Literal["exact", "approximate", "bucket"] = "exact",
     recall_target: float = 0.95,
 ) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
     """Returns the slots of the nearest keys of the same row and head, and which of them are real, both `[batch, heads,

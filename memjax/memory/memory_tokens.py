@@ -3,7 +3,7 @@
 Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -12,8 +12,10 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
 from memjax.functional.named_operations import operation
+from memjax.memory.checks import CheckedModule
 from memjax.memory.interface import StackMemory, broadcast_mask
 from memjax.settings.checks import require
+from memjax.settings.ranges import Slots
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = [
@@ -21,14 +23,13 @@ __all__ = [
     "MemoryTokenEncoder",
 ]
 
-KINDS = ("transformer", "control", "bottleneck")
 MEMORY = "memory"
 """Name of the memory rows in `Aux.arrays`."""
 COSINE = "memory_tokens/cosine"
 """Name of the mean cosine between two memory rows in `Aux.metrics`."""
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(CheckedModule):
     """An encoder layer: attention of one sequence to another or itself, and a feed-forward part.
 
     Attributes:
@@ -101,8 +102,8 @@ class MemoryTokenEncoder(StackMemory):
     layers: tuple[EncoderLayer, ...]
     dim: int
     memory_layers: tuple[EncoderLayer, ...] = ()
-    num_tokens: int = 0
-    kind: str = "transformer"
+    num_tokens: Slots = None  # type: ignore[assignment]  # must be given
+    kind: Literal["transformer", "control", "bottleneck"] = "transformer"
     init_stddev: float = 1.0
     dtype: Any = jnp.float32
 
@@ -210,7 +211,6 @@ class MemoryTokenEncoder(StackMemory):
 
     @nn.nowrap
     def _check(self) -> None:
-        require(self.kind in KINDS, "kind", self.kind, ", ".join(KINDS))
         minimum, num_memory_layers = int(self.kind != "transformer"), len(self.memory_layers)
         require(self.num_tokens >= minimum, "num_tokens", self.num_tokens, f"{minimum} or more for {self.kind!r}")
         counts = (0,) if self.kind == "transformer" else (1, len(self.layers))

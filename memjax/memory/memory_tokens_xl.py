@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from memjax.memory.layer_parts import ROW, TrackedKeys
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.settings.ranges import Slots
 
 __all__ = ["MemoryTokenXLAttention"]
 
@@ -50,7 +51,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
       ((1, 4, 8), (1, 4, 8))
     """
 
-    num_tokens: int = 0
+    num_tokens: Slots = None  # type: ignore[assignment]  # must be given
 
     def _tokens(self, rows: Array) -> Array:
         return rows[:, self.num_tokens :]

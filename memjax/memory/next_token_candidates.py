@@ -8,6 +8,7 @@ candidates of every memory. The probability of one token and those of all tokens
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from memjax.typing import EmptyState, Leaf, Mask, WeightedSum, tree_dataclass
 
 __all__ = ["Prediction", "NextTokenCandidates"]
 
-MIXING = ("linear", "global")
+Mixing = Literal["linear", "global"]
 
 
 @tree_dataclass

@@ -7,6 +7,7 @@ https://arxiv.org/abs/2010.03881.
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -23,8 +24,6 @@ from memjax.settings.checks import require
 from memjax.typing import Activations, Aux, Mask, WeightedSum
 
 __all__ = ["ProductKeyMemory"]
-
-QUERY_NORMS = ("batch", "layer", "none")
 
 
 @operation
@@ -165,14 +164,13 @@ class ProductKeyMemory(StatelessMemory):
     num_neighbors: int = 32
     key_dim: int = 256
     query_hidden: tuple[int, ...] = ()
-    query_norm: str = "batch"
+    query_norm: Literal["batch", "layer", "none"] = "batch"
     key_dropout: float = 0.0
     split: Split = "rows"
     lookups_at_once: int = 1 << 14
 
     def setup(self) -> None:
         require(self.key_dim % 2 == 0, "key_dim", self.key_dim, "an even number (two halves)")
-        require(self.query_norm in QUERY_NORMS, "query_norm", self.query_norm, ", ".join(QUERY_NORMS))
         heads, half = self.num_heads, self.key_dim // 2
         widths = (self.dim, *self.query_hidden)
         self.hidden = [

@@ -4,7 +4,9 @@ A *projector* makes queries, keys, values and the output of an attention part, a
 read beside the segment, such as a cache, compressed slots or a signal, belongs to the memory, a subclass of
 `ProjectedAttention`. The two are joined by a field:
 
-    attention = CompressiveAttention(dim=8, num_heads=2, head_dim=4, memory_length=4, projector=GPT2Projector())
+    attention = CompressiveAttention(
+        dim=8, num_heads=2, memory_length=4, compressed_memory_length=2, projector=GPT2Projector()
+    )
 
 A new host is one subclass of `Projector` and works with every memory. A new memory is one subclass of
 `ProjectedAttention`, or of `memjax.memory.hidden_state_attention.HiddenStateAttention` if it stores hidden states, and

@@ -6,7 +6,7 @@ Another, frozen model finds similar contexts before training: `memjax.retrieval.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -26,7 +26,6 @@ __all__ = ["SpalmMemory"]
 VALUES, MASK = "neighbor_values", "neighbor_mask"
 """Names of two extras of a batch: the tokens that followed the contexts similar to each target's, and their mask. A
 token of -1 or a False in the mask means no neighbour."""
-GATES = ("scalar", "vector")
 TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -127,7 +126,7 @@ class SpalmMemory(OutputMemory):
 
     dim: int
     num_neighbors: int = 4
-    gate: str = "scalar"
+    gate: Literal["scalar", "vector"] = "scalar"
     gate_bias: float | None = None
     scale_neighbors: bool = True
     neighbor_dropout: float = 0.0
@@ -151,7 +150,6 @@ class SpalmMemory(OutputMemory):
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
         """Checks the settings and returns the empty state: nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
-        require(self.gate in GATES, "gate", self.gate, " or ".join(map(repr, GATES)))
         require(0 <= self.neighbor_dropout < 1, "neighbor_dropout", self.neighbor_dropout, "a rate in [0, 1)")
         require(self.gate_bins >= 0, "gate_bins", self.gate_bins, "0 (none) or more")
         return EmptyState()

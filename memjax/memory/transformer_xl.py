@@ -6,7 +6,7 @@ https://arxiv.org/abs/1901.02860.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -22,11 +22,16 @@ from memjax.functional.positions import relative_shift, sinusoids
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAttention
 from memjax.memory.interface import where_rows
-from memjax.memory.layer_parts import SHORT, TrackedKeys, matrix_init, project
+from memjax.memory.layer_parts import SHORT, NormKind, TrackedKeys, matrix_init, project
 from memjax.memory.projector import Projector, Runs, Weights
+from memjax.settings.ranges import HeadDim, Slots
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLProjector", "TransformerXLState"]
+
+
+EmptyMemory = Literal["mask", "zeros"]
+"""Treatment of slots that were never written: no attention to them, or attention to them as zero vectors."""
 
 
 @tree_dataclass
@@ -43,7 +48,7 @@ class TransformerXLState:
 
 
 @operation
-def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") -> Any:
+def reset(state: Any, start_of_document: Rows, *, empty_memory: EmptyMemory = "mask") -> Any:
     """Empties the memory of rows that start a document. `empty_memory='zeros'` marks their zero slots as valid, 'mask'
     as invalid.
     """
@@ -146,7 +151,7 @@ class RelativeBiases(nn.Module):
 
     Attributes:
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
     """
 
     num_heads: int
@@ -306,7 +311,7 @@ class TransformerXLAttention(HiddenStateAttention):
     Attributes:
       dim: Width of the residual stream.
       num_heads: Number of attention heads.
-      head_dim: Width of an attention head.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
       memory_length: Number of slots. 0 for no memory.
       projector: Projections and positions. By default those of Transformer-XL.
       norm: Place of the norm: 'post' (as published) or 'pre' (applied to memory and segment when they are read).
@@ -334,13 +339,13 @@ class TransformerXLAttention(HiddenStateAttention):
 
     dim: int
     num_heads: int
-    head_dim: int
-    memory_length: int
+    head_dim: HeadDim = 0
+    memory_length: Slots = None  # type: ignore[assignment]  # must be given
     projector: Projector = TransformerXLProjector()
-    norm: str = "post"
-    norm_kind: str = "layer"
+    norm: Literal["post", "pre"] = "post"
+    norm_kind: NormKind = "layer"
     same_length: bool = False
-    empty_memory: str = "mask"
+    empty_memory: EmptyMemory = "mask"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     init_stddev: float = 0.02

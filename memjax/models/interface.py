@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from memjax.memory.checks import check_calls
+from memjax.memory.checks import CheckedModule
 from memjax.models.heads import ChoiceScorer, VocabularyScorer
 from memjax.models.vocabulary import num_padding
 from memjax.settings.compatibility import warn_of_renamed_members
@@ -34,7 +34,7 @@ CAPABILITIES = {
 """Capability of a model -> its description, and the subcommand, option or function that needs it."""
 
 
-class Model(nn.Module):
+class Model(CheckedModule):
     """The base class of all models, which are Linen modules. It has no fields of its own, and by default a model has
     none of the capabilities, such as `decodes`.
 
@@ -60,7 +60,6 @@ class Model(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        check_calls(cls)
         warn_of_renamed_members(cls)
 
     decodes = False

@@ -95,8 +95,8 @@ def make_attention(
                 return build_from_settings(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
             return build_from_settings(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
         case settings.FullAttention() as part:
-            projector = build_from_settings(memory.BucketProjector, part)
-            return build_from_settings(memory.MemorizingAttention, part, model, **common, projector=projector)
+            common |= {"projector": build_from_settings(memory.BucketProjector, part), "memory_length": 0}
+            return build_from_settings(memory.MemorizingAttention, part, model, **common)
         case settings.Bidirectional():
             return build_from_settings(memory.BidirectionalAttention, model, **common)
         case settings.LinearTransformer() as part:

@@ -7,7 +7,7 @@ scanned group, so that compile time does not grow with depth.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
 from memjax.memory.interface import LayerMemory, LayerState, Memory, StackState, StatelessMemory
-from memjax.memory.layer_parts import ACTIVATIONS, Residual, matrix_init
+from memjax.memory.layer_parts import ACTIVATIONS, Activation, NormKind, Residual, matrix_init
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["FeedForwardLayer", "Layer", "NoFeedForward", "LateralInputs", "Stack", "join_layers", "split_layers"]
@@ -53,9 +53,9 @@ class FeedForwardLayer(Residual, StatelessMemory):
 
     dim: int
     hidden_dim: int
-    activation: str = "relu"
-    norm: str = "pre"
-    norm_kind: str = "rms"
+    activation: Activation | Literal["swiglu"] = "relu"
+    norm: Literal["post", "pre"] = "pre"
+    norm_kind: NormKind = "rms"
     bias: bool = True
     dropout: float = 0.0
     hidden_dropout: bool = True

@@ -10,7 +10,7 @@ from memjax.settings.attention_bases import Attention, Carrier
 from memjax.settings.checks import Settings, require
 from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax
-from memjax.settings.ranges import Count, Number, Positive, Range, Rate, zero_or_more
+from memjax.settings.ranges import Count, HeadDim, Number, Positive, Range, Rate, zero_or_more
 from memjax.settings.training import SGD
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class TransformerBase(ModelBase):
 class ModelSettings(TransformerBase):
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
-    head_dim: Annotated[int, zero_or_more("dim / num_heads")] = 0
+    head_dim: HeadDim = 0
     """width of one attention head; 0 = dim / num_heads"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""

@@ -15,13 +15,13 @@ from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.named_arrays import preview_names
+from memjax.training.misfits import VOCABULARY, describe_misfits, describe_other_arrays, match_arrays
 from memjax.training.run_data import RunData
 from memjax.training.runs import TOKENIZER, check_tokenizer, config_after_growth, load_config, open_tokenizer
 from memjax.training.stages import Learner, Position, unadapted_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
-__all__ = ["LoadedCheckpoint", "LoadedRun", "init_from", "load_run"]
+__all__ = ["LoadedCheckpoint", "LoadedRun", "init_from", "load_run", "start_from"]
 
 
 def init_from(
@@ -31,6 +31,7 @@ def init_from(
     *,
     reinitialized: Sequence[str] = (),
     report: Callable[[str], None] = lambda line: None,
+    config: Config | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Initializes a model from the newest checkpoint of another run, matching arrays by name and layer index. Returns
     the variables and the names of the arrays that keep their initial values, such as those in `reinitialized`.
@@ -46,6 +47,8 @@ def init_from(
       model: Model to initialize.
       reinitialized: Parts of paths. An array whose path contains one of them keeps its initial values.
       report: Function that is called with a line about the checkpoint that was read.
+      config: Configuration that the model is made of, whose fields an error then names. None for an error that names
+        arrays.
 
     Returns:
       The variables, and the names of the arrays that keep their initial values.
@@ -61,23 +64,69 @@ def init_from(
             allowed = f"a part of a parameter's path, as {next(iter(saved))}"
             raise ValueError(f"training.reinitialized_parameters: given {part!r}, allowed: {allowed}")
     saved = {name: leaf for name, leaf in saved.items() if not optimizers.is_named(name, reinitialized)}
-    heads = tuple(prefix + name for prefix in COLLECTIONS.values() for name in model.task_parameters)
-    fits = lambda name: name in initial and initial[name].shape == saved[name].shape
-    saved = {name: leaf for name, leaf in saved.items() if not name.startswith(heads) or fits(name)}
-    replaced = tuple(COLLECTIONS["params"] + name for name in model.replaced_parameters())
-    unexpected = [name for name in saved if name not in initial and not name.startswith(replaced)]
-    shapes = [
-        f"{name} {list(saved[name].shape)} there and {list(leaf.shape)} here"
-        for name, leaf in initial.items()
-        if name in saved and saved[name].shape != leaf.shape
-    ]
+    saved, unexpected, shapes = match_arrays(initial, saved, model)
     if unexpected or shapes:
-        lacks = f"the model lacks {preview_names(unexpected)}" if unexpected else ""
+        fields = ""
+        if config is not None:
+            fields = describe_misfits(config, load_grown_config(run), run)
         raise ValueError(
-            f"training.init_from: {run} does not fit: {'; '.join(filter(None, [lacks, preview_names(shapes)]))}"
+            f"training.init_from: {fields or f'{run} does not fit: {describe_other_arrays(unexpected, shapes)}'}"
         )
     merged = {name: jnp.asarray(saved[name], leaf.dtype) if name in saved else leaf for name, leaf in initial.items()}
     return join_arrays(merged, model.layer_groups()), [name for name in initial if name not in saved]
+
+
+def start_from(config: Config, run: Path | str) -> Config:
+    """Returns a configuration that trains on the data of `config`, and starts from the model, the tokenizer, the
+    segment length and the parameters of the run in the directory `run`.
+
+    The task and the protocol of documents are those of the run, too, where both are of texts, as for masked tokens.
+
+    Args:
+      config: Configuration with the new data, the task, the method and the training.
+      run: Run directory with a checkpoint.
+
+    Raises:
+      ValueError: The directory is no run, or the run has no checkpoint.
+    """
+    trained, task = load_grown_config(run), config.task
+    fields: dict[str, Any] = {"tokenizer": trained.data.tokenizer, "segment_length": trained.data.segment_length}
+    if trained.data.source.content_types[0] == config.data.source.content_types[0] == "texts":
+        fields["protocol"], task = trained.data.protocol, trained.task
+    data = dataclasses.replace(config.data, **fields)
+    training = dataclasses.replace(config.training, init_from=str(run))
+    return dataclasses.replace(config, model=trained.model, data=data, task=task, training=training)
+
+
+def load_grown_config(run: Path | str) -> Config:
+    """Reads the configuration of a run with the model of its newest checkpoint, after all of its growth.
+
+    Raises:
+      ValueError: The directory is no run, or the run has no checkpoint.
+    """
+    trained, extras = load_config(run), [*checkpoint_extras(run).values()]
+    if not extras:
+        raise ValueError(f"{run}: no checkpoint, allowed: a run that has saved one")
+    return config_after_growth(trained, extras[-1].get("lineage", ()))
+
+
+def check_start_fits(config: Config) -> None:
+    """Raises an error if a configuration makes other parameters than those of the run that it starts from.
+
+    Raises:
+      ValueError: Parameters do not fit, or the settings of the tokenizer differ. The error names the fields.
+    """
+    fields = describe_misfits(config, load_grown_config(config.training.init_from), config.training.init_from)
+    if fields:
+        raise ValueError(fields)
+
+
+def takes_tokenizer(config: Config, trained: Config) -> bool:
+    """Whether a run that starts from a run with the configuration `trained` also takes its tokenizer: its settings are
+    the same, and the embedding of the vocabulary is not reinitialized.
+    """
+    reinitialized = optimizers.is_named(VOCABULARY, config.training.reinitialized_parameters)
+    return config.data.tokenizer == trained.data.tokenizer and not reinitialized
 
 
 def check_start(training: Training, tokenizer: Any) -> None:
@@ -91,7 +140,7 @@ def check_start(training: Training, tokenizer: Any) -> None:
     saved = open_tokenizer(training.init_from)
     if saved is None or tokenizer is None or saved.base.fingerprint == tokenizer.base.fingerprint:
         return
-    if not optimizers.is_named("params/vocabulary/embedding", training.reinitialized_parameters):
+    if not optimizers.is_named(VOCABULARY, training.reinitialized_parameters):
         raise ValueError(
             f"training.init_from: {training.init_from} was trained with the tokenizer {saved.base.fingerprint}, given "
             f"{tokenizer.base.fingerprint} here, allowed: the same (data.tokenizer can name the file in its folder "

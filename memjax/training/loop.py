@@ -267,7 +267,7 @@ class _RunLoop:
         else:
             values, anew = self.compiled.new_variables(), training.reinitialized_parameters
             if training.init_from:
-                start = {"reinitialized": anew, "report": notes.append}
+                start = {"reinitialized": anew, "report": notes.append, "config": self.config}
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.compiled.init(values)

@@ -9,7 +9,7 @@ from memjax.config import Config
 from memjax.tasks.interface import make_task
 from memjax.training import processes
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.loaded_runs import check_start
+from memjax.training.loaded_runs import check_start, takes_tokenizer
 from memjax.training.loop import Hook, TrainingResult, run
 from memjax.training.metrics import read_metrics
 from memjax.training.plain_learner import make_single_stage
@@ -20,6 +20,7 @@ from memjax.training.run_logger import RunLogger, SummarizeLog
 from memjax.training.runs import (
     RunDirectory,
     RunRequest,
+    load_config,
     open_tokenizer,
     read_finished,
     request_run,
@@ -163,10 +164,20 @@ def _open_experiment(request: RunRequest, report: Report, experiment: Experiment
     path = request.path
     return make_experiment(
         request.config,
-        tokenizer=open_tokenizer(path) if path.exists() else None,
+        tokenizer=_saved_tokenizer(request),
         progress=report_preparation(report, request.config.training.steps),
         run_data=RunData(path, recorded=read_record(path), is_training=True),
     )
+
+
+def _saved_tokenizer(request: RunRequest) -> Any:
+    """Returns the tokenizer in the directory of a run, or before it begins that of the run in `training.init_from`, if
+    the run takes it. None makes the tokenizer that the configuration describes.
+    """
+    config, start = request.config, request.config.training.init_from
+    if request.path.exists():
+        return open_tokenizer(request.path)
+    return open_tokenizer(start) if start and takes_tokenizer(config, load_config(start)) else None
 
 
 def _report_notes(lines: Iterable[str], config: Config, report: Report) -> None:

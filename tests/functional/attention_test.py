@@ -261,11 +261,11 @@ def test_dropout_scales_what_it_keeps():
 
 def test_errors_name_the_argument():
     x = jnp.zeros((1, 2, 2, 4))
-    with pytest.raises(ValueError, match=r"dropout_key: None given with dropout_rate 0.1"):
+    with pytest.raises(ValueError, match=r"dropout_key: given None with dropout_rate 0.1"):
         attention(x, x, x, dropout_rate=0.1)
-    with pytest.raises(ValueError, match=r"dropout_rate: 1.0 given"):
+    with pytest.raises(ValueError, match=r"dropout_rate: given 1.0"):
         attention(x, x, x, dropout_rate=1.0, dropout_key=jax.random.key(0))
-    with pytest.raises(ValueError, match=r"window: 0 given, at least 1"):
+    with pytest.raises(ValueError, match=r"window: given 0, allowed: at least 1"):
         visibility(2, None, None, window=0)
 
 

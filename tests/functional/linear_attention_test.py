@@ -275,7 +275,7 @@ def test_bfloat16_inputs_are_summed_in_float32():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="normalizer: given 'sum', allowed: add, clamp, count, none"):
+    with pytest.raises(ValueError, match="normalizer: given 'sum', allowed: one of 'add', 'clamp', 'count', 'none'"):
         linear.causal_linear_attention(*inputs(), normalizer="sum")
     with pytest.raises(ValueError, match=r"chunk_length: given -1, allowed: 0 \(the whole segment\) or more tokens"):
         linear.causal_linear_attention(*inputs(), chunk_length=-1)

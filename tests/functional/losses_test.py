@@ -130,5 +130,5 @@ def test_masked_vocabulary_entries_take_no_part(case, masked, label_smoothing):
 
 
 def test_label_smoothing_range():
-    with pytest.raises(ValueError, match="label_smoothing: 1.0 given"):
+    with pytest.raises(ValueError, match="label_smoothing: given 1.0"):
         token_cross_entropy(jnp.zeros((1, 2)), jnp.array([0]), label_smoothing=1.0)

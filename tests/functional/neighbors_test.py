@@ -220,11 +220,11 @@ def test_errors_name_both_numbers(case):
         lambda k: select_neighbors(*inputs, k),
         lambda k: threshold_mask(jnp.zeros((1, 1, 1, MEMORY)), jnp.ones((1, MEMORY), bool), k),
     ):
-        with pytest.raises(ValueError, match="num_neighbors: 8 given, but the memory has 7 slots"):
+        with pytest.raises(ValueError, match="num_neighbors: given 8, allowed: 1 to 7"):
             call(8)
         with pytest.raises(ValueError, match="num_neighbors: 0 given"):
             call(0)
-    with pytest.raises(ValueError, match="head_chunks: 3 given, a divisor of the 2 heads"):
+    with pytest.raises(ValueError, match="head_chunks: given 3, allowed: a divisor of the 2 heads"):
         select_neighbors(*inputs, 2, head_chunks=3)
-    with pytest.raises(ValueError, match="query_chunks: 2 given, a divisor of the 3 queries"):
+    with pytest.raises(ValueError, match="query_chunks: given 2, allowed: a divisor of the 3 queries"):
         select_neighbors(*inputs, 2, query_chunks=2)

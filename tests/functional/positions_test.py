@@ -29,7 +29,7 @@ def test_sinusoids_of_low_precision_positions_are_computed_in_float32():
 
 @pytest.mark.parametrize("dim", [0, 3])
 def test_sinusoids_need_an_even_width(dim):
-    with pytest.raises(ValueError, match=rf"dim: {dim} given, a positive even number"):
+    with pytest.raises(ValueError, match=rf"dim: given {dim}, allowed: a positive even number"):
         sinusoids(np.arange(2), dim)
 
 
@@ -83,9 +83,9 @@ def test_buckets_match_the_definition(num_buckets, max_distance):
 
 
 def test_bucket_errors():
-    with pytest.raises(ValueError, match="num_buckets: 1 given, at least 2"):
+    with pytest.raises(ValueError, match="num_buckets: given 1, allowed: at least 2"):
         relative_buckets(np.arange(3), 1)
-    with pytest.raises(ValueError, match="max_distance: 16 given, above num_buckets // 2 = 16"):
+    with pytest.raises(ValueError, match="max_distance: given 16, allowed: above num_buckets // 2 = 16"):
         relative_buckets(np.arange(3), 32, 16)
 
 

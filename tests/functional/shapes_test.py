@@ -14,7 +14,7 @@ import pytest
 from memjax import functional
 from memjax.functional.attention import attention
 from memjax.functional.named_operations import operation
-from memjax.functional.shapes import _layouts, check_shapes
+from memjax.functional.shapes import _annotations, check_shapes
 
 SIZES = {"batch": 2, "length": 12, "heads": 3, "memory": 7, "neighbors": 4, "keys": 9, "buckets": 8, "rate": 5}
 FEATURES = {"features": 41, "value_dim": 42}
@@ -93,10 +93,10 @@ def arguments_of(name: str) -> tuple[dict[str, Any], dict[str, str]]:
     sizes, fresh = {**SIZES, **FEATURES, **EXACT.get(name, {})}, itertools.count(20)
     given = dict(OTHERS.get(name, {}))
     layouts = {}
-    for argument, allowed in _layouts(function.__wrapped__)[1].items():
+    for argument, hint in _annotations(function.__wrapped__)[1].items():
         if argument in given or argument in ("dropout_key", "sink"):
             continue
-        layouts[argument] = max(allowed, key=lambda layout: len(layout.split()))
+        layouts[argument] = max(hint.layouts, key=lambda layout: len(layout.split()))
         shape: tuple[int, ...] = ()
         for axis in layouts[argument].split():
             label = axis.lstrip("*#")
@@ -142,6 +142,23 @@ def test_axes_in_another_order(name):
             ) as error:
                 function(**wrong)
             assert argument in str(error.value)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_none_and_another_kind_of_dtype(name):
+    function = getattr(functional, name)
+    given, layouts = arguments_of(name)
+    hints = _annotations(function.__wrapped__)[1]
+    wrong = {argument: [] if hints[argument].allows_others else [None] for argument in layouts}
+    for argument, values in wrong.items():
+        if kinds := hints[argument].kinds:
+            dtype = np.float32 if jnp.bool_ in kinds else bool
+            values.append(np.zeros(given[argument].shape, dtype))
+    assert any(wrong.values()) or name == "relative_shift"  # which takes arrays of all dtypes
+    for argument, values in wrong.items():
+        for value in values:
+            with pytest.raises(ValueError, match=rf"^{argument}: given (None|bool|float32), allowed: (an? |bool)\S+"):
+                function(**{**given, argument: value})
 
 
 def test_docstrings_begin_with_the_layout():

@@ -13,7 +13,7 @@ from scipy.special import chdtri
 from memjax.axes import MESH_AXES
 from memjax.datastore.scann import ScannSettings
 from memjax.lifelong import episodic_memory as memory
-from memjax.lifelong import host_memory, policies
+from memjax.lifelong import host_memory, policies, stored_rows
 from memjax.lifelong.host_memory import HostMemory
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.sharding import _method_names
@@ -182,7 +182,7 @@ def test_a_slot_that_is_given_twice_holds_the_later_row(make):
 def test_no_slot_is_scattered_to_twice():
     """Which of two values would stay is not defined on every device."""
     kept = HostMemory(row_of(), 2, DIM)
-    offered = memory.make_candidates(kept, batch_of(range(7)), key_of(range(7)), None, None, None)
+    offered = stored_rows.make_candidates(kept, batch_of(range(7)), key_of(range(7)), None, None, None)
     decide = jax.jit(memory.assign_slots, static_argnames="policy")
     new = decide(kept.entries, offered, jax.random.key(0), POLICIES["ring"])
     assert new.slots.tolist() == [2, 2, 2, 2, 2, 1, 0] and int(new.written) == 7
@@ -379,21 +379,25 @@ def test_the_counter_of_offered_rows_stops_at_its_end():
         (lambda kept: memory.init_memory(row_of(), 0), "capacity: given 0, allowed: 1 or more rows"),
         (lambda kept: memory.init_memory(row_of(), 1, -1), "key_dim: given -1, allowed: 0 (no keys) or more"),
         (
-            lambda kept: kept.write(batch_of([1]), None, POLICIES["ring"]),
+            lambda kept: kept.write(batch_of([1]), jax.random.key(0), POLICIES["ring"]),
             "keys: given none, allowed: [1, 4], see key_dim",
         ),
         (
-            lambda kept: kept.write(batch_of([1]), None, POLICIES["ring"], keys=np.zeros((1, 3), np.float32)),
+            lambda kept: kept.write(
+                batch_of([1]), jax.random.key(0), POLICIES["ring"], keys=np.zeros((1, 3), np.float32)
+            ),
             "keys: given [1, 3], allowed: [1, 4], see key_dim",
         ),
         (
             lambda kept: kept.write(
-                dataclasses.replace(batch_of([1]), inputs=np.zeros((1, 5), np.int32)), None, POLICIES["ring"]
+                dataclasses.replace(batch_of([1]), inputs=np.zeros((1, 5), np.int32)),
+                jax.random.key(0),
+                POLICIES["ring"],
             ),
             "rows.inputs: given int32 [5], allowed: int32 [3] for each row",
         ),
         (
-            lambda kept: kept.write(dataclasses.replace(batch_of([1]), extras={}), None, POLICIES["ring"]),
+            lambda kept: kept.write(dataclasses.replace(batch_of([1]), extras={}), jax.random.key(0), POLICIES["ring"]),
             "rows.extras.example: given none, allowed: int32 [] for each row",
         ),
         (lambda kept: kept.delete(np.ones(3, bool)), "chosen: given bool [3], allowed: bool [20] or ids"),

@@ -1,5 +1,6 @@
 """Arguments of memories are told by their names, whatever their order."""
 
+import flax.linen as nn
 import jax.numpy as jnp
 import pytest
 
@@ -9,6 +10,10 @@ from memjax.typing import Aux
 
 class StateFirst(Memory):
     """A memory whose state comes before its segment, and whose mask may be given by its place."""
+
+    @nn.nowrap
+    def init_state(self, batch_size, dtype=jnp.float32):
+        return jnp.zeros((batch_size, 5), dtype)
 
     def __call__(self, state, x, mask=None, *, start_of_document=None):
         return x, state, Aux()

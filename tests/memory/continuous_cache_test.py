@@ -1,6 +1,7 @@
 """The continuous cache against loops: K1 to K6, strictness, blocks and steps, evaluation and generation with it."""
 
 import functools
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.reading_plan import ReadingPlan
 from memjax.functional.mixing import candidate_log_probs, candidate_log_weights
 from memjax.inference import Sampling, generate
-from memjax.memory.continuous_cache import SIMILARITIES, ContinuousCacheMemory
+from memjax.memory.continuous_cache import ContinuousCacheMemory, Similarity
 from memjax.memory.interface import where_rows
 from memjax.memory.next_token_candidates import Prediction
 from memjax.models.factory import make_language_model
@@ -138,7 +139,7 @@ def test_blocks_equal_the_reference_token_by_token(memory_length, length, across
 @pytest.mark.parametrize(
     "dtype, tolerance", [(jnp.float64, 1e-12), pytest.param(jnp.float32, 1e-5, marks=pytest.mark.laws)]
 )
-@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("similarity", get_args(Similarity))
 def test_similarities_equal_the_reference(similarity, dtype, tolerance):
     cache = ContinuousCacheMemory(dim=DIM, memory_length=6, scale=0.7, similarity=similarity)
     rows = expected_scores(6, scale=0.7, similarity=similarity)

@@ -200,8 +200,12 @@ def test_another_task_begins_with_what_it_shares(tmp_path):
     assert new == ["params/head/classifier/bias", "params/head/classifier/kernel"]
     two.model.attention = Bidirectional(num_positions=23, pooler=False)
     two.data.segment_length = 23
+    shorter = make_experiment(two)
     with pytest.raises(ValueError, match=r"params/position_embedding \[24, 8\] there and \[23, 8\] here"):
-        init_from(run, random_variables(make_experiment(two)), make_experiment(two).model)
+        init_from(run, random_variables(shorter), shorter.model)
+    fields = r"training.init_from: model.attention.num_positions: given 23, allowed: 24, as in .*; give "
+    with pytest.raises(ValueError, match=fields + "--model.attention.num-positions 24, or begin with --from"):
+        init_from(run, random_variables(shorter), shorter.model, config=two)
 
 
 @pytest.mark.laws
