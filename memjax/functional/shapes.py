@@ -126,9 +126,15 @@ def _check_array(name: str, value: Any, hint: _ArrayHint) -> None:
 
 _KIND_NAMES = {jnp.floating: "a float dtype", jnp.integer: "an integer dtype", jnp.bool_: "bool"}
 """Kind of dtypes -> its name in messages"""
-_KINDS: dict[str, Any] = {str(Float.dtypes): jnp.floating, str(Bool.dtypes): jnp.bool_} | {
-    str(integers.dtypes): jnp.integer for integers in (Int, UInt, Integer)
+_ANNOTATIONS: dict[Any, Any] = {
+    Float: jnp.floating,
+    Bool: jnp.bool_,
+    Int: jnp.integer,
+    UInt: jnp.integer,
+    Integer: jnp.integer,
 }
+"""Kind of annotations -> its kind of dtypes"""
+_KINDS = {str(annotation.dtypes): kind for annotation, kind in _ANNOTATIONS.items()}
 """Dtypes of an annotation -> their kind, which has dtypes of other widths, too"""
 
 

@@ -179,8 +179,8 @@ def _compare_trees(tree: Any, expected: Any, path: str = "", *, with_shapes: boo
     """
     is_array = hasattr(expected, "dtype")
     if hasattr(tree, "dtype") != is_array or not (is_array or type(tree) is type(expected)):
-        kinds = ("an array" if hasattr(node, "dtype") else type(node).__name__ for node in (tree, expected))
-        return (path, *kinds)
+        name = lambda node: "an array" if hasattr(node, "dtype") else type(node).__name__
+        return path, name(tree), name(expected)
     if is_array:
         fits = tree.shape == expected.shape or not with_shapes
         return None if fits else (path, f"shape {tree.shape}", str(expected.shape))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from memjax.axes import named
 from memjax.functional.linear_attention import (
     LinearState,
+    Normalizer,
     causal_linear_attention,
     effective_rank,
     elu_features,
@@ -83,7 +84,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
       ((1, 4, 8), (1, 2, 4, 4))
     """
 
-    normalizer: ClassVar[str] = "add"
+    normalizer: ClassVar[Normalizer] = "add"
     eps: ClassVar[float] = 1e-6
     figure: ClassVar[str] = "linear_state/effective_rank"
 

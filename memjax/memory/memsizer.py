@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.axes import named
+from memjax.functional.linear_attention import Normalizer
 from memjax.memory.layer_parts import Residual, make_norm, project_biased, xavier_init
 from memjax.memory.linear_transformer import LinearTransformerAttention
 
@@ -58,7 +59,7 @@ class MemSizerAttention(LinearTransformerAttention):
       ((1, 4, 8), (1, 1, 3, 8))
     """
 
-    normalizer: ClassVar[str] = "count"
+    normalizer: ClassVar[Normalizer] = "count"
     figure: ClassVar[str] = "memsizer/effective_rank"
 
     num_slots: int = 32

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import named
-from memjax.functional.linear_attention import draw_directions, random_features
+from memjax.functional.linear_attention import Normalizer, draw_directions, random_features
 from memjax.memory.layer_parts import project, project_biased
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.typing import Activations
@@ -61,7 +61,7 @@ class RFAAttention(LinearTransformerAttention):
       ((1, 4, 8), (1, 2, 6, 4))
     """
 
-    normalizer: ClassVar[str] = "clamp"
+    normalizer: ClassVar[Normalizer] = "clamp"
     eps: ClassVar[float] = 1e-3
 
     init_gain: float | None = 2**-0.5

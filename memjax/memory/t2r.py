@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.axes import named
-from memjax.functional.linear_attention import relu_features
+from memjax.functional.linear_attention import Normalizer, relu_features
 from memjax.functional.named_operations import operation
 from memjax.memory.layer_parts import matrix_init, project_biased
 from memjax.memory.linear_transformer import LinearTransformerAttention
@@ -54,7 +54,7 @@ class T2RAttention(LinearTransformerAttention):
       ((1, 4, 8), (1, 2, 3, 4))
     """
 
-    normalizer: ClassVar[str] = "clamp"
+    normalizer: ClassVar[Normalizer] = "clamp"
     eps: ClassVar[float] = 1e-2
 
     init_gain: float | None = 8**-0.5

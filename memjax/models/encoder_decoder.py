@@ -6,7 +6,7 @@ language models handle this model too.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.axes import constrain
 from memjax.functional.positions import sinusoids
 from memjax.memory.interface import CrossMemory, LayerMemory, StatelessMemory, broadcast_mask, count_positions
-from memjax.memory.layer_parts import make_norm
+from memjax.memory.layer_parts import NormKind, make_norm
 from memjax.memory.memory_tokens import MemoryTokenEncoder, memory_aux
 from memjax.models.heads import SmoothedVocabularyScorer
 from memjax.models.interface import Model
@@ -107,7 +107,7 @@ class EncoderDecoder(Model):
     encoder: MemoryTokenEncoder
     decoder: tuple[DecoderLayer, ...]
     vocabulary: nn.Module
-    final_norm: str = ""
+    final_norm: Literal[NormKind, ""] = ""
     norm_epsilon: float | None = None
     positions: str = "sinusoids"
     decoder_reads: str = "all"

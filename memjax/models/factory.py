@@ -89,13 +89,13 @@ def make_language_model(
     )
     dtype = jnp.dtype(model.compute_dtype)
     attention = model.attention
-    has_final_norm = attention.norm_place == "pre" and attention.final_norm
+    final_norm: Any = attention.norm_kind if attention.norm_place == "pre" and attention.final_norm else ""
     vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
     return LanguageModel(
         stack=stack,
         vocabulary=vocabulary,
         output_memory=_make_output_memory(model, dtype),
-        final_norm=attention.norm_kind if has_final_norm else "",
+        final_norm=final_norm,
         weighted_norms=model.weighted_norms,
         norm_epsilon=model.norm_epsilon,
         num_positions=attention.learned_positions,

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
-from memjax.memory.layer_parts import ACTIVATIONS, make_norm, matrix_init
+from memjax.memory.layer_parts import ACTIVATIONS, Activation, make_norm, matrix_init
 from memjax.memory.next_token_candidates import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.settings.compatibility import warn_of_renamed_members
 from memjax.typing import Activations, Mask
@@ -215,7 +215,7 @@ class MaskedTokenHead(TaskHead):
     weighted_norms: bool = False
     dtype: Any = jnp.float32
     norm_epsilon: float | None = None
-    activation: str = "gelu_exact"
+    activation: Activation = "gelu_exact"
 
     scores_vocabulary = True
 

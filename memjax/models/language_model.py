@@ -1,7 +1,7 @@
 """Decoder-only language models whose layers and output may carry memories."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,7 @@ from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
 from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.interface import OutputMemory, StackState, broadcast_mask, count_positions
-from memjax.memory.layer_parts import make_norm
+from memjax.memory.layer_parts import NormKind, make_norm
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.next_token_candidates import NextTokenCandidates, Prediction
 from memjax.models.heads import VocabularyScorer
@@ -82,7 +82,7 @@ class LanguageModel(Model):
     vocabulary: nn.Module
     output_memory: OutputMemory | None = None
     mixtures: tuple[OutputMemory, ...] = ()
-    final_norm: str = "rms"
+    final_norm: Literal[NormKind, ""] = "rms"
     weighted_norms: bool = False
     norm_epsilon: float | None = None
     num_positions: int = 0

@@ -19,7 +19,7 @@ from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
 from memjax.functional.positions import bucket_bias, relative_distances, sinusoids
 from memjax.memory.interface import StackState, StatelessMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.layer_parts import make_norm
+from memjax.memory.layer_parts import NormKind, make_norm
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
 from memjax.models.interface import Model
 from memjax.settings.checks import require
@@ -101,7 +101,7 @@ class MemformerDecoderLayer(nn.Module):
     feed_forward: StatelessMemory
     cross: HeadAttention | None = None
     dropout: float = 0.0
-    norm_kind: str = "layer"
+    norm_kind: NormKind = "layer"
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
@@ -201,7 +201,7 @@ class Memformer(Model):
     write_begin_token: bool = False
     scan_layers: bool = False
     rematerialize: bool = False
-    norm_kind: str = "layer"
+    norm_kind: NormKind = "layer"
     dropout: float = 0.0
     dtype: Any = jnp.float32
 
