@@ -63,7 +63,7 @@ def _check_fields(module: nn.Module) -> None:
             continue
         if isinstance(value, np.generic):
             value = value.item()
-        allowed = "" if hasattr(value, "dtype") else describe_invalid(value, hint)
+        allowed = "" if isinstance(value, jax.Array | np.ndarray) else describe_invalid(value, hint)
         if allowed:
             value_text = type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
             raise ValueError(f"{name}: {'not given' if value is None else f'given {value_text}'}, allowed: {allowed}")
