@@ -233,14 +233,14 @@ def test_modules_that_are_made_wrongly(make, line):
 
 def test_a_language_model_says_what_its_tokens_are():
     model = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2), vocab_size=5)
-    state, tokens = jax.eval_shape(lambda: model.init_state(2)), like((2, 4), jnp.int32)
+    state, tokens = jax.eval_shape(lambda: model.init_state(ROWS)), like((ROWS, 4), jnp.int32)
     for change, line in (
-        ({"tokens": like((2, 4))}, "tokens: given float32, allowed: an integer dtype"),
+        ({"tokens": like((ROWS, 4))}, "tokens: given float32, allowed: an integer dtype"),
         ({"tokens": like((4,), jnp.int32)}, r"tokens: given \(4,\), allowed: \[batch, length\], not 1 axes"),
         ({"state": other_state(model)}, "state: given .*, allowed: LanguageModelState, as init_state"),
-        ({"tokens": like((2, 0), jnp.int32)}, "x: given a segment of 0 tokens"),
+        ({"tokens": like((ROWS, 0), jnp.int32)}, "x: given a segment of 0 tokens"),
     ):
-        given = {"tokens": tokens, "state": state, "start_of_document": like((2,), bool), **change}
+        given = {"tokens": tokens, "state": state, "start_of_document": like((ROWS,), bool), **change}
         with pytest.raises(ValueError, match=line):
             jax.eval_shape(lambda given: model.init(jax.random.key(0), **given), given)
 

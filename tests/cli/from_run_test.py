@@ -58,11 +58,11 @@ def test_what_makes_the_same_parameters_may_change(run, change):
 
 def test_a_misfit_names_fields_and_options(run):
     config, _ = text_config("b.txt", from_run=run)
-    config.model.dim, config.model.num_layers, config.model.dropout = 16, 3, 0.3
+    config.model.dim, config.model.num_layers, config.model.dropout = 16, 1, 0.3
     with pytest.raises(ValueError) as error:
         check_start_fits(config)
     assert str(error.value) == (
-        "model.dim: given 16, allowed: 8; model.num_layers: given 3, allowed: 2, as in "
+        "model.dim: given 16, allowed: 8; model.num_layers: given 1, allowed: 2, as in "
         f"{run}; give --model.dim 8 --model.num-layers 2, or begin with --from {run} and leave them out"
     )
     config, _ = text_config("b.txt", from_run=run)
