@@ -63,6 +63,8 @@ def _check_fields(module: nn.Module) -> None:
             continue
         if isinstance(value, np.generic):
             value = value.item()
+        if hint is float and isinstance(value, float):  # infinite where a module takes it
+            continue
         allowed = "" if isinstance(value, jax.Array | np.ndarray) else describe_invalid(value, hint)
         if allowed:
             value_text = type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
@@ -113,6 +115,7 @@ def _with_check(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def check_and_call(self: Any, *arguments: Any, **options: Any) -> Any:
         values = {**signature.bind(self, *arguments, **options).arguments, **options}
+        _require_tokens(values[segment])
         sizes = {"dim": self.dim} if "dim" in _field_hints(type(self)) else {}
         check_arguments(call, (self, *arguments), options, sizes)
         for name in (segment, state, *ROW_ARGUMENTS):
@@ -121,8 +124,9 @@ def _with_check(call: Callable[..., Any]) -> Callable[..., Any]:
         checked = array_arguments(call)
         rows = {name: values[name] for name in ROW_ARGUMENTS if name not in checked and values.get(name) is not None}
         check_call(values[segment], values.get(state), **rows)
-        if state in needed and not isinstance(self.parent, CheckedModule):  # a module of ours has checked the whole
-            check_state(self, values[state], len(values[segment]), decodes=call.__name__ == "decode")
+        is_outermost = not isinstance(self.parent, CheckedModule)  # else a module of ours has checked the whole
+        if state in needed and is_outermost and call.__name__ == "__call__":
+            check_state(self, values[state], len(values[segment]))
         return call(self, *arguments, **options)
 
     return check_and_call
@@ -151,39 +155,32 @@ def _with_size_check(init_state: Callable[..., Any]) -> Callable[..., Any]:
     return check_and_init
 
 
-def check_state(module: Any, state: Any, rows: int, *, decodes: bool = False) -> None:
+def check_state(module: Any, state: Any, rows: int) -> None:
     """Raises an error if a state is not one of `module` for `rows` rows: that of another memory, or of another size.
 
     Args:
-      module: Memory or model with `init_state` and, if it decodes, `init_decode_state`.
+      module: Memory or model with `init_state`.
       state: State that was given to a call of the module.
       rows: Number of batch rows.
-      decodes: Whether the state is a decode state, of which only the structure is compared: buffers have any length.
 
     Raises:
       ValueError: A state of another class, or with leaves of another shape.
     """
-    make = f"init_state({rows})"
-    expected = jax.eval_shape(lambda: module.init_state(rows))
-    if decodes:
-        make = f"init_decode_state({make}, segment_length, {rows})"
-        expected = jax.eval_shape(lambda: module.init_decode_state(module.init_state(rows), 1, rows))
-    if difference := _compare_trees(state, expected, with_shapes=not decodes):
+    if difference := _compare_trees(state, jax.eval_shape(lambda: module.init_state(rows))):
         path, state_text, allowed = difference
-        raise ValueError(f"state{path}: given {state_text}, allowed: {allowed}, as {make} makes it")
+        raise ValueError(f"state{path}: given {state_text}, allowed: {allowed}, as init_state({rows}) makes it")
 
 
-def _compare_trees(tree: Any, expected: Any, path: str = "", *, with_shapes: bool) -> tuple[str, str, str] | None:
+def _compare_trees(tree: Any, expected: Any, path: str = "") -> tuple[str, str, str] | None:
     """Returns where a tree first differs from an expected one, what is given there, and what is allowed. None if they
-    have the same classes and, `with_shapes`, the same shapes.
+    have the same classes and shapes.
     """
     is_array = hasattr(expected, "dtype")
     if hasattr(tree, "dtype") != is_array or not (is_array or type(tree) is type(expected)):
         name = lambda node: "an array" if hasattr(node, "dtype") else type(node).__name__
         return path, name(tree), name(expected)
     if is_array:
-        fits = tree.shape == expected.shape or not with_shapes
-        return None if fits else (path, f"shape {tree.shape}", str(expected.shape))
+        return None if tree.shape == expected.shape else (path, f"shape {tree.shape}", str(expected.shape))
     parts, others = (
         jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part, root=node: part is not root)[0]
         for node in (tree, expected)
@@ -191,7 +188,7 @@ def _compare_trees(tree: Any, expected: Any, path: str = "", *, with_shapes: boo
     if len(parts) != len(others):
         return path, f"{type(tree).__name__} of {len(parts)} parts", f"{len(others)} parts"
     differences = (
-        _compare_trees(part, other, path + jax.tree_util.keystr(place), with_shapes=with_shapes)
+        _compare_trees(part, other, path + jax.tree_util.keystr(place))
         for (place, part), (_, other) in zip(parts, others, strict=True)
         if part is not tree  # a number is a leaf of itself
     )
@@ -213,11 +210,8 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
     if not hasattr(x, "shape") or len(x.shape) < 2:
         segment_text = f"shape {x.shape}" if hasattr(x, "shape") else type(x).__name__
         raise ValueError(f"x: given {segment_text}, allowed: an array [batch, length, ...]")
+    _require_tokens(x)
     rows, length = x.shape[:2]
-    if not length:
-        raise ValueError(
-            f"x: given a segment of 0 tokens, shape {x.shape}, allowed: 1 or more; leave it out, or mask padding"
-        )
     state_rows = {leaf.shape[axis] for leaf, axis in leaves_and_axes(state)}
     if state_rows - {rows}:
         numbers = " and ".join(map(str, sorted(state_rows)))
@@ -229,6 +223,15 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
         expected = {"mask": (rows, length), "start_of_document": (rows,), "active": (rows,)}.get(name, (rows,))
         if array.shape[: len(expected)] != expected:
             raise ValueError(f"{name}: given shape {array.shape}, allowed: {expected}, as x of shape {x.shape}")
+
+
+def _require_tokens(x: Any) -> None:
+    """Raises `ValueError` for a segment `[batch, length, ...]` without tokens. Anything else is left to other checks."""
+    shape = getattr(x, "shape", ())
+    if len(shape) > 1 and not shape[1]:
+        raise ValueError(
+            f"x: given a segment of 0 tokens, shape {shape}, allowed: 1 or more; leave it out, or mask padding"
+        )
 
 
 def refuse_padding_in_front(output: Array, mask: Mask | None) -> Array:

@@ -132,13 +132,13 @@ def test_narrow_dtypes_stay(dtype):
 @pytest.mark.parametrize(
     "call, line",
     [
-        (lambda x: functional.max_pool(x, 5), "rate: 5 given, 1 to the 4 slots that are compressed allowed"),
-        (lambda x: functional.mean_pool(x, 0), "rate: 0 given, 1 to the 4 slots that are compressed allowed"),
+        (lambda x: functional.max_pool(x, 5), "rate: given 5, allowed: 1 to 4, the slots that are compressed"),
+        (lambda x: functional.mean_pool(x, 0), "rate: given 0, allowed: 1 to 4, the slots that are compressed"),
         (
             lambda x: functional.dilated_convolutions(x, jnp.zeros((2, 2, DIM, DIM)), (1,)),
-            r"dilations: \(1,\) given, one for each of the 2 layers allowed",
+            r"dilations: given \(1,\), allowed: one for each of the 2 layers",
         ),
-        (lambda x: loss_of(x, "sum"), "reduction: 'sum' given, 'mean_square' or 'norm' allowed"),
+        (lambda x: loss_of(x, "sum"), "reduction: given 'sum', allowed: one of 'mean_square', 'norm'"),
     ],
 )
 def test_wrong_arguments_get_one_line(call, line):

@@ -222,7 +222,7 @@ def test_errors_name_both_numbers(case):
     ):
         with pytest.raises(ValueError, match="num_neighbors: given 8, allowed: 1 to 7"):
             call(8)
-        with pytest.raises(ValueError, match="num_neighbors: 0 given"):
+        with pytest.raises(ValueError, match="num_neighbors: given 0, allowed: 1 to 7"):
             call(0)
     with pytest.raises(ValueError, match="head_chunks: given 3, allowed: a divisor of the 2 heads"):
         select_neighbors(*inputs, 2, head_chunks=3)

@@ -498,10 +498,6 @@ def test_bfloat16_keeps_the_dtypes_and_stays_close(compression):
 @pytest.mark.parametrize(
     "fields, line",
     [
-        ({"compression": "median"}, "compression: given 'median', allowed: 'convolution', 'dilated', 'max', 'mean'"),
-        ({"compression_loss": "bptt"}, "compression_loss: given 'bptt', allowed: 'attention', 'auto_encoding', 'none'"),
-        ({"compressed_positions": "absolute"}, "compressed_positions: given 'absolute', allowed: 'separate'"),
-        ({"norm": "both"}, "norm: given 'both', allowed: 'post', 'pre', 'pre_sonnet'"),
         ({"same_length": True}, "same_length: given True with a compressed memory, allowed: False"),
     ],
 )  # fmt: skip

@@ -225,8 +225,6 @@ def test_decoding_equals_blocks_with_rows_out_of_phase():
     "fields, line",
     [
         ({"memory_length": 0}, "memory_length: given 0, allowed: 1 or more pairs"),
-        ({"mixing": "loud"}, "mixing: given 'loud', allowed: 'linear' or 'global'"),
-        ({"similarity": "l1"}, "similarity: given 'l1', allowed: 'dot', 'cosine'"),
         ({"interpolation_weight": 1.5}, "interpolation_weight: given 1.5, allowed: 0 to 1"),
     ],
 )

@@ -159,7 +159,6 @@ def test_parameters_of_published_shapes():
 @pytest.mark.parametrize(
     "own_layers, fields, message",
     [
-        (0, {"kind": "ctrl"}, "kind: given 'ctrl', allowed: transformer, control, bottleneck"),
         (3, {"kind": "control"}, "memory_layers: given 3, allowed: 1 or 2 for 'control' with 2 layers"),
         (1, {}, "memory_layers: given 1, allowed: 0 for 'transformer' with 2 layers"),
     ],

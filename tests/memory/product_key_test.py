@@ -140,7 +140,6 @@ def test_initial_values():
     [
         ({"num_neighbors": 6}, "num_neighbors: given 6, allowed: 1 to 5, the sub-keys of each half"),
         ({"key_dim": 5}, r"key_dim: given 5, allowed: an even number \(two halves\)"),
-        ({"query_norm": "rms"}, "query_norm: given 'rms', allowed: batch, layer, none"),
     ],
 )
 def test_mistakes_are_named(fields, line):

@@ -219,7 +219,6 @@ def test_neighbors_are_left_out_in_training_each_by_itself():
     [
         ({"neighbor_dropout": 1.0}, "neighbor_dropout: given 1.0, allowed: a rate in "),
         ({"num_neighbors": 0}, "num_neighbors: given 0, allowed: 1 or more"),
-        ({"gate": "wide"}, "gate: given 'wide', allowed: 'scalar' or 'vector'"),
         ({"gate_bins": -1}, "gate_bins: given -1, allowed: 0"),
     ],
 )
