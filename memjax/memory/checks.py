@@ -226,7 +226,7 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
 
 
 def _require_tokens(x: Any) -> None:
-    """Raises `ValueError` for a segment `[batch, length, ...]` without tokens. Anything else is left to other checks."""
+    """Raises `ValueError` for a segment `[batch, length, ...]` without tokens. Other checks have the rest."""
     shape = getattr(x, "shape", ())
     if len(shape) > 1 and not shape[1]:
         raise ValueError(

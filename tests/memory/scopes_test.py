@@ -155,6 +155,7 @@ ON_THE_HOST = {
     "memformer.run_layers",
     "product_keys.candidate_pairs",
     "fifo.check_ring",
+    "shapes.array_arguments",
     "shapes.check_arguments",
     "shapes.check_shapes",
     "table_rows.table_shards",
