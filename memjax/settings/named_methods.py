@@ -100,11 +100,14 @@ def _separate_layers(config: Config) -> Config:
     return replace(config, model=replace(config.model, scan_layers=False)) if scans else config
 
 
-def _warm_up(config: Config) -> Config:
-    """Returns the config with a warm-up of the learning rate, since the optimiser starts again with every task."""
+def _slow_down(config: Config) -> Config:
+    """Returns the config with a warm-up of the learning rate, since the optimiser starts again with every task, and a
+    rate of at most 3e-4: a small Transformer at 1e-3 may lose all tasks in the first updates after its growth.
+    """
     schedule = config.training.schedule
-    longer = replace(schedule, warmup_steps=max(schedule.warmup_steps, 40))
-    return replace(config, training=replace(config.training, schedule=longer))
+    rate = min(schedule.learning_rate, 3e-4)
+    slower = replace(schedule, learning_rate=rate, warmup_steps=max(schedule.warmup_steps, 40))
+    return replace(config, training=replace(config.training, schedule=slower))
 
 
 def _add_gate(config: Config) -> Config:
@@ -224,7 +227,7 @@ METHODS = {
         ELLE,
         {"memory": STORED, "recovery_steps": 30},
         _growth_values,
-        _warm_up,
+        _slow_down,
         base=("lifelong_text", "small"),
     ),
     "progressive": NamedMethod(

@@ -20,6 +20,7 @@ from memjax.training.evaluation import EvaluationInterrupted
 from memjax.training.extension import describe_extension
 from memjax.training.loaded_runs import init_from
 from memjax.training.metrics import count_bytes, count_parameters
+from memjax.training.optimizers import count_applied_steps
 from memjax.training.profiles import Profile, Steps
 from memjax.training.run_logger import RunLogger, describe_score
 from memjax.training.runs import check_tokenizer
@@ -421,7 +422,7 @@ class _RunLoop:
         interval = self.config.training.log_every
         if not interval or (info.step % interval and info.step != self.position.end):
             return
-        totals, applied = jax.device_get((info.state.totals, info.state.step))
+        totals, applied = jax.device_get((info.state.totals, count_applied_steps(info.state.opt_state)))
         usage, tables = pull_usage(info.state.tables)
         none = jax.tree.map(jnp.zeros_like, info.state.totals)
         info.state = dataclasses.replace(info.state, totals=none, tables=tables)

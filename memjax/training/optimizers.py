@@ -241,6 +241,18 @@ def make_optimizer(
     return optax.GradientTransformationExtraArgs(steps.init, update)
 
 
+def count_applied_steps(state: optax.OptState) -> Any:
+    """Counts the steps that an optimiser has applied since its state began, as its schedule counts them, an int32
+    scalar. 0 if it has no schedule. Steps that were skipped or only accumulated do not count.
+
+    Args:
+      state: State of an optimiser, which may contain those of others.
+    """
+    is_schedule = lambda part: isinstance(part, optax.ScaleByScheduleState)
+    counts = [part.count for part in jax.tree.leaves(state, is_leaf=is_schedule) if is_schedule(part)]
+    return counts[0] if counts else 0
+
+
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
     """Makes a transformation that multiplies the updates of the parameters and modules in `names` by a factor, which
     gives them a separate learning rate.

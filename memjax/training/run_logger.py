@@ -176,28 +176,22 @@ class RunLogger:
             view.write(kind, step, values)
 
     def write_steps(
-        self, position: Position, totals: Mapping[str, Any], updates: int, usage: Mapping[str, float]
+        self, position: Position, totals: Mapping[str, Any], applied: int, usage: Mapping[str, float]
     ) -> None:
         """Writes and reports the metrics of the updates since the last such line, from `totals`, their sums by name,
-        and `usage`, the use of table slots. `updates` is the number of updates that were not skipped in the run.
+        and `usage`, the use of table slots. `applied` is the number of steps of the optimiser since its state began.
 
         Args:
           position: Position of the run in its stages.
           totals: `WeightedSum` of each loss, metric and count by name, since the last line.
-          updates: Number of updates that were not skipped in the whole run.
+          applied: Number of steps that the optimiser has applied since its state began, as the schedule counts them.
           usage: Use of the slots of value tables by name.
         """
-        step, training = position.step, self.config.training
+        step = position.step
         seconds, steps = self.clock.seconds(), self.clock.steps
         counted = max(float(totals["skipped"].weight), 1.0)
         line: dict[str, Any] = {**describe_totals(totals), **usage}
-        short = position.step == position.end  # the last window of a stage is applied although it is incomplete
-        windows = (
-            -(-updates // training.gradient_accumulation_steps)
-            if short
-            else updates // training.gradient_accumulation_steps
-        )
-        line["learning_rate"] = float(self._schedule(max(windows - 1, 0)))
+        line["learning_rate"] = float(self._schedule(max(applied - 1, 0)))
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
         timed = steps > 0 and seconds > 0 and line["tokens"]
         line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if timed else None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from memjax.training.optimizers import (
     adafactor,
     adam,
+    count_applied_steps,
     freeze_parameters,
     make_matrix_mask,
     make_optimizer,
@@ -111,6 +112,21 @@ def test_memories_have_a_learning_rate_of_their_own():
     params = {"layer": {"long_term": {"key": jnp.zeros(1)}, "query": jnp.zeros(1)}}
     updates = first_update(rule, params, jax.tree.map(lambda leaf: leaf + 2.0, params))["layer"]
     np.testing.assert_allclose([updates["long_term"]["key"][0], updates["query"][0]], [-0.5, -0.1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [adam, adafactor, optax.sgd])
+@pytest.mark.parametrize("accumulated, steps", [(1, 5), (2, 2)])
+@pytest.mark.parametrize("frozen", [(), ("a",)])
+def test_steps_are_counted_since_the_state_began(rule, accumulated, steps, frozen):
+    chain = make_optimizer(rule(make_schedule(0.1, steps=10)), clip_norm=1.0, gradient_accumulation_steps=accumulated)
+    optimizer = freeze_parameters(chain, frozen)
+    params = {"a": jnp.ones((2, 2)), "b": jnp.ones((2, 2))}
+    state = optimizer.init(params)
+    assert int(count_applied_steps(state)) == 0
+    for _ in range(5):
+        _, state = optimizer.update(params, state, params)
+    assert int(count_applied_steps(state)) == steps
+    assert int(count_applied_steps(optimizer.init(params))) == 0 == count_applied_steps(optax.identity().init(params))
 
 
 def test_frozen_parameters_stay_and_are_not_in_the_norm():
