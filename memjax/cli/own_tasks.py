@@ -35,7 +35,7 @@ from memjax.data.source_readers import class_names
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import TEXT_SETS
 from memjax.settings.checks import validate
-from memjax.settings.named_methods import find_method, with_method
+from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -74,7 +74,7 @@ def tasks_config(
     Raises:
       ValueError: A file is missing, given twice, of another form, or without examples.
     """
-    base, default_variant = find_method(method).base if method else (CONFIG, VARIANT)
+    base, default_variant = METHODS.find(method).base if method else (CONFIG, VARIANT)
     base, default_variant = (name, "") if name else (CONFIG if variant else base, default_variant)
     config = with_start(load_config(base, variant or default_variant), from_run)
     if config.lifelong is None and config.task.file_source is TextFiles:

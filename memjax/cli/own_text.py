@@ -18,7 +18,7 @@ from memjax.data.record_files import find_record_files
 from memjax.data.records import detect_record_format
 from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
-from memjax.settings.named_memories import find_memory, with_memory_kind
+from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.settings.overrides import UsageError, load_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -82,7 +82,7 @@ def _with_memory_kind(config: Config, name: str, *, has_documents: bool) -> Conf
     text has documents.
     """
     config = with_memory_kind(config, name)
-    if find_memory(name).forgets or not has_documents:
+    if MEMORIES.find(name).forgets or not has_documents:
         return config
     scored = replace(config.evaluation, protocol="separate")
     return replace(config, data=replace(config.data, protocol="separate"), evaluation=scored)
@@ -135,7 +135,7 @@ def _why(
     config: Config, path: object, count: int, size: int, name: str, variant: str, memory_kind: str, *, by_size: bool
 ) -> str:
     """Describes in one line which config was chosen, and why."""
-    model, data, memory_entry = config.model, config.data, find_memory(memory_kind or "none")
+    model, data, memory_entry = config.model, config.data, MEMORIES.find(memory_kind or "none")
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.memory_facts.memory_length
     slots = f"a memory of {memory} tokens" if memory else "no memory"

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, get_args
 from memjax.cli.lone_words import describe_word
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
+from memjax.settings.named_kinds import NamedKinds
 from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import (
@@ -72,6 +73,10 @@ ARGPARSE_MESSAGES: tuple[tuple[str, Callable[..., str]], ...] = (
 """Pairs of a pattern of argparse's messages and a function that makes memjax's message from its groups"""
 
 
+NAMED: tuple[NamedKinds[Any], ...] = (MEMORIES, METHODS)
+"""Tables of names, each with the option that takes them"""
+
+
 MAY_BE_EMPTY = ("--prompt", "--variant")
 """Options whose text may be empty: an empty prompt is continued, and '' is the default variant"""
 
@@ -98,11 +103,6 @@ def make_reader(hint: Any) -> Callable[[str], Any]:
 
     read.__name__ = kind.__name__  # argparse says it of what is no number
     return read
-
-
-def _describe_names(entries: Mapping[str, Any]) -> str:
-    """Describes the entries of a list of memories or methods for a help text, each with its name."""
-    return "; ".join(f"{name} = {entry.about}" for name, entry in entries.items()).replace("%", "%%")
 
 
 class Parser(argparse.ArgumentParser):
@@ -141,10 +141,8 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--from", dest="from_run", metavar="RUN", help=start)
             variant = "name of a variant that the config file defines; `memjax configs` lists them"
             self.add_argument("--variant", metavar="NAME", help=variant)
-            kind = "name of the memory that takes the place of the config's: " + _describe_names(MEMORIES)
-            self.add_argument("--memory-kind", metavar="NAME", help=kind)
-            method = "name of the method that takes the place of the config's, for tasks: " + _describe_names(METHODS)
-            self.add_argument("--method", metavar="NAME", help=method)
+            for names in NAMED:
+                self.add_argument(names.option, metavar="NAME", help=names.help)
             encoding = "encoding of your files that are not UTF-8, such as utf-16, latin-1 or cp1252"
             self.add_argument("--encoding", metavar="NAME", help=encoding)
             skip = "leave out all of your files and rows that cannot be read, not just up to 5 %% of the bytes"
@@ -303,7 +301,7 @@ def _refuse_memory(parser: Parser, options: argparse.Namespace, overrides: Seque
     if "--memory" in names and not options.run:
         allowed = "--memory-kind NAME, which memory; its size is a field, such as --model.attention.memory-length"
         raise UsageError(f"--memory: no such option of {parser.prog}, allowed: {allowed}")
-    wrong = sorted({"--memory-kind", "--method"} & names)
+    wrong = [table.option for table in NAMED if table.option in names]
     if wrong:
         allowed = "with memjax train alone, which has chosen it for the run"
         raise UsageError(f"{wrong[0]}: no such option of {parser.prog}, allowed: {allowed}")
@@ -314,8 +312,7 @@ def _describe_name(text: str) -> str:
     words = text.split("_")
     for first in range(len(words)):
         base, name = "_".join(words[:first]), "_".join(words[first:])
-        option = "--memory-kind" if name in MEMORIES else "--method" if name in METHODS else ""
-        if option:
+        if option := next((names.option for names in NAMED if name in names), ""):
             return f"; {name} is a name for {option} {name}" + (f", beside --variant {base}" if base else "")
     return ""
 

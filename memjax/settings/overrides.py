@@ -217,28 +217,6 @@ def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
     return f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?" if near else otherwise
 
 
-def find_name(option: str, name: str, names: Sequence[str], aliases: Mapping[str, str] = {}) -> str:
-    """Returns a name of a list, or the name that an alias stands for.
-
-    Args:
-      option: Option or field that gives the name, for the message.
-      name: Name as the user wrote it. `-` may stand for `_`.
-      names: Allowed names, with the aliases.
-      aliases: Alias -> name.
-
-    Raises:
-      UsageError: There is no such name. The line proposes similar ones, and lists all.
-
-    Example:
-      >>> find_name("--method", "mbpa-pp", ["mbpa", "mbpa_pp"])
-      'mbpa_pp'
-    """
-    spelled = name.lower().replace("-", "_")
-    if spelled in names:
-        return aliases.get(spelled, spelled)
-    raise UsageError(f"{option}: given {name!r}, allowed: {', '.join(names)}{suggestion(spelled, names)}")
-
-
 def _near(name: str, names: list[str]) -> list[str]:
     """Returns at most three of the names that are similar to `name`, in full or in their last parts."""
     bare = lambda name: name.lstrip("-–—").lower()
