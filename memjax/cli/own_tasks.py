@@ -35,6 +35,7 @@ from memjax.data.source_readers import class_names
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import TEXT_SETS
 from memjax.settings.checks import validate
+from memjax.settings.named_kinds import in_name_of_run
 from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
@@ -68,14 +69,16 @@ def tasks_config(
       variant: Variant of the config, with its model and its method.
       rules: Encoding of the files, and which unreadable parts may be skipped.
       method: Name of a method (`memjax.settings.named_methods.METHODS`), which replaces that of the config. Without a
-        `name` it also chooses the config. '' for the method of the config.
+        `name` and a `variant` it also chooses the config. `my_module:MyMethod` for a class of your own. '' for the
+        method of the config.
       from_run: Run whose model, tokenizer and parameters are taken. None for a new model.
 
     Raises:
       ValueError: A file is missing, given twice, of another form, or without examples.
     """
-    base, default_variant = METHODS.find(method).base if method else (CONFIG, VARIANT)
-    base, default_variant = (name, "") if name else (CONFIG if variant else base, default_variant)
+    base, default_variant = (name, "") if name else (CONFIG, VARIANT)
+    if method and not (name or variant):
+        base, default_variant = METHODS.find(method).base
     config = with_start(load_config(base, variant or default_variant), from_run)
     if config.lifelong is None and config.task.file_source is TextFiles:
         # A stream counts the examples of its tasks, which documents of any length do not have.
@@ -98,7 +101,9 @@ def tasks_config(
     stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
     room = max(RESERVED * len(set(numbers.values())), max(numbers.values(), default=-1) + 1)
     task = config.task.with_room(room, RESERVED * len(names)) if numbers else config.task
-    run_name = "_".join(filter(None, [name or "tasks", *names, variant, method, name_of_start(from_run)]))[:80]
+    run_name = "_".join(
+        filter(None, [name or "tasks", *names, variant, in_name_of_run(method), name_of_start(from_run)])
+    )[:80]
     config = replace(config, name=run_name, task=task, lifelong=stream, evaluations=())
     config.data = replace(config.data, source=sources[min(names)])
     config = with_method(config, method) if method else config

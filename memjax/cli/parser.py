@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 from memjax.cli.lone_words import describe_word
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
-from memjax.settings.named_kinds import NamedKinds
+from memjax.settings.named_kinds import NamedKinds, in_name_of_run
 from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import (
@@ -48,7 +48,7 @@ GENERATION_FIELDS = ("evaluation.cache.", *DATA_FIELDS)
 """Prefixes of fields that `memjax generate` may change"""
 
 
-MODULE = "a file with your own method, memory or source, which a config or run names as my_module:MyClass"
+MODULE = "a file with your own method, memory or source, which an option, config or run names as my_module:MyClass"
 """Help of the option `--module`"""
 
 
@@ -369,7 +369,8 @@ def _replace_by_name(config: Config, *, memory_kind: str = "", method: str = "")
     """Returns a config with another memory and method, and a name that says which. '' for those of the config."""
     config = with_memory_kind(config, memory_kind) if memory_kind else config
     config = with_method(config, method) if method else config
-    return dataclasses.replace(config, name="_".join(filter(None, [config.name, memory_kind, method])))
+    names = map(in_name_of_run, (config.name, memory_kind, method))
+    return dataclasses.replace(config, name="_".join(filter(None, names)))
 
 
 def describe_overrides(chosen: Config, config: Config) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memjax.settings.attention import GPT2, LSTM, RFA, T2R, LinearTransformer, MemSizer, TransformerXL
+from memjax.settings.attention_bases import Attention
 from memjax.settings.evaluation import ContinuousCache
 from memjax.settings.feed_forward import Dense, ProductKey
 from memjax.settings.long_memory import Compressive, InfinityFormer, Memorizing
@@ -236,6 +237,8 @@ MEMORIES = NamedKinds(
     about="Memories of a language model, by name.",
     usage="name of the memory that takes the place of the config's",
     without=_without_memory,
+    make_entry=NamedMemory,
+    base=Attention,
     aliases={"linear": "linear_transformer"},
 )
 """name of a memory, as `--memory-kind` takes it -> the memory"""

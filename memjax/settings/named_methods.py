@@ -25,6 +25,7 @@ from memjax.settings.methods import (
     LogitKD,
     LwF,
     MbPA,
+    Method,
     Replay,
     Sequential,
     SingleTask,
@@ -241,6 +242,8 @@ METHODS = NamedKinds(
     about="Methods for tasks that are learned one after the other, by name.",
     usage="name of the method that takes the place of the config's, for tasks",
     without=_check_tasks,
+    make_entry=NamedMethod,
+    base=Method,
 )
 """name of a method, as `--method` takes it -> the method"""
 make_method_settings, with_method = METHODS.make_settings, METHODS.replace_in
