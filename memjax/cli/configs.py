@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from memjax.cli.parser import NAMED, Parser, print_result
+from memjax.cli.lone_words import NAMED
+from memjax.cli.parser import Parser, print_result
 from memjax.settings.overrides import config_names, describe_config
 
 

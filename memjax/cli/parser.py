@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
-from memjax.cli.lone_words import describe_word
+from memjax.cli.errors import FIELDS, SetField
+from memjax.cli.lone_words import NAMED, describe_name, describe_word
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
-from memjax.settings.named_kinds import NamedKinds, in_name_of_run
-from memjax.settings.named_memories import MEMORIES, with_memory_kind
-from memjax.settings.named_methods import METHODS, with_method
+from memjax.settings.named_kinds import in_name_of_run
+from memjax.settings.named_memories import with_memory_kind
+from memjax.settings.named_methods import with_method
 from memjax.settings.overrides import (
     OPTION,
     UsageError,
@@ -73,10 +74,6 @@ ARGPARSE_MESSAGES: tuple[tuple[str, Callable[..., str]], ...] = (
 """Pairs of a pattern of argparse's messages and a function that makes memjax's message from its groups"""
 
 
-NAMED: tuple[NamedKinds[Any], ...] = (MEMORIES, METHODS)
-"""Tables of names, each with the option that takes them"""
-
-
 MAY_BE_EMPTY = ("--prompt", "--variant")
 """Options whose text may be empty: an empty prompt is continued, and '' is the default variant"""
 
@@ -117,6 +114,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
+        FIELDS.clear()  # those of an earlier command in this process
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
         self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
         self.set_defaults(from_run=None, memory_kind="", method="", module=[])
@@ -154,6 +152,12 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--strict", action="store_true", help=strict)
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
+
+    def add_argument(self, *names: str, sets: SetField | None = None, **options: Any) -> argparse.Action:
+        """Adds an option as `argparse` does. `sets` is the field that it sets, for the name in lines about mistakes."""
+        if sets:
+            FIELDS[names[0]] = sets
+        return super().add_argument(*names, **options)
 
     def error(self, message: str) -> NoReturn:
         for pattern, describe in ARGPARSE_MESSAGES:
@@ -279,7 +283,7 @@ def parse_with_config(
         chosen, line = _choose_config(options)
     except UsageError as error:
         names = [text for text in (options.config, options.variant) if text and repr(text) in str(error)]
-        hint = "".join(map(_describe_name, names))
+        hint = "".join(map(describe_name, names))
         raise UsageError(re.sub(r"; did you mean .*\?$", "", str(error)) + hint if hint else str(error)) from error
     fields, others = ["--help"] if wants_help else overrides, tuple(parser._option_string_actions)
     config = apply_overrides(chosen, fields, prog=parser.prog, only=only, others=others)
@@ -305,16 +309,6 @@ def _refuse_memory(parser: Parser, options: argparse.Namespace, overrides: Seque
     if wrong:
         allowed = "with memjax train alone, which has chosen it for the run"
         raise UsageError(f"{wrong[0]}: no such option of {parser.prog}, allowed: {allowed}")
-
-
-def _describe_name(text: str) -> str:
-    """Describes the option that takes the name of a memory or a method with which a text ends. '' for other texts."""
-    words = text.split("_")
-    for first in range(len(words)):
-        base, name = "_".join(words[:first]), "_".join(words[first:])
-        if option := next((names.option for names in NAMED if name in names), ""):
-            return f"; {name} is a name for {option} {name}" + (f", beside --variant {base}" if base else "")
-    return ""
 
 
 def _print_options(parser: Parser, arguments: list[str]) -> list[str]:
