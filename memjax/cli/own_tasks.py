@@ -120,9 +120,11 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
       rules: Encoding of the file, and which unreadable parts may be skipped.
 
     Raises:
-      ValueError: The run has a single task, the file is missing or is a task of the run already, or the head has no
-        room for its classes.
+      ValueError: The run has a single task, its method takes no further one, the file is missing or is a task of the
+        run already, or the head has no room for its classes.
     """
+    from memjax.lifelong.method_interface import check_takes_tasks, make_method
+
     stream = config.lifelong
     if stream is None:
         raise UsageError("--add-task: given a run of one task, allowed: a run of a stream (memjax train --tasks ...)")
@@ -132,6 +134,7 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
         raise UsageError(f"--add-task: given {file}, a task of the run already, allowed: another file")
     if name in known:
         raise UsageError(f"--add-task: given a file of the name {name!r}, allowed: another one than {', '.join(known)}")
+    check_takes_tasks(config, make_method(stream.method))
     numbers = _numbers(stream.tasks)
     classes, inside = _classes(config), stream.sources_dir and path.is_relative_to(stream.sources_dir)
     stored, last = path.relative_to(stream.sources_dir) if inside else path, stream.ordered_tasks[-1].source
