@@ -3,16 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from memjax.cli.lone_words import NAMED
 from memjax.cli.parser import Parser, print_result
-from memjax.settings.named_memories import MEMORIES
-from memjax.settings.named_methods import METHODS
 from memjax.settings.overrides import config_names, describe_config
-
-NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "--memory-kind": ("Memories of a language model, by name.", MEMORIES),
-    "--method": ("Methods for tasks that are learned one after the other, by name.", METHODS),
-}
-"""option that takes a name -> what the names are, and the names"""
 
 
 def run(arguments: list[str]) -> int:
@@ -28,8 +21,8 @@ def run(arguments: list[str]) -> int:
         about, variants = describe_config(name)
         facts[name] = {"about": about, "variants": variants}
     if not options.name:
-        for option, (about, entries) in NAMED.items():
-            facts[option] = {"about": about, "variants": {name: entry.about for name, entry in entries.items()}}
+        for table in NAMED:
+            facts[table.option] = {"about": table.about, "variants": {name: kind.about for name, kind in table.items()}}
     return print_result(facts, describe_configs, options)
 
 

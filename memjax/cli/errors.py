@@ -4,13 +4,39 @@ import errno
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from memjax.settings.overrides import UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk"""
+
+
+class SetField(NamedTuple):
+    """The field of a config that an option sets.
+
+    Attributes:
+      field: Dotted name of the field.
+      words: Value of the field -> the word of the option for it, such as "0" -> "off".
+    """
+
+    field: str
+    words: Mapping[str, str] = {}
+
+    def spell(self, text: str) -> str:
+        """Returns a text that says what is given and allowed, with the words of the option.
+
+        Example:
+          >>> SetField("evaluation.memory_length", {"0": "off"}).spell("given 0, allowed: None")
+          'given off, allowed: None'
+        """
+        return re.sub(r"(?<=given )\w+|(?<=allowed: )\w+", lambda match: self.words.get(match[0], match[0]), text)
+
+
+FIELDS: dict[str, SetField] = {}
+"""Option of the present command -> the field that it sets, as the parser of the command declares it"""
 
 
 def explain(error: Exception) -> tuple[str | None, int]:
@@ -69,23 +95,29 @@ def explain(error: Exception) -> tuple[str | None, int]:
     return str(error) if isinstance(error, processes.ProcessTimeout) else processes.explain_failure(error), 1
 
 
-def name_as_typed(line: str, arguments: Sequence[str]) -> str:
+def name_as_typed(line: str, arguments: Sequence[str], fields: Mapping[str, SetField] = FIELDS) -> str:
     """Returns a line about a mistake with the name that the command line has for what is wrong: an option instead of a
     field, and a path as it was given instead of an absolute one.
 
     Args:
       line: Line of the form 'NAME: what is wrong'.
       arguments: Words of the command line.
+      fields: Option -> the field that it sets.
 
     Example:
       >>> name_as_typed("model.dim: given 'x', allowed: an integer", ["--model.dim", "x"])
       "--model.dim: given 'x', allowed: an integer"
       >>> name_as_typed("path: a.txt is empty; give a file with text", ["--text", "a.txt"])
       '--text: a.txt is empty; give a file with text'
+      >>> fields = {"--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"})}
+      >>> name_as_typed("evaluation.memory_length: given 0, allowed: None with MLP", ["--memory", "off"], fields)
+      '--memory: given off, allowed: none with MLP'
     """
     name, colon, rest = line.partition(": ")
     plain = lambda option: option.lstrip("-").replace("-", "_")
     for option, value in _typed_values(arguments):
+        if option in fields and fields[option].field == name:
+            return f"{option}{colon}{fields[option].spell(rest)}"
         blames_value = re.match(f"(given )?'?{re.escape(value)}(?!\\w)", rest) is not None
         if option and plain(option) == plain(name) and ("." in name or blames_value or rest.startswith("no such")):
             return f"{option}{colon}{rest}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memjax.cli.console import ANY_SIZE, align, check_serves, describe_facts, show_when_slow
+from memjax.cli.errors import SetField
 from memjax.cli.parser import (
     EVALUATION_FIELDS,
     Parser,
@@ -48,7 +49,8 @@ def run(arguments: list[str]) -> int:
     """
     parser = Parser("eval", run.__doc__, reads="run", json="; with --memory a list")
     sizes = "memory sizes to compare with that of training, such as off,512,2048: numbers of slots, or off"
-    parser.add_argument("--memory", default="", metavar="SIZES", help=sizes)
+    length = SetField("evaluation.memory_length", {"0": "off", "None": "none"})
+    parser.add_argument("--memory", default="", metavar="SIZES", help=sizes, sets=length)
     probe = "also train a linear classifier for each task on the head's input (runs over tasks with classes)"
     parser.add_argument("--probe", action="store_true", help=probe)
     add_store(parser, "the best of a grid on the validation split")
@@ -69,14 +71,8 @@ def run(arguments: list[str]) -> int:
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
     for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
         scored = dataclasses.replace(config, evaluation=evaluation)
-        try:
-            evaluation_model(scored, ANY_SIZE)
-            validate(scored)
-        except ValueError as error:
-            if not wanted or not str(error).startswith("evaluation.memory_length: "):
-                raise
-            size = str(error).removeprefix("evaluation.memory_length: ").replace("given 0,", "given off,")
-            raise UsageError(f"--memory: {size.replace('allowed: None', 'allowed: none')}") from None
+        evaluation_model(scored, ANY_SIZE)
+        validate(scored)
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"

@@ -1,13 +1,20 @@
-"""Lines about words of a command line that are no option and no value of one. Importing it does not import JAX."""
+"""Lines about words of a command line that stand where they mean nothing. Importing it does not import JAX."""
 
 import shlex
 from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
+from memjax.settings.named_kinds import NamedKinds
+from memjax.settings.named_memories import MEMORIES
+from memjax.settings.named_methods import METHODS
 from memjax.settings.overrides import config_names, describe_lone_word
 
 TABLES = ("csv", "tsv", "json", "jsonl")
 """Endings of the names of files that `--tasks` reads"""
+
+NAMED: tuple[NamedKinds[Any], ...] = (MEMORIES, METHODS)
+"""Tables of names of memories and methods, each with the option that takes them"""
 
 GLOB = "'folder/*.txt'"
 """Example of a value of `--text`, in quotes for the shell"""
@@ -36,3 +43,13 @@ def describe_word(word: str, options: Container[str], *, has_text: bool = False)
     proposed = [option for option in fits if fits[option] and option in options]
     value = "" if proposed[:1] == ["--help"] else f" {shlex.quote(word)}"
     return describe_lone_word(word, *(f"{option}{value}" for option in proposed[:1]))
+
+
+def describe_name(text: str) -> str:
+    """Describes the option that takes the name of a memory or a method with which a text ends. '' for other texts."""
+    words = text.split("_")
+    for first in range(len(words)):
+        base, name = "_".join(words[:first]), "_".join(words[first:])
+        if option := next((names.option for names in NAMED if name in names), ""):
+            return f"; {name} is a name for {option} {name}" + (f", beside --variant {base}" if base else "")
+    return ""

@@ -35,7 +35,8 @@ from memjax.data.source_readers import class_names
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import TEXT_SETS
 from memjax.settings.checks import validate
-from memjax.settings.named_methods import find_method, with_method
+from memjax.settings.named_kinds import in_name_of_run
+from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -68,14 +69,16 @@ def tasks_config(
       variant: Variant of the config, with its model and its method.
       rules: Encoding of the files, and which unreadable parts may be skipped.
       method: Name of a method (`memjax.settings.named_methods.METHODS`), which replaces that of the config. Without a
-        `name` it also chooses the config. '' for the method of the config.
+        `name` and a `variant` it also chooses the config. `my_module:MyMethod` for a class of your own. '' for the
+        method of the config.
       from_run: Run whose model, tokenizer and parameters are taken. None for a new model.
 
     Raises:
       ValueError: A file is missing, given twice, of another form, or without examples.
     """
-    base, default_variant = find_method(method).base if method else (CONFIG, VARIANT)
-    base, default_variant = (name, "") if name else (CONFIG if variant else base, default_variant)
+    base, default_variant = (name, "") if name else (CONFIG, VARIANT)
+    if method and not (name or variant):
+        base, default_variant = METHODS.find(method).base
     config = with_start(load_config(base, variant or default_variant), from_run)
     if config.lifelong is None and config.task.file_source is TextFiles:
         # A stream counts the examples of its tasks, which documents of any length do not have.
@@ -98,7 +101,9 @@ def tasks_config(
     stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
     room = max(RESERVED * len(set(numbers.values())), max(numbers.values(), default=-1) + 1)
     task = config.task.with_room(room, RESERVED * len(names)) if numbers else config.task
-    run_name = "_".join(filter(None, [name or "tasks", *names, variant, method, name_of_start(from_run)]))[:80]
+    run_name = "_".join(
+        filter(None, [name or "tasks", *names, variant, in_name_of_run(method), name_of_start(from_run)])
+    )[:80]
     config = replace(config, name=run_name, task=task, lifelong=stream, evaluations=())
     config.data = replace(config.data, source=sources[min(names)])
     config = with_method(config, method) if method else config
@@ -115,9 +120,11 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
       rules: Encoding of the file, and which unreadable parts may be skipped.
 
     Raises:
-      ValueError: The run has a single task, the file is missing or is a task of the run already, or the head has no
-        room for its classes.
+      ValueError: The run has a single task, its method takes no further one, the file is missing or is a task of the
+        run already, or the head has no room for its classes.
     """
+    from memjax.lifelong.method_interface import check_takes_tasks, make_method
+
     stream = config.lifelong
     if stream is None:
         raise UsageError("--add-task: given a run of one task, allowed: a run of a stream (memjax train --tasks ...)")
@@ -127,6 +134,7 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
         raise UsageError(f"--add-task: given {file}, a task of the run already, allowed: another file")
     if name in known:
         raise UsageError(f"--add-task: given a file of the name {name!r}, allowed: another one than {', '.join(known)}")
+    check_takes_tasks(config, make_method(stream.method))
     numbers = _numbers(stream.tasks)
     classes, inside = _classes(config), stream.sources_dir and path.is_relative_to(stream.sources_dir)
     stored, last = path.relative_to(stream.sources_dir) if inside else path, stream.ordered_tasks[-1].source

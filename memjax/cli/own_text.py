@@ -18,7 +18,8 @@ from memjax.data.record_files import find_record_files
 from memjax.data.records import detect_record_format
 from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
-from memjax.settings.named_memories import find_memory, with_memory_kind
+from memjax.settings.named_kinds import in_name_of_run
+from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.settings.overrides import UsageError, load_config
 from memjax.settings.reading_rules import ReadingRules
 
@@ -51,8 +52,8 @@ def text_config(
       variant: Variant of the config. '' for the variant of `own_text` for texts of this size, or the default variant of
         another config. 'no_memory' for the variant of this size with the memory turned off.
       rules: Encoding of the files, and which unreadable parts may be skipped.
-      memory_kind: Name of a memory (`memjax.settings.named_memories.MEMORIES`), which replaces that of the config. ''
-        for the memory of the config.
+      memory_kind: Name of a memory (`memjax.settings.named_memories.MEMORIES`), which replaces that of the config.
+        `my_module:MyMemory` for a class of your own. '' for the memory of the config.
       from_run: Run whose model, tokenizer and parameters are taken. None for a new model.
 
     Raises:
@@ -71,7 +72,8 @@ def text_config(
     kind = JsonLines if has_records else TextFiles
     config.data.source = kind(path=str(path), encoding=rules.encoding, skip=rules.skip)
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"
-    config.name = "_".join(filter(None, [name or "text", stem, variant, memory_kind, name_of_start(from_run)]))
+    parts = [name or "text", stem, variant, in_name_of_run(memory_kind), name_of_start(from_run)]
+    config.name = "_".join(filter(None, parts))
     config = _with_memory_kind(config, memory_kind, has_documents=has_records) if memory_kind else config
     why = _why(config, path, len(files), size, name or CONFIG, chosen, memory_kind, by_size=by_size)
     return config, why + describe_start(from_run)
@@ -82,7 +84,7 @@ def _with_memory_kind(config: Config, name: str, *, has_documents: bool) -> Conf
     text has documents.
     """
     config = with_memory_kind(config, name)
-    if find_memory(name).forgets or not has_documents:
+    if MEMORIES.find(name).forgets or not has_documents:
         return config
     scored = replace(config.evaluation, protocol="separate")
     return replace(config, data=replace(config.data, protocol="separate"), evaluation=scored)
@@ -135,7 +137,7 @@ def _why(
     config: Config, path: object, count: int, size: int, name: str, variant: str, memory_kind: str, *, by_size: bool
 ) -> str:
     """Describes in one line which config was chosen, and why."""
-    model, data, memory_entry = config.model, config.data, find_memory(memory_kind or "none")
+    model, data, memory_entry = config.model, config.data, MEMORIES.find(memory_kind or "none")
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.memory_facts.memory_length
     slots = f"a memory of {memory} tokens" if memory else "no memory"

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
-from memjax.cli.lone_words import describe_word
+from memjax.cli.errors import FIELDS, SetField
+from memjax.cli.lone_words import NAMED, describe_name, describe_word
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
-from memjax.settings.named_memories import MEMORIES, with_memory_kind
-from memjax.settings.named_methods import METHODS, with_method
+from memjax.settings.named_kinds import in_name_of_run
+from memjax.settings.named_memories import with_memory_kind
+from memjax.settings.named_methods import with_method
 from memjax.settings.overrides import (
     OPTION,
     UsageError,
@@ -47,7 +49,7 @@ GENERATION_FIELDS = ("evaluation.cache.", *DATA_FIELDS)
 """Prefixes of fields that `memjax generate` may change"""
 
 
-MODULE = "a file with your own method, memory or source, which a config or run names as my_module:MyClass"
+MODULE = "a file with your own method, memory or source, which an option, config or run names as my_module:MyClass"
 """Help of the option `--module`"""
 
 
@@ -100,11 +102,6 @@ def make_reader(hint: Any) -> Callable[[str], Any]:
     return read
 
 
-def _describe_names(entries: Mapping[str, Any]) -> str:
-    """Describes the entries of a list of memories or methods for a help text, each with its name."""
-    return "; ".join(f"{name} = {entry.about}" for name, entry in entries.items()).replace("%", "%%")
-
-
 class Parser(argparse.ArgumentParser):
     """An `argparse` parser of the options of a command, which raises `UsageError` for mistakes.
 
@@ -117,6 +114,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
+        FIELDS.clear()  # those of an earlier command in this process
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
         self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
         self.set_defaults(from_run=None, memory_kind="", method="", module=[])
@@ -141,10 +139,8 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--from", dest="from_run", metavar="RUN", help=start)
             variant = "name of a variant that the config file defines; `memjax configs` lists them"
             self.add_argument("--variant", metavar="NAME", help=variant)
-            kind = "name of the memory that takes the place of the config's: " + _describe_names(MEMORIES)
-            self.add_argument("--memory-kind", metavar="NAME", help=kind)
-            method = "name of the method that takes the place of the config's, for tasks: " + _describe_names(METHODS)
-            self.add_argument("--method", metavar="NAME", help=method)
+            for names in NAMED:
+                self.add_argument(names.option, metavar="NAME", help=names.help)
             encoding = "encoding of your files that are not UTF-8, such as utf-16, latin-1 or cp1252"
             self.add_argument("--encoding", metavar="NAME", help=encoding)
             skip = "leave out all of your files and rows that cannot be read, not just up to 5 %% of the bytes"
@@ -156,6 +152,12 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--strict", action="store_true", help=strict)
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
+
+    def add_argument(self, *names: str, sets: SetField | None = None, **options: Any) -> argparse.Action:
+        """Adds an option as `argparse` does. `sets` is the field that it sets, for the name in lines about mistakes."""
+        if sets:
+            FIELDS[names[0]] = sets
+        return super().add_argument(*names, **options)
 
     def error(self, message: str) -> NoReturn:
         for pattern, describe in ARGPARSE_MESSAGES:
@@ -281,7 +283,7 @@ def parse_with_config(
         chosen, line = _choose_config(options)
     except UsageError as error:
         names = [text for text in (options.config, options.variant) if text and repr(text) in str(error)]
-        hint = "".join(map(_describe_name, names))
+        hint = "".join(map(describe_name, names))
         raise UsageError(re.sub(r"; did you mean .*\?$", "", str(error)) + hint if hint else str(error)) from error
     fields, others = ["--help"] if wants_help else overrides, tuple(parser._option_string_actions)
     config = apply_overrides(chosen, fields, prog=parser.prog, only=only, others=others)
@@ -303,21 +305,10 @@ def _refuse_memory(parser: Parser, options: argparse.Namespace, overrides: Seque
     if "--memory" in names and not options.run:
         allowed = "--memory-kind NAME, which memory; its size is a field, such as --model.attention.memory-length"
         raise UsageError(f"--memory: no such option of {parser.prog}, allowed: {allowed}")
-    wrong = sorted({"--memory-kind", "--method"} & names)
+    wrong = [table.option for table in NAMED if table.option in names]
     if wrong:
         allowed = "with memjax train alone, which has chosen it for the run"
         raise UsageError(f"{wrong[0]}: no such option of {parser.prog}, allowed: {allowed}")
-
-
-def _describe_name(text: str) -> str:
-    """Describes the option that takes the name of a memory or a method with which a text ends. '' for other texts."""
-    words = text.split("_")
-    for first in range(len(words)):
-        base, name = "_".join(words[:first]), "_".join(words[first:])
-        option = "--memory-kind" if name in MEMORIES else "--method" if name in METHODS else ""
-        if option:
-            return f"; {name} is a name for {option} {name}" + (f", beside --variant {base}" if base else "")
-    return ""
 
 
 def _print_options(parser: Parser, arguments: list[str]) -> list[str]:
@@ -372,7 +363,8 @@ def _replace_by_name(config: Config, *, memory_kind: str = "", method: str = "")
     """Returns a config with another memory and method, and a name that says which. '' for those of the config."""
     config = with_memory_kind(config, memory_kind) if memory_kind else config
     config = with_method(config, method) if method else config
-    return dataclasses.replace(config, name="_".join(filter(None, [config.name, memory_kind, method])))
+    names = map(in_name_of_run, (config.name, memory_kind, method))
+    return dataclasses.replace(config, name="_".join(filter(None, names)))
 
 
 def describe_overrides(chosen: Config, config: Config) -> str:

@@ -397,13 +397,15 @@ def check_takes_tasks(config: Config, method: Method) -> None:
     settings, decay = config.lifelong, config.training.schedule.decay
     assert settings is not None
     kind, more = type(settings.method).__name__, "allowed for a run that takes another task: "
+    anew = "; or a new run with all of the tasks"
     if method.needs.all_tasks:
-        raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks")
+        raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks{anew}")
     if settings.task_boundaries != "known" or method.scope == "all":
         what = "lifelong.method" if method.scope == "all" else "lifelong.task_boundaries"
         value = kind if method.scope == "all" else repr(settings.task_boundaries)
-        raise ValueError(f"{what}: given {value}, {more}a stage for each task; here all are one")
+        raise ValueError(f"{what}: given {value}, {more}a stage for each task; here all are one{anew}")
     if not settings.epochs and decay in ("cosine", "linear"):
         raise ValueError(
-            f"training.schedule.decay: given {decay!r}, {more}'constant' or 'rsqrt'; this one ends with the tasks known"
+            f"training.schedule.decay: given {decay!r}, {more}'constant' or 'rsqrt'; this one ends with the tasks "
+            f"known{anew}"
         )

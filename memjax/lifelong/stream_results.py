@@ -13,7 +13,7 @@ NATS = "nats_per_token"
 """Name of the only score of a matrix of which less is better."""
 
 LARGEST_CLASS = "largest_class"
-"""Name of the share of the most frequent class among the targets of an evaluation."""
+"""Name of the share of the most frequent class among the targets of an evaluation. In percent beside a `score`."""
 
 
 def summarize_stream(task: Any, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -32,7 +32,8 @@ def summarize_stream(task: Any, lines: Sequence[Mapping[str, Any]]) -> dict[str,
       that have been learned. `scores`: a row after each learned task, with a column for each task. A run that learns
       all tasks at once has one row. The summary scores of `memjax.lifelong.metrics.summary`, or of
       `perplexity_summary` for nats, over the tasks that have been learned, and the means over them of the task's other
-      scores. `largest_classes`: share of the most frequent class of each task, if the tasks have classes.
+      scores. `largest_classes`: share of the most frequent class of each task, if the tasks have classes,
+      in percent beside a `score`.
 
     Raises:
       ValueError: The evaluations of the tasks have none of the scores that the task of the run names.
@@ -95,19 +96,18 @@ def describe_result(facts: Mapping[str, Any]) -> str:
 
 
 def describe_unlearned(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a line for each task, by its name, whose accuracy right after it was learned is not above the share of
-    its largest class. `facts` are those of `summarize_stream`.
+    """Returns a line for each task, by its name, whose accuracy or score right after it was learned is not above that
+    of always giving its largest class. `facts` are those of `summarize_stream`.
 
     Example:
       >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "num_tasks": 2, "scores": [[0.75, 0], [0.25, 0.451]]}
       >>> describe_unlearned({**facts, "largest_classes": [0.5, 0.549]})
       {'b': 'b: 0.451, its largest class has 0.549; it was not learned'}
     """
-    lines = {}
-    shares = facts.get("largest_classes", ()) if facts["measure"] == "accuracy" else ()
+    lines, shares, best = {}, facts.get("largest_classes", ()), 1 if facts["measure"] == "accuracy" else 100
     for number, (name, share) in enumerate(zip(facts["tasks"][: facts["num_tasks"]], shares, strict=False)):
         score = facts["scores"][min(number, len(facts["scores"]) - 1)][number]
-        if None not in (score, share) and score <= share < 1:
+        if None not in (score, share) and score <= share < best:
             lines[name] = f"{name}: {score:.3f}, its largest class has {share:.3f}; it was not learned"
     return lines
 

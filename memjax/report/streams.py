@@ -52,9 +52,11 @@ class Scores:
     Attributes:
       label: Name of the score, such as "accuracy" or "perplexity".
       tasks: Names of the tasks in the order of training.
-      raw: Scores as logged, `[finished tasks, tasks]`, with one row of scores after each task. NaN if not evaluated.
+      raw: Scores as logged, `[finished tasks, tasks]`, with one row of scores after each task. NaN if not evaluated, or
+        if the task was not learned yet.
       less: Whether the scores are nats, of which less is better. They are shown as perplexities.
       whole: Scores on the data of all tasks together after each task. Empty if it was not evaluated.
+      largest: Score of always giving the most frequent class, of each task. Empty for tasks without classes.
     """
 
     label: str
@@ -62,6 +64,7 @@ class Scores:
     raw: np.ndarray
     less: bool
     whole: tuple[float, ...] = ()
+    largest: tuple[float, ...] = ()
 
     @property
     def at_once(self) -> bool:
@@ -75,13 +78,6 @@ class Scores:
         other scores stay.
         """
         return np.exp(values) if self.less else np.asarray(values, np.float64)
-
-    def learned(self) -> np.ndarray:
-        """Returns the scores as figures show them, `[finished tasks, tasks]`. In row i all tasks after task i are NaN,
-        since they had not been learned yet unless all tasks share one stage.
-        """
-        rows, columns = np.indices(self.raw.shape)
-        return self.shown(np.where(columns <= rows, self.raw, np.nan))
 
     def means(self) -> np.ndarray:
         """Returns, for each row of the matrix, the mean score of the first tasks, as many as rows so far,
@@ -105,7 +101,7 @@ class Scores:
         """
         if self.label != "accuracy":
             return None
-        least = float(np.nanmin(self.learned()))
+        least = float(np.nanmin(self.shown(self.raw)))
         return (math.floor(10 * least - 1) / 10 if least > 0.5 else 0.0, 1.02)
 
     @property
@@ -127,12 +123,17 @@ def scores_of(facts: Mapping[str, Any]) -> Scores:
       >>> scores.label, scores.less, scores.means().round(2).tolist()
       ('perplexity', True, [1.0, 2.72])
     """
-    raw = np.array([[math.nan if value is None else value for value in row] for row in facts["scores"]], np.float64)
+    number = lambda value: math.nan if value is None else value
+    raw = np.array([[*map(number, row)] for row in facts["scores"]], np.float64)
+    if len(raw) == facts.get("num_tasks", len(raw)):  # else all tasks were learned in one stage
+        rows, columns = np.indices(raw.shape)
+        raw = np.where(columns <= rows, raw, math.nan)
     less = facts["measure"] == NATS
     measure = str(facts["measure"])
     label = "perplexity" if less else "F1" if measure == "f1" else measure.replace("_", " ")
     whole = tuple(facts.get("after_each", {}).get("of all", ()))
-    return Scores(label, tuple(facts["tasks"]), raw, less, whole)
+    largest = () if less else tuple(map(number, facts.get("largest_classes", ())))
+    return Scores(label, tuple(facts["tasks"]), raw, less, whole, largest)
 
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
@@ -173,7 +174,7 @@ def _scores_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> P
             f"{scores.label} of each task".capitalize(),
             f"{counted}, after {run.log_lines[-1]['step']:,} updates.",
             functools.partial(_draw_bars, scores=scores),
-            1.2 + 0.4 * len(scores.tasks),
+            1.2 + 0.4 * len(scores.tasks) * (1 + bool(scores.largest)),
         )
         return Panel("stream_scores", "Tasks", text, (bars, table))
     text = (
@@ -189,13 +190,14 @@ def _score_figures(scores: Scores, counted: str) -> Iterator[Figure]:
     title = label[0].upper() + label[1:]
     drawn_by = lambda draw: functools.partial(draw, scores=scores)
     darker = "Darker: worse." if scores.less else "Darker: better."
+    darker += f" The last row is the {label} of always giving the largest class." if scores.largest else ""
     yield Figure(
         "stream_matrix",
         f"{title} of every task after every task",
-        f"{counted}. There is a row for each finished task and a column for each task. Right of the diagonal a task "
-        f"has not been learned yet. {darker}",
+        f"{counted}. There is a row for each finished task and a column for each task. Right of the diagonal, "
+        f"where a task has not been learned yet, the matrix is blank. {darker}",
         drawn_by(_draw_matrix),
-        min(1.4 + 0.42 * len(scores.raw), 6.0),
+        min(1.4 + 0.42 * (len(scores.raw) + bool(scores.largest)), 6.0),
     )
     yield Figure(
         "stream_forgetting",
@@ -228,12 +230,14 @@ def _draw_matrix(figure: Any, scores: Scores) -> None:
     numbers = scores.numbers if len(scores.tasks) <= WRITTEN else ""
     low = float(np.nanmin(shown)) if scores.less else 0.0
     rows = [f"after {name}" for name in scores.tasks[: len(shown)]]
+    if scores.largest:
+        shown, rows = np.concatenate([shown, [scores.largest]]), [*rows, "largest class"]
     charts.heatmap(figure, shown, rows=rows, columns=scores.tasks, numbers=numbers, low=low)
 
 
 def _draw_forgetting(figure: Any, scores: Scores) -> None:
     at = np.arange(1, len(scores.raw) + 1)
-    series = {name: (at, values) for name, values in zip(scores.tasks, scores.learned().T, strict=True)}
+    series = {name: (at, values) for name, values in zip(scores.tasks, scores.shown(scores.raw).T, strict=True)}
     series = {name: curve for name, curve in series.items() if np.isfinite(curve[1]).any()}
     options: dict[str, Any] = {"limits": scores.limits, "log_y": _spans_magnitudes(scores)}
     _name_tasks(charts.line_chart(figure, series, y=scores.label, marks=True, **options), scores)
@@ -260,13 +264,14 @@ def _draw_age(figure: Any, scores: Scores) -> None:
 
 
 def _draw_bars(figure: Any, scores: Scores) -> None:
-    values = scores.shown(scores.raw[0])
-    charts.bar_chart(figure, scores.tasks, {scores.label: values}, x=scores.label, numbers=scores.numbers)
+    series = {scores.label: scores.shown(scores.raw[0])}
+    series |= {"largest class": np.array(scores.largest)} if scores.largest else {}
+    charts.bar_chart(figure, scores.tasks, series, x=scores.label, numbers=scores.numbers)
 
 
 def _spans_magnitudes(scores: Scores) -> bool:
     """Returns whether the scores are perplexities that differ by more than a factor of 10."""
-    shown = scores.learned()
+    shown = scores.shown(scores.raw)
     return scores.less and bool(np.nanmax(shown) > 10 * np.nanmin(shown))
 
 

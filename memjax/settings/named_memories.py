@@ -7,44 +7,31 @@ config.model.attention = make_memory_settings("compressive", memory_length=32, c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memjax.settings.attention import GPT2, LSTM, RFA, T2R, LinearTransformer, MemSizer, TransformerXL
+from memjax.settings.attention_bases import Attention
 from memjax.settings.evaluation import ContinuousCache
 from memjax.settings.feed_forward import Dense, ProductKey
 from memjax.settings.long_memory import Compressive, InfinityFormer, Memorizing
 from memjax.settings.model import Memformer, MemoryTokens, ModelSettings
+from memjax.settings.named_kinds import NamedKind, NamedKinds, Values
 from memjax.settings.output import Spalm
-from memjax.settings.overrides import UsageError, find_name
+from memjax.settings.overrides import UsageError
 
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["MEMORIES", "NamedMemory", "find_memory", "make_memory_settings", "with_memory_kind"]
+__all__ = ["MEMORIES", "NamedMemory", "make_memory_settings", "with_memory_kind"]
 
-Values = dict[str, Any]
-
-
-def _no_values(config: Config) -> Values:
-    del config
-    return {}
+PRE_NORM: Values = {"norm": "pre"}  # trains at a higher rate than the published place of the norms
+NO_MEMORY: Values = {**PRE_NORM, "memory_length": 0}
 
 
 def _put_attention(config: Config, attention: Any) -> Config:
     """Returns the config with another attention of its model."""
     return replace(config, model=replace(config.model, attention=attention))
-
-
-def _put_state(config: Config, attention: Any) -> Config:
-    """Returns the config with an attention through whose state gradients flow."""
-    return _learn_across_segments(_put_attention(config, attention))
-
-
-def _put_sums(config: Config, attention: Any) -> Config:
-    """Returns the config with a linear attention, which has no positions of its own."""
-    config = _put_state(config, attention)
-    return replace(config, model=replace(config.model, positions="sinusoids"))
 
 
 def _put_memory_tokens(config: Config, tokens: Any) -> Config:
@@ -70,19 +57,26 @@ def _put_cache(config: Config, cache: Any) -> Config:
     return replace(config, evaluation=add(config.evaluation), evaluations=tuple(map(add, config.evaluations)))
 
 
-def _put_memformer(config: Config, model: Any) -> Config:
-    """Returns the config with a Memformer, whose writer learns from later segments of an update."""
-    config = _learn_across_segments(config)
+def _put_model(config: Config, model: Any) -> Config:
+    """Returns the config with another model, whose segments are computed again for their gradients."""
     return replace(config, model=model, training=replace(config.training, remat="segment"))
 
 
 def _learn_across_segments(config: Config) -> Config:
-    """Returns the config with updates of up to four segments, and as many tokens as before."""
+    """Returns the config with updates of up to four segments, and as many tokens as before, for a memory through whose
+    state gradients flow.
+    """
     data, training = config.data, config.training
     segments = max(training.segments_per_update, min(4, data.batch_size))
     rows = max(1, data.batch_size * training.segments_per_update // segments)
     training = replace(training, segments_per_update=segments)
     return replace(config, training=training, data=replace(data, batch_size=rows))
+
+
+def _learn_sums(config: Config) -> Config:
+    """Returns the config for a linear attention, which has no positions of its own."""
+    config = _learn_across_segments(config)
+    return replace(config, model=replace(config.model, positions="sinusoids"))
 
 
 def _memformer_sizes(config: Config) -> Values:
@@ -109,31 +103,46 @@ def _gpt2_positions(config: Config) -> Values:
 
 
 @dataclass(frozen=True)
-class NamedMemory:
+class NamedMemory(NamedKind):
     """A memory of a language model that has a name.
 
     Attributes:
-      about: Description of the memory in a line.
-      kind: Class of its settings.
-      values: Values of its settings that differ from their defaults, for a model of any size.
-      sizes: `sizes(config) -> values`, values of its settings that fit the sizes of a config.
-      put: `put(config, settings) -> config`, which adds the memory to a config without one.
       forgets: Whether old contents fade or are overwritten. Other memories should begin anew with every document.
       commands: Commands before or after the training that the memory needs. '' for none.
     """
 
-    about: str
-    kind: type
-    values: Values
-    sizes: Callable[[Config], Values] = _no_values
-    put: Callable[[Config, Any], Config] = _put_attention
+    put: Callable[[Config, Any], Config] = field(default=_put_attention, kw_only=True)
     forgets: bool = True
     commands: str = ""
 
 
-PRE_NORM = {"norm": "pre"}  # trains at a higher rate than the published place of the norms
-MEMORIES = {
-    "none": NamedMemory("every segment alone, without a memory", TransformerXL, {**PRE_NORM, "memory_length": 0}),
+def _without_memory(config: Config, name: str) -> Config:
+    """Returns a copy of the config of a language model without any memory, with the same width, layers and rows."""
+    model, task = config.model, config.task
+    reads_documents = model.reads == "tokens" and not model.translates and model.memory_facts.is_causal
+    if not reads_documents or task.is_generative or getattr(task, "fixed_length_examples", False):
+        reads = type(config.task).__name__
+        raise UsageError(
+            f"--memory-kind: given {name} with {config.name}, whose task {reads} has no documents of several segments, "
+            "allowed: a config of a language model, such as own_text"
+        )
+    training, batches = config.training, config.data
+    if isinstance(model, Memformer):
+        names = ("dim", "num_heads", "dropout", "attention_dropout", "scan_layers", "compute_dtype", "output")
+        values = {name: getattr(model, name) for name in (*names, "feed_forward")}
+        rows, layers = batches.batch_size * training.segments_per_update, model.encoder_layers + model.num_layers
+        model, batches = ModelSettings(**values, num_layers=layers), replace(batches, batch_size=rows)
+        training = replace(training, segments_per_update=1, remat="none")
+    dense = model.feed_forward
+    if dense.has_memory:
+        dense = Dense(dim=dense.dim, activation=dense.activation, bias=dense.bias)
+    attention, output = TransformerXL(**NO_MEMORY), model.output.softmax
+    model = replace(model, attention=attention, positions="none", memory_tokens=None, feed_forward=dense, output=output)
+    return _put_cache(replace(config, model=model, training=training, data=batches), ContinuousCache())
+
+
+_ENTRIES = {
+    "none": NamedMemory("every segment alone, without a memory", TransformerXL, NO_MEMORY),
     "transformer_xl": NamedMemory(
         "hidden states of the last tokens, in every layer", TransformerXL, PRE_NORM, _segments(memory_length=2)
     ),
@@ -160,29 +169,30 @@ MEMORIES = {
         Memformer,
         {"num_slots": 64},
         _memformer_sizes,
-        _put_memformer,
+        _learn_across_segments,
+        put=_put_model,
     ),
     "memory_tokens": NamedMemory(
         "learned rows before every segment, which all layers read and write, in a Transformer-XL",
         MemoryTokens,
         {},
         lambda config: {"num_tokens": max(2, config.data.segment_length // 8)},
-        _put_memory_tokens,
+        put=_put_memory_tokens,
     ),
     "linear_transformer": NamedMemory(
-        "sums of linear attention over all earlier tokens", LinearTransformer, {}, put=_put_sums, forgets=False
+        "sums of linear attention over all earlier tokens", LinearTransformer, {}, prepare=_learn_sums, forgets=False
     ),
     "rfa": NamedMemory(
         "sums of random features of all earlier tokens, with a gate that lets them decay",
         RFA,
         {"num_directions": 32, "gate": True},
-        put=_put_sums,
+        prepare=_learn_sums,
     ),
-    "t2r": NamedMemory("sums of learned features of all earlier tokens", T2R, {}, put=_put_sums, forgets=False),
+    "t2r": NamedMemory("sums of learned features of all earlier tokens", T2R, {}, prepare=_learn_sums, forgets=False),
     "memsizer": NamedMemory(
-        "sums in a few slots that all heads share", MemSizer, {"num_slots": 32}, put=_put_sums, forgets=False
+        "sums in a few slots that all heads share", MemSizer, {"num_slots": 32}, prepare=_learn_sums, forgets=False
     ),
-    "lstm": NamedMemory("cells of LSTM layers in place of attention", LSTM, {}, put=_put_state),
+    "lstm": NamedMemory("cells of LSTM layers in place of attention", LSTM, {}, prepare=_learn_across_segments),
     "gpt2_compressive": NamedMemory("a compressed memory of earlier segments in a GPT-2", GPT2, {}, _gpt2_sizes),
     "gpt2_infinity_former": NamedMemory(
         "a continuous signal of the whole past in a GPT-2",
@@ -195,19 +205,19 @@ MEMORIES = {
         ProductKey,
         {"num_keys": 128, "num_neighbors": 16, "key_dim": 64},
         lambda config: {"activation": config.model.feed_forward.activation},
-        _put_feed_forward,
+        put=_put_feed_forward,
     ),
     "continuous_cache": NamedMemory(
         "a model without memory; evaluation and generation add a cache of the last tokens and their hidden states",
         ContinuousCache,
         {},
         _segments(memory_length=16),
-        _put_cache,
+        put=_put_cache,
     ),
     "knn_lm": NamedMemory(
         "a model without memory; a datastore of its training text is added afterwards",
         TransformerXL,
-        {**PRE_NORM, "memory_length": 0},
+        NO_MEMORY,
         commands="the datastore is made afterwards by memjax datastore build --run RUN --path STORE, and read by "
         "memjax eval and generate --run RUN --datastore STORE",
     ),
@@ -221,76 +231,15 @@ MEMORIES = {
         "--backend exact --to DIR --split train, and the same for validation and test",
     ),
 }
+MEMORIES = NamedKinds(
+    _ENTRIES,
+    option="--memory-kind",
+    about="Memories of a language model, by name.",
+    usage="name of the memory that takes the place of the config's",
+    without=_without_memory,
+    make_entry=NamedMemory,
+    base=Attention,
+    aliases={"linear": "linear_transformer"},
+)
 """name of a memory, as `--memory-kind` takes it -> the memory"""
-ALIASES = {"linear": "linear_transformer"}
-"""further name of a memory -> its name in `MEMORIES`"""
-
-
-def find_memory(name: str) -> NamedMemory:
-    """Returns the memory with a name, a key of `MEMORIES` or of `ALIASES`.
-
-    Raises:
-      UsageError: There is no such memory.
-    """
-    return MEMORIES[find_name("--memory-kind", name, [*MEMORIES, *ALIASES], ALIASES)]
-
-
-def make_memory_settings(name: str, config: Config | None = None, /, **values: Any) -> Any:
-    """Makes the settings of the memory with a name, of the class that belongs there in a config, such as an attention.
-
-    Args:
-      name: Key of `MEMORIES`, or of `ALIASES`.
-      config: Config whose sizes the settings fit. None for the defaults of their class.
-      **values: Values of fields, which take precedence.
-
-    Raises:
-      UsageError: There is no such memory.
-
-    Example:
-      >>> make_memory_settings("transformer_xl", memory_length=64).memory_length
-      64
-    """
-    memory = find_memory(name)
-    sizes = memory.sizes(config) if config is not None else {}
-    return memory.kind(**{**memory.values, **sizes, **values})
-
-
-def with_memory_kind(config: Config, name: str, /, **values: Any) -> Config:
-    """Returns a copy of the config of a language model with the memory `name` in place of its own. Its sizes fit the
-    model and the segments unless `values` gives them.
-
-    Args:
-      config: Config of a decoder-only language model that reads documents.
-      name: Key of `MEMORIES`, or of `ALIASES`.
-      **values: Values of fields of the settings of the memory.
-
-    Raises:
-      UsageError: There is no such memory, or the config is not that of such a model.
-    """
-    memory, plain = find_memory(name), _without_memory(config, name)
-    return memory.put(plain, make_memory_settings(name, plain, **values))
-
-
-def _without_memory(config: Config, name: str) -> Config:
-    """Returns a copy of the config of a language model without any memory, with the same width, layers and rows."""
-    model, task = config.model, config.task
-    reads_documents = model.reads == "tokens" and not model.translates and model.memory_facts.is_causal
-    if not reads_documents or task.is_generative or getattr(task, "fixed_length_examples", False):
-        reads = type(config.task).__name__
-        raise UsageError(
-            f"--memory-kind: given {name} with {config.name}, whose task {reads} has no documents of several segments, "
-            "allowed: a config of a language model, such as own_text"
-        )
-    training, batches = config.training, config.data
-    if isinstance(model, Memformer):
-        names = ("dim", "num_heads", "dropout", "attention_dropout", "scan_layers", "compute_dtype", "output")
-        values = {name: getattr(model, name) for name in (*names, "feed_forward")}
-        rows, layers = batches.batch_size * training.segments_per_update, model.encoder_layers + model.num_layers
-        model, batches = ModelSettings(**values, num_layers=layers), replace(batches, batch_size=rows)
-        training = replace(training, segments_per_update=1, remat="none")
-    dense = model.feed_forward
-    if dense.has_memory:
-        dense = Dense(dim=dense.dim, activation=dense.activation, bias=dense.bias)
-    attention, output = make_memory_settings("none"), model.output.softmax
-    model = replace(model, attention=attention, positions="none", memory_tokens=None, feed_forward=dense, output=output)
-    return _put_cache(replace(config, model=model, training=training, data=batches), ContinuousCache())
+make_memory_settings, with_memory_kind = MEMORIES.make_settings, MEMORIES.replace_in

@@ -6,9 +6,8 @@ config.lifelong.method = make_method_settings("replay", memory=EpisodicMemory(ca
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memjax.settings.checks import require
@@ -26,33 +25,25 @@ from memjax.settings.methods import (
     LogitKD,
     LwF,
     MbPA,
+    Method,
     Replay,
     Sequential,
     SingleTask,
 )
-from memjax.settings.overrides import UsageError, find_name
+from memjax.settings.named_kinds import NamedKind, NamedKinds, Values
+from memjax.settings.overrides import UsageError
 from memjax.settings.rehearsal_methods import EAEMR, EMAR, EMR
 
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["METHODS", "NamedMethod", "find_method", "make_method_settings", "with_method"]
+__all__ = ["METHODS", "NamedMethod", "make_method_settings", "with_method"]
 
-Values = dict[str, Any]
 STORED = EpisodicMemory(capacity=1000)
 HUNDREDTH = EpisodicMemory(write_policy="diversity", write_probability=0.01, capacity=1000)
 EPISODE = {"memory": STORED, "replay_interval": 400, "replay_rate": 0.04, "inner_learning_rate": 0.1}
 ADAPTED = {"adapted_parameters": ("head/",), "adaptation_learning_rate": 0.2}
 SPARSE = {"replay_interval": 400, "replay_batch_size": 32}
-
-
-def _no_values(config: Config) -> Values:
-    del config
-    return {}
-
-
-def _unchanged(config: Config) -> Config:
-    return config
 
 
 def _key_values(config: Config) -> Values:
@@ -134,28 +125,33 @@ def _compare_learned_vectors(config: Config) -> Config:
     return _compare_classes(config, similarity="dot", margin=0.0, **of_relations)
 
 
+def _check_tasks(config: Config, name: str) -> Config:
+    """Returns the config of a stream of tasks, and raises `UsageError` for another one."""
+    if config.lifelong is None:
+        allowed = "with --tasks FILES, or a config of tasks, such as lifelong_text"
+        raise UsageError(f"--method: given {name} with {config.name}, which has no tasks, allowed: {allowed}")
+    return config
+
+
+def _put_method(config: Config, method: Any) -> Config:
+    """Returns the config with another method."""
+    assert config.lifelong is not None
+    return replace(config, lifelong=replace(config.lifelong, method=method))
+
+
 @dataclass(frozen=True)
-class NamedMethod:
+class NamedMethod(NamedKind):
     """A method of lifelong learning that has a name.
 
     Attributes:
-      about: Description of the method in a line.
-      kind: Class of its settings.
-      values: Values of its settings that differ from their defaults, for any model.
-      sizes: `sizes(config) -> values`, values of its settings that fit the model and the tasks of a config.
-      prepare: `prepare(config) -> config`, which changes what the method needs besides its settings, such as the head.
       base: Name and variant of the config that labelled files get with this method.
     """
 
-    about: str
-    kind: type
-    values: Values
-    sizes: Callable[[Config], Values] = _no_values
-    prepare: Callable[[Config], Config] = _unchanged
+    put: Callable[[Config, Any], Config] = field(default=_put_method, kw_only=True)
     base: tuple[str, str] = ("lifelong_text", "bag_hidden")
 
 
-METHODS = {
+_ENTRIES = {
     "sequential": NamedMethod("plain training, one task after the other: the lower bound", Sequential, {}),
     "single_task": NamedMethod("every task alone, from the initial parameters", SingleTask, {}),
     "multi_task": NamedMethod("all tasks shuffled together: the upper bound", Joint, {}),
@@ -243,54 +239,14 @@ METHODS = {
         base=("lifelong_lamol", "default"),
     ),
 }
+METHODS = NamedKinds(
+    _ENTRIES,
+    option="--method",
+    about="Methods for tasks that are learned one after the other, by name.",
+    usage="name of the method that takes the place of the config's, for tasks",
+    without=_check_tasks,
+    make_entry=NamedMethod,
+    base=Method,
+)
 """name of a method, as `--method` takes it -> the method"""
-
-
-def find_method(name: str) -> NamedMethod:
-    """Returns the method with a name, a key of `METHODS` or of `ALIASES`.
-
-    Raises:
-      UsageError: There is no such method.
-    """
-    return METHODS[find_name("--method", name, [*METHODS])]
-
-
-def make_method_settings(name: str, config: Config | None = None, /, **values: Any) -> Any:
-    """Makes the settings of the method with a name.
-
-    Args:
-      name: Key of `METHODS`.
-      config: Config whose model and tasks the settings fit. None for values that do not depend on them.
-      **values: Values of fields, which take precedence.
-
-    Raises:
-      UsageError: There is no such method.
-
-    Example:
-      >>> make_method_settings("ewc", penalty_weight=100.0).penalty_weight
-      100.0
-    """
-    method = find_method(name)
-    sizes = method.sizes(config) if config is not None else {}
-    return method.kind(**copy.deepcopy({**method.values, **sizes, **values}))
-
-
-def with_method(config: Config, name: str, /, **values: Any) -> Config:
-    """Returns a copy of a config of tasks with the method `name` in place of its own. Its settings fit the model and
-    the tasks, and the head and the rows of a batch become those that the method needs.
-
-    Args:
-      config: Config of a stream of tasks.
-      name: Key of `METHODS`.
-      **values: Values of fields of the settings of the method.
-
-    Raises:
-      UsageError: There is no such method, or the config has no tasks.
-    """
-    method = find_method(name)
-    if config.lifelong is None:
-        allowed = "with --tasks FILES, or a config of tasks, such as lifelong_text"
-        raise UsageError(f"--method: given {name} with {config.name}, which has no tasks, allowed: {allowed}")
-    config = method.prepare(config)
-    assert config.lifelong is not None
-    return replace(config, lifelong=replace(config.lifelong, method=make_method_settings(name, config, **values)))
+make_method_settings, with_method = METHODS.make_settings, METHODS.replace_in

@@ -16,7 +16,7 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,19 +29,61 @@ from memjax.settings.ranges import PLAIN
 
 T = TypeVar("T")
 
+# A name without a tool is a plain word for the same thing.
 HABITUAL_OPTIONS = {
     "--prompt": ("text", "input"),
     "--prompt-file": ("file", "input-file"),
-    "--text": ("file", "files", "data", "data-path", "dataset", "corpus", "input", "train-file", "train-data"),
-    "--lifelong.epochs": ("epochs", "num-epochs"),
-    "--training.steps": ("epochs", "num-epochs", "max-steps", "num-steps", "iterations", "iters", "max-iters"),
-    "--training.schedule.learning-rate": ("lr", "learning-rate"),
-    "--data.batch-size": ("bs", "batch-size"),
-    "--data.segment-length": ("block-size", "seq-len", "sequence-length", "context-length", "max-length"),
-    "--training.seed": ("seed",),
-    "--workdir": ("output", "out", "output-dir", "out-dir", "save-dir", "logdir"),
-    "--max-tokens": ("max-new-tokens", "num-tokens", "length"),
-    "--evaluation.split": ("split",),
+    "--text": (
+        "data",  # word_language_model of PyTorch's examples
+        "data-path",  # Megatron-LM
+        "dataset",  # nanoGPT
+        "train-file",  # run_clm.py of transformers
+        *("file", "files", "corpus", "input", "train-data"),
+    ),
+    "--lifelong.epochs": (
+        "epochs",  # word_language_model of PyTorch's examples
+        "n-epochs",  # Mammoth
+        "num-train-epochs",  # TrainingArguments of transformers
+        "num-epochs",
+    ),
+    "--training.steps": (
+        *("epochs", "n-epochs", "num-train-epochs", "num-epochs"),  # as above, for a run of one task
+        "max-steps",  # TrainingArguments of transformers
+        "max-iters",  # nanoGPT
+        "train-iters",  # Megatron-LM
+        *("num-steps", "iterations", "iters"),
+    ),
+    "--training.schedule.learning-rate": (
+        "lr",  # optimisers of PyTorch, fairseq, Megatron-LM, Mammoth
+        "learning-rate",  # TrainingArguments of transformers, nanoGPT
+    ),
+    "--data.batch-size": (
+        "batch-size",  # word_language_model of PyTorch's examples, nanoGPT, Mammoth
+        "per-device-train-batch-size",  # TrainingArguments of transformers
+        "bs",
+    ),
+    "--data.segment-length": (
+        "block-size",  # run_clm.py of transformers, nanoGPT
+        "max-seq-length",  # run_mlm.py of transformers
+        "seq-length",  # Megatron-LM
+        "context-length",  # SGLang
+        "max-length",  # tokenizers of transformers
+        *("seq-len", "sequence-length"),
+    ),
+    "--training.seed": ("seed",),  # TrainingArguments of transformers, fairseq, Megatron-LM, Mammoth
+    "--workdir": (
+        "output-dir",  # TrainingArguments of transformers
+        "out-dir",  # nanoGPT
+        "save-dir",  # fairseq
+        "logdir",  # TensorBoard
+        *("output", "out"),
+    ),
+    "--max-tokens": (
+        "max-new-tokens",  # `generate` of transformers, nanoGPT
+        "length",  # run_generation.py of transformers
+        "num-tokens",
+    ),
+    "--evaluation.split": ("split",),  # `load_dataset` of Hugging Face's datasets, `load` of TFDS
     "--data.source.path": ("text", "file", "data"),
 }
 """Option of memjax -> names that other tools have for it, which are proposed before similar names"""
@@ -210,33 +252,14 @@ def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
       ('; did you mean --temperature?', '; did you mean train?')
       >>> suggestion("--lr", ["--name", "--training.schedule.learning-rate"])
       '; did you mean --training.schedule.learning-rate?'
+      >>> suggestion("--per_device_train_batch_size", ["--data.batch-size", "--evaluation.batch-size"])
+      '; did you mean --data.batch-size?'
     """
     names = list(names)
-    usual = [option for option, habits in HABITUAL_OPTIONS.items() if name.lstrip("-") in habits and option in names]
+    habit = name.lstrip("-").replace("_", "-")
+    usual = [option for option, habits in HABITUAL_OPTIONS.items() if habit in habits and option in names]
     near = usual[:1] or _near(name, names)
     return f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?" if near else otherwise
-
-
-def find_name(option: str, name: str, names: Sequence[str], aliases: Mapping[str, str] = {}) -> str:
-    """Returns a name of a list, or the name that an alias stands for.
-
-    Args:
-      option: Option or field that gives the name, for the message.
-      name: Name as the user wrote it. `-` may stand for `_`.
-      names: Allowed names, with the aliases.
-      aliases: Alias -> name.
-
-    Raises:
-      UsageError: There is no such name. The line proposes similar ones, and lists all.
-
-    Example:
-      >>> find_name("--method", "mbpa-pp", ["mbpa", "mbpa_pp"])
-      'mbpa_pp'
-    """
-    spelled = name.lower().replace("-", "_")
-    if spelled in names:
-        return aliases.get(spelled, spelled)
-    raise UsageError(f"{option}: given {name!r}, allowed: {', '.join(names)}{suggestion(spelled, names)}")
 
 
 def _near(name: str, names: list[str]) -> list[str]:

@@ -245,15 +245,16 @@ def score_written_answers(
 
     Returns:
       Percentages by name: `score`, and the normalised `exact_match` and `f1`. For classes also `no_class`, answers that
-      are not a known class. For queries also `no_query`, answers that are not a query. For dialogues also `joint_goal`,
-      turns after which the whole state so far is right, and `turn_requests`, turns whose requests are right.
+      are not a known class, and `largest_class`, the score of always giving the most frequent class. For queries also
+      `no_query`, answers that are not a query. For dialogues also `joint_goal`, turns after which the whole state so
+      far is right, and `turn_requests`, turns whose requests are right.
 
     Example:
       >>> asked = [Instruction("", "", ("The cat",)), Instruction("", "", ("a dog", "dog"))]
       >>> score_written_answers(asked, ["cat", "a dog"], "words")["score"]
       100.0
       >>> score_written_answers(asked, ["cat", "dog"], "class")
-      {'score': 50.0, 'exact_match': 100.0, 'f1': 100.0, 'no_class': 50.0}
+      {'score': 50.0, 'exact_match': 100.0, 'f1': 100.0, 'no_class': 50.0, 'largest_class': 50.0}
     """
     pairs = list(zip(instructions, given, strict=True))
 
@@ -269,7 +270,9 @@ def score_written_answers(
         case "class":
             known = {right for instruction in instructions for right in instruction.answers}
             none = 100 * float(np.mean([text.strip() not in known for _, text in pairs]))
-            return {"score": mean(lambda text, right: text.strip() == right), **measured, "no_class": none}
+            largest = max(mean(lambda _, right, label=label: label == right) for label in known)
+            score = mean(lambda text, right: text.strip() == right)
+            return {"score": score, **measured, "no_class": none, "largest_class": largest}
         case "logical_form":
             none = 100 * float(np.mean([read_query(text) is None for _, text in pairs]))
             return {"score": mean(_is_same_query), **measured, "no_query": none}

@@ -84,6 +84,8 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
       'loss 2.0000  bits/byte 1.5000  12,346 tokens/s'
       >>> describe_numbers({"nats_per_token": 2.0, "accuracy": 0.451, "largest_class": 0.549})
       'loss 2.0000  accuracy 0.451  (largest class 0.549)'
+      >>> describe_numbers({"score": 45.1, "largest_class": 54.9})
+      'score 45.10  (largest class 54.90)'
       >>> unseen = {"unseen_class_targets": 3.0, "seen_class_nats": 0.5, "seen_class_accuracy": 0.75}
       >>> describe_numbers({"nats_per_token": 3000.0, "accuracy": 0.6, **unseen})
       'loss 0.5000  accuracy 0.750 without 3 of classes that training has not read'
@@ -97,7 +99,8 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
     if unseen:
         return "not read yet: training has read none of its classes"
     shown = [("nats_per_token", "loss {:.4f}"), ("bits_per_byte", "bits/byte {:.4f}"), ("accuracy", "accuracy {:.3f}")]
-    shown += [("largest_class", "(largest class {:.3f})")]
+    largest = "(largest class {:.2f})" if "score" in values else "(largest class {:.3f})"
+    shown += [("score", "score {:.2f}"), ("largest_class", largest)]
     shown += [("matthews", "Matthews {:.3f}"), ("exact_match", "exact match {:.2f}"), ("f1", "F1 {:.2f}")]
     texts = [form.format(values[name]) for name, form in shown if values.get(name) is not None]
     # 0 means not measured: a single batch, or an update that reads no tokens.

@@ -4,12 +4,10 @@ import errno
 import json
 import os
 import runpy
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,8 @@ import pytest
 from memjax.cli import main
 from memjax.config import Spalm
 from memjax.durable_files import write_json
-from memjax.settings.overrides import load_config as load_config_file
 from memjax.training.loop import StoppedBySignal
 from memjax.training.runs import config_to_dict, load_config
-from tests.cli import bad_inputs
 
 CONFIG = """
 from memjax.config import *
@@ -101,133 +97,6 @@ def test_python_runs_the_package_as_the_command(module, words, monkeypatch, caps
         runpy.run_module(module, run_name="__main__")
     assert ended.value.code == 0
     assert capsys.readouterr().out == expected and "usage: memjax" in expected
-
-
-@pytest.mark.parametrize(
-    "arguments, parts",
-    [
-        (["trian"], ["verb: given 'trian'", "did you mean train?"]),
-        ([*TRAIN, "--model.dimm", "3"], ["--model.dimm", "did you mean --model.dim?"]),
-        ([*TRAIN, "--confg", "3"], ["--confg", "did you mean --config?"]),
-        ([*TRAIN, "--model.dim", "x"], ["model.dim: given 'x', allowed: an integer"]),
-        ([*TRAIN, "--model.dim", "9"], ["model.num_heads: given 2", "model.dim = 9"]),
-        ([*TRAIN, "--training.num-microbatches", "3"], ["training.num-microbatches: given 3", "data.batch_size = 2"]),
-        ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num-neighbors: given 17", "16"]),
-        ([*TRAIN, "--profile", "10"], ["profile: given '10'", "FIRST:LAST"]),
-        ([*TRAIN, "--name", "new", "--profile", "2:3"], ["profile: given 2:3", "training.steps = 2"]),
-        ([*TRAIN, "--variant", "locl"], ["variant: given 'locl'", "did you mean local?"]),
-        (["train", "--config", "tin.py"], ["config: given 'tin.py', allowed: "]),
-        ([*TRAIN, "--name", "new", "--data.source.path", "nowhere"], ["nowhere"]),
-        ([*TRAIN, "--name", "new", "--data.source.path", ""], ["path"]),
-        ([*TRAIN, "--name", "new", "--data.source.path", "folder_of_nothing"], ["folder_of_nothing"]),
-        ([*TRAIN, "--name", "new", "--data.source.path", "not_utf8.txt"], ["not_utf8.txt", "UTF-8"]),
-        ([*TRAIN, "--name", "new", "--data.source.path", "empty.txt"], ["empty.txt"]),
-        ([*TRAIN, "--name", "new", "--data.min-document-length", "10000"], ["min_document_length", "10000"]),
-        ([*TRAIN, "--name", "foreign"], ["foreign", "not a run directory"]),
-        ([*TRAIN, "--model.dim", "16"], ["tiny_default", "model.dim = 8 there and 16 here"]),
-        ([*TRAIN, "--name", "new", "--training.init-from", "nowhere"], ["nowhere"]),
-        (["eval"], ["--run"]),
-        (["eval", "--run", "nowhere"], ["nowhere", "no run directory"]),
-        (["eval", "--run", "runs/tiny_default", "--model.dim", "16"], ["model.dim: cannot be changed here"]),
-        (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "-1"], ["memory_length", "-1"]),
-        (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "1"], ["num_neighbors: given 2"]),
-        (
-            ["eval", "--run", "runs/tiny_default", "--evaluation.cache.interpolation-weight", "2"],
-            ["evaluation.cache.interpolation-weight: given 2.0"],
-        ),
-        (["generate", "--run", "nowhere"], ["nowhere", "no run directory"]),
-        (["generate", "--run", "runs/tiny_default", "--prmpt", "x"], ["--prmpt", "did you mean --prompt?"]),
-        (["generate", "--run", "runs/tiny_default", "--top-p", "2"], ["--top-p: given 2.0"]),
-        (["generate", "--run", "runs/tiny_default", "--prompt-file", "nowhere"], ["prompt-file: given 'nowhere'"]),
-        (["generate", "--run", "runs/tiny_default", "--prompt-file", "not_utf8.txt"], ["not_utf8.txt", "UTF-8"]),
-        (["data", "prepair", "--config", "tiny.py"], ["prepair"]),
-        (["doctor", "--jsn"], ["--jsn", "did you mean --json?"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_mistake_is_one_line_and_code_2(here, capsys, arguments, parts):
-    (here / "folder_of_nothing").mkdir(exist_ok=True)
-    (here / "not_utf8.txt").write_bytes(b"good\xff bad")
-    (here / "empty.txt").write_bytes(b"")
-    (here / "runs" / "foreign").mkdir(parents=True, exist_ok=True)
-    (here / "runs" / "foreign" / "thesis.tex").write_text("mine")
-    line = refuse(arguments, capsys)
-    assert line.startswith(f"memjax {arguments[0]}: ")
-    for part in parts:
-        assert part in line
-
-
-@pytest.fixture(scope="module")
-def wrong(workplace):
-    """The same directory with everything that the bad inputs name."""
-    bad_inputs.write_inputs(workplace)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(workplace)
-        pairs = config_to_dict(load_config_file("pairs.py"))
-    (workplace / "runs" / "pairs").mkdir()
-    write_json(workplace / "runs" / "pairs" / "config.json", pairs)
-
-
-def sample(*tables: Iterable[str]) -> list:
-    """Every fourth of each table in `make test`, all in `make test-laws`."""
-    marks = lambda number: [pytest.mark.laws] if number % 4 else []
-    return [pytest.param(row, marks=marks(number)) for table in tables for number, row in enumerate(table)]
-
-
-@pytest.mark.parametrize("command", sample(bad_inputs.OPTIONS, bad_inputs.RUNS, bad_inputs.OTHERS))
-def test_a_bad_command_is_one_line(here, wrong, capsys, command):
-    part = {**bad_inputs.OPTIONS, **bad_inputs.RUNS, **bad_inputs.OTHERS}[command]
-    assert part in refuse(shlex.split(command), capsys)
-
-
-@pytest.mark.parametrize("fields", sample(bad_inputs.VALUES))
-def test_a_bad_value_is_one_line(here, wrong, capsys, fields):
-    assert bad_inputs.VALUES[fields] in refuse([*TRAIN, "--name", "new", *shlex.split(fields)], capsys)
-
-
-@pytest.mark.laws
-def test_a_mistake_in_an_own_config_is_one_line_with_its_number(here, wrong):
-    """In a process of its own: where the tests check types at run time, a wrong type would be another error."""
-    asked = {("train", "--config", f"own_{name}.py"): part for name, (_, part) in bad_inputs.OWN.items()}
-    for kind, verb, part in bad_inputs.DAMAGED:
-        if kind in bad_inputs.TYPED and verb == "eval":
-            bad_inputs.damage(here, kind, f"{kind}_typed")
-            asked[verb, "--run", f"runs/{kind}_typed"] = part.format(run=f"{kind}_typed")
-    before = contents(here)
-    code = "import sys; from memjax.cli import main; print([main(line.split()) for line in sys.stdin])"
-    lines = "\n".join(map(" ".join, asked))
-    done = subprocess.run([sys.executable, "-c", code], input=lines, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [str([2] * len(asked))]
-    mistakes = [line for line in done.stderr.splitlines() if line.startswith("memjax ")]
-    assert len(mistakes) == len(asked), done.stderr
-    for (verb, *_), part, line in zip(asked, asked.values(), mistakes, strict=True):
-        assert line.startswith(f"memjax {verb}: ") and part in line, line
-    assert contents(here) == before
-    for kind in bad_inputs.TYPED:
-        shutil.rmtree(here / "runs" / f"{kind}_typed")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(bad_inputs.SOURCES)))
-def test_bad_data_is_one_line(here, wrong, capsys, number):
-    assert bad_inputs.SOURCES[number][2] in refuse(["train", "--config", f"source_{number}.py"], capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind, verb, part", [row for row in bad_inputs.DAMAGED if row[0] not in bad_inputs.TYPED])
-def test_a_damaged_run_is_one_line(here, wrong, capsys, kind, verb, part):
-    name = f"{kind}_{verb}"
-    bad_inputs.damage(here, kind, name)
-    run = {"compare": [f"runs/{name}"], "train": ["--config", "tiny.py", "--name", name]}.get(
-        verb, ["--run", f"runs/{name}"]
-    )
-    assert part.format(run=name) in refuse([verb, *run], capsys)
-    shutil.rmtree(here / "runs" / name)
-
-
-def test_at_least_122_bad_inputs_are_tried():
-    tables = (bad_inputs.OPTIONS, bad_inputs.VALUES, bad_inputs.RUNS, bad_inputs.OTHERS, bad_inputs.OWN)
-    assert sum(map(len, (*tables, bad_inputs.SOURCES, bad_inputs.DAMAGED))) >= 122
 
 
 @pytest.mark.parametrize("number, code", [(errno.EACCES, 2), (errno.ENOSPC, 1)])

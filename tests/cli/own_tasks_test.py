@@ -175,6 +175,14 @@ def test_mistakes(files, capsys, arguments, told):
     assert re.search(told.replace("?", r"\?"), line), line
 
 
+@pytest.mark.parametrize("method", ["elle", "gem"])
+def test_a_method_that_divides_its_memory_by_the_tasks_takes_no_further_one(files, method):
+    config, _ = tasks_config(["fruit.csv", "mood.csv"], method=method)
+    kind = type(config.lifelong.method).__name__
+    with pytest.raises(ValueError, match=f"^lifelong.method: given {kind}, .*not divided by the tasks; or a new run"):
+        add_task_from_file(config, "taste.csv")
+
+
 @pytest.mark.slow
 def test_two_files_and_later_a_third_are_three_in_one_go(files, capsys):
     size = ["--task.num-classes", "8"]

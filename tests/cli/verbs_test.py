@@ -16,7 +16,7 @@ EARLY = [
     if verb.startswith(("eval", "datastore", "generate", "translate", "predict", "sample", "export"))
     and kind not in ("images", "synthetic", "stream that grows")  # refused once it is known that they have no tokenizer
     and not EXPECTED[kind, verb].startswith("neighbours: ")  # likewise that their every token is a target
-    and verb != "eval, probe"  # one line for all, which `tests/cli/bad_inputs.py` has
+    and verb != "eval, probe"  # one line for all, which `tests/cli/wrong_commands.py` has
 ]
 """what is refused before data and parameters are read"""
 

@@ -9,7 +9,7 @@ import pytest
 from memjax.cli import main
 from memjax.cli.own_tasks import tasks_config
 from memjax.lifelong.factory import train, with_task_evaluations
-from memjax.lifelong.stream_results import describe_result, summarize_log, summarize_stream
+from memjax.lifelong.stream_results import describe_result, describe_unlearned, summarize_log, summarize_stream
 from memjax.settings.overrides import apply_overrides, load_config
 from memjax.tasks import make_task
 
@@ -50,6 +50,12 @@ def test_tasks_that_are_learned_at_once_are_all_read():
     facts, texts = summarize_log(task, logged([[0.75, 0.25]], names))
     assert (facts["num_tasks"], facts["average"]) == (2, 0.5) and describe_result(facts) == texts[0]
     assert texts[1:] == [f"{names[1]}: 0.250, its largest class has 0.500; it was not learned"]
+
+
+def test_a_score_of_written_classes_stands_beside_the_largest_class_in_percent():
+    facts = {"measure": "score", "tasks": ["a", "b", "c"], "num_tasks": 3, "largest_classes": [60.0, 100.0, None]}
+    facts["scores"] = [[55.5, 0, 0], [0, 50.0, 0], [0, 0, 0]]
+    assert describe_unlearned(facts) == {"a": "a: 55.500, its largest class has 60.000; it was not learned"}
 
 
 @pytest.fixture(scope="module")

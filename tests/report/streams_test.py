@@ -33,10 +33,28 @@ def test_means_and_ages_are_those_of_the_matrix():
     scores = Scores("accuracy", ("a", "b", "c"), MATRIX, less=False)
     np.testing.assert_allclose(scores.means(), [1.0, 0.625, 1.75 / 3])
     np.testing.assert_allclose(scores.by_age(), [2.75 / 3, 0.5, 0.25])
-    assert np.isnan(scores.learned()[0, 1:]).all() and scores.learned()[2].tolist() == [0.25, 0.5, 1.0]
     assert scores.numbers == "{:.2f}" and not scores.at_once
     through = Scores("accuracy", ("a", "b", "c"), MATRIX[:2], less=False)
     np.testing.assert_allclose(through.by_age(), [0.875, 0.5])
+
+
+def test_tasks_that_were_not_learned_yet_are_blank_and_the_largest_class_stands_below():
+    facts = {"measure": "accuracy", "tasks": ["a", "b", "c"], "num_tasks": 3, "scores": MATRIX.tolist()}
+    scores = scores_of({**facts, "largest_classes": [0.5, 0.625, None]})
+    assert np.isnan(scores.raw[0, 1:]).all() and scores.raw[2].tolist() == [0.25, 0.5, 1.0]
+    with charts.new_figure() as figure:
+        streams._draw_matrix(figure, scores)
+        numbers = [text.get_text() for text in figure.axes[0].texts]
+        names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["after a", "after b", "after c", "largest class"]
+    assert [*filter(None, numbers)] == ["1.00", "0.50", "0.75", "0.25", "0.50", "1.00", "0.50", "0.62"]
+    first = scores_of({**facts, "num_tasks": 1, "scores": [[0.75, 0.25, 0.0]]})
+    assert first.at_once and first.raw[0, 0] == 0.75 and np.isnan(first.raw[0, 1:]).all()
+    whole = scores_of({**facts, "scores": [[0.75, 0.25, 0.5]], "largest_classes": [0.5, 0.25, 1.0]})
+    with charts.new_figure() as figure:
+        streams._draw_bars(figure, whole)
+        widths = [[bar.get_width() for bar in bars] for bars in figure.axes[0].containers]
+    assert widths == [[0.75, 0.25, 0.5], [0.5, 0.25, 1.0]]
 
 
 def test_perplexities_are_averaged_by_their_logarithm():

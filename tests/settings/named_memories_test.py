@@ -59,7 +59,10 @@ def test_a_model_that_reads_no_segments_is_refused(config):
 
 
 def test_an_unknown_name_is_answered_with_the_near_one_and_all():
-    with pytest.raises(UsageError, match="given 'memorising', allowed: none, .*spalm.*did you mean memorizing"):
+    with pytest.raises(
+        UsageError,
+        match="given 'memorising', allowed: none, .*spalm, linear, or my_module:MyClass; did you mean memorizing",
+    ):
         make_memory_settings("memorising")
 
 

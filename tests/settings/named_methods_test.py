@@ -44,7 +44,10 @@ def test_a_model_that_grows_does_so_before_every_task_but_the_first():
 
 
 def test_mistakes():
-    with pytest.raises(UsageError, match="--method: given 'mbpa2', allowed: sequential, .*lamol; did you mean mbpa"):
+    with pytest.raises(
+        UsageError,
+        match="--method: given 'mbpa2', allowed: sequential, .*lamol, or my_module:MyClass; did you mean mbpa",
+    ):
         make_method_settings("mbpa2")
     with pytest.raises(UsageError, match="--method: given ewc with own_text_tiny, which has no tasks, allowed"):
         with_method(load_config("own_text", "tiny"), "ewc")

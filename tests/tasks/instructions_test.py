@@ -39,6 +39,8 @@ def test_shared_words_count_without_case_marks_and_articles():
 def test_a_class_is_its_very_name():
     found = score_written_answers([ask("Good"), ask("Bad")], ["good", " Bad"], "class")
     assert (found["score"], found["exact_match"], found["no_class"]) == (50.0, 100.0, 50.0)
+    asked = [ask("Good"), ask("Bad", "Poor"), ask("Poor"), ask("Bad")]
+    assert score_written_answers(asked, ["Good"] * 4, "class")["largest_class"] == 50.0
 
 
 def test_queries_are_the_same_in_any_order_and_case():
