@@ -184,6 +184,12 @@ def _rematerialization(known: Known) -> str:
     )
 
 
+def _same_job(known: Known) -> str:
+    """One job with memjax and with another library."""
+    found = [known.measured("same_job", library) for library in ("memjax", "Avalanche")]
+    return f"\n{streams.same_job(*filter(None, found))}\n"
+
+
 def _streams(known: Known) -> str:
     """Average accuracy of each method at the end, and right after each task; a blank where it was not run."""
     tables = {
@@ -236,6 +242,7 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "exact_searches": _searches("memjax exact", None),
     "rematerialization": _rematerialization,
     "streams": _streams,
+    "same_job": _same_job,
     "which": which.table,
     **survey.cells(),
 }

@@ -327,6 +327,19 @@ def avalanche(found: Measurement) -> str:
     return grid([*heads, "memjax compiles, s"], cells)
 
 
+def same_job(*found: Measurement) -> str:
+    """Lines of code, commands, CPU time and accuracies of one job, a line for each library."""
+    cells = []
+    for measurement in found:
+        facts, rows = measurement.facts, measurement.facts["rows"]
+        reading = f" ({facts['reading_lines']} read the images)" if "reading_lines" in facts else ""
+        minutes = f"{facts['cpu_seconds'] / 60:.1f}"
+        accuracies = [f"{100 * row['mean']:.1f} ± {100 * row['half_width']:.1f}" for row in rows]
+        cells.append([measurement.name, f"{facts['lines']}{reading}", str(facts["commands"]), minutes, *accuracies])
+    methods = [row["method"] for row in found[0].facts["rows"]]
+    return grid(["library", "lines of code", "commands", "CPU, minutes", *methods], cells)
+
+
 def _whole(run: Run) -> float:
     return WHOLE.get(run.evaluations["stream"].get("measure", ""), 1.0)
 
