@@ -1,8 +1,10 @@
 """The job that is done with memjax and with Avalanche: what is counted, and that the ledger has today's lines."""
 
 import gzip
+import importlib.util
 import json
 import re
+import runpy
 import struct
 import sys
 import textwrap
@@ -12,6 +14,7 @@ import pytest
 
 from memjax.cli.sweep import OWN, group_words, make_parser, plan_runs, read_values
 from tools.bench import same_job
+from tools.bench.split_mnist import PEER
 from tools.results import streams
 from tools.results.ledger import Book, Measurement
 
@@ -94,9 +97,9 @@ def test_both_sides_give_a_row_for_each_method(digits, monkeypatch, tmp_path):
     assert set(np.load(tmp_path / "stream.npz")) == {
         f"{s}_{p}{i}" for s in ("train", "test") for p in "xy" for i in range(5)
     }
-    contender = {"runs": ["run"] * 6, "scores": {"average_accuracy": {"mean": 0.5, "half_width": 0.01}}}
+    contender = {"runs": ["run"] * 6, "scores": {"average": {"mean": 0.5, "half_width": 0.01}}}
     printed = json.dumps({"contenders": [contender] * 6})
-    monkeypatch.setattr(same_job, "run_all", lambda commands, folder: (printed, 60.0))
+    monkeypatch.setattr(same_job, "run_all", lambda *given: (printed, 60.0))
     ours = same_job.do_with_memjax(digits, tmp_path)
     assert ours["rows"] == theirs["rows"] and ours["commands"] == theirs["commands"] == 1 and ours["lines"] == 0
 
@@ -112,6 +115,15 @@ def test_both_sides_stand_in_one_table():
     second = Measurement("same_job", "b", "", "", "", "", "", {**facts, "lines": 7, "reading_lines": 2})
     shown = streams.same_job(first, second).splitlines()
     assert shown[-2:] == ["| a | 0 | 1 | 1.5 | 50.0 ± 1.0 |", "| b | 7 (2 read the images) | 1 | 1.5 | 50.0 ± 1.0 |"]
+
+
+def test_torchvision_is_empty_where_its_folder_is_on_the_path(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    runpy.run_path(f"{PEER['PYTHONPATH']}/sitecustomize.py")
+    finder = sys.meta_path[0]
+    transforms = importlib.util.module_from_spec(finder.find_spec("torchvision.transforms"))
+    assert transforms.Compose([1], size=2) and not hasattr(transforms, "__wrapped__")
+    assert finder.find_spec("torch") is None and finder.find_spec("torchvision_more") is None
 
 
 def test_a_side_without_its_environment_is_refused(digits, capsys):
