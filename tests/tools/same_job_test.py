@@ -105,16 +105,12 @@ def test_both_sides_give_a_row_for_each_method(digits, monkeypatch, tmp_path):
 
 
 def test_both_sides_stand_in_one_table():
-    facts = {
-        "lines": 0,
-        "commands": 1,
-        "cpu_seconds": 90.0,
-        "rows": [{"method": "SEQ", "mean": 0.5, "half_width": 0.01}],
-    }
-    first = Measurement("same_job", "a", "", "", "", "", "", facts)
-    second = Measurement("same_job", "b", "", "", "", "", "", {**facts, "lines": 7, "reading_lines": 2})
+    shared = {"commands": 1, "cpu_seconds": 90.0, "rows": [{"method": "SEQ", "mean": 0.5, "half_width": 0.01}]}
+    first = Measurement("same_job", "a", "", "", "", "", "", {"lines": 0, "shipped_lines": 9, **shared})
+    second = Measurement("same_job", "b", "", "", "", "", "", {"lines": 7, "reading_lines": 2, **shared})
     shown = streams.same_job(first, second).splitlines()
-    assert shown[-2:] == ["| a | 0 | 1 | 1.5 | 50.0 ± 1.0 |", "| b | 7 (2 read the images) | 1 | 1.5 | 50.0 ± 1.0 |"]
+    assert shown[2] == "| a | 0 (9 in a shipped config) | 1 | 1.5 | 50.0 ± 1.0 |"
+    assert shown[3] == "| b | 7 (2 read the images) | 1 | 1.5 | 50.0 ± 1.0 |"
 
 
 def test_torchvision_is_empty_where_its_folder_is_on_the_path(monkeypatch):

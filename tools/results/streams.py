@@ -332,10 +332,11 @@ def same_job(*found: Measurement) -> str:
     cells = []
     for measurement in found:
         facts, rows = measurement.facts, measurement.facts["rows"]
-        reading = f" ({facts['reading_lines']} read the images)" if "reading_lines" in facts else ""
+        noted = {"shipped_lines": "in a shipped config", "reading_lines": "read the images"}
+        notes = "".join(f" ({facts[name]} {words})" for name, words in noted.items() if name in facts)
         minutes = f"{facts['cpu_seconds'] / 60:.1f}"
         accuracies = [f"{100 * row['mean']:.1f} ± {100 * row['half_width']:.1f}" for row in rows]
-        cells.append([measurement.name, f"{facts['lines']}{reading}", str(facts["commands"]), minutes, *accuracies])
+        cells.append([measurement.name, f"{facts['lines']}{notes}", str(facts["commands"]), minutes, *accuracies])
     methods = [row["method"] for row in found[0].facts["rows"]]
     return grid(["library", "lines of code", "commands", "CPU, minutes", *methods], cells)
 
