@@ -1,9 +1,9 @@
 """One job with memjax and with Avalanche 0.6.0: six methods, three seeds and two orders of split MNIST, a matrix each.
 
-    python -m tools.bench.same_job memjax --data DIR                                       # DIR: the four idx files
+    python -m tools.bench.same_job lines                     # of code that a user writes, and commands to give
+    python -m tools.bench.same_job memjax --data DIR         # does the job; DIR: the four idx files
     python -m tools.bench.same_job Avalanche --data DIR --python .venv-avalanche/bin/python
 
-Counts the lines of code that a user writes and the commands that are given, and measures the CPU time of all of them.
 `tools.bench.split_mnist` says how the environment is made, and compares the speed of updates.
 """
 
@@ -33,17 +33,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("avalanche_job.py")
 CONFIG = ROOT / "configs/lifelong_mnist.py"
 READERS = ("Labelled", "load")
-"""what reads the images in `SCRIPT`: another data set, or one that the library downloads, needs other lines"""
-SIDES = ("memjax", "Avalanche")
+"""classes and functions of `SCRIPT` that read the images: a data set that the library downloads needs none of them"""
+LINES, MEMJAX, AVALANCHE = "lines", "memjax", "Avalanche"
 METHODS = {"default": "SEQ", "replay": "replay", "gem": "GEM", "ewc": "EWC", "lwf": "LwF", "cumulative": "cumulative"}
 """variant of configs/lifelong_mnist.py -> name of the method"""
 OVER = ("training.seed,data.seed=0,1,2", "lifelong.task_order=0 1 2 3 4,4 3 2 1 0")
+ABOUT_LINES = (
+    "The code that a user writes for six methods, three seeds and two orders with a matrix of accuracies and 95 % "
+    "intervals for each method, and the commands that are given. Lines are neither blank nor comments nor docstrings."
+)
 ABOUT = (
     "The data and the settings of the comparison above, LwF with the square of the temperature on both sides. Fisher "
     "information is that of single examples in memjax and of batches in Avalanche. Average accuracy over the tasks at "
-    "the end, with 95 % intervals (Student's t) over the two orders, in which the three seeds are averaged. Lines: "
-    "neither blank nor comments nor docstrings. CPU time: of all processes and threads, with imports, compilation and "
-    "an evaluation of all tasks after each; Avalanche has one thread."
+    "the end, in %, with 95 % intervals (Student's t) over the two orders, in which the three seeds are averaged. "
+    "CPU time: of all processes and threads, with imports, compilation and an evaluation of all tasks after each; "
+    "Avalanche has one thread."
 )
 _AVERAGE = re.compile(r"^(\S+): average ([\d.]+) ± ([\d.]+) over (\d+) runs$", re.MULTILINE)
 
@@ -69,16 +73,26 @@ def count_lines(source: str, names: Sequence[str] = ()) -> int:
     return len(code)
 
 
-def memjax_commands(data: Path) -> list[list[str]]:
+def memjax_commands(data: str) -> list[list[str]]:
     """Returns the commands that do the job with memjax."""
     variants = ",".join(METHODS)
-    words = ["--config", "lifelong_mnist", "--variant", variants, "--lifelong.sources-dir", str(data), "--over", *OVER]
+    words = ["--config", "lifelong_mnist", "--variant", variants, "--lifelong.sources-dir", data, "--over", *OVER]
     return [["memjax", "sweep", *words]]
 
 
-def avalanche_commands(stream: Path) -> list[list[str]]:
+def avalanche_commands(stream: str) -> list[list[str]]:
     """Returns the commands that do the job with Avalanche."""
-    return [["python", str(SCRIPT), str(stream)]]
+    return [["python", str(SCRIPT), stream]]
+
+
+def count() -> dict[str, Any]:
+    """Counts lines of code and commands of both sides."""
+    script, config = (file.read_text(encoding="utf-8") for file in (SCRIPT, CONFIG))
+    theirs = {"lines": count_lines(script), "reading_lines": count_lines(script, READERS)}
+    return {
+        MEMJAX: {"lines": 0, "shipped_lines": count_lines(config), "commands": len(memjax_commands("DIR"))},
+        AVALANCHE: {**theirs, "commands": len(avalanche_commands("STREAM.npz"))},
+    }
 
 
 def run_all(commands: Sequence[Sequence[str]], folder: Path, environment: Mapping[str, str]) -> tuple[str, float]:
@@ -94,53 +108,54 @@ def run_all(commands: Sequence[Sequence[str]], folder: Path, environment: Mappin
 
 
 def do_with_memjax(data: Path, folder: Path) -> dict[str, Any]:
-    """Does the job with memjax, and returns lines, commands, CPU seconds and a row for each method."""
-    commands = memjax_commands(data)
-    (_, *words), *others = commands
-    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    printed, seconds = run_all([[sys.executable, "-m", "memjax", *words, "--json"], *others], folder, own)
+    """Does the job with memjax, and returns CPU seconds and a row for each method."""
+    (_, *words), *others = memjax_commands(str(data))
+    variables = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    printed, seconds = run_all([[sys.executable, "-m", "memjax", *words, "--json"], *others], folder, variables)
     rows = []
     for contender, method in zip(json.loads(printed)["contenders"], METHODS.values(), strict=True):
         average = contender["scores"]["average"]
         counted = {"runs": len(contender["runs"]), "mean": average["mean"], "half_width": average["half_width"]}
         rows.append({"method": method, **counted})
-    shipped = count_lines(CONFIG.read_text(encoding="utf-8"))
-    return {"lines": 0, "shipped_lines": shipped, "commands": len(commands), "cpu_seconds": seconds, "rows": rows}
+    return {"cpu_seconds": seconds, "rows": rows}
 
 
 def do_with_avalanche(data: Path, folder: Path, python: str) -> dict[str, Any]:
-    """Does the job with Avalanche, and returns lines, commands, CPU seconds and a row for each method."""
-    stream, script = folder / "stream.npz", SCRIPT.read_text(encoding="utf-8")
+    """Does the job with Avalanche, and returns CPU seconds and a row for each method."""
+    stream = folder / "stream.npz"
     write_stream(data, stream)
-    commands = avalanche_commands(stream)
+    commands = avalanche_commands(str(stream))
     printed, seconds = run_all([[python, *words] for _, *words in commands], folder, PEER)
-    found = _AVERAGE.findall(printed)
-    assert [name for name, *_ in found] == [*METHODS.values()], printed
+    averages = _AVERAGE.findall(printed)
+    assert [name for name, *_ in averages] == [*METHODS.values()], printed
     rows = [
         {"method": name, "runs": int(runs), "mean": float(mean), "half_width": float(width)}
-        for name, mean, width, runs in found
+        for name, mean, width, runs in averages
     ]
-    lines = {"lines": count_lines(script), "reading_lines": count_lines(script, READERS)}
-    return {**lines, "commands": len(commands), "cpu_seconds": seconds, "rows": rows}
+    return {"cpu_seconds": seconds, "rows": rows}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bench.same_job", description="The same job with Avalanche.")
-    parser.add_argument("side", choices=SIDES)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the four idx files of MNIST")
-    parser.add_argument("--python", default="", help="Python of an environment with avalanche-lib")
+    parser.add_argument("part", choices=[LINES, MEMJAX, AVALANCHE])
+    parser.add_argument("--data", type=Path, help="folder of the four idx files of MNIST, for a job")
+    parser.add_argument("--python", default="", help="Python of an environment with avalanche-lib, for its job")
     args = parser.parse_args(arguments)
-    if args.side == "Avalanche" and not args.python:
+    words = ["python", "-m", "tools.bench.same_job", args.part]
+    if args.part == LINES:
+        command, title = shlex.join(words), "Lines and commands of the same job"
+        pages.record(measured("job_lines", "split_mnist", count(), command=command, title=title, about=ABOUT_LINES))
+        return 0
+    if not args.data:
+        parser.error("--data: given none, allowed: the folder of the four idx files of MNIST")
+    if args.part == AVALANCHE and not args.python:
         parser.error("--python: given none, allowed: the Python of an environment with avalanche-lib")
-    data = args.data.resolve()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        is_own = args.side == "memjax"
-        facts = do_with_memjax(data, folder) if is_own else do_with_avalanche(data, folder, args.python)
-    further = [] if is_own else ["--python", "PYTHON"]
-    command = shlex.join(["python", "-m", "tools.bench.same_job", args.side, "--data", "DIR", *further])
-    title = f"The same job with {args.side}"
-    pages.record(measured("same_job", args.side, facts, command=command, title=title, about=ABOUT))
+        places = args.data.resolve(), Path(name)
+        facts = do_with_memjax(*places) if args.part == MEMJAX else do_with_avalanche(*places, args.python)
+    command = shlex.join([*words, "--data", "DIR", *(["--python", "PYTHON"] if args.part == AVALANCHE else [])])
+    title = f"The same job with {args.part}"
+    pages.record(measured("same_job", args.part, facts, command=command, title=title, about=ABOUT))
     return 0
 
 

@@ -186,8 +186,10 @@ def _rematerialization(known: Known) -> str:
 
 def _same_job(known: Known) -> str:
     """One job with memjax and with another library."""
-    found = [known.measured("same_job", library) for library in ("memjax", "Avalanche")]
-    return f"\n{streams.same_job(*filter(None, found))}\n"
+    lines = known.measured("job_lines", "split_mnist")
+    assert lines is not None
+    jobs = [known.measured("same_job", library) for library in lines.facts]
+    return f"\n{streams.job_lines(lines, [*filter(None, jobs)])}\n"
 
 
 def _streams(known: Known) -> str:
