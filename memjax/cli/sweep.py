@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,12 @@ MAX_NAME = 180
 
 OVER = "training.seed=0,1,2"
 """Example of a value of `--over`."""
+
+TOGETHER = "training.seed,data.seed=0,1,2"
+"""Example of a value of `--over` with two fields that have the same value in every run."""
+
+Values = dict[tuple[str, ...], list[tuple[str, ...]]]
+"""Fields that have the same value in every run -> their values, each a tuple of words."""
 
 Words = tuple[tuple[str, tuple[str, ...]], ...]
 """Options of a command line, each with its values."""
@@ -94,13 +100,16 @@ def run(arguments: list[str]) -> int:
     finished, left_out = split_finished(RunRecord(str(planned.path)) for planned in runs)
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
-    return print_contenders([*finished.values()], [*over], options)
+    return print_contenders([*finished.values()], [*itertools.chain(*over)], options)
 
 
 def make_parser() -> Parser:
     """Makes the parser of the command, with its own options and those that choose and change a config."""
     parser = Parser("sweep", run.__doc__, reads="config", json=": the contenders and their differences")
-    over = f"values over which the comparison averages, such as {OVER} 'lifelong.task_order=0 1 2,2 1 0'"
+    over = (
+        f"values over which the comparison averages, such as {OVER} 'lifelong.task_order=0 1 2,2 1 0'; fields with "
+        f"commas have the same value, such as {TOGETHER}"
+    )
     parser.add_argument("--over", nargs="+", default=[], metavar="FIELD=VALUES", help=over)
     parallel = "number of runs that are trained at the same time (default: 1)"
     parser.add_argument("--parallel", type=make_reader(Count), default=1, metavar="N", help=parallel)
@@ -126,27 +135,28 @@ def group_words(arguments: Sequence[str]) -> Words:
     return tuple((name, tuple(values)) for name, values in groups)
 
 
-def read_values(given: Sequence[str]) -> dict[str, list[tuple[str, ...]]]:
-    """Converts the words of `--over` to field -> its values, each a tuple of words.
+def read_values(given: Sequence[str]) -> Values:
+    """Converts the words of `--over` to fields -> their values. Fields with commas have the same value in every run.
 
     Raises:
       UsageError: A word is not FIELD=VALUE,VALUE, or names a field again.
 
     Example:
-      >>> read_values(["training.seed=0,1", "lifelong.task-order=0 1,1 0"])
-      {'training.seed': [('0',), ('1',)], 'lifelong.task_order': [('0', '1'), ('1', '0')]}
+      >>> read_values(["training.seed,data.seed=0,1", "lifelong.task-order=0 1,1 0"])
+      {('training.seed', 'data.seed'): [('0',), ('1',)], ('lifelong.task_order',): [('0', '1'), ('1', '0')]}
     """
-    fields = dict[str, list[tuple[str, ...]]]()
+    over = Values()
     for word in given:
-        name, equals, values = word.partition("=")
-        field = name.strip().removeprefix("--").replace("-", "_")
+        names, equals, values = word.partition("=")
+        fields = tuple(name.strip().removeprefix("--").replace("-", "_") for name in names.split(","))
         choices = [tuple(value.split()) for value in values.split(",")]
-        if not equals or not field or () in choices:
+        if not equals or "" in fields or () in choices:
             raise UsageError(f"--over: given {word!r}, allowed: FIELD=VALUE,VALUE, such as {OVER}")
-        if field in fields:
-            raise UsageError(f"--over: given {field} twice, allowed: once, with all of its values")
-        fields[field] = [*dict.fromkeys(choices)]
-    return fields
+        for field in fields:
+            if [*itertools.chain(*over), *fields].count(field) > 1:
+                raise UsageError(f"--over: given {field} twice, allowed: once, with all of its values")
+        over[fields] = [*dict.fromkeys(choices)]
+    return over
 
 
 def read_choices(name: str, values: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -165,16 +175,14 @@ def read_choices(name: str, values: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [*dict.fromkeys(choices)]
 
 
-def plan_runs(
-    parser: Parser, words: Sequence[tuple[str, tuple[str, ...]]], over: Mapping[str, Sequence[tuple[str, ...]]]
-) -> Iterator[PlannedRun]:
+def plan_runs(parser: Parser, words: Sequence[tuple[str, tuple[str, ...]]], over: Values) -> Iterator[PlannedRun]:
     """Yields the runs of a sweep, after all settings have been checked: for every combination of options one for every
     combination of the values to average over.
 
     Args:
       parser: Options of the command.
       words: Options of `memjax train` with their values, of which some have commas.
-      over: Field -> the values over which the comparison averages.
+      over: Fields -> the values over which the comparison averages.
 
     Raises:
       ValueError: Options that `memjax train` would refuse, or a run directory that holds a run of another config.
@@ -185,7 +193,9 @@ def plan_runs(
         config = parse_with_config(parser, join_words(options), check=_check_places)[1]
         for combination in itertools.product(*over.values()):
             fields = tuple(
-                (f"--{name.replace('_', '-')}", value) for name, value in zip(over, combination, strict=True)
+                (f"--{name.replace('_', '-')}", value)
+                for names, value in zip(over, combination, strict=True)
+                for name in names
             )
             changed = apply_overrides(config, join_words(fields), prog=parser.prog)
             validate(changed)

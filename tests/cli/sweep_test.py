@@ -33,12 +33,22 @@ def test_every_combination_is_a_run_with_a_name_of_its_own(tmp_path):
     assert more[0].path == runs[-1].path and more[1].path not in [planned.path for planned in runs]
 
 
+def test_fields_with_commas_have_the_same_value(tmp_path):
+    runs = plan(tmp_path, [], ["training.seed,data.seed=0,1", "lifelong.task-order=0 1,1 0"])
+    words = [run.words for run in runs]
+    seeds = [tuple(word[word.index(name) + 1] for name in ("--training.seed", "--data.seed")) for word in words]
+    assert seeds == [("0", "0"), ("0", "0"), ("1", "1"), ("1", "1")] and len({run.path for run in runs}) == 4
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
         (["--over", "training.seed"], "--over: given 'training.seed', allowed: FIELD=VALUE,VALUE"),
         (["--over", "training.seed=0,,1"], "--over: given 'training.seed=0,,1', allowed"),
         (["--over", "training.seed=0", "training.seed=1"], "--over: given training.seed twice"),
+        (["--over", "training.seed,=0,1"], "--over: given 'training.seed,=0,1', allowed: FIELD=VALUE,VALUE"),
+        (["--over", "training.seed,training.seed=0"], "--over: given training.seed twice"),
+        (["--over", "training.seed,data.sed=0,1"], "did you mean --data.seed"),
         (["--over", "training.sed=0,1"], "did you mean --training.seed"),
         (["--over", "training.seed=0,x"], "training.seed: given 'x', allowed: an integer"),
         (["--data.batch-size", "4,"], "--data.batch-size: given '4,', allowed"),

@@ -3,45 +3,14 @@
     ENVIRONMENT/bin/python tools/bench/avalanche_peer.py METHOD SEED STREAM.npz
 
 Prints one JSON object: the accuracy of each task at the end, and the seconds of training. STREAM.npz has the images
-and labels of every task, the same that memjax reads. Standard library and Avalanche's own packages only. torchvision
-is replaced by empty names: its wheel needs CUDA, and nothing of it is used.
+and labels of every task, the same that memjax reads. Standard library and Avalanche's own packages only.
 """
 
-import importlib.abc
-import importlib.machinery
 import json
 import sys
 import time
-import types
-
-del sys.path[0]  # this folder: its profile.py would hide the standard library's, which torch imports
 
 RATE, ROWS, HIDDEN = 0.1, 32, 256
-
-
-class _Nothing(types.ModuleType):
-    """A module that has every name."""
-
-    __path__: list[str] = []
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {"__init__": lambda self, *_, **__: None})
-
-
-class _Nowhere(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what is not installed and not used."""
-
-    def find_spec(self, name, path=None, target=None):
-        missing = name.partition(".")[0] == "torchvision"
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if missing else None
-
-    def create_module(self, spec):
-        return _Nothing(spec.name)
-
-    def exec_module(self, module):
-        pass
 
 
 def strategy(method, model):
@@ -72,7 +41,6 @@ def strategy(method, model):
 
 def main():
     """Trains on the stream and prints what came out."""
-    sys.meta_path.insert(0, _Nowhere())
     import numpy as np
     import torch
     from avalanche.benchmarks import nc_benchmark

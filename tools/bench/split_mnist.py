@@ -1,6 +1,6 @@
 """Split MNIST beside Avalanche 0.6.0: accuracy and speed of six methods on the same images, by turns.
 
-    python -m venv .venv-avalanche; .venv-avalanche/bin/pip install torch==2.13.0 avalanche-lib==0.6.0
+    python -m venv .venv-avalanche; .venv-avalanche/bin/pip install torch==2.13.0 avalanche-lib==0.6.0 quadprog==0.1.14
     python -m tools.bench.split_mnist --data DIR --python .venv-avalanche/bin/python      # DIR: the four idx files
 
 Every run is a process of its own, memjax's and Avalanche's by turns. Seconds are those of updates alone: for memjax
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import statistics
 import subprocess
@@ -49,6 +50,9 @@ ABOUT = (
     "LwF 1 at temperature 2 (0.25 here, where the divergence is times the square of the temperature). Accuracy: mean "
     "over tasks at the end. Seconds: all updates of a run without evaluations, medians over seeds; ratio of these."
 )
+PEER = {"PYTHONPATH": str(Path(__file__).with_name("no_torchvision")), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+"""environment variables of Avalanche's Python: no torchvision, one thread, and none of the modules beside a script, of
+which one is called profile, as one that torch imports"""
 COMPILING = "/jax/core/compile/"
 """events of JAX that time tracing, lowering and compiling"""
 
@@ -107,14 +111,15 @@ def rows(data: Path, python: str, methods: Sequence[str], seeds: Sequence[int]) 
                 ours = [sys.executable, "-m", "tools.bench.split_mnist", "--data", str(data), "--own", method]
                 theirs = [python, str(Path(__file__).with_name("avalanche_peer.py")), method, str(seed), str(stream)]
                 row["memjax"].append(_said([*ours, "--seeds", str(seed), "--workdir", folder]))
-                row["Avalanche"].append(_said(theirs))
+                row["Avalanche"].append(_said(theirs, PEER))
             found.append(row)
             print(method, {side: statistics.fmean(_accuracies(row[side])) for side in ("memjax", "Avalanche")})
     return found
 
 
-def _said(command: Sequence[str]) -> dict[str, Any]:
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+def _said(command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    variables = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 

@@ -184,6 +184,14 @@ def _rematerialization(known: Known) -> str:
     )
 
 
+def _same_job(known: Known) -> str:
+    """One job with memjax and with another library."""
+    lines = known.measured("job_lines", "split_mnist")
+    assert lines is not None
+    jobs = [known.measured("same_job", library) for library in lines.facts]
+    return f"\n{streams.job_lines(lines, [*filter(None, jobs)])}\n"
+
+
 def _streams(known: Known) -> str:
     """Average accuracy of each method at the end, and right after each task; a blank where it was not run."""
     tables = {
@@ -236,6 +244,7 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "exact_searches": _searches("memjax exact", None),
     "rematerialization": _rematerialization,
     "streams": _streams,
+    "same_job": _same_job,
     "which": which.table,
     **survey.cells(),
 }

@@ -327,6 +327,31 @@ def avalanche(found: Measurement) -> str:
     return grid([*heads, "memjax compiles, s"], cells)
 
 
+def job_lines(found: Measurement, jobs: Sequence[Measurement] = ()) -> str:
+    """Lines of code and commands of one job, a line for each library, and the results of its runs if known."""
+    noted = {"shipped_lines": "in a shipped config", "reading_lines": "read the images"}
+    done = {job.name: _job_cells(job) for job in jobs}
+    heads = [*next(iter(done.values()))] if done else []
+    cells = []
+    for library, facts in found.facts.items():
+        notes = "".join(f" ({facts[name]} {words})" for name, words in noted.items() if name in facts)
+        row = [library, f"{facts['lines']}{notes}", facts["commands"]]
+        cells.append([*row, *(done.get(library, {}).get(head, "") for head in heads)])
+    return grid(["library", "lines of code", "commands", *heads], cells)
+
+
+def same_job(found: Measurement) -> str:
+    """CPU time and average accuracies of one job with one library."""
+    cells = _job_cells(found)
+    return grid([*cells], [[*cells.values()]])
+
+
+def _job_cells(found: Measurement) -> dict[str, str]:
+    """Head of a column -> its cell: CPU time, then the average accuracy of each method with its interval."""
+    shown = {row["method"]: f"{100 * row['mean']:.1f} ± {100 * row['half_width']:.1f}" for row in found.facts["rows"]}
+    return {"CPU, minutes": f"{found.facts['cpu_seconds'] / 60:.1f}", **shown}
+
+
 def _whole(run: Run) -> float:
     return WHOLE.get(run.evaluations["stream"].get("measure", ""), 1.0)
 
