@@ -260,7 +260,7 @@ def test_calls_with_too_few_too_many_or_other_arguments(arguments, options, line
 @pytest.mark.parametrize("value, kind", [(True, "bool"), (1, "int"), ([True], "list")])
 def test_a_start_that_is_no_array(value, kind):
     module = memory.TransformerXLAttention(**SIZES, memory_length=4)
-    with pytest.raises(ValueError, match=rf"^start_of_document: given {kind}, allowed: an array \[batch\]$"):
+    with pytest.raises(ValueError, match=rf"^start_of_document: given {kind}, allowed: an array \[batch\]"):
         module.apply({}, jnp.zeros((1, 2, 8)), module.init_state(1), start_of_document=value)
 
 
