@@ -113,10 +113,11 @@ class _ArrayHint(NamedTuple):
 def _check_array(name: str, value: Any, hint: _ArrayHint) -> None:
     """Raises an error for an argument that is no array, or of another kind of dtype than its annotation says."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is None and (value is None or isinstance(value, list | str | dict | int | float)):
-        if not hint.allows_others:
-            kind = "None" if value is None else type(value).__name__
-            raise ValueError(f"{name}: given {kind}, allowed: an array {_format_layout(' | '.join(hint.layouts))}")
+    is_number = isinstance(value, int | float) and any(_fits_rank(layout, 0) for layout in hint.layouts)
+    is_other = value is None or isinstance(value, list | str | dict | int | float)
+    if shape is None and is_other and not is_number and not hint.allows_others:
+        kind = "None" if value is None else type(value).__name__
+        raise ValueError(f"{name}: given {kind}, allowed: an array {_format_layout(' | '.join(hint.layouts))}")
     if dtype is None or not hint.kinds or any(jnp.issubdtype(dtype, kind) for kind in hint.kinds):
         return
     if hint.kinds == (jnp.bool_,):
