@@ -165,15 +165,14 @@ class CompiledLearner:
         # The next update donates the state, so that no two leaves may share a buffer.
         state = self._with_totals(state) if grown else state
         shapes = lambda tree: jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)} {list(jnp.shape(leaf))}", tree)
-        given, allowed = shapes(state), shapes(self.shapes)
-        if given != allowed:
-            texts, allowed_texts = (
-                {jax.tree_util.keystr(path): text for path, text in jax.tree_util.tree_leaves_with_path(tree)}
-                for tree in (given, allowed)
+        if shapes(state) != shapes(self.shapes):
+            leaves, expected = (
+                {jax.tree_util.keystr(path): text for path, text in jax.tree_util.tree_leaves_with_path(shapes(tree))}
+                for tree in (state, self.shapes)
             )
-            path = next((p for p in {**allowed_texts, **texts} if texts.get(p) != allowed_texts.get(p)), "")
+            path = next((p for p in {**expected, **leaves} if leaves.get(p) != expected.get(p)), "")
             raise ValueError(
-                f"state{path}: given {texts.get(path, 'none')}, allowed: {allowed_texts.get(path, 'none')}, as before "
+                f"state{path}: given {leaves.get(path, 'none')}, allowed: {expected.get(path, 'none')}, as before "
                 "the phase of the stage; a phase that enlarges the model says so in PhaseResult.lineage"
             )
         seen: set[int] = set()
