@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -136,7 +137,9 @@ def group_runs(records: Iterable[RunRecord], over: Sequence[str] = DRAWN) -> lis
         if groups and over is not DRAWN and name not in known:
             hint = suggestion(name, known)
             raise ValueError(f"--over: given {name}, allowed: fields of the runs, such as {', '.join(DRAWN)}{hint}")
-    labels = _label_settings([settings for settings, _ in groups.values()])
+    whole = [settings for settings, _ in groups.values()]
+    labels = _label_settings([_name_tasks(settings) for settings in whole])
+    labels = labels if len(set(labels)) == len(whole) else _label_settings(whole)
     unit = "seed" if all(name.endswith("seed") or name == ORDER for name in over) else "run"
     return [Contender(label, runs, unit) for label, (_, runs) in zip(labels, groups.values(), strict=True)]
 
@@ -215,6 +218,20 @@ def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
         if all(name in record.results["evaluation"] for record in records):
             return name, name not in LESS_IS_BETTER
     return None
+
+
+def _name_tasks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run with the names of its tasks in place of their data and evaluations. Settings
+    without tasks are returned as they are.
+
+    Example:
+      >>> _name_tasks({"dim": 8, "lifelong.tasks.0.name": "news", "lifelong.tasks.0.source.path": "news.csv"})
+      {'dim': 8, 'tasks': 'news'}
+    """
+    names = [value for name, value in settings.items() if re.fullmatch(r"lifelong\.tasks\.\d+\.name", name)]
+    of_tasks = ("lifelong.tasks.", "evaluations.", "data.source") if names else ()
+    others = {name: value for name, value in settings.items() if not name.startswith(of_tasks)}
+    return {**others, "tasks": ", ".join(names)} if names else others
 
 
 def _label_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:

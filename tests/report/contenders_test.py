@@ -86,6 +86,22 @@ def test_runs_of_several_orders_and_seeds_are_one_contender(runs):
     assert apart[1].matrix()[0][0].unit == "seed" and sequential.task_names == ("task 1", "task 2", "task 3")
 
 
+def test_runs_over_other_tasks_are_told_apart_by_their_names(runs):
+    first, other = RunRecord(runs[0]), RunRecord(runs[0])
+    tasks = first.config.lifelong.tasks
+    renamed = tuple(dataclasses.replace(task, name=f"other_{task.name}") for task in tasks)
+    other.config = dataclasses.replace(first.config, lifelong=dataclasses.replace(first.config.lifelong, tasks=renamed))
+    assert [contender.label for contender in group_runs([first, other], OVER)] == [
+        "tasks a, b, c",
+        "tasks other_a, other_b, other_c",
+    ]
+    sources = [dataclasses.replace(task, source=dataclasses.replace(task.source, num_test=7)) for task in tasks]
+    tasks = dataclasses.replace(first.config.lifelong, tasks=tuple(sources))
+    other.config = dataclasses.replace(first.config, lifelong=tasks)
+    labels = [contender.label for contender in group_runs([first, other], OVER)]
+    assert len(set(labels)) == 2 and "num_test 7" in labels[1]
+
+
 def test_compare_prints_means_intervals_and_verdicts(runs, capsys):
     assert main(["compare", *runs, "--over", "training.seed,lifelong.task-order"]) == 0
     text = capsys.readouterr().out
