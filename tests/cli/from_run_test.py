@@ -85,8 +85,8 @@ def test_the_tokenizer_of_the_run_is_taken_before_one_is_trained(run, capsys):
         (["--from", "RUN", "--text", "b.txt", "--model.dim", "16"], "model.dim: given 16, allowed: 8, as in"),
         (
             ["--from", "RUN", "--text", "b.txt", "--memory-kind", "memorizing"],
-            "model.attention: given Memorizing, allowed: TransformerXL, as in RUN; begin with --from RUN and leave them "
-            "out (--memory-kind chooses model.attention)",
+            "model.attention: given Memorizing, allowed: TransformerXL, as in RUN; begin with --from RUN and leave "
+            "them out (--memory-kind chooses model.attention)",
         ),
         (["--from", "RUN", "--tasks", "good.csv"], "allowed:"),
     ],
