@@ -72,6 +72,8 @@ class Composition(NamedTuple):
         """Returns the `Requirements` of all parts together: which information batches and tasks must carry for them."""
         of_components = (component.requirements for component in self.components)
         needs = Requirements(*(any(flags) for flags in zip(Requirements(), *of_components, strict=True)))
+        if any(component.before_task or component.after_task for component in self.components):
+            needs = needs._replace(boundaries=True)
         if self.memory is not None:
             tasks_in_training = needs.tasks_in_training or self.memory.groups == "task"
             needs = needs._replace(examples=True, tasks_in_training=tasks_in_training)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from memjax.cli import main
-from memjax.config import EWC, Sequential
+from memjax.config import EWC, Config, Sequential
 from memjax.durable_files import write_json
 from memjax.report.build import make_report
 from memjax.report.comparison import RunRecord
@@ -56,6 +56,13 @@ def write_stream(folder, method, seed, order, gain):
     return run.path
 
 
+@dataclasses.dataclass
+class Configured:
+    """What a group needs of a run: its configuration."""
+
+    config: Config
+
+
 @pytest.fixture
 def runs(tmp_path):
     gains = {
@@ -87,19 +94,16 @@ def test_runs_of_several_orders_and_seeds_are_one_contender(runs):
 
 
 def test_runs_over_other_tasks_are_told_apart_by_their_names(runs):
-    first, other = RunRecord(runs[0]), RunRecord(runs[0])
-    tasks = first.config.lifelong.tasks
-    renamed = tuple(dataclasses.replace(task, name=f"other_{task.name}") for task in tasks)
-    other.config = dataclasses.replace(first.config, lifelong=dataclasses.replace(first.config.lifelong, tasks=renamed))
-    assert [contender.label for contender in group_runs([first, other], OVER)] == [
-        "tasks a, b, c",
-        "tasks other_a, other_b, other_c",
-    ]
-    sources = [dataclasses.replace(task, source=dataclasses.replace(task.source, num_test=7)) for task in tasks]
-    tasks = dataclasses.replace(first.config.lifelong, tasks=tuple(sources))
-    other.config = dataclasses.replace(first.config, lifelong=tasks)
-    labels = [contender.label for contender in group_runs([first, other], OVER)]
-    assert len(set(labels)) == 2 and "num_test 7" in labels[1]
+    config = RunRecord(runs[0]).config
+
+    def labels(change):
+        tasks = tuple(dataclasses.replace(task, **change(task)) for task in config.lifelong.tasks)
+        other = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, tasks=tasks))
+        return [contender.label for contender in group_runs(map(Configured, (config, other)), OVER)]
+
+    assert labels(lambda task: {"name": f"other_{task.name}"}) == ["tasks a, b, c", "tasks other_a, other_b, other_c"]
+    same_names = labels(lambda task: {"source": dataclasses.replace(task.source, num_test=7)})
+    assert len(set(same_names)) == 2 and "num_test 7" in same_names[1]
 
 
 def test_compare_prints_means_intervals_and_verdicts(runs, capsys):

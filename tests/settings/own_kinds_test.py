@@ -185,7 +185,7 @@ def test_named_files_are_told_before_any_is_imported(tmp_path, capsys):
 
 
 MODULES = {
-    "no_file.py": "given 'no_file.py', allowed: a Python file, as my_module.py",
+    "no_file.py": "given 'no_file.py', which does not exist, allowed: a Python file, as my_module.py",
     ".": "given '.', allowed: a Python file, as my_module.py",
     "text.txt": "given 'text.txt', allowed: a Python file, as my_module.py",
     "two words.py": "given 'two words.py', allowed: a Python file, as my_module.py",
