@@ -30,6 +30,8 @@ STREAM_SCORES = (AVERAGE, "learning_accuracy", "forgetting", "average_perplexity
 """Scores of a run over tasks that a table of contenders shows."""
 MAX_TASKS = 10
 """Largest number of tasks of which a table of contenders shows every score."""
+PERCENT = ("score", "exact_match", "f1")
+"""Measures of tasks that are in percent."""
 
 
 class Contender(NamedTuple):
@@ -193,17 +195,22 @@ def place_by_order(places: Iterable[tuple[str, str]], values: Iterable[float]) -
 
 
 def tabulate(contenders: Sequence[Contender]) -> tuple[tuple[str, ...], list[tuple[Any, ...]], str]:
-    """Makes a table with a row for each contender: its number of runs, and mean and interval of each score. Returns its
-    headings, its rows, and a sentence about the intervals.
+    """Makes a table with a row for each contender: its number of runs, and mean and interval of each score. Streams
+    whose tasks are measured differently, such as by accuracy and in percent, have a column that says so. Returns the
+    headings, the rows, and a sentence about the intervals.
     """
+    measures = [contender.first.stream.get("measure") for contender in contenders]
+    is_mixed = len({*measures}) > 1
     names = list(dict.fromkeys(name for contender in contenders for name in contender.scores))
     rows, intervals = list[tuple[Any, ...]](), list[Interval]()
-    for contender in contenders:
+    for contender, measure in zip(contenders, measures, strict=True):
         of_name = {n: contender.interval(lambda record, n=n: record.score(n)) for n in contender.scores}
         intervals += of_name.values()
         cells = (format_interval(of_name[name]) if name in of_name else None for name in names)
-        rows.append((contender.label, len(contender.runs), *cells))
-    return ("", "runs", *(name.replace("_", " ") for name in names)), rows, describe_intervals(intervals)
+        unit = (f"{measure}, %" if measure in PERCENT else measure,) if is_mixed else ()
+        rows.append((contender.label, len(contender.runs), *unit, *cells))
+    heads = ("", "runs", *(["measure"] if is_mixed else []), *(name.replace("_", " ") for name in names))
+    return heads, rows, describe_intervals(intervals)
 
 
 def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
