@@ -125,7 +125,6 @@ import jax.numpy as jnp
 
 from memjax.config import Method
 from memjax.lifelong import Component, chain_components
-from memjax.training.stages import Requirements
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,8 +145,7 @@ class Averaging(Method):
             mean = lambda old, new: share * old + (1 - share) * new
             return replace(state, params=jax.tree.map(mean, state.method["before"], state.params))
 
-        told = Requirements(boundaries=True)
-        return chain_components(Component("before", copy, before_task=before, after_task=after, requirements=told))
+        return chain_components(Component("before", copy, before_task=before, after_task=after))
 
 
 # %% [markdown]

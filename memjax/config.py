@@ -109,10 +109,14 @@ class Config(Settings):
         Raises:
           ValueError: The config has no such part, or a value is none of its kinds.
         """
-        parts = {"method": (method, Method), "memory": (memory, Attention), "source": (source, Source)}
-        for name, (part, kind) in parts.items():
-            part_name = getattr(part, "__name__", type(part).__name__)
-            allowed = f"settings, an instance of {kind.__name__}"
+        parts = {
+            "method": (method, Method, "; a name for memjax.settings.named_methods.with_method"),
+            "memory": (memory, Attention, "; a name for memjax.settings.named_memories.with_memory_kind"),
+            "source": (source, Source, ""),
+        }
+        for name, (part, kind, for_names) in parts.items():
+            part_name = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
+            allowed = f"settings, an instance of {kind.__name__}{for_names if isinstance(part, str) else ''}"
             require(part is None or isinstance(part, kind), name, part_name, allowed)
         config = self
         if method is not None:

@@ -217,6 +217,22 @@ def test_import_is_light():
     assert not {name: heavy for name, heavy in loaded.items() if heavy}, "these imports must stay inside functions"
 
 
+def test_packages_are_imported_when_they_are_first_used():
+    program = (
+        "import sys, memjax\n"
+        "assert 'jax' not in sys.modules and {'memory', 'lifelong', 'config'} <= set(dir(memjax))\n"
+        "memjax.memory.TransformerXLAttention, memjax.lifelong.init_memory, memjax.config.Model\n"
+        "try:\n"
+        "    memjax.memories\n"
+        "except AttributeError as error:\n"
+        "    print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith("module 'memjax' has no attribute 'memories', allowed: axes, cli, config, "), (
+        run.stderr
+    )
+
+
 def exists(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()

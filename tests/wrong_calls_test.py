@@ -78,7 +78,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
     ),
     "a start of numbers": (
         lambda module: {"start_of_document": like((ROWS,))},
-        "start_of_document: given float32, allowed: bool, True = it takes part",
+        "start_of_document: given float32, allowed: bool, True = a document begins here, and the memory of the row",
     ),
     "a mask of another length": (
         lambda module: {"mask": like((ROWS, 3), bool)},
@@ -208,7 +208,11 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: memory.TransformerXLAttention(**SIZES, memory_length=4.5),
         "memory_length: given 4.5, allowed: an integer",
     ),
-    "a width as a text": (lambda: memory.LSTMLayer("8"), "dim: given '8', allowed: an integer"),
+    "no heads": (
+        lambda: memory.TransformerXLAttention(dim=8, num_heads=0, memory_length=4),
+        "num_heads: given 0, allowed: an integer of at least 1",
+    ),
+    "a width as a text": (lambda: memory.LSTMLayer("8"), "dim: given '8', allowed: an integer of at least 1"),
     "a projector by its name": (
         lambda: memory.TransformerXLAttention(**SIZES, memory_length=4, projector="gpt2"),
         "projector: given 'gpt2', allowed: Projector",
@@ -216,6 +220,10 @@ MADE: dict[str, tuple[Callable[[], Any], str]] = {
     "a memory in the place of a feed-forward part": (
         lambda: FeedForwardLayer(8, 16, memory=memory.LSTMLayer(8)),
         "memory: given LSTMLayer, allowed: StatelessMemory or None",
+    ),
+    "a state of integers": (
+        lambda: memory.TransformerXLAttention(**SIZES, memory_length=4).init_state(2, jnp.int32),
+        "dtype: given int32, allowed: a float dtype",
     ),
     "more neighbours than slots": (
         lambda: memory.MemorizingAttention(**SIZES, memory_length=4).init_state(2),
@@ -229,6 +237,31 @@ def test_modules_that_are_made_wrongly(make, line):
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value) == line
+
+
+ALLOWED = r", allowed: \(x, state, \*, start_of_document, mask=None, deterministic=True, shared=None\)"
+
+
+@pytest.mark.parametrize(
+    "arguments, options, line",
+    [
+        ((X,), {}, "TransformerXLAttention: missing a required.* argument: 'state'" + ALLOWED),
+        ((X, None), {}, "TransformerXLAttention: missing a required.* argument: 'start_of_document'" + ALLOWED),
+        ((X, None, STARTS), {}, "TransformerXLAttention: too many positional arguments" + ALLOWED),
+        ((X, None), {"reset": STARTS}, "TransformerXLAttention: .*" + ALLOWED),
+    ],
+)
+def test_calls_with_too_few_too_many_or_other_arguments(arguments, options, line):
+    module = memory.TransformerXLAttention(**SIZES, memory_length=4)
+    with pytest.raises(TypeError, match=line):
+        module.apply({}, *arguments, **options)
+
+
+@pytest.mark.parametrize("value, kind", [(True, "bool"), (1, "int"), ([True], "list")])
+def test_a_start_that_is_no_array(value, kind):
+    module = memory.TransformerXLAttention(**SIZES, memory_length=4)
+    with pytest.raises(ValueError, match=rf"^start_of_document: given {kind}, allowed: an array \[batch\]"):
+        module.apply({}, jnp.zeros((1, 2, 8)), module.init_state(1), start_of_document=value)
 
 
 def test_a_language_model_says_what_its_tokens_are():
@@ -313,11 +346,24 @@ REPLAY: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "rows without an array": (
         lambda: write(EMPTY, {"x": OFFERED["x"]}, KEY, POLICY),
-        "rows.y: given none, allowed: float32 [] for each row",
+        "rows.y: given none, allowed: float32 [rows]",
     ),
     "rows of another width": (
         lambda: write(EMPTY, {**OFFERED, "x": jnp.ones((3, 5))}, KEY, POLICY),
-        "rows.x: given float32 [5], allowed: float32 [2] for each row",
+        "rows.x: given float32 [3, 5], allowed: float32 [rows, 2]",
+    ),
+    "one row without its axis": (
+        lambda: write(EMPTY, {"x": jnp.zeros(2), "y": jnp.zeros(())}, KEY, POLICY),
+        "rows.x: given float32 [2], allowed: float32 [rows, 2]",
+    ),
+    "a tuple in place of a dict": (
+        lambda: write(EMPTY, (OFFERED["x"], OFFERED["y"]), KEY, POLICY),
+        "rows: given tuple, allowed: dict, as init_memory was given",
+    ),
+    "no rows": (lambda: write(EMPTY, None, KEY, POLICY), "rows: given None, allowed: dict, as init_memory was given"),
+    "None for a memory": (
+        lambda: sample(None, KEY, 2),
+        "memory: given None, allowed: the result of init_memory or write",
     ),
     "rows of two numbers": (
         lambda: write(EMPTY, {**OFFERED, "y": jnp.ones(2)}, KEY, POLICY),

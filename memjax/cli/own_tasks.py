@@ -35,6 +35,8 @@ from memjax.data.source_readers import class_names
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import TEXT_SETS
 from memjax.settings.checks import validate
+from memjax.settings.compatibility import type_name
+from memjax.settings.model import TransformerBase
 from memjax.settings.named_kinds import in_name_of_run
 from memjax.settings.named_methods import METHODS, with_method
 from memjax.settings.overrides import UsageError, describe_config, load_config
@@ -253,4 +255,7 @@ def _describe_stream(config: Config) -> str:
     room = f", {len(classes)} classes{head}" if classes else ""
     names = ", ".join(task.name for task in stream.ordered_tasks)
     room += f", at least {stream.min_updates_per_task} updates each" if stream.min_updates_per_task else ""
-    return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"
+    model = config.model
+    sizes = f" of {model.num_layers} layers of {model.dim}" if isinstance(model, TransformerBase) else ""
+    kinds = f"{type_name(type(stream.method))}, {type_name(type(model))}{sizes}"
+    return f"{len(stream.tasks)} tasks ({names}){room}; {kinds}"

@@ -250,6 +250,7 @@ def parse_with_config(
     arguments: list[str],
     only: Sequence[str] = (),
     check: Callable[[argparse.Namespace, Config], None] = lambda options, config: None,
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> tuple[argparse.Namespace, Config]:
     """Reads the options of a verb, and the config (of `--config` or of the run in `--run`) with its overrides, and
     returns both. Only fields with a prefix in `only` may change, and `check(options, config)` may raise errors.
@@ -264,6 +265,7 @@ def parse_with_config(
       only: Prefixes of the fields that may be changed. Empty for all fields.
       check: Function `check(options, config)` that raises an error for other options that do not fit. It is called
         before anything is printed.
+      tell: Function that is called with the line about a config that `--text` or `--tasks` has chosen.
 
     Returns:
       The options, of which `is_data_named` says whether the overrides name the data, and the validated config.
@@ -295,7 +297,7 @@ def parse_with_config(
 
         check_size(config)
     if line:
-        print(line + describe_overrides(chosen, config), file=sys.stderr, flush=True)
+        tell(line + describe_overrides(chosen, config))
     return options, config
 
 

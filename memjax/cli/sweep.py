@@ -84,7 +84,10 @@ def run(arguments: list[str]) -> int:
     are those of `memjax train`. A run that is finished is not trained again, and one that was stopped goes on. A run
     that fails ends the sweep, and the same command goes on from there.
     """
-    if arguments and not arguments[0].startswith("-"):
+    if not arguments:
+        allowed = "--config NAME, --text PATH or --tasks FILES, with values to compare, such as --method ewc,replay"
+        raise UsageError(f"nothing to train is given, allowed: {allowed}")
+    if not arguments[0].startswith("-"):
         arguments = ["--config", *arguments]
     parser = make_parser()
     if {"-h", "--help"} & set(arguments):
@@ -176,8 +179,8 @@ def read_choices(name: str, values: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def plan_runs(parser: Parser, words: Sequence[tuple[str, tuple[str, ...]]], over: Values) -> Iterator[PlannedRun]:
-    """Yields the runs of a sweep, after all settings have been checked: for every combination of options one for every
-    combination of the values to average over.
+    """Yields the runs of a sweep, after all settings have been checked and then described: for every combination of
+    options one for every combination of the values to average over.
 
     Args:
       parser: Options of the command.
@@ -187,10 +190,10 @@ def plan_runs(parser: Parser, words: Sequence[tuple[str, tuple[str, ...]]], over
     Raises:
       ValueError: Options that `memjax train` would refuse, or a run directory that holds a run of another config.
     """
-    planned = dict[Path, PlannedRun]()
+    planned, lines = dict[Path, PlannedRun](), list[str]()
     for values in itertools.product(*(read_choices(name, values) for name, values in words)):
         options = tuple(zip((name for name, _ in words), values, strict=True))
-        config = parse_with_config(parser, join_words(options), check=_check_places)[1]
+        config = parse_with_config(parser, join_words(options), check=_check_places, tell=lines.append)[1]
         for combination in itertools.product(*over.values()):
             fields = tuple(
                 (f"--{name.replace('_', '-')}", value)
@@ -202,6 +205,8 @@ def plan_runs(parser: Parser, words: Sequence[tuple[str, tuple[str, ...]]], over
             name = name_run(config.name, (*options, *fields))
             planned_run = _plan_run(dataclasses.replace(changed, name=name), join_words((*options, *fields)))
             planned[planned_run.path] = planned_run
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
     yield from planned.values()
 
 

@@ -97,7 +97,10 @@ def find_labels(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, .
     if not rows:
         raise ValueError(f"{path}: no row has a class and a text, allowed: at least one")
     if len(labels) > max(len(rows) // 2, 2):
-        allowed = ".csv with the class in the first column, .tsv with it in the last"
+        allowed = (
+            ".csv with the class in the first column, .tsv with it in the last, or other columns that the first row "
+            "names: --label-column NAME --text-column NAME"
+        )
         raise ValueError(
             f"{path}: {len(labels)} classes in {len(rows)} rows, as {labels[0][:20]!r}, allowed: {allowed}"
         )

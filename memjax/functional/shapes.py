@@ -113,17 +113,21 @@ class _ArrayHint(NamedTuple):
 def _check_array(name: str, value: Any, hint: _ArrayHint) -> None:
     """Raises an error for an argument that is no array, or of another kind of dtype than its annotation says."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is None and (value is None or isinstance(value, list | str | dict)):
-        if not hint.allows_others:
-            kind = "None" if value is None else type(value).__name__
-            raise ValueError(f"{name}: given {kind}, allowed: an array {_format_layout(' | '.join(hint.layouts))}")
+    is_number = isinstance(value, int | float) and any(_fits_rank(layout, 0) for layout in hint.layouts)
+    is_other = value is None or isinstance(value, list | str | dict | int | float)
+    if shape is None and is_other and not is_number and not hint.allows_others:
+        kind = "None" if value is None else type(value).__name__
+        raise ValueError(f"{name}: given {kind}, allowed: an array {_format_layout(' | '.join(hint.layouts))}")
     if dtype is None or not hint.kinds or any(jnp.issubdtype(dtype, kind) for kind in hint.kinds):
         return
     if hint.kinds == (jnp.bool_,):
-        raise ValueError(f"{name}: given {dtype}, allowed: bool, True = it takes part; a mask is not added")
+        meaning = _TRUE_MEANS.get(name, "it takes part; a mask is not added")
+        raise ValueError(f"{name}: given {dtype}, allowed: bool, True = {meaning}")
     raise ValueError(f"{name}: given {dtype}, allowed: {' or '.join(_KIND_NAMES[kind] for kind in hint.kinds)}")
 
 
+_TRUE_MEANS = {"start_of_document": "a document begins here, and the memory of the row is reset"}
+"""Argument of bool -> what True means, where the argument is no mask"""
 _KIND_NAMES = {jnp.floating: "a float dtype", jnp.integer: "an integer dtype", jnp.bool_: "bool"}
 """Kind of dtypes -> its name in messages"""
 _ANNOTATIONS: dict[Any, Any] = {

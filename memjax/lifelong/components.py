@@ -52,7 +52,8 @@ class Component(NamedTuple):
         component, after every update.
       before_task: `before(state, context, task) -> state`, called once before the updates of a task.
       after_task: `after(state, context, task) -> state`, called once after the updates of a task.
-      requirements: Information that batches and tasks must carry for the component, such as task numbers.
+      requirements: Information that batches and tasks must carry for the component, such as task numbers. A component
+        with `before_task` or `after_task` needs the boundaries between tasks, also without this field.
     """
 
     name: str

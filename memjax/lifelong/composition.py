@@ -72,6 +72,8 @@ class Composition(NamedTuple):
         """Returns the `Requirements` of all parts together: which information batches and tasks must carry for them."""
         of_components = (component.requirements for component in self.components)
         needs = Requirements(*(any(flags) for flags in zip(Requirements(), *of_components, strict=True)))
+        if any(component.before_task or component.after_task for component in self.components):
+            needs = needs._replace(boundaries=True)
         if self.memory is not None:
             tasks_in_training = needs.tasks_in_training or self.memory.groups == "task"
             needs = needs._replace(examples=True, tasks_in_training=tasks_in_training)
@@ -115,22 +117,32 @@ def chain_components(
     """
     composition = Composition(components, memory, replay, test_time_adaptation, episode)
 
-    def make_phase(changes: Sequence[StateChange | None]) -> Callable[[TaskInfo], Phase]:
-        present = [change for change in changes if change is not None]
-        return lambda task: phase_of(*(functools.partial(_apply_change, change, task) for change in present))
+    def make_phase(hooks: Sequence[tuple[str, StateChange | None]]) -> Callable[[TaskInfo], Phase]:
+        present = [(name, change) for name, change in hooks if change is not None]
+        return lambda task: phase_of(*(functools.partial(_apply_change, *hook, task) for hook in present))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         return _make_composed_learner(composition, method, experiment, layout, objective)
 
-    before = make_phase([component.before_task for component in components])
-    after = make_phase([component.after_task for component in components])
+    before = make_phase([(f"before_task of {part.name}", part.before_task) for part in components])
+    after = make_phase([(f"after_task of {part.name}", part.after_task) for part in components])
     method = Method(learner, before, after, scope, composition.schedule(), composition.requirements())
     return method if memory is None else method._replace(notes=memory.notes)
 
 
-def _apply_change(change: StateChange, task: TaskInfo, state: TrainState, context: PhaseContext) -> TrainState:
-    """Calls a hook of a component with the arguments of a phase, for one task."""
-    return change(state, context, task)
+def _apply_change(
+    name: str, change: StateChange, task: TaskInfo, state: TrainState, context: PhaseContext
+) -> TrainState:
+    """Calls the hook `name` of a component with the arguments of a phase, for one task.
+
+    Raises:
+      ValueError: The hook returns no train state.
+    """
+    changed = change(state, context, task)
+    if not isinstance(changed, TrainState):
+        changed_text = "None" if changed is None else type(changed).__name__
+        raise ValueError(f"{name}: given {changed_text}, allowed: a TrainState, such as replace(state, params=...)")
+    return changed
 
 
 def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -47,7 +48,8 @@ def check_key(key: Any) -> None:
 def check_memory(memory: Any) -> None:
     """Raises an error for what is no episodic memory, such as rows in its place."""
     if not hasattr(memory, "entries"):
-        raise ValueError(f"memory: given {type(memory).__name__}, allowed: the result of init_memory or write")
+        memory_text = "None" if memory is None else type(memory).__name__
+        raise ValueError(f"memory: given {memory_text}, allowed: the result of init_memory or write")
 
 
 def is_policy(policy: Any) -> bool:
@@ -95,24 +97,36 @@ def _check_rows(stored: Any, rows: Any) -> int:
     Raises:
       ValueError: Other arrays, shapes or dtypes, or arrays with different numbers of rows.
     """
-    describe = lambda tree: {
-        _label("rows", path): f"{jnp.result_type(leaf)} {list(np.shape(leaf)[1:])}" if np.shape(leaf) else "a number"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    have, offered = describe(stored), describe(rows)
-    wrong = [name for name in {**have, **offered} if have.get(name) != offered.get(name)]
-    if wrong:
-        name = wrong[0]
-        raise ValueError(f"{name}: given {offered.get(name, 'none')}, allowed: {have.get(name, 'none')} for each row")
+    is_array = hasattr(stored, "dtype")
+    if hasattr(rows, "dtype") != is_array or not (is_array or type(rows) is type(stored)):
+        rows_text = "None" if rows is None else type(rows).__name__
+        allowed = "an array" if is_array else type(stored).__name__
+        raise ValueError(f"rows: given {rows_text}, allowed: {allowed}, as init_memory was given")
+    have = {name: _describe_array(leaf, ("rows", *leaf.shape[1:])) for name, leaf in _leaves(stored).items()}
+    offered = _leaves(rows)
+    for name in {**have, **offered}:
+        leaf = offered.get(name)
+        if leaf is None or not np.ndim(leaf) or _describe_array(leaf, ("rows", *np.shape(leaf)[1:])) != have.get(name):
+            leaf_text = "none" if leaf is None else _describe_array(leaf, np.shape(leaf))
+            raise ValueError(f"{name}: given {leaf_text}, allowed: {have.get(name, 'none')}")
     if jax.tree.structure(rows) != jax.tree.structure(stored):
-        allowed = f"{type(stored).__name__}, as init_memory was given"
-        raise ValueError(f"rows: given {type(rows).__name__}, allowed: {allowed}")
+        raise ValueError("rows: given a tree of another structure, allowed: that of init_memory's row")
     numbers = {name: np.shape(leaf)[0] for name, leaf in zip(have, jax.tree.leaves(rows), strict=True)}
     first, number = next(iter(numbers.items()))
     for name, other in numbers.items():
         if other != number:
             raise ValueError(f"{name}: given {other} rows, allowed: {number}, as {first}")
     return number
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of rows by their names, such as `rows.inputs`."""
+    return {_label("rows", path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _describe_array(array: Any, shape: Sequence[Any]) -> str:
+    """Describes the dtype of an array and a shape, such as `float32 [rows, 2]`."""
+    return f"{jnp.result_type(array)} [{', '.join(map(str, shape))}]"
 
 
 def mask_invalid(rows: Any, valid: Any) -> Any:

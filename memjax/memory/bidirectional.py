@@ -9,7 +9,7 @@ from memjax.axes import named
 from memjax.functional.attention import attention_with_weights
 from memjax.memory.interface import LayerMemory
 from memjax.memory.layer_parts import Residual, matrix_init, project, tracked_weights, weight_dropout
-from memjax.settings.ranges import HeadDim
+from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["BidirectionalAttention"]
@@ -45,8 +45,8 @@ class BidirectionalAttention(Residual, LayerMemory):
       (1, 4, 8)
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     dropout: float = 0.0
     attention_dropout: float = 0.0

@@ -111,10 +111,15 @@ def _with_check(call: Callable[..., Any]) -> Callable[..., Any]:
     if not segment:
         return call
     needed = [name for name, parameter in signature.parameters.items() if parameter.default is parameter.empty]
+    names = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    allowed = str(inspect.Signature(names[1:]))  # without `self`
 
     @functools.wraps(call)
     def check_and_call(self: Any, *arguments: Any, **options: Any) -> Any:
-        values = {**signature.bind(self, *arguments, **options).arguments, **options}
+        try:
+            values = {**signature.bind(self, *arguments, **options).arguments, **options}
+        except TypeError as error:  # an argument too few, too many or of another name
+            raise TypeError(f"{type(self).__name__}: {error}, allowed: {allowed}") from None
         _require_tokens(values[segment])
         sizes = {"dim": self.dim} if "dim" in _field_hints(type(self)) else {}
         check_arguments(call, (self, *arguments), options, sizes)
@@ -150,6 +155,9 @@ def _with_size_check(init_state: Callable[..., Any]) -> Callable[..., Any]:
         if not fits:
             size_text = f"shape {batch_size.shape}" if hasattr(batch_size, "shape") else repr(batch_size)
             raise ValueError(f"batch_size: given {size_text}, allowed: an integer of at least 1")
+        dtype = arguments[1] if len(arguments) > 1 else options.get("dtype")
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"dtype: given {jnp.dtype(dtype).name}, allowed: a float dtype")
         return init_state(self, *arguments, **options)
 
     return check_and_init

@@ -19,6 +19,7 @@ from memjax.functional.precision import at_least_float32
 from memjax.memory.interface import DecodeState, OutputMemory, broadcast_mask, count_positions
 from memjax.memory.next_token_candidates import Mixing, NextTokenCandidates, linear_weight, spread_metrics
 from memjax.settings.checks import require
+from memjax.settings.ranges import Count
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["ContinuousCacheMemory", "ContinuousCacheState"]
@@ -231,7 +232,7 @@ class ContinuousCacheMemory(OutputMemory):
       ((1, 4, 8), (1, 1, 8), Array([[6, 7, 5, 0]], dtype=int32))
     """
 
-    dim: int
+    dim: Count
     memory_length: int
     mixing: Mixing = "linear"
     similarity: Similarity = "dot"

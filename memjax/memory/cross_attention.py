@@ -15,7 +15,7 @@ from memjax.functional.attention import attention, attention_with_weights
 from memjax.memory.interface import CrossMemory, broadcast_mask
 from memjax.memory.layer_parts import NormKind, Residual, matrix_init, project, project_biased, weight_dropout
 from memjax.settings.checks import require
-from memjax.settings.ranges import HeadDim
+from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Activations, Leaf, tree_dataclass
 
 __all__ = ["CrossAttention", "CrossAttentionState"]
@@ -74,8 +74,8 @@ class CrossAttention(Residual, CrossMemory):
       ((1, 4, 8), (1, 3, 2, 4))
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     source_length: int = 0
     bias: bool = False

@@ -25,7 +25,7 @@ from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import COMPRESSED, NormKind, TrackedKeys, matrix_init
 from memjax.memory.projector import Projector
 from memjax.memory.transformer_xl import attention_share
-from memjax.settings.ranges import HeadDim
+from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Aux, Leaf, tree_dataclass
 
 __all__ = ["CompressedSegmentsAttention", "GPT2Projector"]
@@ -148,8 +148,8 @@ class CompressedSegmentsAttention(HiddenStateAttention):
       ((1, 4, 8), (1, 4, 8))
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     compressed_memory_length: int = 512
     compression_rate: int = 4

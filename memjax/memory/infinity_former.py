@@ -131,8 +131,8 @@ class LongTermMemory(CheckedModule):
       dtype: Dtype of the computation.
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     segment_length: Count = None  # type: ignore[assignment]  # must be given
     num_basis: int = 512

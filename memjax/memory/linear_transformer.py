@@ -33,7 +33,7 @@ from memjax.memory.interface import (
     where_rows,
 )
 from memjax.memory.layer_parts import NormKind, Residual, project, project_biased, xavier_init
-from memjax.settings.ranges import HeadDim
+from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
@@ -88,8 +88,8 @@ class LinearTransformerAttention(Residual, LayerMemory):
     eps: ClassVar[float] = 1e-6
     figure: ClassVar[str] = "linear_state/effective_rank"
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     chunk_length: int = 128
     bias: bool = True

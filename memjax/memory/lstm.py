@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from memjax.axes import named
 from memjax.functional.precision import at_least_float32
 from memjax.memory.interface import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
+from memjax.settings.ranges import Count
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["LSTMLayer", "LSTMState"]
@@ -62,7 +63,7 @@ class LSTMLayer(LayerMemory):
       ((1, 4, 8), (1, 8))
     """
 
-    dim: int
+    dim: Count
     dropout: float = 0.0
     dtype: Any = jnp.float32
 

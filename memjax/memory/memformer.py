@@ -20,7 +20,7 @@ from memjax.memory.checks import CheckedModule, refuse_padding_in_front
 from memjax.memory.interface import StackMemory, broadcast_mask, where_rows
 from memjax.memory.layer_parts import NormKind, make_norm, matrix_init, project, weight_dropout
 from memjax.settings.checks import require
-from memjax.settings.ranges import HeadDim
+from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
@@ -93,8 +93,8 @@ class HeadAttention(CheckedModule):
       dtype: Dtype of the computation.
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     attention_dropout: float = 0.0
     dtype: Any = jnp.float32
@@ -263,10 +263,10 @@ class MemformerEncoder(StackMemory):
     """
 
     layers: tuple[MemformerLayer, ...]
-    dim: int
+    dim: Count
     num_slots: int
-    num_heads: int
-    writer_heads: int = 1
+    num_heads: Count
+    writer_heads: Count = 1
     temperature: float = 0.25
     unit_length_updates: bool = True
     retain_bias: float = 8.0

@@ -40,7 +40,7 @@ from memjax.memory.memorizing_state import KeyValueMemory, MemorizingState, Toke
 from memjax.memory.projector import ProjectedAttention, Projector, Weights, group_queries, repeat_heads, ungroup_heads
 from memjax.memory.transformer_xl import EmptyMemory
 from memjax.settings.checks import require
-from memjax.settings.ranges import HeadDim, Slots
+from memjax.settings.ranges import Count, HeadDim, Slots
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = ["KeyValueMemory", "MemorizingAttention", "MemorizingState", "TokenProjections"]
@@ -180,8 +180,8 @@ class MemorizingAttention(ProjectedAttention):
       ((1, 4, 8), (1, 2, 8, 4))
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     memory_length: Slots = None  # type: ignore[assignment]  # must be given
     num_neighbors: int = 32

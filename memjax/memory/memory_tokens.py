@@ -15,7 +15,7 @@ from memjax.functional.named_operations import operation
 from memjax.memory.checks import CheckedModule
 from memjax.memory.interface import StackMemory, broadcast_mask
 from memjax.settings.checks import require
-from memjax.settings.ranges import Slots
+from memjax.settings.ranges import Count, Slots
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = [
@@ -100,7 +100,7 @@ class MemoryTokenEncoder(StackMemory):
     """
 
     layers: tuple[EncoderLayer, ...]
-    dim: int
+    dim: Count
     memory_layers: tuple[EncoderLayer, ...] = ()
     num_tokens: Slots = None  # type: ignore[assignment]  # must be given
     kind: Literal["transformer", "control", "bottleneck"] = "transformer"

@@ -14,6 +14,7 @@ from memjax.axes import named
 from memjax.functional.linear_attention import Normalizer
 from memjax.memory.layer_parts import Residual, make_norm, project_biased, xavier_init
 from memjax.memory.linear_transformer import LinearTransformerAttention
+from memjax.settings.ranges import Count
 
 __all__ = ["MemSizerAttention"]
 
@@ -62,7 +63,7 @@ class MemSizerAttention(LinearTransformerAttention):
     normalizer: ClassVar[Normalizer] = "count"
     figure: ClassVar[str] = "memsizer/effective_rank"
 
-    num_slots: int = 32
+    num_slots: Count = 32
     freeze_slot_keys: bool = False
     query_init_scale: float = 32.0
     source_init_scale: float = 1.0

@@ -21,6 +21,7 @@ from memjax.functional.table_rows import Split, sum_rows
 from memjax.memory.interface import StatelessMemory, broadcast_mask
 from memjax.memory.layer_parts import project
 from memjax.settings.checks import require
+from memjax.settings.ranges import Count
 from memjax.typing import Activations, Aux, Mask, WeightedSum
 
 __all__ = ["ProductKeyMemory"]
@@ -158,9 +159,9 @@ class ProductKeyMemory(StatelessMemory):
       (True, True)
     """
 
-    dim: int
-    num_keys: int = 512
-    num_heads: int = 4
+    dim: Count
+    num_keys: Count = 512
+    num_heads: Count = 4
     num_neighbors: int = 32
     key_dim: int = 256
     query_hidden: tuple[int, ...] = ()

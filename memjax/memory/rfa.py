@@ -14,6 +14,7 @@ from memjax.axes import named
 from memjax.functional.linear_attention import Normalizer, draw_directions, random_features
 from memjax.memory.layer_parts import project, project_biased
 from memjax.memory.linear_transformer import LinearTransformerAttention
+from memjax.settings.ranges import Count
 from memjax.typing import Activations
 
 __all__ = ["RFAAttention"]
@@ -65,7 +66,7 @@ class RFAAttention(LinearTransformerAttention):
     eps: ClassVar[float] = 1e-3
 
     init_gain: float | None = 2**-0.5
-    num_directions: int = 64
+    num_directions: Count = 64
     temperature: float = 1.0
     gate: bool = False
     gate_bias_init: float = 3.0

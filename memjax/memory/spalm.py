@@ -19,6 +19,7 @@ from memjax.functional.attention import masked_softmax
 from memjax.functional.named_operations import operation
 from memjax.memory.interface import DecodeState, OutputMemory, broadcast_mask
 from memjax.settings.checks import require
+from memjax.settings.ranges import Count
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, WeightedSum
 
 __all__ = ["SpalmMemory"]
@@ -124,7 +125,7 @@ class SpalmMemory(OutputMemory):
       (1, 4, 8)
     """
 
-    dim: int
+    dim: Count
     num_neighbors: int = 4
     gate: Literal["scalar", "vector"] = "scalar"
     gate_bias: float | None = None

@@ -16,6 +16,7 @@ from memjax.functional.linear_attention import Normalizer, relu_features
 from memjax.functional.named_operations import operation
 from memjax.memory.layer_parts import matrix_init, project_biased
 from memjax.memory.linear_transformer import LinearTransformerAttention
+from memjax.settings.ranges import Count
 
 __all__ = ["T2RAttention"]
 
@@ -58,7 +59,7 @@ class T2RAttention(LinearTransformerAttention):
     eps: ClassVar[float] = 1e-2
 
     init_gain: float | None = 8**-0.5
-    num_features: int = 32
+    num_features: Count = 32
     fold_features: bool = False
 
     def setup(self) -> None:

@@ -24,7 +24,7 @@ from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAt
 from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import SHORT, NormKind, TrackedKeys, matrix_init, project
 from memjax.memory.projector import Projector, Runs, Weights
-from memjax.settings.ranges import HeadDim, Slots
+from memjax.settings.ranges import Count, HeadDim, Slots
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLProjector", "TransformerXLState"]
@@ -154,7 +154,7 @@ class RelativeBiases(nn.Module):
       head_dim: Width of an attention head. 0 for `dim / num_heads`.
     """
 
-    num_heads: int
+    num_heads: Count
     head_dim: int
 
     @nn.compact
@@ -337,8 +337,8 @@ class TransformerXLAttention(HiddenStateAttention):
       ((1, 4, 8), (1, 4, 8))
     """
 
-    dim: int
-    num_heads: int
+    dim: Count
+    num_heads: Count
     head_dim: HeadDim = 0
     memory_length: Slots = None  # type: ignore[assignment]  # must be given
     projector: Projector = TransformerXLProjector()

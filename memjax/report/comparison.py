@@ -95,7 +95,8 @@ class RunRecord:
 
 def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
     """Finds the settings in which the configurations, run -> `Config`, are not all equal. Returns run -> {name of such
-    a setting: its value}.
+    a setting: its value}. Fields that only some kinds have, such as those of a memory, are left out where they have
+    their default values.
 
     Args:
       configs: Configuration of each run.
@@ -106,7 +107,36 @@ def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, Any
     settings = {run: settings_that_matter(config) for run, config in configs.items()}
     every = {name: None for fields in settings.values() for name in fields}
     apart = [name for name in every if len({str(fields.get(name)) for fields in settings.values()}) > 1]
+    kinds = [name for name in apart if any(other.startswith(f"{name}.") for other in every)]
+    usual = {
+        run: {name: value for kind in kinds for name, value in _defaults(config, kind).items()}
+        for run, config in configs.items()
+    }
+
+    def is_usual(name: str) -> bool:
+        values = [(fields[name], usual[run].get(name, fields)) for run, fields in settings.items() if name in fields]
+        return len(values) < len(settings) and all(value == default for value, default in values)
+
+    apart = [name for name in apart if not is_usual(name)]
     return {run: {name: fields.get(name) for name in apart} for run, fields in settings.items()}
+
+
+def _defaults(config: Config, path: str) -> dict[str, Any]:
+    """Returns the default values of the fields of one part of a configuration by their names, such as
+    `model.attention.norm`. Empty for a part that is missing or in a list.
+    """
+    from memjax.training.runs import config_to_dict, flat_settings
+
+    part: Any = config
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    if not dataclasses.is_dataclass(part):
+        return {}
+    values = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(part)
+    }
+    return flat_settings({name: config_to_dict(value) for name, value in values.items()}, f"{path}.")
 
 
 def split_readable(records: Iterable[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ STREAM_SCORES = (AVERAGE, "learning_accuracy", "forgetting", "average_perplexity
 """Scores of a run over tasks that a table of contenders shows."""
 MAX_TASKS = 10
 """Largest number of tasks of which a table of contenders shows every score."""
+PERCENT = ("score", "exact_match", "f1")
+"""Measures of tasks that are in percent."""
 
 
 class Contender(NamedTuple):
@@ -136,7 +139,9 @@ def group_runs(records: Iterable[RunRecord], over: Sequence[str] = DRAWN) -> lis
         if groups and over is not DRAWN and name not in known:
             hint = suggestion(name, known)
             raise ValueError(f"--over: given {name}, allowed: fields of the runs, such as {', '.join(DRAWN)}{hint}")
-    labels = _label_settings([settings for settings, _ in groups.values()])
+    whole = [settings for settings, _ in groups.values()]
+    labels = _label_settings([_name_tasks(settings) for settings in whole])
+    labels = labels if len(set(labels)) == len(whole) else _label_settings(whole)
     unit = "seed" if all(name.endswith("seed") or name == ORDER for name in over) else "run"
     return [Contender(label, runs, unit) for label, (_, runs) in zip(labels, groups.values(), strict=True)]
 
@@ -190,17 +195,22 @@ def place_by_order(places: Iterable[tuple[str, str]], values: Iterable[float]) -
 
 
 def tabulate(contenders: Sequence[Contender]) -> tuple[tuple[str, ...], list[tuple[Any, ...]], str]:
-    """Makes a table with a row for each contender: its number of runs, and mean and interval of each score. Returns its
-    headings, its rows, and a sentence about the intervals.
+    """Makes a table with a row for each contender: its number of runs, and mean and interval of each score. Streams
+    whose tasks are measured differently, such as by accuracy and in percent, have a column that says so. Returns the
+    headings, the rows, and a sentence about the intervals.
     """
+    measures = [contender.first.stream.get("measure") for contender in contenders]
+    is_mixed = len({*measures}) > 1
     names = list(dict.fromkeys(name for contender in contenders for name in contender.scores))
     rows, intervals = list[tuple[Any, ...]](), list[Interval]()
-    for contender in contenders:
+    for contender, measure in zip(contenders, measures, strict=True):
         of_name = {n: contender.interval(lambda record, n=n: record.score(n)) for n in contender.scores}
         intervals += of_name.values()
         cells = (format_interval(of_name[name]) if name in of_name else None for name in names)
-        rows.append((contender.label, len(contender.runs), *cells))
-    return ("", "runs", *(name.replace("_", " ") for name in names)), rows, describe_intervals(intervals)
+        unit = (f"{measure}, %" if measure in PERCENT else measure,) if is_mixed else ()
+        rows.append((contender.label, len(contender.runs), *unit, *cells))
+    heads = ("", "runs", *(["measure"] if is_mixed else []), *(name.replace("_", " ") for name in names))
+    return heads, rows, describe_intervals(intervals)
 
 
 def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
@@ -215,6 +225,20 @@ def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
         if all(name in record.results["evaluation"] for record in records):
             return name, name not in LESS_IS_BETTER
     return None
+
+
+def _name_tasks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run with the names of its tasks in place of their data and evaluations. Settings
+    without tasks are returned as they are.
+
+    Example:
+      >>> _name_tasks({"dim": 8, "lifelong.tasks.0.name": "news", "lifelong.tasks.0.source.path": "news.csv"})
+      {'dim': 8, 'tasks': 'news'}
+    """
+    names = [value for name, value in settings.items() if re.fullmatch(r"lifelong\.tasks\.\d+\.name", name)]
+    of_tasks = ("lifelong.tasks.", "evaluations.", "data.source") if names else ()
+    others = {name: value for name, value in settings.items() if not name.startswith(of_tasks)}
+    return {**others, "tasks": ", ".join(names)} if names else others
 
 
 def _label_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:

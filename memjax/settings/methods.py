@@ -47,7 +47,7 @@ class Method(Settings):
         """Returns the method that these settings describe, a `memjax.lifelong.Method`. Settings without `made_by`, such
         as those of a user's own, define it.
         """
-        raise ValueError(f"lifelong.method: given {type(self).__name__}, allowed: settings with made_by or make()")
+        raise ValueError(f"lifelong.method: given {type(self).__name__}, allowed: a class that defines make()")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -121,7 +121,8 @@ def _check_file(file: str) -> Path:
     path = Path(file).expanduser().resolve()
     name = path.stem
     if path.suffix != ".py" or not path.is_file() or not name.isidentifier():
-        raise ValueError(f"--module: given {str(file)!r}, allowed: a Python file, as my_module.py")
+        missing = "" if path.exists() else ", which does not exist"
+        raise ValueError(f"--module: given {str(file)!r}{missing}, allowed: a Python file, as my_module.py")
     present, installed = sys.modules.get(name), _find_installed(name)
     places = [getattr(present, "__file__", None) or "memory"] if present else []
     places += [installed.origin or "a package"] if installed else []

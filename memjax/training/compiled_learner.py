@@ -164,11 +164,16 @@ class CompiledLearner:
         """
         # The next update donates the state, so that no two leaves may share a buffer.
         state = self._with_totals(state) if grown else state
-        shapes = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
+        shapes = lambda tree: jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)} {list(jnp.shape(leaf))}", tree)
         if shapes(state) != shapes(self.shapes):
+            leaves, expected = (
+                {jax.tree_util.keystr(path): text for path, text in jax.tree_util.tree_leaves_with_path(shapes(tree))}
+                for tree in (state, self.shapes)
+            )
+            path = next((p for p in {**expected, **leaves} if leaves.get(p) != expected.get(p)), "")
             raise ValueError(
-                "stage: a phase gave a train state of other arrays than those of its lineage's learner; "
-                "name the fields that changed in PhaseResult.lineage"
+                f"state{path}: given {leaves.get(path, 'none')}, allowed: {expected.get(path, 'none')}, as before "
+                "the phase of the stage; a phase that enlarges the model says so in PhaseResult.lineage"
             )
         seen: set[int] = set()
 

@@ -71,7 +71,9 @@ def describe_misfits(config: Config, trained: Config, run: Path | str) -> str:
     lines = [f"{path}: given {_show(config, path)}, allowed: {_show(trained, path)}" for path in wrong]
     options = [_option(trained, path) for path in wrong if _option(trained, path)]
     advice = f"give {' '.join(options)}, or " if options and len(options) == len(wrong) else ""
-    return f"{'; '.join(lines)}, as in {run}; {advice}begin with --from {run} and leave them out" if wrong else ""
+    advice += f"begin with --from {run} and leave them out"
+    advice += " (--memory-kind chooses model.attention)" if "model.attention" in wrong else ""
+    return f"{'; '.join(lines)}, as in {run}; {advice}" if wrong else ""
 
 
 def _fits(config: Config, saved: Mapping[str, Any]) -> bool:

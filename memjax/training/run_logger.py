@@ -220,7 +220,9 @@ class RunLogger:
         values = {"split": split, **identity, **result.as_dict()}
         if not self.is_evaluated(position, name):
             self.write("evaluation", step, values)
-        text = f"step {step}/{self.steps}  {f'{name} ' if name else ''}{split}: {describe_score(result)}"
+        tasks = config.lifelong.tasks if config.lifelong else ()
+        task = next((task.name for task in tasks if task.source == config.data.source), "")  # of which `data` is
+        text = f"step {step}/{self.steps}  {' '.join(filter(None, [name or task, split]))}: {describe_score(result)}"
         self.log_event("evaluation", step, text, values)
 
     def is_evaluated(self, position: Position, name: str) -> bool:
@@ -280,4 +282,4 @@ def describe_score(result: EvaluationResult) -> str:
     """Describes the result of an evaluation in one line, with its subsets."""
     numbers = describe_numbers({**result.as_dict(), "nats_per_token": result.nats_per_token})
     parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items() if score.targets]
-    return f"{numbers} ({'; '.join([result.protocol, *parts])})"
+    return f"{numbers} ({'; '.join([f'protocol {result.protocol}', *parts])})"

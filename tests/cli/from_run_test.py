@@ -83,13 +83,18 @@ def test_the_tokenizer_of_the_run_is_taken_before_one_is_trained(run, capsys):
         (["--from", "RUN", "--run", "RUN"], "--run: given with --from, allowed: one of the two"),
         (["--from", "RUN", "--variant", "tiny"], "--variant: given 'tiny' with --from alone, allowed: with --config"),
         (["--from", "RUN", "--text", "b.txt", "--model.dim", "16"], "model.dim: given 16, allowed: 8, as in"),
+        (
+            ["--from", "RUN", "--text", "b.txt", "--memory-kind", "memorizing"],
+            "model.attention: given Memorizing, allowed: TransformerXL, as in RUN; begin with --from RUN and leave "
+            "them out (--memory-kind chooses model.attention)",
+        ),
         (["--from", "RUN", "--tasks", "good.csv"], "allowed:"),
     ],
 )
 def test_mistakes(run, tmp_path, capsys, arguments, told):
     assert main(["train", *(run if word == "RUN" else word for word in arguments)]) == 2
     *before, line = capsys.readouterr().err.splitlines()
-    assert told in line and not any("tokenise" in text for text in before)
+    assert told.replace("RUN", run) in line and not any("tokenise" in text for text in before)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["old"]
 
 

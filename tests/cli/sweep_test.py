@@ -40,6 +40,22 @@ def test_fields_with_commas_have_the_same_value(tmp_path):
     assert seeds == [("0", "0"), ("0", "0"), ("1", "1"), ("1", "1")] and len({run.path for run in runs}) == 4
 
 
+def test_without_a_word_nothing_is_trained(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep"]) == 2 and not [*tmp_path.iterdir()]
+    assert capsys.readouterr().err.startswith("memjax sweep: nothing to train is given, allowed: --config NAME, --text")
+
+
+def test_a_mistake_of_the_last_value_is_the_only_line(tmp_path, capsys):
+    (tmp_path / "news.csv").write_text(
+        "text,label\n" + "".join(f"word {n},{'good' if n % 2 else 'bad'}\n" for n in range(20))
+    )
+    words = ["--tasks", str(tmp_path / "news.csv"), "--workdir", str(tmp_path / "runs"), "--method"]
+    assert main(["sweep", *words, "ewc,lwff"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "1 tasks" in line] == [] and "given 'lwff'" in lines[-1]
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -394,11 +394,11 @@ def test_the_counter_of_offered_rows_stops_at_its_end():
                 jax.random.key(0),
                 POLICIES["ring"],
             ),
-            "rows.inputs: given int32 [5], allowed: int32 [3] for each row",
+            "rows.inputs: given int32 [1, 5], allowed: int32 [rows, 3]",
         ),
         (
             lambda kept: kept.write(dataclasses.replace(batch_of([1]), extras={}), jax.random.key(0), POLICIES["ring"]),
-            "rows.extras.example: given none, allowed: int32 [] for each row",
+            "rows.extras.example: given none, allowed: int32 [rows]",
         ),
         (lambda kept: kept.delete(np.ones(3, bool)), "chosen: given bool [3], allowed: bool [20] or ids"),
         (lambda kept: kept.sample(jax.random.key(0), 0), "number: given 0, allowed: 1 or more rows"),

@@ -14,9 +14,9 @@ from hypothesis import strategies
 
 import memjax.training.metrics
 from memjax.cli import main
-from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
+from memjax.config import Bytes, Config, Data, Memorizing, Model, TextFiles, Training, TransformerXL
 from memjax.report.build import collect_run_facts, make_report
-from memjax.report.comparison import RunRecord, split_finished, split_readable
+from memjax.report.comparison import RunRecord, differing_settings, split_finished, split_readable
 from memjax.report.contenders import compare_contenders
 from memjax.report.curves import compare_runs_panel
 from memjax.report.panel import OpenedRun
@@ -198,6 +198,17 @@ def test_a_mistake_in_memjax_is_no_damaged_run(tmp_path, monkeypatch, error):
     monkeypatch.setattr("memjax.report.comparison.stream_facts", fail)
     with pytest.raises(error, match="ours"):
         split_readable([RunRecord(write_stream(tmp_path / "run"))])
+
+
+def test_fields_of_one_kind_are_left_out_where_they_have_their_defaults():
+    memories = {"a": TransformerXL(memory_length=8), "b": Memorizing(memory_length=4, num_neighbors=2)}
+    facts = differing_settings({run: Config(model=Model(attention=memory)) for run, memory in memories.items()})
+    assert facts["a"]["model.attention"] == "TransformerXL" and facts["b"]["model.attention"] == "Memorizing"
+    assert (facts["a"]["model.attention.memory_length"], facts["b"]["model.attention.memory_length"]) == (8, 4)
+    assert facts["b"]["model.attention.num_neighbors"] == 2 and "model.attention.cache_length" not in facts["b"]
+    memories["a"] = Memorizing(memory_length=4)  # of the same kind, a default says what is different
+    facts = differing_settings({run: Config(model=Model(attention=memory)) for run, memory in memories.items()})
+    assert facts == {"a": {"model.attention.num_neighbors": 32}, "b": {"model.attention.num_neighbors": 2}}
 
 
 def test_a_run_is_read_once(tmp_path, monkeypatch, capsys):

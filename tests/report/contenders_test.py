@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from memjax.durable_files import write_json
 from memjax.report.build import make_report
 from memjax.report.comparison import RunRecord
 from memjax.report.contender_panels import mean_curve
-from memjax.report.contenders import compare_contenders, group_runs
+from memjax.report.contenders import Contender, compare_contenders, group_runs, tabulate
 from memjax.report.panel import OpenedRun
 from memjax.settings.overrides import load_config
 from tests.report.crafted import AFTER, crafted, parts_of
@@ -84,6 +85,31 @@ def test_runs_of_several_orders_and_seeds_are_one_contender(runs):
     assert apart[1].label == "Sequential, task_order c, b, a" and apart[1].task_names == ("c", "b", "a")
     assert [round(cell.mean, 3) for cell in apart[1].matrix()[2]] == pytest.approx([0.745, 0.845, 0.945])
     assert apart[1].matrix()[0][0].unit == "seed" and sequential.task_names == ("task 1", "task 2", "task 3")
+
+
+def test_runs_over_other_tasks_are_told_apart_by_their_names(runs):
+    config = RunRecord(runs[0]).config
+
+    def labels(change):
+        tasks = tuple(dataclasses.replace(task, **change(task)) for task in config.lifelong.tasks)
+        other = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, tasks=tasks))
+        return [
+            contender.label
+            for contender in group_runs([SimpleNamespace(config=part) for part in (config, other)], OVER)
+        ]
+
+    assert labels(lambda task: {"name": f"other_{task.name}"}) == ["tasks a, b, c", "tasks other_a, other_b, other_c"]
+    same_names = labels(lambda task: {"source": dataclasses.replace(task.source, num_test=7)})
+    assert len(set(same_names)) == 2 and "num_test 7" in same_names[1]
+
+
+def test_streams_that_are_measured_differently_say_how(runs):
+    contenders = group_runs(map(RunRecord, runs), OVER)
+    assert "measure" not in tabulate(contenders)[0]
+    record = SimpleNamespace(stream={"measure": "score", "tasks": ["a"]}, score=lambda name: 50.0)
+    heads, rows, _ = tabulate([*contenders, Contender("LAMOL", {("", ""): record})])
+    assert heads[:4] == ("", "runs", "measure", "average")
+    assert [row[2] for row in rows] == ["accuracy", "accuracy", "score, %"]
 
 
 def test_compare_prints_means_intervals_and_verdicts(runs, capsys):

@@ -185,7 +185,7 @@ def test_named_files_are_told_before_any_is_imported(tmp_path, capsys):
 
 
 MODULES = {
-    "no_file.py": "given 'no_file.py', allowed: a Python file, as my_module.py",
+    "no_file.py": "given 'no_file.py', which does not exist, allowed: a Python file, as my_module.py",
     ".": "given '.', allowed: a Python file, as my_module.py",
     "text.txt": "given 'text.txt', allowed: a Python file, as my_module.py",
     "two words.py": "given 'two words.py', allowed: a Python file, as my_module.py",
@@ -269,7 +269,12 @@ def test_options_change_the_fields_of_own_settings():
         ({"method": EWC()}, "lifelong: given None, allowed: tasks one after the other"),
         ({"method": EWC}, "method: given 'EWC', allowed: settings, an instance of Method"),
         ({"memory": EWC()}, "memory: given 'EWC', allowed: settings, an instance of Attention"),
-        ({"source": "novel.txt"}, "source: given 'str', allowed: settings, an instance of Source"),
+        (
+            {"method": "ewc"},
+            "method: given 'ewc', allowed: .*; a name for memjax.*named_methods.with_method$",
+        ),
+        ({"memory": "lstm"}, "memory: given 'lstm', allowed: .*; a name for memjax.*named_memories.with_memory_kind$"),
+        ({"source": "novel.txt"}, "source: given 'novel.txt', allowed: settings, an instance of Source"),
     ],
 )
 def test_parts_of_another_kind_are_refused(parts, line):
