@@ -263,8 +263,7 @@ def parse_with_config(
       parser: Options of the verb.
       arguments: Arguments of the command line after the verb.
       only: Prefixes of the fields that may be changed. Empty for all fields.
-      check: Function `check(options, config)` that raises an error for other options that do not fit. It is called
-        before anything is printed.
+      check: Function `check(options, config)` that raises an error for options that do not fit, before any line.
       tell: Function that is called with the line about a config that `--text` or `--tasks` has chosen.
 
     Returns:

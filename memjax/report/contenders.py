@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,10 @@ STREAM_SCORES = (AVERAGE, "learning_accuracy", "forgetting", "average_perplexity
 """Scores of a run over tasks that a table of contenders shows."""
 MAX_TASKS = 10
 """Largest number of tasks of which a table of contenders shows every score."""
+MAX_FIELDS = 4
+"""Largest number of fields in the label of a contender, if fewer tell it from the others."""
+MAIN_FIELDS = ("lifelong.method", "model.attention", "tasks")
+"""Fields that a label of few fields shows rather than others."""
 PERCENT = ("score", "exact_match", "f1")
 """Measures of tasks that are in percent."""
 
@@ -241,9 +246,20 @@ def _name_tasks(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "tasks": ", ".join(names)} if names else others
 
 
+def _choose_fields(names: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Returns all `names` of fields, or of more than `MAX_FIELDS` one or two whose values tell all configurations
+    apart, if there are such.
+    """
+    some = sorted(names, key=lambda name: name not in MAIN_FIELDS)
+    is_unique = lambda few: len({tuple(str(fields.get(name)) for name in few) for fields in settings}) == len(settings)
+    choices = (few for size in (1, 2) for few in itertools.combinations(some, size) if is_unique(few))
+    return names if len(names) <= MAX_FIELDS else next(choices, names)
+
+
 def _label_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a text for each of several configurations with the values in which it differs from the others, such as
-    "EWC" for a kind or "dim 64" for a number.
+    "EWC" for a kind or "dim 64" for a number. Of more than `MAX_FIELDS` it shows one or two that tell all apart, then
+    "...".
 
     Example:
       >>> ewc, si = {"method": "EWC", "method.weight": 1.0}, {"method": "SI", "method.damping": 0.1}
@@ -260,8 +276,10 @@ def _label_settings(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
     is_kind = {name: any(other.startswith(f"{name}.") for other in every) for name in apart}
     shown = sorted((name for name in apart if not follows(name)), key=lambda name: not is_kind[name])
+    chosen = _choose_fields(shown, settings)
+    rest, shown = ([] if len(chosen) == len(shown) else ["..."]), chosen
     last = lambda name: name.rpartition(".")[2]
     title = lambda name: last(name) if sum(last(name) == last(other) for other in shown) == 1 else name
-    value = lambda fields, name: "none" if fields.get(name) is None else str(fields[name])
-    show = lambda fields, name: value(fields, name) if is_kind[name] else f"{title(name)} {value(fields, name)}"
-    return [", ".join(show(fields, name) for name in shown) or "all runs" for fields in settings]
+    text = lambda fields, name: "none" if fields.get(name) is None else str(fields[name])
+    show = lambda fields, name: text(fields, name) if is_kind[name] else f"{title(name)} {text(fields, name)}"
+    return [", ".join([*(show(fields, name) for name in shown), *rest]) or "all runs" for fields in settings]

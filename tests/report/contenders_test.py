@@ -103,6 +103,21 @@ def test_runs_over_other_tasks_are_told_apart_by_their_names(runs):
     assert len(set(same_names)) == 2 and "num_test 7" in same_names[1]
 
 
+def test_a_label_of_many_fields_shows_those_that_tell_apart(runs):
+    config = RunRecord(runs[0]).config
+    configs = [
+        dataclasses.replace(
+            config,
+            lifelong=dataclasses.replace(config.lifelong, method=method, epochs=number),
+            model=dataclasses.replace(config.model, widths=(number,)),
+            training=dataclasses.replace(config.training, steps=number, log_every=number, clip_norm=float(number)),
+        )
+        for number, method in enumerate([Sequential(), EWC()], start=1)
+    ]
+    labels = [contender.label for contender in group_runs([SimpleNamespace(config=part) for part in configs], OVER)]
+    assert labels == ["Sequential, ...", "EWC, ..."]
+
+
 def test_streams_that_are_measured_differently_say_how(runs):
     contenders = group_runs(map(RunRecord, runs), OVER)
     assert "measure" not in tabulate(contenders)[0]
