@@ -61,7 +61,7 @@ def test_a_class_of_a_file_stands_where_a_name_does(modules, capsys):
     config = choose(*TASKS, "--module", str(modules / "averaging.py"), "--lifelong.method.share", "0.25")
     first, last = capsys.readouterr().err.splitlines()
     assert first == f"averaging is imported from {modules / 'averaging.py'}"
-    assert "; Averaging, TokenBag; changed by options: lifelong.method.share 0.25 instead of 0.5" in last
+    assert "; averaging:Averaging, TokenBag; changed by options: lifelong.method.share 0.25 instead of 0.5" in last
     kind = type(config.lifelong.method)
     assert config.lifelong.method == kind(share=0.25) and pointers.name_of_kind(kind) == "averaging:Averaging"
     assert config.name == "tasks_fruit_mood_averaging_Averaging"
@@ -124,7 +124,7 @@ def test_a_sweep_over_names_and_a_class_of_ones_own(modules):
     words = [*TASKS[:3], "--method", "ewc,averaging:Averaging", "--module", str(modules / "averaging.py")]
     parser = make_parser()
     parser.split(words)
-    runs = [*plan_runs(parser, group_words(words), {"training.seed": [("0",), ("1",)]})]
+    runs = [*plan_runs(parser, group_words(words), {("training.seed",): [("0",), ("1",)]})]
     names = ["tasks_fruit_mood_ewc-seed0", "tasks_fruit_mood_averaging_Averaging-seed0"]
     assert [planned.path.name for planned in runs[::2]] == names
     seed_and_name = ["--training.seed", "1", "--name", "tasks_fruit_mood_averaging_Averaging-seed1"]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,16 +86,20 @@ def test_runs_of_several_orders_and_seeds_are_one_contender(runs):
     assert apart[1].matrix()[0][0].unit == "seed" and sequential.task_names == ("task 1", "task 2", "task 3")
 
 
+def record_with(config):
+    """A record of a run that has no directory, only a configuration."""
+    record = RunRecord(config.name)
+    vars(record).update(config=config)
+    return record
+
+
 def test_runs_over_other_tasks_are_told_apart_by_their_names(runs):
     config = RunRecord(runs[0]).config
 
     def labels(change):
         tasks = tuple(dataclasses.replace(task, **change(task)) for task in config.lifelong.tasks)
         other = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, tasks=tasks))
-        return [
-            contender.label
-            for contender in group_runs([SimpleNamespace(config=part) for part in (config, other)], OVER)
-        ]
+        return [contender.label for contender in group_runs(map(record_with, (config, other)), OVER)]
 
     assert labels(lambda task: {"name": f"other_{task.name}"}) == ["tasks a, b, c", "tasks other_a, other_b, other_c"]
     same_names = labels(lambda task: {"source": dataclasses.replace(task.source, num_test=7)})
@@ -114,14 +117,15 @@ def test_a_label_of_many_fields_shows_those_that_tell_apart(runs):
         )
         for number, method in enumerate([Sequential(), EWC()], start=1)
     ]
-    labels = [contender.label for contender in group_runs([SimpleNamespace(config=part) for part in configs], OVER)]
+    labels = [contender.label for contender in group_runs(map(record_with, configs), OVER)]
     assert labels == ["Sequential, ...", "EWC, ..."]
 
 
 def test_streams_that_are_measured_differently_say_how(runs):
     contenders = group_runs(map(RunRecord, runs), OVER)
     assert "measure" not in tabulate(contenders)[0]
-    record = SimpleNamespace(stream={"measure": "score", "tasks": ["a"]}, score=lambda name: 50.0)
+    record = RunRecord("lamol")
+    vars(record).update(stream={"measure": "score", "tasks": ["a"], "scores": [[50.0]], "average": 50.0})
     heads, rows, _ = tabulate([*contenders, Contender("LAMOL", {("", ""): record})])
     assert heads[:4] == ("", "runs", "measure", "average")
     assert [row[2] for row in rows] == ["accuracy", "accuracy", "score, %"]
