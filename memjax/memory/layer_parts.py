@@ -77,6 +77,12 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 """Name in the settings -> activation function."""
 
 
+GatedActivation = Literal["swiglu", "geglu"]
+"""Name of a feed-forward part whose hidden layer is gated by a third matrix."""
+GATED_ACTIVATIONS: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu"}
+"""Name in the settings -> activation of the gate."""
+
+
 NormKind = Literal["rms", "layer", "layer_exact"]
 """Kind of a norm. See `make_norm`."""
 

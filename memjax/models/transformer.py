@@ -16,7 +16,15 @@ from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
 from memjax.memory.interface import LayerMemory, LayerState, Memory, StackState, StatelessMemory
-from memjax.memory.layer_parts import ACTIVATIONS, Activation, NormKind, Residual, matrix_init
+from memjax.memory.layer_parts import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    Activation,
+    GatedActivation,
+    NormKind,
+    Residual,
+    matrix_init,
+)
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["FeedForwardLayer", "Layer", "NoFeedForward", "LateralInputs", "Stack", "join_layers", "split_layers"]
@@ -37,8 +45,8 @@ class FeedForwardLayer(Residual, StatelessMemory):
     Attributes:
       dim: Width of the residual stream.
       hidden_dim: Width of the hidden layer.
-      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' (the hidden layer is
-        gated by a third matrix).
+      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' or 'geglu': the hidden
+        layer is gated by a third matrix, through SiLU or tanh GELU.
       norm: Place of the norm, 'pre' or 'post'.
       norm_kind: Kind of the norm. See `make_norm`.
       bias: Whether both dense layers have biases.
@@ -53,7 +61,7 @@ class FeedForwardLayer(Residual, StatelessMemory):
 
     dim: int
     hidden_dim: int
-    activation: Activation | Literal["swiglu"] = "relu"
+    activation: Activation | GatedActivation = "relu"
     norm: Literal["post", "pre"] = "pre"
     norm_kind: NormKind = "rms"
     bias: bool = True
@@ -68,7 +76,7 @@ class FeedForwardLayer(Residual, StatelessMemory):
     def setup(self) -> None:
         super().setup()
         init = matrix_init(self.init_stddev)
-        gates = 2 if self.activation == "swiglu" else 1
+        gates = 2 if self.activation in GATED_ACTIVATIONS else 1
         self.wide = _dense(gates * self.hidden_dim, self.bias, init, "embed", "mlp", self.dtype)
         self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
 
@@ -89,9 +97,9 @@ class FeedForwardLayer(Residual, StatelessMemory):
         """Applies the two matrices with the activation between them."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
         y = self.wide(x.reshape(-1, self.dim))
-        if self.activation == "swiglu":
+        if self.activation in GATED_ACTIVATIONS:
             gate, y = jnp.split(y, 2, axis=-1)
-            y = nn.silu(gate) * y
+            y = ACTIVATIONS[GATED_ACTIVATIONS[self.activation]](gate) * y
         else:
             y = ACTIVATIONS[self.activation](y)
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)

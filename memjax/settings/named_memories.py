@@ -17,6 +17,7 @@ from memjax.settings.long_memory import Compressive, InfinityFormer, Memorizing
 from memjax.settings.model import Memformer, MemoryTokens, ModelSettings
 from memjax.settings.output import Spalm
 from memjax.settings.overrides import UsageError, find_name
+from memjax.settings.rotary import Rotary
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -136,6 +137,12 @@ MEMORIES = {
     "none": NamedMemory("every segment alone, without a memory", TransformerXL, {**PRE_NORM, "memory_length": 0}),
     "transformer_xl": NamedMemory(
         "hidden states of the last tokens, in every layer", TransformerXL, PRE_NORM, _segments(memory_length=2)
+    ),
+    "rotary": NamedMemory(
+        "keys and values of the last tokens, with the rotary positions of Llama, in every layer",
+        Rotary,
+        {},
+        _segments(memory_length=2),
     ),
     "compressive": NamedMemory(
         "hidden states of the last tokens, and older ones compressed, in every layer",

@@ -41,6 +41,11 @@ EXPECTED = {
         {"interface.restore_state", "fifo.shift_append", "positions.relative_shift", "attention.visibility"}
         | {f"transformer_xl.{name}" for name in ("reset", "read", "write")},
     ),
+    "rotary": (
+        config.Rotary(memory_length=6, sinks=2, key_heads=1),
+        {"interface.restore_state", "fifo.shift_append", "rotary.rotary_waves", "rotary.rotate"}
+        | {f"rotary.{name}" for name in ("reset", "read", "write")},
+    ),
     "compressive": (
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="dilated"),
         {f"compressive.{name}" for name in ("reset", "evict", "write")}

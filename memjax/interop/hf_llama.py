@@ -1,0 +1,325 @@
+"""Llama, Mistral, Qwen 2 and Qwen 3 of Hugging Face `transformers`: import of weights and configuration, and export.
+
+    model_config, params = load_pretrained("folder with config.json and model.safetensors")
+    model = make_language_model(model_config, vocab_size(params))
+
+The imported model reads segments with a memory of keys and values (`config.Rotary`). A document up to the length of the
+memory and one segment gets the logits of `LlamaForCausalLM` in evaluation mode, which read it at once. Matrices of
+queries and keys are in the order of transformers, whose rotation pairs entries half a head apart. Nothing here imports
+torch or transformers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from memjax import config
+from memjax.functional.rotary import yarn_attention_factor
+from memjax.interop import config_keys as keys
+from memjax.interop import state_dicts as hf
+from memjax.interop.config_keys import Described
+from memjax.interop.family import ModelFamily
+from memjax.interop.parameters import is_tied, vocab_size
+from memjax.settings.checks import require
+
+__all__ = ["LLAMA", "MISTRAL", "QWEN2", "QWEN3", "Llama", "vocab_size"]
+
+LONGEST = 2048
+"""largest number of tokens that memory and segment of an imported model hold together, unless its settings change"""
+PARTS = ("q", "k", "v", "o")
+"""projections of attention in transformers: queries, keys, values, output"""
+KINDS: Mapping[str, tuple[type[config.RotaryPositions], Mapping[str, str]]] = {
+    "default": (config.RotaryPositions, {}),
+    "linear": (config.LinearPositions, {"factor": "factor"}),
+    "llama3": (
+        config.Llama3Positions,
+        {
+            "factor": "factor",
+            "low_frequency_factor": "low_freq_factor",
+            "high_frequency_factor": "high_freq_factor",
+            "original_length": "original_max_position_embeddings",
+        },
+    ),
+    "yarn": (
+        config.YarnPositions,
+        {
+            "factor": "factor",
+            "original_length": "original_max_position_embeddings",
+            "fast_periods": "beta_fast",
+            "slow_periods": "beta_slow",
+            "whole_pairs": "truncate",
+            "attention_factor": "attention_factor",
+        },
+    ),
+}
+"""`rope_type` -> its settings, and (field of them, key of transformers)"""
+OPTIONAL = ("beta_fast", "beta_slow", "truncate", "attention_factor")
+"""keys that an export leaves out at their defaults"""
+
+
+class Llama(ModelFamily):
+    """The family of Llama (Touvron et al. 2023), SmolLM2 and models of the same architecture, which imports and exports
+    their weights. Its subclasses are those of Mistral and Qwen.
+
+    Attributes:
+      classes: Start of the names of transformers' classes.
+      attention: Fields of `config.Rotary` that all models of the family share and `config.json` has no key for.
+    """
+
+    name, model_type, classes = "Llama", "llama", "Llama"
+    prefix, layer, head_parts = "model.", "layers.0.", ("lm_head.",)
+    constants = (".rotary_emb.inv_freq",)  # frequencies, which older files hold
+    gated = True
+    attention: Mapping[str, Any] = {"query_key_norm": "none", "window": 0}
+    fields = (
+        keys.Field("hidden_size", 4096, "dim"),
+        keys.Field("num_hidden_layers", 32, "num_layers"),
+        keys.Field("num_attention_heads", 32, "num_heads"),
+        keys.key_heads_key("num_key_value_heads", None, "num_attention_heads"),
+        keys.head_dim_key("head_dim", None, "hidden_size", "num_attention_heads"),
+        keys.hidden_size_key("intermediate_size", 11008, "hidden_size"),
+        keys.gated_activation_key("hidden_act", "silu"),
+        keys.Field("max_position_embeddings", 2048, "attention.trained_length"),
+        keys.epsilon_key("rms_norm_eps", 1e-6, 1e-6),
+        keys.Field("attention_bias", False, "attention.bias"),
+        keys.Field("attention_bias", False, "attention.output_bias"),
+        keys.Field("mlp_bias", False, "feed_forward.bias"),
+        keys.Field("attention_dropout", 0.0, "attention_dropout"),
+        keys.Field("tie_word_embeddings", False, "output.tied"),
+    )
+
+    def base(self) -> config.Model:
+        """Returns the settings that all models of the family share: rotary attention, gated feed-forward parts without
+        biases, and embeddings that are not scaled.
+        """
+        return config.Model(
+            scale_embeddings=False,
+            attention=config.Rotary(**self.attention),
+            feed_forward=config.Dense(activation="swiglu", bias=False),
+            output=config.Softmax(tied=False, bias=False),
+        )
+
+    def finish(self, model: config.Model, described: Described) -> None:
+        """Sets, in `model`, the rotary positions, and a memory that holds at most `LONGEST` tokens together with a
+        segment.
+
+        Raises:
+          ValueError: A kind of rotary positions that is not known.
+        """
+        attention = cast(config.Rotary, model.attention)
+        attention.rotary = read_positions(described)
+        attention.memory_length = _longest(attention) - _segment_length(attention)
+
+    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
+        """Yields a `WeightMapping` for each group of the family's parameters. `task` has no effect."""
+        del task
+        attention, dim = rotary_attention(model), model.dim
+        head_dim, hidden = model.head_dim or dim // model.num_heads, model.feed_forward.dim or 4 * dim
+        yield from hf.embeddings("model.embed_tokens.weight", "lm_head.weight", dim, is_tied(model))
+        yield hf.map_unchanged("layer_norm/scale", "model.norm.weight", dim)
+        for index in range(model.num_layers):
+            ours, theirs = f"stack/layer_{index:02d}", f"model.layers.{index}"
+            part = f"{ours}/attention"
+            yield from _attention_tensors(part, f"{theirs}.self_attn", attention, model, head_dim)
+            yield hf.map_unchanged(f"{part}/layer_norm/scale", f"{theirs}.input_layernorm.weight", dim)
+            part, names = f"{ours}/feed_forward", [f"{theirs}.mlp.{name}_proj" for name in ("gate", "up", "down")]
+            yield hf.map_unchanged(f"{part}/layer_norm/scale", f"{theirs}.post_attention_layernorm.weight", dim)
+            both = [hf.matrix("", f"{name}.weight", (dim, hidden)) for name in names[:2]]
+            yield hf.stacked(f"{part}/wide/kernel", both, axis=1, shape=(dim, 2 * hidden))
+            yield hf.matrix(f"{part}/narrow/kernel", f"{names[2]}.weight", (hidden, dim))
+            if model.feed_forward.bias:
+                both = [hf.map_unchanged("", f"{name}.bias", hidden) for name in names[:2]]
+                yield hf.stacked(f"{part}/wide/bias", both, axis=0, shape=(2 * hidden,))
+                yield hf.map_unchanged(f"{part}/narrow/bias", f"{names[2]}.bias", dim)
+
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
+        """Returns the names of transformers' classes that can be imported, each mapped to None, since all are imported
+        as language models.
+        """
+        del described, weights
+        return {f"{self.classes}ForCausalLM": None, f"{self.classes}Model": None}
+
+    def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
+        """Returns the settings of the data that a run reads by default: text files, in segments of a quarter of the
+        tokens that memory and segment hold.
+        """
+        del task, dialogues
+        length = _segment_length(rotary_attention(model))
+        return config.Data(source=config.TextFiles(), tokenizer=config.BytePairs(), segment_length=length)
+
+    def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
+        """Returns the name of the class of transformers with a head for the next token, such as "LlamaForCausalLM"."""
+        del model, task
+        return f"{self.classes}ForCausalLM"
+
+    def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
+        """Returns the keys of `config.json` for the rotary positions, with the names of transformers 5 and of earlier
+        versions.
+        """
+        del task
+        return write_positions(rotary_attention(model).rotary)
+
+    def check(self, model: config.Model) -> None:
+        """Raises `ValueError` for a model that the family's class in transformers cannot express. Its memory is not
+        checked.
+        """
+        rotary_attention(model)
+        super().check(model)
+
+    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
+        """Returns (name, value, allowed value) of each setting that the family's `config.json` has no key for."""
+        softmax: Any = model.output.softmax
+        attention = rotary_attention(model)
+        allowed = {"output_bias": attention.bias, **self.attention}
+        return [
+            *((f"model.attention.{name}", getattr(attention, name), value) for name, value in allowed.items()),
+            ("model.scale_embeddings", model.scale_embeddings, False),
+            ("model.output", type(softmax).__name__, "Softmax"),
+            ("model.output.bias", softmax.bias, False),
+        ]
+
+
+class Mistral(Llama):
+    """The family of Mistral (Jiang et al. 2023): Llama with a window of attention in all layers."""
+
+    name, model_type, classes = "Mistral", "mistral", "Mistral"
+    attention = {"query_key_norm": "none", "bias": False, "output_bias": False}
+    fields = (
+        *keys.without(Llama.fields, "attention_bias", "mlp_bias"),
+        keys.Field(
+            "sliding_window", 4096, "attention.window", lambda value, _: value or 0, lambda ours, _: ours or None
+        ),
+    )
+
+    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
+        """Returns (name, value, allowed value) of each setting that Mistral's `config.json` has no key for."""
+        return [*super().checks(model), ("model.feed_forward.bias", model.feed_forward.bias, False)]
+
+
+class Qwen2(Llama):
+    """The family of Qwen 2 and Qwen 2.5, whose queries, keys and values have biases that no key of `config.json`
+    names.
+    """
+
+    name, model_type, classes = "Qwen 2", "qwen2", "Qwen2"
+    attention = {"query_key_norm": "none", "window": 0, "bias": True, "output_bias": False}
+    fields = (
+        *keys.without(Llama.fields, "attention_bias", "mlp_bias"),
+        keys.fixed_key("use_sliding_window", False),
+    )
+
+    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
+        """Returns (name, value, allowed value) of each setting that Qwen 2's `config.json` has no key for."""
+        return [*super().checks(model), ("model.feed_forward.bias", model.feed_forward.bias, False)]
+
+
+class Qwen3(Llama):
+    """The family of Qwen 3, which normalises the queries and keys of each head."""
+
+    name, model_type, classes = "Qwen 3", "qwen3", "Qwen3"
+    attention = {"query_key_norm": "head", "window": 0}
+    fields = (
+        *keys.without(Llama.fields, "mlp_bias", "head_dim"),
+        keys.head_dim_key("head_dim", 128, "hidden_size", "num_attention_heads"),
+        keys.fixed_key("use_sliding_window", False),
+    )
+
+    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
+        """Returns (name, value, allowed value) of each setting that Qwen 3's `config.json` has no key for."""
+        return [*super().checks(model), ("model.feed_forward.bias", model.feed_forward.bias, False)]
+
+
+def read_positions(described: Described) -> config.RotaryPositions:
+    """Returns the settings of the rotary positions that a configuration describes: by `rope_parameters`, or by
+    `rope_theta` and `rope_scaling` of earlier versions of transformers.
+
+    Args:
+      described: The configuration, completed by the defaults of its class.
+
+    Raises:
+      ValueError: A kind that is not known, or one without its factor.
+    """
+    name = "rope_scaling" if described.get("rope_scaling") else "rope_parameters"
+    rope = dict(described.get(name) or {})
+    common = {"theta": float(rope.get("rope_theta") or described.get("rope_theta") or 10_000.0)}
+    common["fraction"] = float(rope.get("partial_rotary_factor") or described.get("partial_rotary_factor") or 1.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in KINDS:
+        varies = "; it changes with the running length" if kind == "dynamic" else ""
+        allowed = f"{', '.join(map(repr, KINDS))}{varies}"
+        raise ValueError(f"hf_config[{name!r}]: given type {kind!r}, allowed: {allowed}")
+    rope.setdefault("original_max_position_embeddings", described.get("max_position_embeddings"))
+    if kind == "yarn" and rope.get("attention_factor") is None and rope.get("mscale") and rope.get("mscale_all_dim"):
+        rope["attention_factor"] = yarn_attention_factor(rope["factor"], rope["mscale"], rope["mscale_all_dim"])
+    settings, names = KINDS[kind]
+    require(not names or rope.get("factor"), f"hf_config[{name!r}]", rope, "with a factor")
+    values = {ours: rope[theirs] for ours, theirs in names.items() if rope.get(theirs) is not None}
+    return settings(**common, **values)
+
+
+def write_positions(positions: config.RotaryPositions | None) -> dict[str, Any]:
+    """Returns the keys of `config.json` for rotary positions: `rope_parameters`, and for earlier versions of
+    transformers `rope_theta` and `rope_scaling`.
+
+    Raises:
+      ValueError: There are no positions, or they are of a kind that `KINDS` lacks.
+    """
+    kind = next((kind for kind, (settings, _) in KINDS.items() if type(positions) is settings), "")
+    given = "None" if positions is None else type(positions).__name__
+    require(kind, "model.attention.rotary", given, f"{', '.join(kind.__name__ for kind, _ in KINDS.values())}")
+    assert positions is not None  # refused above
+    default, rope = type(positions)(), {"rope_type": kind}
+    for ours, theirs in KINDS[kind][1].items():
+        if theirs not in OPTIONAL or getattr(positions, ours) != getattr(default, ours):
+            rope[theirs] = getattr(positions, ours)
+    if positions.fraction != 1:
+        rope["partial_rotary_factor"] = positions.fraction
+    earlier = {"rope_theta": positions.theta, "rope_scaling": rope if len(rope) > 1 else None}
+    return {"rope_parameters": {**rope, "rope_theta": positions.theta}, **earlier}
+
+
+def rotary_attention(model: config.Model) -> config.Rotary:
+    """Returns the settings of the rotary attention of a model.
+
+    Raises:
+      ValueError: The model has another attention.
+    """
+    if isinstance(model.attention, config.Rotary):
+        return model.attention
+    raise ValueError(f"model.attention: given {model.attention_kind}, allowed: Rotary")
+
+
+def _attention_tensors(
+    part: str, theirs: str, attention: config.Rotary, model: config.Model, head_dim: int
+) -> Iterator[hf.WeightMapping]:
+    """Yields the mappings of the projections, biases and norms of one layer's attention."""
+    dim, heads = model.dim, (model.num_heads, head_dim)
+    key_heads, (q, k, v, o) = (attention.key_heads or model.num_heads, head_dim), (f"{theirs}.{p}_proj" for p in PARTS)
+    yield hf.matrix(f"{part}/query", f"{q}.weight", (dim, *heads))
+    both = [hf.matrix("", f"{name}.weight", (dim, *key_heads)) for name in (k, v)]
+    yield hf.stacked(f"{part}/key_value", both, axis=1, shape=(dim, 2, *key_heads))
+    yield hf.matrix(f"{part}/output", f"{o}.weight", (*heads, dim), 2)
+    if attention.bias:
+        yield hf.vector(f"{part}/query_bias", f"{q}.bias", *heads)
+        both = [hf.vector("", f"{name}.bias", *key_heads) for name in (k, v)]
+        yield hf.stacked(f"{part}/key_value_bias", both, axis=0, shape=(2, *key_heads))
+    if attention.output_bias:
+        yield hf.map_unchanged(f"{part}/output_bias", f"{o}.bias", dim)
+    if attention.query_key_norm == "head":
+        for name in ("q", "k"):
+            ours = {"q": "query_norm", "k": "key_norm"}[name]
+            yield hf.map_unchanged(f"{part}/{ours}", f"{theirs}.{name}_norm.weight", head_dim)
+
+
+def _longest(attention: config.Rotary) -> int:
+    """Number of tokens that memory and segment hold together."""
+    return min(LONGEST, attention.trained_length or LONGEST)
+
+
+def _segment_length(attention: config.Rotary) -> int:
+    """Number of tokens of a segment: a quarter of those that memory and segment hold."""
+    return max(1, _longest(attention) // 4)
+
+
+LLAMA, MISTRAL, QWEN2, QWEN3 = Llama(), Mistral(), Qwen2(), Qwen3()
