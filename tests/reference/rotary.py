@@ -51,25 +51,35 @@ def yarn(
     return kept / factor * ramp + kept * (1 - ramp)
 
 
-def windowed_attention(
+def attention_in_segments(
     queries: np.ndarray,
     keys: np.ndarray,
     values: np.ndarray,
     frequencies: Sequence[float],
+    *,
+    segment: int,
+    memory: int,
     window: int | None = None,
     sinks: int = 0,
 ) -> np.ndarray:
-    """Causal attention over one document `[length, heads, head_dim]`, keys `[length, key_heads, head_dim]`: a token
-    reads the last `window` tokens, itself included, and the first `sinks` ones, all at their positions in the document.
+    """Causal attention over one document `[length, heads, head_dim]`, keys `[length, key_heads, head_dim]`. A token
+    reads its segment, the last `memory` tokens before it, at most `window` of both, and the first `sinks` tokens of the
+    document: where they are, or right before the memory if others have left in between.
     """
     length, heads, head_dim = queries.shape
     share = heads // keys.shape[1]
     result = np.zeros((length, heads, values.shape[-1]))
     for i in range(length):
-        seen = [j for j in range(i + 1) if window is None or i - j < window or j < sinks]
+        oldest = max(i // segment * segment - memory, 0)
+        placed = {j: j for j in range(oldest, i + 1) if window is None or i - j < window or j < sinks}
+        placed |= {j: j + max(oldest - sinks, 0) for j in range(min(sinks, oldest))}
         for h in range(heads):
             query = rotated(queries[i, h], i, frequencies)
-            scores = [query @ rotated(keys[j, h // share], j, frequencies) / math.sqrt(head_dim) for j in seen]
+            scores = [
+                query @ rotated(keys[j, h // share], place, frequencies) / math.sqrt(head_dim)
+                for j, place in placed.items()
+            ]
             weights = np.exp(np.array(scores) - max(scores))
-            result[i, h] = sum(w * values[j, h // share] for w, j in zip(weights / weights.sum(), seen, strict=True))
+            weights /= weights.sum()
+            result[i, h] = sum(w * values[j, h // share] for w, j in zip(weights, placed, strict=True))
     return result
