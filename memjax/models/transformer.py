@@ -45,8 +45,8 @@ class FeedForwardLayer(Residual, StatelessMemory):
     Attributes:
       dim: Width of the residual stream.
       hidden_dim: Width of the hidden layer.
-      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' or 'geglu'. With these
-        a third matrix gates the hidden layer, through SiLU or tanh GELU.
+      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' or 'geglu'. With
+        these a third matrix gates the hidden layer, through SiLU or tanh GELU.
       norm: Place of the norm, 'pre' or 'post'.
       norm_kind: Kind of the norm. See `make_norm`.
       bias: Whether both dense layers have biases.

@@ -257,7 +257,7 @@ def to_pickle(folder):
         ("gpt2", truncate, r"model\.safetensors: given a file that is not whole \(.*\), allowed: safetensors"),
         ("gpt2", lambda f: (f / "config.json").write_text("{"), r"config\.json: given no JSON \(.*\), allowed: "),
         ("gpt2", lambda f: (f / "config.json").write_text("[]"), r"config\.json: given list, allowed: a JSON object"),
-        ("gpt2", change("config.json", model_type="llama"), r"given model_type 'llama', allowed: 'gpt2', 'bert', "),
+        ("gpt2", change("config.json", model_type="mamba"), r"given model_type 'mamba', allowed: 'gpt2', 'bert', "),
         ("gpt2", change("config.json", n_layer="2"), r"hf_config\['n_layer'\]: given '2', allowed: a value such as 12"),
         ("gpt2", change("config.json", n_head=0), r"hf_config\['n_head'\]: given 0, allowed: a divisor of n_embd = 24"),
         ("bert", lambda f: (f / "tokenizer.json").write_text("{"), r"tokenizer\.json is damaged \(.*\), allowed: "),
