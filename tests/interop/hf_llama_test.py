@@ -127,7 +127,7 @@ def test_both_ways_to_describe_positions_are_read_and_written(described, expecte
         ({"num_key_value_heads": 3}, "'num_key_value_heads'.: given 3, allowed: a divisor of num_attention_heads = 4"),
         ({"hidden_act": "relu"}, "'hidden_act'.: given 'relu', allowed: .*'silu'"),
         (
-            {"num_attention_heads": 5},
+            {"num_attention_heads": 5, "num_key_value_heads": 1},
             "'num_attention_heads'.: given 5, allowed: a divisor of hidden_size = 24, or with",
         ),
     ],
