@@ -21,7 +21,8 @@ from memjax.memory.memory_tokens import EncoderLayer, MemoryTokenEncoder
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.rfa import RFAAttention
-from memjax.memory.rotary import RotaryAttention, RotaryProjector
+from memjax.memory.rotary import RotaryAttention
+from memjax.memory.rotary_projector import RotaryProjector
 from memjax.memory.spalm import SpalmMemory
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLProjector

@@ -8,7 +8,7 @@ import pytest
 from memjax.memory.bucket_projector import BucketProjector
 from memjax.memory.gpt2 import GPT2Projector
 from memjax.memory.projector import Projector
-from memjax.memory.rotary import RotaryProjector
+from memjax.memory.rotary_projector import RotaryProjector
 from memjax.memory.transformer_xl import TransformerXLProjector
 from tests.contract.cases import compressed_segments, compressive, infinity_former, memorizing, transformer_xl
 from tests.contract.harness import Case, Run

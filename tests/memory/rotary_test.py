@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from memjax.functional.rotary import rotary_frequencies
-from memjax.memory.rotary import RotaryAttention, RotaryProjector
+from memjax.memory.rotary import RotaryAttention
+from memjax.memory.rotary_projector import RotaryProjector
 from tests.reference import rotary as reference
 
 DIM, HEADS, KEY_HEADS, HEAD_DIM, LENGTH = 6, 4, 2, 4, 3
