@@ -140,6 +140,7 @@ def attention_with_weights(
     mask: Bool[Array, "#batch #heads length memory"] | None = None,
     bias: Float[Array, "#batch heads length memory"] | None = None,
     scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length memory"]]:
@@ -153,6 +154,7 @@ def attention_with_weights(
       mask: True where the query sees the key. See `attention`.
       bias: Summand of the scaled scores. See `attention`.
       scale: Factor of the content scores. See `attention`.
+      cap: Limit of the scaled scores, which become `cap * tanh(score / cap)` before the bias (Gemma 2). 0 for none.
       dropout_rate: Probability with which an attention weight is dropped.
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
@@ -167,7 +169,7 @@ def attention_with_weights(
        [0.5 0.5]]
     """
     dtype = _score_dtype(queries, keys)
-    scores = _scores(scale_queries(queries, scale), keys, bias, dtype)
+    scores = _scores(scale_queries(queries, scale), keys, bias, dtype, cap)
     weights = masked_softmax(scores, mask)
     return _attend(_dropout(weights, dropout_rate, dropout_key), values, queries.dtype), weights
 
@@ -328,16 +330,29 @@ def visibility(
     return allowed & jnp.concatenate(parts, axis=1)[:, None, None, :]
 
 
+def limit_scores(scores: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
+    """Returns `cap * tanh(scores / cap)`, scores of any shape between -cap and cap, or for `cap` 0 the scores as they
+    are.
+
+    Example:
+      >>> print(limit_scores(jnp.array([0.0, 1e6]), 30.0), limit_scores(jnp.array([1e6]), 0.0))
+      [ 0. 30.] [1000000.]
+    """
+    return cap * jnp.tanh(scores / cap) if cap else scores
+
+
 def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
     return at_least_float32(queries.dtype, keys.dtype)
 
 
-def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype) -> Array:
-    """Inner products `[batch, heads, length, memory]` plus bias, after moving heads to axis 1 (faster on CPUs)."""
+def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype, cap: float = 0.0) -> Array:
+    """Inner products `[batch, heads, length, memory]`, limited by `cap`, plus bias. Heads move to axis 1 first, which is
+    faster on CPUs.
+    """
     queries, keys = jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2)
     grouped = _group_heads(queries, keys.shape[1])
     scores = jnp.einsum("bhld,bhmd->bhlm", grouped, keys, preferred_element_type=dtype)
-    scores = _ungroup_heads(scores, queries.shape[1])
+    scores = limit_scores(_ungroup_heads(scores, queries.shape[1]), cap)
     return scores if bias is None else _add_bias(scores, bias.astype(dtype))
 
 

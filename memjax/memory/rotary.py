@@ -20,7 +20,7 @@ from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.rotary import rotate
 from memjax.memory.interface import DecodeState, broadcast_mask, next_position, where_rows
-from memjax.memory.layer_parts import SHORT, NormKind, TrackedKeys, tracked_weights, weight_dropout
+from memjax.memory.layer_parts import SHORT, NormKind, NormPlace, TrackedKeys, tracked_weights, weight_dropout
 from memjax.memory.projector import ProjectedAttention, Weights
 from memjax.memory.rotary_projector import RotaryProjector
 from memjax.memory.transformer_xl import attention_share
@@ -129,7 +129,7 @@ def read(
       values: `[batch, total, key_heads, head_dim]`, values of memory and segment, oldest first.
       visible: bool `[batch, 1, length, total]`, keys that each query may read. The batch axis may be 1.
       implementation: Program that computes it: 'plain' for matrix products, with all scores in memory at once.
-      **options: `scale`, `dropout_rate` and `dropout_key` of `memjax.functional.attention`.
+      **options: `scale`, `cap`, `dropout_rate` and `dropout_key` of `attention_with_weights`.
 
     Raises:
       ValueError: There is no such implementation.
@@ -171,8 +171,8 @@ class RotaryAttention(ProjectedAttention):
       same_length: Whether every query sees exactly `memory_length` keys including itself, and the sinks.
       window: Largest number of keys that a query sees, itself included, besides the sinks. 0 for no limit.
       implementation: Program that computes the attention: 'plain' for matrix products.
-      norm: Place of the norm: 'pre' or 'post'.
-      norm_kind: Kind of norm: 'rms' or 'layer'.
+      norm: Place of the norm: 'pre', 'post', 'after' or 'both' (`memjax.memory.layer_parts.Residual`).
+      norm_kind: Kind of norm: 'rms', 'rms_offset' or 'layer'.
       dropout: Dropout rate of the output.
       attention_dropout: Dropout rate of the attention weights.
       init_stddev: Standard deviation of all initial matrices.
@@ -200,7 +200,7 @@ class RotaryAttention(ProjectedAttention):
     same_length: bool = False
     window: Slots = 0
     implementation: Literal["plain"] = "plain"
-    norm: Literal["post", "pre"] = "pre"
+    norm: NormPlace = "pre"
     norm_kind: NormKind = "rms"
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -321,7 +321,8 @@ class RotaryAttention(ProjectedAttention):
         self, weights: Weights, queries: Array, keys: Array, values: Array, visible: Array, deterministic: bool
     ) -> tuple[Array, Array]:
         """Attends to rotated keys. Returns the result of every head, and the attention weights."""
-        options = {"scale": self.projector.scale(weights), "implementation": self.implementation}
+        options: dict[str, Any] = {"scale": self.projector.scale(weights), "cap": self.projector.score_cap}
+        options["implementation"] = self.implementation
         return read(queries, keys, values, visible, **options, **weight_dropout(self, deterministic))
 
     def _enter_segment(

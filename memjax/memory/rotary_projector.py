@@ -44,6 +44,9 @@ class RotaryProjector(Projector):
       query_key_norm: Norm of root mean squares of queries and keys: 'none', 'head' for each head with the same weights,
         or 'all' over all heads together.
       norm_epsilon: Number added to the mean square in that norm.
+      norm_offset: Whether the factors of that norm are 1 plus their parameters.
+      score_scale: Factor of the scores. None for `head_dim ** -0.5`.
+      score_cap: Limit of the scores (`memjax.functional.attention.attention_with_weights`). 0 for none.
 
     Example:
       >>> RotaryProjector(key_heads=2).num_key_heads(num_heads=4)
@@ -57,13 +60,16 @@ class RotaryProjector(Projector):
     output_bias: bool = False
     query_key_norm: Literal["none", "head", "all"] = "none"
     norm_epsilon: float = 1e-6
+    norm_offset: bool = False
+    score_scale: float | None = None
+    score_cap: float = 0.0
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
         """Declares the matrices `query`, `key_value` and `output` in the attention module `part`, and biases and the
         scales of norms where it has them. Returns these arrays by name. `prefixes` is not used.
         """
         heads, key_heads = (part.num_heads, part.head_dim), (self.num_key_heads(part.num_heads), part.head_dim)
-        init, zeros, ones = matrix_init(part.init_stddev), nn.initializers.zeros, nn.initializers.ones
+        init, zeros = matrix_init(part.init_stddev), nn.initializers.zeros
         key_value = named(init, "embed", None, "heads", None)
         weights = {
             "query": part.param("query", named(init, "embed", "heads", None), (part.dim, *heads)),
@@ -77,9 +83,9 @@ class RotaryProjector(Projector):
         if self.output_bias:
             weights["output_bias"] = part.param("output_bias", named(zeros, "embed"), (part.dim,))
         if self.query_key_norm != "none":
-            by_head = self.query_key_norm == "all"
+            by_head, start = self.query_key_norm == "all", zeros if self.norm_offset else nn.initializers.ones
             for name, shape in {"query_norm": heads, "key_norm": key_heads}.items():
-                scale = named(ones, "heads", None) if by_head else named(ones, None)
+                scale = named(start, "heads", None) if by_head else named(start, None)
                 weights[name] = part.param(name, scale, shape if by_head else shape[1:])
         return weights
 
@@ -105,6 +111,10 @@ class RotaryProjector(Projector):
         """
         keys, values = super().keys_values(weights, hidden)
         return self._normalize(keys, weights.get("key_norm")), values
+
+    def scale(self, weights: Weights) -> float | None:
+        """Returns the factor of the scores, `score_scale`. None for `head_dim ** -0.5`."""
+        return self.score_scale
 
     def place(
         self,
@@ -143,4 +153,5 @@ class RotaryProjector(Projector):
         wide, axes = x.astype(at_least_float32(x.dtype)), (-1,) if scale.ndim == 1 else (-2, -1)
         mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
         scale = scale.astype(wide.dtype).reshape((1,) * (4 - scale.ndim) + scale.shape)
+        scale = 1 + scale if self.norm_offset else scale
         return (wide * jax.lax.rsqrt(mean_square + self.norm_epsilon) * scale).astype(x.dtype)

@@ -96,7 +96,7 @@ def make_attention(
                 return build_from_settings(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
             return build_from_settings(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
         case settings.Rotary() as part:
-            return build_from_settings(memory.RotaryAttention, part, model, **common, projector=_rotary(model, part))
+            return _make_rotary(model, part, index)
         case settings.FullAttention() as part:
             common |= {"projector": build_from_settings(memory.BucketProjector, part), "memory_length": 0}
             return build_from_settings(memory.MemorizingAttention, part, model, **common)
@@ -149,13 +149,17 @@ def _relative_projector(
     return {"projector": build_from_settings(memory.TransformerXLProjector, part)}
 
 
-def _rotary(model: settings.ModelSettings, part: settings.Rotary) -> memory.RotaryProjector:
-    """Builds the projector of a rotary attention."""
-    frequencies, factor = rotary_frequencies_of(part.rotary, head_options(model)["head_dim"])
+def _make_rotary(model: settings.ModelSettings, part: settings.Rotary, index: int) -> memory.LayerMemory:
+    """Builds the rotary attention of one layer, with the window and the positions of its kind."""
+    common = head_options(model)
+    window, positions = part.layer_kind(index, model.num_layers)
+    frequencies, factor = rotary_frequencies_of(positions, common["head_dim"])
     options: dict[str, Any] = {"frequencies": frequencies, "attention_factor": factor}
+    options["norm_offset"] = part.norm_kind == "rms_offset"
     if model.norm_epsilon is not None:
         options["norm_epsilon"] = model.norm_epsilon
-    return build_from_settings(memory.RotaryProjector, part, **options)
+    projector = build_from_settings(memory.RotaryProjector, part, **options)
+    return build_from_settings(memory.RotaryAttention, part, model, **common, projector=projector, window=window)
 
 
 def rotary_frequencies_of(positions: settings.RotaryPositions | None, head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -255,7 +259,7 @@ def _make_feed_forward(
         return NoFeedForward()
     fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
     fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
-    fields |= {"weighted_norms": model.weighted_norms, "norm_epsilon": model.norm_epsilon}
+    fields |= {name: getattr(model, name) for name in ("weighted_norms", "norm_epsilon", "residual_scale")}
     if isinstance(part, settings.ProductKey) and _is_chosen(
         index, part.chosen_layers(model.num_layers), model.num_layers
     ):

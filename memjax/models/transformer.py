@@ -7,7 +7,7 @@ scanned group, so that compile time does not grow with depth.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,6 +22,7 @@ from memjax.memory.layer_parts import (
     Activation,
     GatedActivation,
     NormKind,
+    NormPlace,
     Residual,
     matrix_init,
 )
@@ -47,7 +48,7 @@ class FeedForwardLayer(Residual, StatelessMemory):
       hidden_dim: Width of the hidden layer.
       activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' or 'geglu'. With
         these a third matrix gates the hidden layer, through SiLU or tanh GELU.
-      norm: Place of the norm, 'pre' or 'post'.
+      norm: Place of the norm, 'pre', 'post', 'after' or 'both'. See `Residual`.
       norm_kind: Kind of the norm. See `make_norm`.
       bias: Whether both dense layers have biases.
       dropout: Dropout rate after each dense layer.
@@ -62,7 +63,7 @@ class FeedForwardLayer(Residual, StatelessMemory):
     dim: int
     hidden_dim: int
     activation: Activation | GatedActivation = "relu"
-    norm: Literal["post", "pre"] = "pre"
+    norm: NormPlace = "pre"
     norm_kind: NormKind = "rms"
     bias: bool = True
     dropout: float = 0.0

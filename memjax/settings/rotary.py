@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.attention_bases import Attention
-from memjax.settings.checks import Settings, require
+from memjax.settings.checks import Settings, require, require_layers
 from memjax.settings.ranges import Count, Positive, Range, Slots, zero_or_more
 
 if TYPE_CHECKING:
@@ -130,6 +130,13 @@ class Rotary(Attention):
     """rotary positions; None = no positions"""
     window: Annotated[int, zero_or_more("no limit", "keys")] = 0
     """largest number of keys that a query sees, itself included, besides the sinks; 0 = no limit"""
+    local_layers: tuple[int, ...] | None = None
+    """layers of a second kind, from 0, negative from the end, with `local_window` and `local_rotary` in place of
+    `window` and `rotary`; () = all; None = none"""
+    local_window: Annotated[int, zero_or_more("no limit", "keys")] = 0
+    """`window` of the layers of `local_layers`"""
+    local_rotary: RotaryPositionsKind | None = field(default_factory=RotaryPositions)
+    """`rotary` of the layers of `local_layers`; None = no positions there"""
     bias: bool = False
     """add biases to queries, keys and values"""
     output_bias: bool = False
@@ -137,6 +144,16 @@ class Rotary(Attention):
     query_key_norm: Literal["none", "head", "all"] = "none"
     """norm of queries and keys before their rotation: 'head' = of each head, with the same weights; 'all' = of all
     heads together; 'none'"""
+    score_scale: Positive | None = None
+    """factor of the scores of queries and keys; None = 1 / sqrt(head_dim)"""
+    score_cap: Annotated[float, zero_or_more("no limit")] = 0.0
+    """limit of these scores, cap * tanh(score / cap), as in Gemma 2; 0 = no limit"""
+    norm: Literal["pre", "after", "both"] = "pre"
+    """place of the norms of a layer: 'pre' = before each part; 'after' = on the output of each part, before the
+    residual; 'both'"""
+    norm_kind: Literal["rms", "rms_offset"] = "rms"
+    """kind of all norms: 'rms' = of root mean squares; 'rms_offset' = with factors of 1 plus the parameters, as in
+    Gemma"""
     trained_length: Annotated[int, zero_or_more("not known", "tokens")] = 0
     """number of tokens of the longest texts of the pre-training, which an export names; it has no effect here"""
     implementation: Literal["plain"] = "plain"
@@ -147,10 +164,21 @@ class Rotary(Attention):
     embedding_dropout = False
 
     @property
+    def norm_place(self) -> str:
+        return self.norm
+
+    def layer_kind(self, index: int, num_layers: int) -> tuple[int, RotaryPositionsKind | None]:
+        """Returns the window and the rotary positions of the layer with the number `index` of `num_layers`."""
+        local = self.local_layers
+        is_local = local is not None and (not local or index in {layer % num_layers for layer in local})
+        return (self.local_window, self.local_rotary) if is_local else (self.window, self.rotary)
+
+    @property
     def hf_model_type(self) -> str:
         return "qwen3" if self.query_key_norm == "head" else "qwen2" if self.bias and not self.output_bias else "llama"
 
     def check(self, field: str, config: Config) -> None:
+        require_layers(f"{field}local_layers", self.local_layers or (), config.model.num_layers)
         heads = config.model.num_heads
         fits = heads % (self.key_heads or heads) == 0
         require(fits, f"{field}key_heads", self.key_heads, f"0, or a divisor of model.num_heads = {heads}")
