@@ -346,8 +346,8 @@ def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
 
 
 def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype, cap: float = 0.0) -> Array:
-    """Inner products `[batch, heads, length, memory]`, limited by `cap`, plus bias. Heads move to axis 1 first, which is
-    faster on CPUs.
+    """Inner products `[batch, heads, length, memory]`, limited by `cap`, plus bias. Heads move to axis 1 first, as CPUs
+    are faster so.
     """
     queries, keys = jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2)
     grouped = _group_heads(queries, keys.shape[1])

@@ -126,6 +126,27 @@ def head_dim_key(key: str, default: int | None, dim: str, heads: str) -> Field:
     return Field(key, default, "head_dim", load, lambda ours, model: ours or model.dim // model.num_heads)
 
 
+def optional_key(key: str, default: Any, path: str) -> Field:
+    """Returns the `Field` of a key whose value None is 0 in the setting at `path`. `default` is its value where the
+    file lacks the key.
+    """
+    return Field(key, default, path, lambda value, _: value or 0, lambda ours, _: ours or None)
+
+
+def score_scale_key(key: str, default: int) -> Field:
+    """Returns the `Field` of the key of a width whose square root divides the scores, with its default. The width of a
+    head, the value of `head_dim`, is our setting None.
+    """
+
+    def load(width: float, described: Described) -> float | None:
+        return None if width == described["head_dim"] else width**-0.5
+
+    def dump(scale: float | None, model: config.Model) -> int:
+        return (model.head_dim or model.dim // model.num_heads) if scale is None else round(scale**-2)
+
+    return Field(key, default, "attention.score_scale", load, dump)
+
+
 def without(fields: Iterable[Field], *names: str) -> tuple[Field, ...]:
     """Returns the fields whose keys are not among `names`."""
     return tuple(field for field in fields if field.key not in names)

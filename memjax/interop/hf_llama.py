@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen 2 and Qwen 3 of Hugging Face `transformers`: import of weights and configuration, and export.
+"""Llama of Hugging Face `transformers`, and what its kin inherit: import of weights and configuration, and export.
 
     model_config, params = load_pretrained("folder with config.json and model.safetensors")
     model = make_language_model(model_config, vocab_size(params))
@@ -9,8 +9,9 @@ queries and keys are in the order of transformers, whose rotation pairs entries 
 torch or transformers.
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from memjax.interop.family import ModelFamily
 from memjax.interop.parameters import is_tied, vocab_size
 from memjax.settings.checks import require
 
-__all__ = ["LLAMA", "MISTRAL", "QWEN2", "QWEN3", "Llama", "vocab_size"]
+__all__ = ["LLAMA", "Llama", "vocab_size"]
 
 LONGEST = 2048
 """largest number of tokens that memory and segment of an imported model hold together, unless its settings change"""
@@ -54,24 +55,53 @@ KINDS: Mapping[str, tuple[type[config.RotaryPositions], Mapping[str, str]]] = {
     ),
 }
 """`rope_type` -> its settings, and (field of them, key of transformers)"""
+NORMS: Mapping[str, Mapping[str, str]] = {
+    "pre": {"attention/layer_norm": "input_layernorm", "feed_forward/layer_norm": "post_attention_layernorm"},
+    "after": {
+        "attention/layer_norm": "post_attention_layernorm",
+        "feed_forward/layer_norm": "post_feedforward_layernorm",
+    },
+    "both": {
+        "attention/layer_norm": "input_layernorm",
+        "attention/output_norm": "post_attention_layernorm",
+        "feed_forward/layer_norm": "pre_feedforward_layernorm",
+        "feed_forward/output_norm": "post_feedforward_layernorm",
+    },
+}
+"""place of the norms of a layer -> (path of a norm, name of transformers)"""
+ARCHITECTURE = (
+    *("attention.bias", "attention.output_bias", "attention.query_key_norm", "attention.norm", "attention.norm_kind"),
+    *("attention.window", "attention.local_layers", "attention.score_scale", "attention.score_cap"),
+    *("scale_embeddings", "embedding_scale", "residual_scale", "logit_divisor", "logit_cap", "feed_forward.bias"),
+    "head_dim",
+)
+"""paths of settings that a family shares unless a key of its `config.json` sets them"""
 OPTIONAL = ("beta_fast", "beta_slow", "truncate", "attention_factor")
 """keys that an export leaves out at their defaults"""
 
 
 class Llama(ModelFamily):
     """The family of Llama (Touvron et al. 2023), SmolLM2 and models of the same architecture, which imports and exports
-    their weights. Its subclasses are those of Mistral and Qwen.
+    their weights. Its subclasses are in `memjax.interop.hf_llama_kin`.
 
     Attributes:
       classes: Start of the names of transformers' classes.
       attention: Fields of `config.Rotary` that all models of the family share and `config.json` has no key for.
+      scales_embeddings: Whether input embeddings are multiplied by sqrt(dim).
+      theta: Base of rotary positions where `config.json` has none.
+      has_layer_types: Whether the key `layer_types` names layers with a window, `sliding_attention`.
+      set_by_finish: Paths of settings that `finish` sets, besides those of `fields`.
     """
 
     name, model_type, classes = "Llama", "llama", "Llama"
     prefix, layer, head_parts = "model.", "layers.0.", ("lm_head.",)
     constants = (".rotary_emb.inv_freq",)  # frequencies, which older files hold
     gated = True
-    attention: Mapping[str, Any] = {"query_key_norm": "none", "window": 0}
+    attention: Mapping[str, Any] = {}
+    theta = 10_000.0
+    scales_embeddings = False
+    has_layer_types = False
+    set_by_finish: tuple[str, ...] = ()
     fields = (
         keys.Field("hidden_size", 4096, "dim"),
         keys.Field("num_hidden_layers", 32, "num_layers"),
@@ -94,22 +124,37 @@ class Llama(ModelFamily):
         biases, and embeddings that are not scaled.
         """
         return config.Model(
-            scale_embeddings=False,
+            scale_embeddings=self.scales_embeddings,
             attention=config.Rotary(**self.attention),
             feed_forward=config.Dense(activation="swiglu", bias=False),
             output=config.Softmax(tied=False, bias=False),
         )
 
     def finish(self, model: config.Model, described: Described) -> None:
-        """Sets, in `model`, the rotary positions, and a memory that holds at most `LONGEST` tokens together with a
-        segment.
+        """Sets, in `model`, the kinds of layers, their rotary positions, and a memory that holds at most `LONGEST`
+        tokens together with a segment.
 
         Raises:
-          ValueError: A kind of rotary positions that is not known.
+          ValueError: A kind of rotary positions or of layers that is not known.
         """
-        attention = cast(config.Rotary, model.attention)
-        attention.rotary = read_positions(described)
+        attention = rotary_attention(model)
+        attention.rotary = read_positions(described, "full_attention", self.theta)
+        if self.has_layer_types:
+            attention.local_layers = read_local_layers(described, self.layer_types(described), model.num_layers)
+        if attention.local_layers is not None:
+            attention.local_window = described["sliding_window"] or 0
+            attention.local_rotary = self.local_positions(described)
         attention.memory_length = _longest(attention) - _segment_length(attention)
+
+    def layer_types(self, described: Described) -> list[str]:
+        """Returns the kinds of the layers where the configuration `described` has no `layer_types`: by default all
+        layers are `full_attention`.
+        """
+        return ["full_attention"] * described["num_hidden_layers"]
+
+    def local_positions(self, described: Described) -> config.RotaryPositions | None:
+        """Returns the rotary positions of the layers with a window: by default those of all layers."""
+        return read_positions(described, "sliding_attention", self.theta)
 
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
         """Yields a `WeightMapping` for each group of the family's parameters. `task` has no effect."""
@@ -122,9 +167,9 @@ class Llama(ModelFamily):
             ours, theirs = f"stack/layer_{index:02d}", f"model.layers.{index}"
             part = f"{ours}/attention"
             yield from _attention_tensors(part, f"{theirs}.self_attn", attention, model, head_dim)
-            yield hf.map_unchanged(f"{part}/layer_norm/scale", f"{theirs}.input_layernorm.weight", dim)
             part, names = f"{ours}/feed_forward", [f"{theirs}.mlp.{name}_proj" for name in ("gate", "up", "down")]
-            yield hf.map_unchanged(f"{part}/layer_norm/scale", f"{theirs}.post_attention_layernorm.weight", dim)
+            for path, name in NORMS[attention.norm].items():
+                yield hf.map_unchanged(f"{ours}/{path}/scale", f"{theirs}.{name}.weight", dim)
             both = [hf.matrix("", f"{name}.weight", (dim, hidden)) for name in names[:2]]
             yield hf.stacked(f"{part}/wide/kernel", both, axis=1, shape=(dim, 2 * hidden))
             yield hf.matrix(f"{part}/narrow/kernel", f"{names[2]}.weight", (hidden, dim))
@@ -158,7 +203,14 @@ class Llama(ModelFamily):
         versions.
         """
         del task
-        return write_positions(rotary_attention(model).rotary)
+        attention = rotary_attention(model)
+        described = write_positions(attention.rotary)
+        if self.has_layer_types:
+            kinds = {index: "sliding_attention" for index in attention.local_layers or ()}
+            described["layer_types"] = [kinds.get(index, "full_attention") for index in range(model.num_layers)]
+            if kinds:
+                described["sliding_window"] = attention.local_window
+        return described
 
     def check(self, model: config.Model) -> None:
         """Raises `ValueError` for a model that the family's class in transformers cannot express. Its memory is not
@@ -169,80 +221,36 @@ class Llama(ModelFamily):
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
         """Returns (name, value, allowed value) of each setting that the family's `config.json` has no key for."""
-        softmax: Any = model.output.softmax
-        attention = rotary_attention(model)
-        allowed = {"output_bias": attention.bias, **self.attention}
-        return [
-            *((f"model.attention.{name}", getattr(attention, name), value) for name, value in allowed.items()),
-            ("model.scale_embeddings", model.scale_embeddings, False),
-            ("model.output", type(softmax).__name__, "Softmax"),
-            ("model.output.bias", softmax.bias, False),
-        ]
+        attention, softmax, base = rotary_attention(model), type(model.output.softmax).__name__, self.base()
+        keyed = {field.path for field in self.fields} | {*self.set_by_finish}
+        shared = [path for path in ARCHITECTURE if path not in keyed]
+        if "attention.output_bias" in keyed:
+            yield "model.attention.output_bias", attention.output_bias, attention.bias
+        yield "model.output", softmax, "Softmax"
+        yield "model.output.bias", model.output.softmax.bias, False
+        for path in shared:
+            yield f"model.{path}", operator.attrgetter(path)(model), operator.attrgetter(path)(base)
 
 
-class Mistral(Llama):
-    """The family of Mistral (Jiang et al. 2023): Llama with a window of attention in all layers."""
-
-    name, model_type, classes = "Mistral", "mistral", "Mistral"
-    attention = {"query_key_norm": "none", "bias": False, "output_bias": False}
-    fields = (
-        *keys.without(Llama.fields, "attention_bias", "mlp_bias"),
-        keys.Field(
-            "sliding_window", 4096, "attention.window", lambda value, _: value or 0, lambda ours, _: ours or None
-        ),
-    )
-
-    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns (name, value, allowed value) of each setting that Mistral's `config.json` has no key for."""
-        return [*super().checks(model), ("model.feed_forward.bias", model.feed_forward.bias, False)]
-
-
-class Qwen2(Llama):
-    """The family of Qwen 2 and Qwen 2.5, whose queries, keys and values have biases that no key of `config.json`
-    names.
-    """
-
-    name, model_type, classes = "Qwen 2", "qwen2", "Qwen2"
-    attention = {"query_key_norm": "none", "window": 0, "bias": True, "output_bias": False}
-    fields = (
-        *keys.without(Llama.fields, "attention_bias", "mlp_bias"),
-        keys.fixed_key("use_sliding_window", False),
-    )
-
-    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns (name, value, allowed value) of each setting that Qwen 2's `config.json` has no key for."""
-        return [*super().checks(model), ("model.feed_forward.bias", model.feed_forward.bias, False)]
-
-
-class Qwen3(Llama):
-    """The family of Qwen 3, which normalises the queries and keys of each head."""
-
-    name, model_type, classes = "Qwen 3", "qwen3", "Qwen3"
-    attention = {"query_key_norm": "head", "window": 0}
-    fields = (
-        *keys.without(Llama.fields, "mlp_bias", "head_dim"),
-        keys.head_dim_key("head_dim", 128, "hidden_size", "num_attention_heads"),
-        keys.fixed_key("use_sliding_window", False),
-    )
-
-    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
-        """Returns (name, value, allowed value) of each setting that Qwen 3's `config.json` has no key for."""
-        return [*super().checks(model), ("model.feed_forward.bias", model.feed_forward.bias, False)]
-
-
-def read_positions(described: Described) -> config.RotaryPositions:
-    """Returns the settings of the rotary positions that a configuration describes: by `rope_parameters`, or by
-    `rope_theta` and `rope_scaling` of earlier versions of transformers.
+def read_positions(
+    described: Described, layer_kind: str = "full_attention", theta: float = 10_000.0
+) -> config.RotaryPositions:
+    """Returns the settings of the rotary positions that a configuration describes for a kind of layers: by
+    `rope_parameters`, which may have an entry for each kind, or by `rope_theta` and `rope_scaling` of earlier versions
+    of transformers.
 
     Args:
       described: The configuration, completed by the defaults of its class.
+      layer_kind: Kind of layers, as `layer_types` names it.
+      theta: Base where the configuration has none.
 
     Raises:
-      ValueError: A kind that is not known, or one without its factor.
+      ValueError: A kind of positions that is not known, or one without its factor.
     """
     name = "rope_scaling" if described.get("rope_scaling") else "rope_parameters"
     rope = dict(described.get(name) or {})
-    common = {"theta": float(rope.get("rope_theta") or described.get("rope_theta") or 10_000.0)}
+    rope = dict(rope[layer_kind]) if isinstance(rope.get(layer_kind), Mapping) else rope
+    common = {"theta": float(rope.get("rope_theta") or described.get("rope_theta") or theta)}
     common["fraction"] = float(rope.get("partial_rotary_factor") or described.get("partial_rotary_factor") or 1.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in KINDS:
@@ -250,12 +258,26 @@ def read_positions(described: Described) -> config.RotaryPositions:
         allowed = f"{', '.join(map(repr, KINDS))}{varies}"
         raise ValueError(f"hf_config[{name!r}]: given type {kind!r}, allowed: {allowed}")
     rope.setdefault("original_max_position_embeddings", described.get("max_position_embeddings"))
-    if kind == "yarn" and rope.get("attention_factor") is None and rope.get("mscale") and rope.get("mscale_all_dim"):
-        rope["attention_factor"] = yarn_attention_factor(rope["factor"], rope["mscale"], rope["mscale_all_dim"])
     settings, names = KINDS[kind]
     require(not names or rope.get("factor"), f"hf_config[{name!r}]", rope, "with a factor")
+    if kind == "yarn" and rope.get("attention_factor") is None and rope.get("mscale") and rope.get("mscale_all_dim"):
+        rope["attention_factor"] = yarn_attention_factor(rope["factor"], rope["mscale"], rope["mscale_all_dim"])
     values = {ours: rope[theirs] for ours, theirs in names.items() if rope.get(theirs) is not None}
     return settings(**common, **values)
+
+
+def read_local_layers(described: Described, default: list[str], num_layers: int) -> tuple[int, ...] | None:
+    """Returns the numbers of the layers with a window, `sliding_attention` among the `layer_types` of a configuration
+    or of `default`. None for no such layers.
+
+    Raises:
+      ValueError: Another kind of layers, or another number of them than `num_layers`.
+    """
+    kinds = described.get("layer_types") or default
+    fits = len(kinds) == num_layers and {*kinds} <= {"full_attention", "sliding_attention"}
+    allowed = f"{num_layers} names, 'full_attention' or 'sliding_attention'"
+    require(fits, "hf_config['layer_types']", kinds, allowed)
+    return tuple(index for index, kind in enumerate(kinds) if kind == "sliding_attention") or None
 
 
 def write_positions(positions: config.RotaryPositions | None) -> dict[str, Any]:
@@ -306,10 +328,10 @@ def _attention_tensors(
         yield hf.stacked(f"{part}/key_value_bias", both, axis=0, shape=(2, *key_heads))
     if attention.output_bias:
         yield hf.map_unchanged(f"{part}/output_bias", f"{o}.bias", dim)
-    if attention.query_key_norm == "head":
-        for name in ("q", "k"):
-            ours = {"q": "query_norm", "k": "key_norm"}[name]
-            yield hf.map_unchanged(f"{part}/{ours}", f"{theirs}.{name}_norm.weight", head_dim)
+    if attention.query_key_norm != "none":
+        for ours, name, shape in (("query_norm", "q", heads), ("key_norm", "k", key_heads)):
+            shape = shape[1:] if attention.query_key_norm == "head" else shape
+            yield hf.vector(f"{part}/{ours}", f"{theirs}.{name}_norm.weight", *shape)
 
 
 def _longest(attention: config.Rotary) -> int:
@@ -322,4 +344,4 @@ def _segment_length(attention: config.Rotary) -> int:
     return max(1, _longest(attention) // 4)
 
 
-LLAMA, MISTRAL, QWEN2, QWEN3 = Llama(), Mistral(), Qwen2(), Qwen3()
+LLAMA = Llama()

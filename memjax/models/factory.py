@@ -135,7 +135,7 @@ def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: 
     match model.output.softmax:
         case settings.Softmax() as part:
             return build_from_settings(
-                Vocabulary, part, **common, logit_scale=model.logit_scale, logit_cap=model.logit_cap
+                Vocabulary, part, **common, logit_divisor=model.logit_divisor, logit_cap=model.logit_cap
             )
         case settings.AdaptiveSoftmax() as part:
             return build_from_settings(AdaptiveVocabulary, part, **common)

@@ -33,7 +33,7 @@ class Vocabulary(nn.Module):
       tied: Whether the output weights are the embeddings.
       bias: Whether every entry has an output bias.
       scale: Factor of the input embeddings.
-      logit_scale: Factor of the scores.
+      logit_divisor: Divisor of the scores.
       logit_cap: Limit of the scores, `cap * tanh(score / cap)`. 0 = none.
       init_stddev: Standard deviation of the initial embeddings and output weights.
       multiple: Number that the tables' rows are a multiple of. 1 = no padding.
@@ -45,7 +45,7 @@ class Vocabulary(nn.Module):
     tied: bool = True
     bias: bool = False
     scale: float = 1.0
-    logit_scale: float = 1.0
+    logit_divisor: float = 1.0
     logit_cap: float = 0.0
     init_stddev: float = 0.02
     multiple: int = 1
@@ -120,7 +120,7 @@ class Vocabulary(nn.Module):
         scores = jnp.einsum("nd,vd->nv", flat, weights.astype(hidden.dtype), preferred_element_type=dtype)
         scores = scores.reshape(*hidden.shape[:-1], weights.shape[0])
         scores = _add_bias(scores, self.output_bias if self.bias else None)
-        scores = scores if self.logit_scale == 1 else self.logit_scale * scores
+        scores = scores if self.logit_divisor == 1 else scores / self.logit_divisor
         return _mask_padding(limit_scores(scores, self.logit_cap), self.vocab_size)
 
 

@@ -60,7 +60,7 @@ class ModelBase(Settings):
       memory_dtype: Dtype of the activations in memory states. None for a model without that choice.
       scale_embeddings: Whether input embeddings are multiplied by sqrt(dim).
       embedding_scale: Factor of input embeddings instead of that. None for no other factor.
-      logit_scale: Factor of the scores of the vocabulary.
+      logit_divisor: Divisor of the scores of the vocabulary.
       logit_cap: Limit of the scores of the vocabulary. 0 for none.
       head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
@@ -72,7 +72,7 @@ class ModelBase(Settings):
     memory_dtype = None
     scale_embeddings = True
     embedding_scale = None
-    logit_scale = 1.0
+    logit_divisor = 1.0
     logit_cap = 0.0
 
     @property
@@ -145,8 +145,8 @@ class ModelSettings(TransformerBase):
     """factor of input embeddings; None = sqrt(dim) where `scale_embeddings` is True, else 1"""
     residual_scale: Positive = 1.0
     """factor of the output of attention and feed-forward parts in the residual stream"""
-    logit_scale: Positive = 1.0
-    """factor of the scores of the vocabulary"""
+    logit_divisor: Positive = 1.0
+    """divisor of the scores of the vocabulary"""
     logit_cap: Annotated[float, zero_or_more("no limit")] = 0.0
     """limit of the scores of the vocabulary, cap * tanh(score / cap); 0 = no limit"""
     positions: Literal["none", "sinusoids"] = "none"

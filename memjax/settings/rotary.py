@@ -175,7 +175,15 @@ class Rotary(Attention):
 
     @property
     def hf_model_type(self) -> str:
-        return "qwen3" if self.query_key_norm == "head" else "qwen2" if self.bias and not self.output_bias else "llama"
+        if self.norm != "pre":
+            gemma = "gemma3_text" if self.query_key_norm == "head" else "gemma2"
+            return gemma if self.norm == "both" else "olmo2"
+        if self.rotary is None:
+            return "smollm3"
+        if self.query_key_norm == "head":
+            return "qwen3"
+        has_qwen_biases = self.bias and not self.output_bias
+        return "mistral" if self.window else "qwen2" if has_qwen_biases else "llama"
 
     def check(self, field: str, config: Config) -> None:
         require_layers(f"{field}local_layers", self.local_layers or (), config.model.num_layers)

@@ -104,6 +104,12 @@ FLIPPED: dict[str, dict[str, Any]] = {
     "mistral": {"attention.window": 5},
     "qwen2": {"attention.rotary.attention_factor": 1.0},
     "qwen3": {"norm_epsilon": 1e-2},
+    "qwen2_windows": {"attention.local_layers": (0,)},
+    "gemma3": {"attention.local_rotary.theta": 120.0},
+    "gemma2": {"attention.score_cap": 2.5},
+    "olmo2": {"norm_epsilon": 0.11},
+    "smollm3": {"attention.local_layers": (1,)},
+    "granite": {"residual_scale": 0.6},
 }
 
 
