@@ -22,7 +22,9 @@ def logits(name: str) -> np.ndarray:
     """Returns the logits of a variant; those of spans as `[batch, length, 2]`."""
     class_name, _ = variants.VARIANTS[name]
     kind = getattr(transformers, class_name)
-    settings = kind.config_class.from_dict({**variants.describe(name), "attn_implementation": "eager"})
+    settings = kind.config_class.from_dict(
+        {"pad_token_id": 1, **variants.describe(name), "attn_implementation": "eager"}
+    )
     model = kind(settings).eval()
     with torch.no_grad():
         for path, parameter in model.named_parameters():  # a tied one once, by its first name

@@ -121,8 +121,8 @@ def interpolate_llama3(
     if not low < high:
         raise ValueError(f"high_frequency_factor: given {high}, allowed: above low_frequency_factor = {low}")
     periods = original_length * frequencies / (2 * np.pi)
-    kept = np.clip((periods - low) / (high - low), 0, 1)
-    return frequencies * (kept + (1 - kept) / factor)
+    kept_share = np.clip((periods - low) / (high - low), 0, 1)
+    return frequencies * (kept_share + (1 - kept_share) / factor)
 
 
 def interpolate_yarn(

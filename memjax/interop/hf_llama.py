@@ -170,12 +170,12 @@ class Llama(ModelFamily):
             part, names = f"{ours}/feed_forward", [f"{theirs}.mlp.{name}_proj" for name in ("gate", "up", "down")]
             for path, name in NORMS[attention.norm].items():
                 yield hf.map_unchanged(f"{ours}/{path}/scale", f"{theirs}.{name}.weight", dim)
-            both = [hf.matrix("", f"{name}.weight", (dim, hidden)) for name in names[:2]]
-            yield hf.stacked(f"{part}/wide/kernel", both, axis=1, shape=(dim, 2 * hidden))
+            matrices = [hf.matrix("", f"{name}.weight", (dim, hidden)) for name in names[:2]]
+            yield hf.stack_tensors(f"{part}/wide/kernel", matrices, axis=1, shape=(dim, 2 * hidden))
             yield hf.matrix(f"{part}/narrow/kernel", f"{names[2]}.weight", (hidden, dim))
             if model.feed_forward.bias:
-                both = [hf.map_unchanged("", f"{name}.bias", hidden) for name in names[:2]]
-                yield hf.stacked(f"{part}/wide/bias", both, axis=0, shape=(2 * hidden,))
+                biases = [hf.map_unchanged("", f"{name}.bias", hidden) for name in names[:2]]
+                yield hf.stack_tensors(f"{part}/wide/bias", biases, axis=0, shape=(2 * hidden,))
                 yield hf.map_unchanged(f"{part}/narrow/bias", f"{names[2]}.bias", dim)
 
     def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
@@ -288,8 +288,8 @@ def write_positions(positions: config.RotaryPositions | None) -> dict[str, Any]:
       ValueError: There are no positions, or they are of a kind that `KINDS` lacks.
     """
     kind = next((kind for kind, (settings, _) in KINDS.items() if type(positions) is settings), "")
-    given = "None" if positions is None else type(positions).__name__
-    require(kind, "model.attention.rotary", given, f"{', '.join(kind.__name__ for kind, _ in KINDS.values())}")
+    class_name = "None" if positions is None else type(positions).__name__
+    require(kind, "model.attention.rotary", class_name, f"{', '.join(kind.__name__ for kind, _ in KINDS.values())}")
     assert positions is not None  # refused above
     default, rope = type(positions)(), {"rope_type": kind}
     for ours, theirs in KINDS[kind][1].items():
@@ -319,13 +319,13 @@ def _attention_tensors(
     dim, heads = model.dim, (model.num_heads, head_dim)
     key_heads, (q, k, v, o) = (attention.key_heads or model.num_heads, head_dim), (f"{theirs}.{p}_proj" for p in PARTS)
     yield hf.matrix(f"{part}/query", f"{q}.weight", (dim, *heads))
-    both = [hf.matrix("", f"{name}.weight", (dim, *key_heads)) for name in (k, v)]
-    yield hf.stacked(f"{part}/key_value", both, axis=1, shape=(dim, 2, *key_heads))
+    matrices = [hf.matrix("", f"{name}.weight", (dim, *key_heads)) for name in (k, v)]
+    yield hf.stack_tensors(f"{part}/key_value", matrices, axis=1, shape=(dim, 2, *key_heads))
     yield hf.matrix(f"{part}/output", f"{o}.weight", (*heads, dim), 2)
     if attention.bias:
         yield hf.vector(f"{part}/query_bias", f"{q}.bias", *heads)
-        both = [hf.vector("", f"{name}.bias", *key_heads) for name in (k, v)]
-        yield hf.stacked(f"{part}/key_value_bias", both, axis=0, shape=(2, *key_heads))
+        biases = [hf.vector("", f"{name}.bias", *key_heads) for name in (k, v)]
+        yield hf.stack_tensors(f"{part}/key_value_bias", biases, axis=0, shape=(2, *key_heads))
     if attention.output_bias:
         yield hf.map_unchanged(f"{part}/output_bias", f"{o}.bias", dim)
     if attention.query_key_norm != "none":

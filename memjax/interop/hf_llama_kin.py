@@ -131,8 +131,8 @@ class Gemma3(Gemma2):
         """Returns the keys of `config.json` for rotary positions of both kinds, and for the kinds of layers."""
         described = super().class_keys(model, task)
         local = write_positions(rotary_attention(model).local_rotary)["rope_parameters"]
-        both = {"full_attention": described["rope_parameters"], "sliding_attention": local}
-        return {**described, "rope_local_base_freq": local["rope_theta"], "rope_parameters": both}
+        by_kind = {"full_attention": described["rope_parameters"], "sliding_attention": local}
+        return {**described, "rope_local_base_freq": local["rope_theta"], "rope_parameters": by_kind}
 
 
 class Olmo2(Llama):

@@ -133,7 +133,7 @@ def vector(path: str, name: str, *shape: int) -> WeightMapping:
     )
 
 
-def stacked(path: str, parts: Sequence[WeightMapping], *, axis: int, shape: Shape) -> WeightMapping:
+def stack_tensors(path: str, parts: Sequence[WeightMapping], *, axis: int, shape: Shape) -> WeightMapping:
     """Returns the mapping of the parameter at `path` to several tensors of transformers of the same shape, each
     converted by one of `parts`, which are stacked on a new axis `axis`. `shape` is that of the parameter.
 

@@ -274,11 +274,11 @@ class RotaryAttention(ProjectedAttention):
         waves = self.projector.waves(self.head_dim, np.arange(total))
         segment = self._enter_segment(memory, segment, active & (position == 0), waves)
         here = [jnp.take(wave, position + slots, axis=0, mode="clip")[:, None] for wave in waves]
-        key, value = self.projector.keys_values(weights, y)
+        key, token_value = self.projector.keys_values(weights, y)
         segment = RotarySegment(
             ring_append(segment.keys, key, position, active),
             ring_append(segment.placed, rotate(key, *here), position + slots, active),
-            ring_append(segment.values, value, position + slots, active),
+            ring_append(segment.values, token_value, position + slots, active),
         )
         valid = jnp.ones((len(position), segment_length), bool)
         if isinstance(memory, RotaryState):
