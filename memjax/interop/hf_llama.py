@@ -259,7 +259,7 @@ def read_positions(
         raise ValueError(f"hf_config[{name!r}]: given type {kind!r}, allowed: {allowed}")
     rope.setdefault("original_max_position_embeddings", described.get("max_position_embeddings"))
     settings, names = KINDS[kind]
-    require(not names or rope.get("factor"), f"hf_config[{name!r}]", rope, "with a factor")
+    require(not names or bool(rope.get("factor")), f"hf_config[{name!r}]", rope, "with a factor")
     if kind == "yarn" and rope.get("attention_factor") is None and rope.get("mscale") and rope.get("mscale_all_dim"):
         rope["attention_factor"] = yarn_attention_factor(rope["factor"], rope["mscale"], rope["mscale_all_dim"])
     values = {ours: rope[theirs] for ours, theirs in names.items() if rope.get(theirs) is not None}
@@ -289,9 +289,12 @@ def write_positions(positions: config.RotaryPositions | None) -> dict[str, Any]:
     """
     kind = next((kind for kind, (settings, _) in KINDS.items() if type(positions) is settings), "")
     class_name = "None" if positions is None else type(positions).__name__
-    require(kind, "model.attention.rotary", class_name, f"{', '.join(kind.__name__ for kind, _ in KINDS.values())}")
+    require(
+        bool(kind), "model.attention.rotary", class_name, f"{', '.join(kind.__name__ for kind, _ in KINDS.values())}"
+    )
     assert positions is not None  # refused above
-    default, rope = type(positions)(), {"rope_type": kind}
+    default = type(positions)()
+    rope: dict[str, Any] = {"rope_type": kind}
     for ours, theirs in KINDS[kind][1].items():
         if theirs not in OPTIONAL or getattr(positions, ours) != getattr(default, ours):
             rope[theirs] = getattr(positions, ours)
