@@ -348,3 +348,8 @@ def _segment_length(attention: config.Rotary) -> int:
 
 
 LLAMA = Llama()
+"""the family, whose methods are the functions of this module too"""
+model_config, read_model, find_task = LLAMA.model_config, LLAMA.read_model, LLAMA.find_task
+import_params, export_params = LLAMA.import_params, LLAMA.export_params
+load_pretrained, save_pretrained = LLAMA.load_pretrained, LLAMA.save_pretrained
+export_config, entries, differences = LLAMA.export_config, LLAMA.entries, LLAMA.differences
