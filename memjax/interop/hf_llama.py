@@ -89,6 +89,8 @@ class Llama(ModelFamily):
       attention: Fields of `config.Rotary` that all models of the family share and `config.json` has no key for.
       scales_embeddings: Whether input embeddings are multiplied by sqrt(dim).
       theta: Base of rotary positions where `config.json` has none.
+      local_theta: Base of rotary positions of layers with a window. None for that of all layers.
+      positions_by_kind: Whether layers with a window have rotary positions of their own, without a factor.
       has_layer_types: Whether the key `layer_types` names layers with a window, `sliding_attention`.
       set_by_finish: Paths of settings that `finish` sets, besides those of `fields`.
     """
@@ -100,6 +102,8 @@ class Llama(ModelFamily):
     attention: Mapping[str, Any] = {}
     theta = 10_000.0
     scales_embeddings = False
+    local_theta: float | None = None
+    positions_by_kind = False
     has_layer_types = False
     set_by_finish: tuple[str, ...] = ()
     fields = (
@@ -153,8 +157,14 @@ class Llama(ModelFamily):
         return ["full_attention"] * described["num_hidden_layers"]
 
     def local_positions(self, described: Described) -> config.RotaryPositions | None:
-        """Returns the rotary positions of the layers with a window: by default those of all layers."""
-        return read_positions(described, "sliding_attention", self.theta)
+        """Returns the rotary positions of the layers with a window: by default those of all layers. With
+        `positions_by_kind` they have no factor.
+        """
+        if not self.positions_by_kind:
+            return read_positions(described, "sliding_attention", self.theta)
+        rope = (described.get("rope_parameters") or {}).get("sliding_attention") or {}
+        theta = described.get("rope_local_base_freq") or self.local_theta or described.get("rope_theta") or self.theta
+        return read_positions({"rope_parameters": rope}, theta=theta)
 
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.WeightMapping]:
         """Yields a `WeightMapping` for each group of the family's parameters. `task` has no effect."""
@@ -205,6 +215,12 @@ class Llama(ModelFamily):
         del task
         attention = rotary_attention(model)
         described = write_positions(attention.rotary)
+        if self.positions_by_kind:
+            local = write_positions(attention.local_rotary)["rope_parameters"]
+            by_kind = {"full_attention": described["rope_parameters"], "sliding_attention": local}
+            described["rope_parameters"] = by_kind
+            if self.local_theta:
+                described["rope_local_base_freq"] = local["rope_theta"]
         if self.has_layer_types:
             kinds = {index: "sliding_attention" for index in attention.local_layers or ()}
             described["layer_types"] = [kinds.get(index, "full_attention") for index in range(model.num_layers)]

@@ -9,7 +9,7 @@ from typing import Any
 from memjax import config
 from memjax.interop import config_keys as keys
 from memjax.interop.config_keys import Described
-from memjax.interop.hf_llama import Llama, read_positions, rotary_attention, write_positions
+from memjax.interop.hf_llama import Llama, rotary_attention, write_positions
 
 __all__ = ["KIN"]
 
@@ -104,7 +104,7 @@ class Gemma3(Gemma2):
 
     name, model_type, classes = "Gemma 3", "gemma3_text", "Gemma3"
     attention = {**OFFSET_NORMS, "query_key_norm": "head"}
-    theta = 1e6
+    theta, local_theta, positions_by_kind = 1e6, 10_000.0, True
     fields = (
         *keys.without(Gemma2.fields, "attn_logit_softcapping", "final_logit_softcapping"),
         keys.optional_key("attn_logit_softcapping", None, "attention.score_cap"),
@@ -121,19 +121,6 @@ class Gemma3(Gemma2):
             for index in range(described["num_hidden_layers"])
         ]
 
-    def local_positions(self, described: Described) -> config.RotaryPositions | None:
-        """Returns the rotary positions of the layers with a window, which have no factor."""
-        nested = (described.get("rope_parameters") or {}).get("sliding_attention")
-        theta = described.get("rope_local_base_freq") or 10_000.0
-        return read_positions({"rope_parameters": nested or {}}, theta=theta)
-
-    def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
-        """Returns the keys of `config.json` for rotary positions of both kinds, and for the kinds of layers."""
-        described = super().class_keys(model, task)
-        local = write_positions(rotary_attention(model).local_rotary)["rope_parameters"]
-        by_kind = {"full_attention": described["rope_parameters"], "sliding_attention": local}
-        return {**described, "rope_local_base_freq": local["rope_theta"], "rope_parameters": by_kind}
-
 
 class Olmo2(Llama):
     """The family of OLMo 2: norms after attention and feed-forward parts only, and queries and keys that are normalised
@@ -146,6 +133,24 @@ class Olmo2(Llama):
         *keys.without(Llama.fields, "mlp_bias", "head_dim", "rms_norm_eps"),
         keys.epsilon_key("rms_norm_eps", 1e-5, 1e-6),
     )
+
+
+class Olmo3(Olmo2):
+    """The family of OLMo 3: OLMo 2 with a window in three of four layers. Only the other layers have a kind of rotary
+    positions with a factor.
+    """
+
+    name, model_type, classes = "OLMo 3", "olmo3", "Olmo3"
+    theta, positions_by_kind, has_layer_types = 500_000.0, True, True
+    set_by_finish = ("attention.local_layers",)
+    fields = (*Olmo2.fields, keys.Field("sliding_window", 4096))
+
+    def layer_types(self, described: Described) -> list[str]:
+        """Returns the kinds of the layers: every fourth one has no window."""
+        return [
+            "sliding_attention" if (index + 1) % 4 else "full_attention"
+            for index in range(described["num_hidden_layers"])
+        ]
 
 
 class SmolLM3(Llama):
@@ -200,5 +205,5 @@ def _score_scale(scale: float | None, model: config.Model) -> float:
     return (model.head_dim or model.dim // model.num_heads) ** -0.5 if scale is None else scale
 
 
-KIN: tuple[Llama, ...] = (Mistral(), Qwen2(), Qwen3(), Gemma3(), Olmo2(), SmolLM3(), Granite(), Gemma2())
+KIN: tuple[Llama, ...] = (Mistral(), Qwen2(), Qwen3(), Gemma3(), Olmo2(), Olmo3(), SmolLM3(), Granite(), Gemma2())
 """all families, in the order of messages"""

@@ -177,7 +177,8 @@ class Rotary(Attention):
     def hf_model_type(self) -> str:
         if self.norm != "pre":
             gemma = "gemma3_text" if self.query_key_norm == "head" else "gemma2"
-            return gemma if self.norm == "both" else "olmo2"
+            olmo = "olmo2" if self.local_layers is None else "olmo3"
+            return gemma if self.norm == "both" else olmo
         if self.rotary is None:
             return "smollm3"
         if self.query_key_norm == "head":

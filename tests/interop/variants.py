@@ -70,6 +70,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo2": ("Olmo2ForCausalLM", {**_LLAMA, "rms_norm_eps": 0.1}),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        {**_LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": {**_YARN, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            }
+        },
+    ),
     "smollm3": ("SmolLM3ForCausalLM", {**_LLAMA, "no_rope_layers": [1, 0]}),
     "granite": (
         "GraniteForCausalLM",
@@ -80,7 +90,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """name -> class, and its configuration"""
 MODEL_TYPES = {"Bert": "bert", "DistilBert": "distilbert", "Roberta": "roberta", "GPT2": "gpt2"}
-MODEL_TYPES |= {name: name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Olmo2")}
+MODEL_TYPES |= {name: name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Olmo2", "Olmo3")}
 MODEL_TYPES |= {"SmolLM3": "smollm3", "Granite": "granite", "Gemma2": "gemma2", "Gemma3": "gemma3_text"}
 
 

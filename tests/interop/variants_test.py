@@ -108,6 +108,7 @@ FLIPPED: dict[str, dict[str, Any]] = {
     "gemma3": {"attention.local_rotary.theta": 120.0},
     "gemma2": {"attention.score_cap": 2.5},
     "olmo2": {"norm_epsilon": 0.11},
+    "olmo3": {"attention.window": 4},
     "smollm3": {"attention.local_layers": (1,)},
     "granite": {"residual_scale": 0.6},
 }
