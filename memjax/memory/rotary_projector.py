@@ -6,7 +6,7 @@ https://arxiv.org/abs/2305.13245; Touvron et al. 2023 (Llama), https://arxiv.org
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -136,6 +136,10 @@ class RotaryProjector(Projector):
         by_place = self.waves(keys.shape[-1], np.arange(places.max() + 1))
         here = (jnp.take(wave, position + runs[-1][1], axis=0, mode="clip")[:, None] for wave in by_place)
         return rotate(queries, *here), rotated_keys, None
+
+    def attend(self, *arguments: Any, **options: Any) -> tuple[Array, Array]:
+        """Attends to rotated keys, with scores limited by `score_cap`. See `Projector.attend`."""
+        return super().attend(*arguments, cap=self.score_cap, **options)
 
     def waves(self, head_dim: int, places: np.ndarray) -> tuple[Array, Array]:
         """Computes cosines and sines of the angles at `places`, NumPy int `[*places]`, for heads of `head_dim` entries.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.attention_bases import Attention
@@ -166,6 +166,13 @@ class Rotary(Attention):
     @property
     def norm_place(self) -> str:
         return self.norm
+
+    def with_memory(self, length: int) -> Rotary:
+        """Returns a copy of these settings with `memory_length` set to `length` slots. Without slots it has no sinks
+        and no `same_length` either, which would need a memory.
+        """
+        further = {} if length else {"sinks": 0, "same_length": False}
+        return replace(self, memory_length=length, **further)
 
     def layer_kind(self, index: int, num_layers: int) -> tuple[int, RotaryPositionsKind | None]:
         """Returns the window and the rotary positions of the layer with the number `index` of `num_layers`."""

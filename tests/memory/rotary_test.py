@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax import config
 from memjax.functional.rotary import rotary_frequencies
 from memjax.memory.rotary import RotaryAttention
 from memjax.memory.rotary_projector import RotaryProjector
@@ -111,6 +112,12 @@ def test_positions_are_those_inside_the_window():
                 y, state, _ = apply(params, segment, state, start_of_document=jnp.zeros(1, bool))
             ends.append((y, state))
         jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_settings_without_slots_have_no_sinks():
+    settings = config.Rotary(memory_length=8, sinks=2, same_length=True)
+    assert settings.with_memory(4) == config.Rotary(memory_length=4, sinks=2, same_length=True)
+    assert settings.with_memory(0) == config.Rotary(memory_length=0)
 
 
 @pytest.mark.parametrize(
