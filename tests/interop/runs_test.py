@@ -22,6 +22,7 @@ from memjax.models.factory import make_language_model
 from memjax.training.experiment import make_experiment
 from memjax.training.runs import load_config
 from memjax.training.train_state import init_variables
+from tests.interop import variants
 from tests.interop import weights as made
 
 KINDS = tuple(made.FOLDERS)
@@ -344,6 +345,10 @@ def test_runs_give_the_published_numbers_also_after_a_round_trip(kind, tmp_path)
     if kind == "transfo-xl":
         arrays = made.golden("transfoxl_full.npz", "seg0/")
         found, expected = log_probs(second, arrays["ids"]), arrays["log_probs"]
+    elif kind == "llama":
+        ids, mask = variants.inputs()
+        found = log_probs(second, ids)[mask]
+        expected = jax.nn.log_softmax(made.golden("interop.npz")["llama"])[mask]
     elif kind == "gpt2":
         arrays = made.golden("gpt2_tiny.npz")
         found, expected = log_probs(second, arrays["ids"]), jax.nn.log_softmax(arrays["logits"])
